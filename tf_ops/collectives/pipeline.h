@@ -1,0 +1,51 @@
+// The rules by which chunks go through the ranks' slabs, and the arithmetic
+// of who owns what.
+//
+// A collective cuts its bytes into chunks. Chunk c of a rank lives in slot
+// c % kNumSlots of its slab; the numbering goes on from one collective to the
+// next, so that they pipeline into each other without a barrier.
+//
+//   kIn  = c + 1: "what you read of me for chunk c is in my slab", and also
+//                 "of chunks up to c - kReadLag I read nothing any more".
+//   kOut = c + 1: "my result of chunk c is in my slab" (allreduce).
+//
+// So a rank may write the slot of chunk c, last used by chunk c - kNumSlots,
+// once every peer has posted kIn for chunk c - kNumSlots + kReadLag.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/transport/transport.h"
+
+namespace hvd {
+
+inline constexpr uint32_t kReadLag = 3;
+
+// Waits until the slot of `chunk` may be written.
+inline Status WaitForSlot(Transport* transport, uint32_t chunk) {
+  return transport->WaitAll(Flag::kIn, chunk - kNumSlots + kReadLag + 1);
+}
+
+struct Range {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t size() const { return end - begin; }
+};
+
+// Splits `num_bytes` into `num_parts` runs of whole multiples of `unit`, the
+// last ones shorter or empty, each at most SubchunkBytes long if num_bytes is
+// at most a chunk.
+inline Range PartOf(size_t num_bytes, int num_parts, int index, size_t unit) {
+  const size_t parts = static_cast<size_t>(num_parts);
+  const size_t even = (num_bytes + parts - 1) / parts;
+  const size_t stride = (even + unit - 1) / unit * unit;
+  const size_t begin = std::min(num_bytes, stride * static_cast<size_t>(index));
+  return Range{begin, std::min(num_bytes, begin + stride)};
+}
+
+inline size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace hvd

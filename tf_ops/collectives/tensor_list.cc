@@ -1,0 +1,51 @@
+#include "tf_ops/collectives/tensor_list.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+
+TensorList::TensorList(std::vector<ListTensor> tensors)
+    : tensors_(std::move(tensors)) {
+  offsets_.reserve(tensors_.size() + 1);
+  offsets_.push_back(0);
+  for (const ListTensor& t : tensors_) {
+    offsets_.push_back(offsets_.back() + t.num_bytes);
+  }
+}
+
+size_t TensorList::IndexOf(size_t begin) const {
+  const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), begin);
+  return static_cast<size_t>(after - offsets_.begin()) - 1;
+}
+
+void TensorList::CopyIn(size_t begin, size_t end, std::byte* to) const {
+  ForEach(begin, end, [&to](const std::byte* in, std::byte*, size_t count) {
+    CopyToShared(to, in, count);
+    to += count;
+  });
+}
+
+void TensorList::CopyOut(size_t begin, size_t end,
+                         const std::byte* from) const {
+  ForEach(begin, end, [&from](const std::byte*, std::byte* out, size_t count) {
+    std::memcpy(out, from, count);
+    from += count;
+  });
+}
+
+void CopyToShared(void* to, const void* from, size_t count) {
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+  if (count >= 512) {
+    asm volatile("rep movsb"
+                 : "+D"(to), "+S"(from), "+c"(count)
+                 :
+                 : "memory");
+    return;
+  }
+#endif
+  std::memcpy(to, from, count);
+}
+
+}  // namespace hvd

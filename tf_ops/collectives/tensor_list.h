@@ -1,0 +1,61 @@
+// A list of tensors seen as one long run of bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace hvd {
+
+// One member: `num_bytes` at `input` become `num_bytes` at `output`. Both are
+// borrowed; they may be the same memory, one of them may be null if the
+// collective does not need it.
+struct ListTensor {
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t num_bytes = 0;
+};
+
+// Not thread-safe. Copies the descriptions, borrows the memory.
+class TensorList {
+ public:
+  explicit TensorList(std::vector<ListTensor> tensors);
+
+  size_t num_bytes() const { return offsets_.back(); }
+
+  // Calls f(input, output, count) for each piece of the bytes [begin, end),
+  // in order. Pointers are null where the tensor's are.
+  template <typename F>
+  void ForEach(size_t begin, size_t end, F f) const {
+    if (begin >= end) return;
+    for (size_t i = IndexOf(begin); begin < end; ++i) {
+      const size_t stop = offsets_[i + 1] < end ? offsets_[i + 1] : end;
+      if (stop == begin) continue;  // an empty tensor
+      const size_t skip = begin - offsets_[i];
+      const ListTensor& t = tensors_[i];
+      f(t.input == nullptr ? nullptr
+                           : static_cast<const std::byte*>(t.input) + skip,
+        t.output == nullptr ? nullptr
+                            : static_cast<std::byte*>(t.output) + skip,
+        stop - begin);
+      begin = stop;
+    }
+  }
+
+  // Writes the input bytes [begin, end) to `to`, which others will read.
+  void CopyIn(size_t begin, size_t end, std::byte* to) const;
+  // Writes `from`, which others have written, to the output bytes.
+  void CopyOut(size_t begin, size_t end, const std::byte* from) const;
+
+ private:
+  size_t IndexOf(size_t begin) const;  // of the tensor that holds byte `begin`
+
+  const std::vector<ListTensor> tensors_;
+  std::vector<size_t> offsets_;  // one more than tensors
+};
+
+// Copies into memory that another core has read last. On x86 `rep movsb`
+// writes whole lines without reading them first, several times faster there.
+void CopyToShared(void* to, const void* from, size_t count);
+
+}  // namespace hvd

@@ -1,0 +1,75 @@
+#include "tf_ops/common/types.h"
+
+namespace hvd {
+namespace {
+
+struct DataTypeTraits {
+  const char* name;
+  size_t num_bytes;
+  bool floating;
+};
+
+constexpr DataTypeTraits kTraits[kNumDataTypes] = {
+    {"bool", 1, false},    {"uint8", 1, false},   {"int8", 1, false},
+    {"uint16", 2, false},  {"int16", 2, false},   {"uint32", 4, false},
+    {"int32", 4, false},   {"uint64", 8, false},  {"int64", 8, false},
+    {"float16", 2, true},  {"bfloat16", 2, true}, {"float32", 4, true},
+    {"float64", 8, true},
+};
+
+const DataTypeTraits& TraitsOf(DataType dtype) {
+  return kTraits[static_cast<size_t>(dtype)];
+}
+
+}  // namespace
+
+size_t ElementBytes(DataType dtype) { return TraitsOf(dtype).num_bytes; }
+
+bool IsFloating(DataType dtype) { return TraitsOf(dtype).floating; }
+
+const char* DataTypeName(DataType dtype) { return TraitsOf(dtype).name; }
+
+const char* ReduceOpName(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kAverage:
+      return "Average";
+    case ReduceOp::kSum:
+      return "Sum";
+    case ReduceOp::kMin:
+      return "Min";
+    case ReduceOp::kMax:
+      return "Max";
+    case ReduceOp::kProduct:
+      return "Product";
+  }
+  return "unknown";
+}
+
+const char* CollectiveKindName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllreduce:
+      return "allreduce";
+    case CollectiveKind::kAllgather:
+      return "allgather";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+  }
+  return "unknown";
+}
+
+int64_t NumElements(const Shape& shape) {
+  int64_t num_elements = 1;
+  for (int64_t dim : shape) num_elements *= dim;
+  return num_elements;
+}
+
+std::string ShapeToString(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+}  // namespace hvd

@@ -1,0 +1,54 @@
+// Element types, reductions and shapes: the vocabulary of every layer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hvd {
+
+enum class DataType : uint8_t {
+  kBool = 0,
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kUint64,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+};
+inline constexpr int kNumDataTypes = 13;
+
+// Numbered as the Python constants `hvd.Average`, `hvd.Sum`, ...; 2 is kept
+// free for Adasum.
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+
+enum class CollectiveKind : uint8_t {
+  kAllreduce = 0,
+  kAllgather,
+  kBroadcast,
+};
+
+size_t ElementBytes(DataType dtype);
+bool IsFloating(DataType dtype);
+const char* DataTypeName(DataType dtype);           // "float32"
+const char* ReduceOpName(ReduceOp op);              // "Average"
+const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
+
+using Shape = std::vector<int64_t>;
+int64_t NumElements(const Shape& shape);
+std::string ShapeToString(const Shape& shape);  // "[2, 3]"
+
+}  // namespace hvd

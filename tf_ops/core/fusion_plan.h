@@ -1,0 +1,35 @@
+// Which requests run together as one collective over a list of tensors.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/core/message.h"
+
+namespace hvd {
+
+// Collects items into responses. Items that are alike in kind, dtype, op,
+// scale and root go together until the threshold; an item that does not fit
+// begins another response, later ones may still join the first.
+class FusionPlan {
+ public:
+  explicit FusionPlan(int64_t threshold_bytes)
+      : threshold_bytes_(threshold_bytes) {}
+
+  void Add(ResponseItem item, const RequestParams& params);
+  std::vector<Response> Take();
+
+ private:
+  struct Group {
+    RequestParams like;  // of its first item
+    int64_t num_bytes = 0;
+    bool open = false;   // others may join
+    Response response;
+  };
+
+  const int64_t threshold_bytes_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,269 @@
+#include "tf_ops/core/message.h"
+
+#include <utility>
+
+#include "tf_ops/core/wire.h"
+
+namespace hvd {
+namespace {
+
+void Write(const RequestParams& p, WireWriter* w) {
+  w->Put(p.kind);
+  w->Put(p.process_set_id);
+  w->Put(p.op);
+  w->Put(p.root_rank);
+  w->Put(p.prescale);
+  w->Put(p.postscale);
+  w->Put(p.average);
+  w->Put(static_cast<uint32_t>(p.tensors.size()));
+  for (const TensorParams& t : p.tensors) {
+    w->Put(t.dtype);
+    w->Put(static_cast<uint32_t>(t.shape.size()));
+    for (int64_t dim : t.shape) w->Put(dim);
+  }
+}
+
+void Read(WireReader* r, RequestParams* p) {
+  p->kind = r->Get<CollectiveKind>();
+  p->process_set_id = r->Get<int32_t>();
+  p->op = r->Get<ReduceOp>();
+  p->root_rank = r->Get<int32_t>();
+  p->prescale = r->Get<double>();
+  p->postscale = r->Get<double>();
+  p->average = r->Get<uint8_t>() != 0;
+  p->tensors.resize(r->GetCount(5));
+  for (TensorParams& t : p->tensors) {
+    t.dtype = r->Get<DataType>();
+    t.shape.resize(r->GetCount(sizeof(int64_t)));
+    for (int64_t& dim : t.shape) dim = r->Get<int64_t>();
+  }
+}
+
+void Write(const std::vector<IdRun>& ids, WireWriter* w) {
+  w->Put(static_cast<uint32_t>(ids.size()));
+  for (const IdRun& run : ids) {
+    w->Put(run.first);
+    w->Put(run.count);
+  }
+}
+
+void Read(WireReader* r, std::vector<IdRun>* ids) {
+  ids->resize(r->GetCount(2 * sizeof(uint32_t)));
+  for (IdRun& run : *ids) {
+    run.first = r->Get<uint32_t>();
+    run.count = r->Get<uint32_t>();
+  }
+}
+
+// Known requests go as runs of ids: (0, number of runs, runs), the others as
+// (1, item).
+void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
+  size_t next = 0;
+  while (next < items.size()) {
+    if (items[next].cached_id != 0) {
+      std::vector<IdRun> runs;
+      for (; next < items.size() && items[next].cached_id != 0; ++next) {
+        AppendId(items[next].cached_id, &runs);
+      }
+      w->Put(uint8_t{0});
+      Write(runs, w);
+      continue;
+    }
+    const ResponseItem& item = items[next++];
+    w->Put(uint8_t{1});
+    w->PutString(item.name);
+    w->Put(item.new_id);
+    w->Put(static_cast<uint32_t>(item.first_dims.size()));
+    for (const std::vector<int64_t>& dims : item.first_dims) {
+      w->Put(static_cast<uint32_t>(dims.size()));
+      for (int64_t dim : dims) w->Put(dim);
+    }
+  }
+}
+
+void Read(WireReader* r, std::vector<ResponseItem>* items) {
+  while (r->ok() && !r->at_end()) {
+    if (r->Get<uint8_t>() == 0) {
+      std::vector<IdRun> runs;
+      Read(r, &runs);
+      for (const IdRun& run : runs) {
+        for (uint32_t i = 0; i < run.count; ++i) {
+          items->emplace_back();
+          items->back().cached_id = run.first + i;
+        }
+      }
+      continue;
+    }
+    items->emplace_back();
+    ResponseItem& item = items->back();
+    item.name = r->GetString();
+    item.new_id = r->Get<uint32_t>();
+    item.first_dims.resize(r->GetCount(sizeof(uint32_t)));
+    for (std::vector<int64_t>& dims : item.first_dims) {
+      dims.resize(r->GetCount(sizeof(int64_t)));
+      for (int64_t& dim : dims) dim = r->Get<int64_t>();
+    }
+  }
+}
+
+void WriteBody(const RankMessage& m, WireWriter* w) {
+  w->Put(m.type);
+  switch (m.type) {
+    case RankMessage::Type::kRequest:
+      w->PutString(m.name);
+      Write(m.params, w);
+      return;
+    case RankMessage::Type::kDuplicate:
+      w->PutString(m.name);
+      return;
+    case RankMessage::Type::kReady:
+    case RankMessage::Type::kForgotten:
+      Write(m.ids, w);
+      return;
+  }
+}
+
+void ReadBody(WireReader* r, RankMessage* m) {
+  m->type = r->Get<RankMessage::Type>();
+  switch (m->type) {
+    case RankMessage::Type::kRequest:
+      m->name = r->GetString();
+      Read(r, &m->params);
+      return;
+    case RankMessage::Type::kDuplicate:
+      m->name = r->GetString();
+      return;
+    case RankMessage::Type::kReady:
+    case RankMessage::Type::kForgotten:
+      Read(r, &m->ids);
+      return;
+  }
+}
+
+void WriteBody(const Response& m, WireWriter* w) {
+  w->Put(m.type);
+  switch (m.type) {
+    case Response::Type::kExecute:
+      Write(m.items, w);
+      return;
+    case Response::Type::kError:
+      w->PutString(m.items[0].name);
+      w->Put(m.error.code());
+      w->PutString(m.error.message());
+      return;
+    case Response::Type::kEvict:
+      Write(m.ids, w);
+      return;
+  }
+}
+
+void ReadBody(WireReader* r, Response* m) {
+  m->type = r->Get<Response::Type>();
+  switch (m->type) {
+    case Response::Type::kExecute:
+      Read(r, &m->items);
+      return;
+    case Response::Type::kError: {
+      m->items.resize(1);
+      m->items[0].name = r->GetString();
+      const StatusCode code = r->Get<StatusCode>();
+      m->error = Status(code, r->GetString());
+      return;
+    }
+    case Response::Type::kEvict:
+      Read(r, &m->ids);
+      return;
+  }
+}
+
+template <typename Message>
+void EncodeFrame(const Message& message, std::vector<uint8_t>* bytes) {
+  WireWriter body;
+  WriteBody(message, &body);
+  WireWriter frame;
+  frame.Put(static_cast<uint32_t>(body.bytes().size()));
+  bytes->insert(bytes->end(), frame.bytes().begin(), frame.bytes().end());
+  bytes->insert(bytes->end(), body.bytes().begin(), body.bytes().end());
+}
+
+template <typename Message>
+Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
+                   Message* message, bool* found) {
+  *found = false;
+  WireReader frame(bytes.data() + *offset, bytes.size() - *offset);
+  const uint32_t count = frame.Get<uint32_t>();
+  const size_t begin = *offset + sizeof(uint32_t);
+  if (!frame.ok() || bytes.size() - begin < count) return Status::Ok();
+  WireReader body(bytes.data() + begin, count);
+  *message = Message();
+  ReadBody(&body, message);
+  if (!body.ok() || !body.at_end()) {
+    return Status::Internal("a control message of " + std::to_string(count) +
+                            " bytes makes no sense");
+  }
+  *offset = begin + count;
+  *found = true;
+  return Status::Ok();
+}
+
+}  // namespace
+
+bool RequestParams::operator==(const RequestParams& o) const {
+  return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
+         root_rank == o.root_rank && prescale == o.prescale &&
+         postscale == o.postscale && average == o.average &&
+         tensors == o.tensors;
+}
+
+int64_t RequestParams::num_bytes() const {
+  int64_t total = 0;
+  for (const TensorParams& t : tensors) {
+    total += NumElements(t.shape) *
+             static_cast<int64_t>(ElementBytes(t.dtype));
+  }
+  return total;
+}
+
+RequestParams ParamsOf(const Request& request) {
+  RequestParams p;
+  p.kind = request.kind;
+  p.process_set_id = request.process_set_id;
+  p.op = request.op;
+  p.root_rank = request.root_rank;
+  p.prescale = request.prescale;
+  p.postscale = request.postscale;
+  p.average = request.average;
+  p.tensors.reserve(request.tensors.size());
+  for (const RequestTensor& t : request.tensors) {
+    p.tensors.push_back(TensorParams{t.dtype, t.shape});
+  }
+  return p;
+}
+
+void AppendId(uint32_t id, std::vector<IdRun>* runs) {
+  if (!runs->empty() && runs->back().first + runs->back().count == id) {
+    ++runs->back().count;
+  } else {
+    runs->push_back(IdRun{id, 1});
+  }
+}
+
+void Encode(const RankMessage& message, std::vector<uint8_t>* bytes) {
+  EncodeFrame(message, bytes);
+}
+
+void Encode(const Response& response, std::vector<uint8_t>* bytes) {
+  EncodeFrame(response, bytes);
+}
+
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              RankMessage* message, bool* found) {
+  return DecodeFrame(bytes, offset, message, found);
+}
+
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              Response* response, bool* found) {
+  return DecodeFrame(bytes, offset, response, found);
+}
+
+}  // namespace hvd

@@ -1,0 +1,44 @@
+// What a framework hands to the engine: one collective call of one rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/types.h"
+
+namespace hvd {
+
+// One tensor of a request. The memory is borrowed until `done` was called.
+struct RequestTensor {
+  DataType dtype = DataType::kFloat32;
+  Shape shape;                    // of the input
+  const void* input = nullptr;    // may equal `output`
+  void* output = nullptr;         // allgather: null, see `allocate_output`
+};
+
+struct Request {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  std::string name;               // pairs the call across ranks; not empty
+  int32_t process_set_id = 0;     // 0: all ranks
+  ReduceOp op = ReduceOp::kSum;   // allreduce
+  int32_t root_rank = 0;          // broadcast: a global rank
+  double prescale = 1.0;          // allreduce: factor of every input
+  double postscale = 1.0;         // allreduce: factor of the result
+  bool average = false;           // allgather: divide the values by the size
+  std::vector<RequestTensor> tensors;  // one, or the members of a group
+
+  // Allgather alone: gives the memory for output `index`, whose shape is
+  // `shape` (the first dimension summed over the ranks). Called once for each
+  // tensor on the engine's thread, before data moves.
+  std::function<Status(size_t index, const Shape& shape, void** output)>
+      allocate_output;
+
+  // Called exactly once, on the engine's completion thread, or on the calling
+  // thread when Submit refuses the request.
+  std::function<void(const Status&)> done;
+};
+
+}  // namespace hvd

@@ -1,0 +1,64 @@
+// The requests of this rank: those in flight, by name, and those that all
+// ranks know, by cache id.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/core/message.h"
+#include "tf_ops/core/request.h"
+
+namespace hvd {
+
+struct PendingRequest {
+  Request request;
+  RequestParams params;
+  Clock::time_point submitted;
+  // Calls under the same name that came too early; they fail with this one.
+  std::vector<Request> duplicates;
+};
+
+// The coordinator's words about a known request.
+struct KnownRequest {
+  std::string name;
+  RequestParams params;  // of this rank
+  std::vector<std::vector<int64_t>> first_dims;  // see ResponseItem
+};
+
+// Not thread-safe: the engine's thread alone uses it.
+class RequestTable {
+ public:
+  // Takes the request in and tells what to say of it: its id, appended to
+  // `*ready`, or a message, appended to `*messages`.
+  void Admit(Request request, std::vector<IdRun>* ready,
+             std::vector<RankMessage>* messages);
+
+  // Takes a request out; null if there is none of this name.
+  std::unique_ptr<PendingRequest> Take(const std::string& name);
+  std::vector<std::unique_ptr<PendingRequest>> TakeAll();
+
+  bool empty() const { return pending_.empty(); }
+  // Of the request that has waited longest; must not be empty().
+  const PendingRequest& Oldest() const;
+
+  void Remember(uint32_t id, const ResponseItem& item,
+                const RequestParams& params);
+  void Forget(uint32_t id);
+  const KnownRequest* Find(uint32_t id) const;  // null: unknown
+
+  uint64_t num_hits() const { return num_hits_; }
+  uint64_t num_misses() const { return num_misses_; }
+
+ private:
+  std::unordered_map<std::string, std::unique_ptr<PendingRequest>> pending_;
+  std::unordered_map<std::string, uint32_t> id_of_name_;
+  std::unordered_map<uint32_t, KnownRequest> known_;
+  uint64_t num_hits_ = 0;
+  uint64_t num_misses_ = 0;
+};
+
+}  // namespace hvd

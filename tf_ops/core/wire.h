@@ -1,0 +1,77 @@
+// Flat binary encoding of control messages: little pieces in host order (the
+// ranks share a host), every length checked before it is believed.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace hvd {
+
+class WireWriter {
+ public:
+  template <typename T>
+  void Put(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    const size_t end = bytes_.size();
+    bytes_.resize(end + sizeof(T));
+    std::memcpy(bytes_.data() + end, &value, sizeof(T));
+  }
+  void PutString(const std::string& text) {
+    Put(static_cast<uint32_t>(text.size()));
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  std::vector<uint8_t>& bytes() { return bytes_; }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+// Borrows the bytes. After a read beyond the end ok() is false, and reads
+// give zeros and empty strings.
+class WireReader {
+ public:
+  WireReader(const uint8_t* bytes, size_t num_bytes)
+      : next_(bytes), end_(bytes + num_bytes) {}
+
+  template <typename T>
+  T Get() {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    T value{};
+    if (Has(sizeof(T))) {
+      std::memcpy(&value, next_, sizeof(T));
+      next_ += sizeof(T);
+    }
+    return value;
+  }
+  std::string GetString() {
+    const uint32_t count = Get<uint32_t>();
+    if (!Has(count)) return std::string();
+    std::string text(reinterpret_cast<const char*>(next_), count);
+    next_ += count;
+    return text;
+  }
+  // A count of things that take at least `least_bytes` each.
+  uint32_t GetCount(size_t least_bytes) {
+    const uint32_t count = Get<uint32_t>();
+    return Has(count * least_bytes) ? count : 0;
+  }
+
+  bool ok() const { return ok_; }
+  bool at_end() const { return next_ == end_; }
+
+ private:
+  bool Has(size_t count) {
+    ok_ = ok_ && count <= static_cast<size_t>(end_ - next_);
+    return ok_;
+  }
+
+  const uint8_t* next_;
+  const uint8_t* const end_;
+  bool ok_ = true;
+};
+
+}  // namespace hvd

@@ -1,0 +1,294 @@
+#include "tf_ops/transport/transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr int kNumYields = 40;
+// A sleeper looks at its peers this often.
+constexpr microseconds kNap{20000};
+
+// With more busy threads than cores the one that we wait for needs our core:
+// engines alone are busy within a collective, their ranks' own threads too
+// while an engine waits for work.
+int NumSpins(int num_busy_threads) {
+  const unsigned num_cores = std::thread::hardware_concurrency();
+  return static_cast<unsigned>(num_busy_threads) > num_cores ? 50 : 4000;
+}
+
+// Sends from `*outbox` what fits into `ring`; true if it sent any.
+bool WriteRing(ControlRing* ring, std::vector<uint8_t>* outbox) {
+  const uint64_t written = ring->num_written.load(std::memory_order_relaxed);
+  const uint64_t free_bytes = kRingBytes - (written - ring->num_read.load());
+  const size_t count =
+      std::min(outbox->size(), static_cast<size_t>(free_bytes));
+  if (count == 0) return false;
+  const size_t begin = written % kRingBytes;
+  const size_t first = std::min(count, kRingBytes - begin);
+  std::memcpy(ring->bytes + begin, outbox->data(), first);
+  std::memcpy(ring->bytes, outbox->data() + first, count - first);
+  ring->num_written.store(written + count);
+  outbox->erase(outbox->begin(),
+                outbox->begin() + static_cast<ptrdiff_t>(count));
+  return true;
+}
+
+bool ReadRing(ControlRing* ring, std::vector<uint8_t>* bytes) {
+  const uint64_t read = ring->num_read.load(std::memory_order_relaxed);
+  const uint64_t written = ring->num_written.load();
+  // More than a ring's worth cannot be: the writer is not one of ours.
+  if (written == read || written - read > kRingBytes) return false;
+  const size_t count = static_cast<size_t>(written - read);
+  const size_t begin = read % kRingBytes;
+  const size_t first = std::min(count, kRingBytes - begin);
+  bytes->insert(bytes->end(), ring->bytes + begin, ring->bytes + begin + first);
+  bytes->insert(bytes->end(), ring->bytes, ring->bytes + (count - first));
+  ring->num_read.store(written);
+  return true;
+}
+
+void StoreReason(RankInfo* info, const std::string& reason) {
+  if (info->reason_set.exchange(1) != 0) return;  // the first one stays
+  const size_t count = std::min(reason.size(), kReasonBytes - 1);
+  std::memcpy(info->reason, reason.data(), count);
+  info->reason[count] = 0;
+  info->reason_set.store(2);
+}
+
+std::string LoadReason(const RankInfo& info) {
+  if (info.reason_set.load() != 2) return "";
+  return std::string(info.reason, strnlen(info.reason, kReasonBytes));
+}
+
+}  // namespace
+
+Transport::Transport(RegionView region, int rank)
+    : region_(region),
+      rank_(rank),
+      size_(static_cast<int>(region.header()->size)),
+      num_data_spins_(NumSpins(size_)),
+      num_doorbell_spins_(NumSpins(2 * size_)),
+      outboxes_(static_cast<size_t>(size_)),
+      dead_(static_cast<size_t>(size_)) {
+  for (int peer = 0; peer < size_; ++peer) {
+    labels_.push_back("rank " + std::to_string(peer));
+  }
+}
+
+void Transport::SetLabel(int rank, std::string label) {
+  labels_[static_cast<size_t>(rank)] = std::move(label);
+}
+
+void Transport::Interrupt() {
+  interrupted_.store(true);
+  RingOwnDoorbell();
+}
+
+void Transport::Post(Flag flag, uint32_t value) {
+  RankFlags* flags = &region_.area(rank_)->flags;
+  std::atomic<uint32_t>* word = &flags->seq[static_cast<int>(flag)];
+  word->store(value);
+  if (flags->num_waiters.load() != 0) FutexWakeAll(word);
+}
+
+Status Transport::Wait(int peer, Flag flag, uint32_t value) {
+  std::atomic<uint32_t>* word =
+      &region_.area(peer)->flags.seq[static_cast<int>(flag)];
+  for (int i = 0; i < num_data_spins_; ++i) {
+    if (HasReached(word->load(std::memory_order_acquire), value)) {
+      return Status::Ok();
+    }
+    CpuPause();
+  }
+  for (int i = 0; i < kNumYields; ++i) {
+    sched_yield();
+    if (HasReached(word->load(std::memory_order_acquire), value)) {
+      return Status::Ok();
+    }
+  }
+  return WaitSlowly(peer, word, value);
+}
+
+Status Transport::WaitSlowly(int peer, std::atomic<uint32_t>* word,
+                             uint32_t value) {
+  std::atomic<uint32_t>* num_waiters =
+      &region_.area(peer)->flags.num_waiters;
+  const Clock::time_point begin = Clock::now();
+  num_waiters->fetch_add(1);
+  Status status;
+  while (true) {
+    const uint32_t seq = word->load();
+    if (HasReached(seq, value)) break;
+    FutexWait(word, seq, kNap);
+    // Read who is gone before the flag: what a peer posted before it went
+    // counts.
+    const bool gone = IsGone(peer);
+    if (HasReached(word->load(), value)) break;
+    if (gone) {
+      status = GoneStatus(peer);
+      break;
+    }
+    if (interrupted_.load()) {
+      status = Status::Shutdown("shutdown() was called in the middle of it");
+      break;
+    }
+    if (wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_) {
+      status = Status::Stalled(
+          labels_[static_cast<size_t>(peer)] +
+          " stopped in the middle of a collective: nothing came from it for " +
+          std::to_string(wait_timeout_.count() / 1000) + " s (rank " +
+          std::to_string(rank_) + " waits)");
+      break;
+    }
+  }
+  num_waiters->fetch_sub(1);
+  return status;
+}
+
+Status Transport::WaitAll(Flag flag, uint32_t value) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    HVD_RETURN_IF_ERROR(Wait(peer, flag, value));
+  }
+  return Status::Ok();
+}
+
+void Transport::SendControl(int peer, const std::vector<uint8_t>& bytes) {
+  std::vector<uint8_t>& outbox = outboxes_[static_cast<size_t>(peer)];
+  outbox.insert(outbox.end(), bytes.begin(), bytes.end());
+}
+
+bool Transport::Flush() {
+  bool done = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    std::vector<uint8_t>& outbox = outboxes_[static_cast<size_t>(peer)];
+    if (outbox.empty()) continue;
+    ControlRing* ring = rank_ == 0 ? &region_.area(peer)->from_coordinator
+                                   : &region_.area(rank_)->to_coordinator;
+    bool sent = WriteRing(ring, &outbox);
+    if (!outbox.empty()) {
+      // Ask to be woken, then look again: the reader may just have read.
+      ring->writer_waits.store(1);
+      sent = WriteRing(ring, &outbox) || sent;
+    }
+    if (sent) RingDoorbell(peer);
+    done = done && outbox.empty();
+  }
+  return done;
+}
+
+bool Transport::ReceiveControl(int peer, std::vector<uint8_t>* bytes) {
+  ControlRing* ring = rank_ == 0 ? &region_.area(peer)->to_coordinator
+                                 : &region_.area(rank_)->from_coordinator;
+  if (!ReadRing(ring, bytes)) return false;
+  if (ring->writer_waits.exchange(0) != 0) RingDoorbell(peer);
+  return true;
+}
+
+uint32_t Transport::DoorbellTicket() const {
+  return region_.area(rank_)->doorbell.count.load();
+}
+
+void Transport::WaitDoorbell(uint32_t ticket, microseconds timeout,
+                             bool spin) {
+  RankDoorbell* bell = &region_.area(rank_)->doorbell;
+  if (spin) {
+    for (int i = 0; i < num_doorbell_spins_; ++i) {
+      if (bell->count.load(std::memory_order_acquire) != ticket) return;
+      CpuPause();
+    }
+    for (int i = 0; i < kNumYields; ++i) {
+      sched_yield();
+      if (bell->count.load(std::memory_order_acquire) != ticket) return;
+    }
+  }
+  bell->sleeping.store(1);
+  if (bell->count.load() == ticket) FutexWait(&bell->count, ticket, timeout);
+  bell->sleeping.store(0);
+}
+
+void Transport::RingDoorbell(int rank) {
+  RankDoorbell* bell = &region_.area(rank)->doorbell;
+  bell->count.fetch_add(1);
+  if (bell->sleeping.load() != 0) FutexWakeAll(&bell->count);
+}
+
+void Transport::Leave(const std::string& reason) {
+  RankInfo* info = &region_.area(rank_)->info;
+  StoreReason(info, reason);
+  if (info->state.exchange(static_cast<uint32_t>(RankState::kLeft)) == 0) {
+    region_.header()->num_gone.fetch_add(1);
+  }
+  for (int peer = 0; peer < size_; ++peer) RingDoorbell(peer);
+}
+
+void Transport::DeclareBroken(const std::string& reason) {
+  RankInfo* info = &region_.area(rank_)->info;
+  uint32_t present = static_cast<uint32_t>(RankState::kPresent);
+  StoreReason(info, reason);
+  if (info->state.compare_exchange_strong(
+          present, static_cast<uint32_t>(RankState::kBroken))) {
+    region_.header()->num_gone.fetch_add(1);
+  }
+  for (int peer = 0; peer < size_; ++peer) RingDoorbell(peer);
+}
+
+void Transport::NoteExitReason(const std::string& reason) {
+  StoreReason(&region_.area(rank_)->info, reason);
+}
+
+bool Transport::IsGone(int rank) const {
+  return dead_[static_cast<size_t>(rank)].load() ||
+         region_.area(rank)->info.state.load() !=
+             static_cast<uint32_t>(RankState::kPresent);
+}
+
+Status Transport::CheckPeers() const {
+  if (!any_dead_.load() && region_.header()->num_gone.load() == 0) {
+    return Status::Ok();
+  }
+  // A dead rank explains more than one that gave up because of it.
+  int gone = -1;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || !IsGone(peer)) continue;
+    const uint32_t state = region_.area(peer)->info.state.load();
+    if (state != static_cast<uint32_t>(RankState::kBroken)) {
+      return GoneStatus(peer);
+    }
+    if (gone < 0) gone = peer;
+  }
+  return gone < 0 ? Status::Ok() : GoneStatus(gone);
+}
+
+Status Transport::GoneStatus(int rank) const {
+  const RankInfo& info = region_.area(rank)->info;
+  const std::string reason = LoadReason(info);
+  const std::string& who = labels_[static_cast<size_t>(rank)];
+  switch (static_cast<RankState>(info.state.load())) {
+    case RankState::kLeft:
+      return Status::PeerLost(who + " left the job" +
+                              (reason.empty() ? "" : ": " + reason));
+    case RankState::kBroken:
+      return Status::PeerLost(reason.empty() ? who + " gave up" : reason);
+    case RankState::kPresent:
+      break;
+  }
+  return Status::PeerLost(
+      who + " died" + (reason.empty() ? "" : ", its last word was: " + reason));
+}
+
+void Transport::MarkDead(int rank) {
+  dead_[static_cast<size_t>(rank)].store(true);
+  any_dead_.store(true);
+  RingOwnDoorbell();
+}
+
+}  // namespace hvd
