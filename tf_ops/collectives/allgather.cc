@@ -17,8 +17,7 @@ Range ChunkOf(const TensorList& tensors, uint32_t c) {
 
 // In step s a rank writes its chunk s and reads the peers' chunk s - 1, so
 // who posts kIn for chunk s has read all of chunk s - 2.
-Status Allgather(Transport* transport,
-                 const std::vector<TensorList>& by_rank) {
+Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank) {
   const int rank = transport->rank();
   const int size = transport->size();
   const TensorList& own = by_rank[static_cast<size_t>(rank)];

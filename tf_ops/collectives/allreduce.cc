@@ -32,8 +32,8 @@ class PipelinedAllreduce {
         part_bytes_(kSlotBytes / static_cast<size_t>(size_) / kLineBytes *
                     kLineBytes),
         chunk_bytes_(part_bytes_ * static_cast<size_t>(size_)),
-        num_chunks_(static_cast<uint32_t>(
-            DivideUp(tensors.num_bytes(), chunk_bytes_))),
+        num_chunks_(
+            static_cast<uint32_t>(DivideUp(tensors.num_bytes(), chunk_bytes_))),
         sources_(static_cast<size_t>(size_)) {}
 
   Status Run() {
@@ -78,12 +78,11 @@ class PipelinedAllreduce {
     HVD_RETURN_IF_ERROR(transport_.WaitAll(Flag::kIn, chunk + 1));
     size_t offset;
     const Range part = Part(c, rank_, &offset);
-    tensors_.ForEach(
-        part.begin, part.end,
-        [&](const std::byte* in, std::byte* out, size_t count) {
-          ReducePiece(chunk, offset, in, out, count);
-          offset += count;
-        });
+    tensors_.ForEach(part.begin, part.end,
+                     [&](const std::byte* in, std::byte* out, size_t count) {
+                       ReducePiece(chunk, offset, in, out, count);
+                       offset += count;
+                     });
     transport_.Post(Flag::kOut, chunk + 1);
     return Status::Ok();
   }
@@ -144,16 +143,16 @@ Status FlatAllreduce(Transport* transport, const TensorList& tensors,
   HVD_RETURN_IF_ERROR(transport->WaitAll(Flag::kIn, chunk + 1));
   std::vector<const void*> sources(static_cast<size_t>(size));
   size_t offset = 0;
-  tensors.ForEach(
-      0, num_bytes, [&](const std::byte*, std::byte* out, size_t count) {
-        for (int peer = 0; peer < size; ++peer) {
-          sources[static_cast<size_t>(peer)] =
-              transport->slot(peer, chunk) + offset;
-        }
-        Reduce(spec, sources.data(), size, out,
-               count / ElementBytes(spec.dtype));
-        offset += count;
-      });
+  tensors.ForEach(0, num_bytes,
+                  [&](const std::byte*, std::byte* out, size_t count) {
+                    for (int peer = 0; peer < size; ++peer) {
+                      sources[static_cast<size_t>(peer)] =
+                          transport->slot(peer, chunk) + offset;
+                    }
+                    Reduce(spec, sources.data(), size, out,
+                           count / ElementBytes(spec.dtype));
+                    offset += count;
+                  });
   transport->AdvanceChunks(1);
   return Status::Ok();
 }

@@ -24,8 +24,7 @@ Status Broadcast(Transport* transport, const TensorList& tensors,
       HVD_RETURN_IF_ERROR(WaitForSlot(transport, chunk));
       tensors.CopyIn(begin, end, slot);
     } else {
-      HVD_RETURN_IF_ERROR(
-          transport->Wait(root_rank, Flag::kIn, chunk + 1));
+      HVD_RETURN_IF_ERROR(transport->Wait(root_rank, Flag::kIn, chunk + 1));
       tensors.CopyOut(begin, end, slot);
     }
     // From a rank that is not the root: "I have read it".

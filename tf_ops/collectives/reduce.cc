@@ -140,7 +140,8 @@ using DispatchFunction = void (*)(DataType, ReduceOp, const Scales&,
 DispatchFunction ChooseDispatch() {
 #if HVD_MULTIVERSION
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512cd")) {
     return v4::ReduceDispatch;
   }
@@ -165,8 +166,8 @@ Status CheckReduce(DataType dtype, ReduceOp op) {
       ReduceOpName(op) + ": cast to an integer type to count");
 }
 
-void Reduce(const ReduceSpec& spec, const void* const* sources,
-            int num_sources, void* out, size_t num_elements) {
+void Reduce(const ReduceSpec& spec, const void* const* sources, int num_sources,
+            void* out, size_t num_elements) {
   static const DispatchFunction dispatch = ChooseDispatch();
   dispatch(spec.dtype, spec.op, MakeScales(spec), sources, num_sources, out,
            num_elements);

@@ -27,7 +27,7 @@ Status CheckReduce(DataType dtype, ReduceOp op);
 // float16, bfloat16 and float32 accumulate in float32, float64 in float64;
 // integers in 64 bits, a sum wraps. Average divides; integers truncate toward
 // zero, as do scaled integers, which saturate. Min and Max propagate NaN.
-void Reduce(const ReduceSpec& spec, const void* const* sources,
-            int num_sources, void* out, size_t num_elements);
+void Reduce(const ReduceSpec& spec, const void* const* sources, int num_sources,
+            void* out, size_t num_elements);
 
 }  // namespace hvd

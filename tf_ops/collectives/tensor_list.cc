@@ -38,10 +38,7 @@ void CopyToShared(void* to, const void* from, size_t count) {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
   if (count >= 512) {
-    asm volatile("rep movsb"
-                 : "+D"(to), "+S"(from), "+c"(count)
-                 :
-                 : "memory");
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(count) : : "memory");
     return;
   }
 #endif

@@ -13,8 +13,8 @@ namespace {
 long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value,
            const timespec* timeout) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation,
-                 value, timeout, nullptr, 0);
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value,
+                 timeout, nullptr, 0);
 }
 
 }  // namespace

@@ -62,10 +62,10 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-#define HVD_RETURN_IF_ERROR(expression)           \
-  do {                                            \
-    ::hvd::Status hvd_status_ = (expression);     \
-    if (!hvd_status_.ok()) return hvd_status_;    \
+#define HVD_RETURN_IF_ERROR(expression)        \
+  do {                                         \
+    ::hvd::Status hvd_status_ = (expression);  \
+    if (!hvd_status_.ok()) return hvd_status_; \
   } while (false)
 
 }  // namespace hvd

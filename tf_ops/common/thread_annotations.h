@@ -13,13 +13,10 @@
 #define HVD_CAPABILITY(x) HVD_THREAD_ANNOTATION(capability(x))
 #define HVD_SCOPED_CAPABILITY HVD_THREAD_ANNOTATION(scoped_lockable)
 #define GUARDED_BY(x) HVD_THREAD_ANNOTATION(guarded_by(x))
-#define REQUIRES(...) \
-  HVD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define REQUIRES(...) HVD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) HVD_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-#define ACQUIRE(...) \
-  HVD_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
-#define RELEASE(...) \
-  HVD_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define ACQUIRE(...) HVD_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) HVD_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define NO_THREAD_SAFETY_ANALYSIS \
   HVD_THREAD_ANNOTATION(no_thread_safety_analysis)
 

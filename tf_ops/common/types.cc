@@ -10,10 +10,10 @@ struct DataTypeTraits {
 };
 
 constexpr DataTypeTraits kTraits[kNumDataTypes] = {
-    {"bool", 1, false},    {"uint8", 1, false},   {"int8", 1, false},
-    {"uint16", 2, false},  {"int16", 2, false},   {"uint32", 4, false},
-    {"int32", 4, false},   {"uint64", 8, false},  {"int64", 8, false},
-    {"float16", 2, true},  {"bfloat16", 2, true}, {"float32", 4, true},
+    {"bool", 1, false},   {"uint8", 1, false},   {"int8", 1, false},
+    {"uint16", 2, false}, {"int16", 2, false},   {"uint32", 4, false},
+    {"int32", 4, false},  {"uint64", 8, false},  {"int64", 8, false},
+    {"float16", 2, true}, {"bfloat16", 2, true}, {"float32", 4, true},
     {"float64", 8, true},
 };
 

@@ -43,8 +43,8 @@ enum class CollectiveKind : uint8_t {
 
 size_t ElementBytes(DataType dtype);
 bool IsFloating(DataType dtype);
-const char* DataTypeName(DataType dtype);           // "float32"
-const char* ReduceOpName(ReduceOp op);              // "Average"
+const char* DataTypeName(DataType dtype);             // "float32"
+const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
 
 using Shape = std::vector<int64_t>;

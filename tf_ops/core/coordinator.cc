@@ -88,8 +88,8 @@ Status Coordinator::OnId(int rank, uint32_t id, Clock::time_point now) {
     return Status::Internal("rank " + std::to_string(rank) +
                             " is ready for unknown id " + std::to_string(id));
   }
-  Arrive(FindOrAdd(retired->second.name), rank,
-         retired->second.cached[index], /*by_id=*/false, now);
+  Arrive(FindOrAdd(retired->second.name), rank, retired->second.cached[index],
+         /*by_id=*/false, now);
   return Status::Ok();
 }
 
@@ -168,16 +168,14 @@ std::vector<Response> Coordinator::TakeResponses() {
   return responses;
 }
 
-bool Coordinator::Conclude(Entry* entry, ResponseItem* item,
-                           Response* error) {
+bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
   Status status;
   if (entry->duplicate_rank >= 0) {
     status = Status::InvalidArgument(
-        "'" + entry->name + "' was submitted twice by rank " +
-        std::to_string(entry->duplicate_rank) +
-        " before its first call had finished: a name may be in flight once");
+        "submitted twice by rank " + std::to_string(entry->duplicate_rank) +
+        " before its first call had finished; a name may be in flight once");
   } else if (!entry->all_cached) {
-    status = CheckAgreement(entry->name, entry->arrived);
+    status = CheckAgreement(entry->arrived);
   }
   if (!status.ok()) {
     error->type = Response::Type::kError;
@@ -251,7 +249,7 @@ std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
       failed.push_back(entry.get());
     } else if (warning > 0 && !entry->warned && waited >= Seconds(warning)) {
       entry->warned = true;
-      warnings.push_back(WaitingText(*entry) + " for " +
+      warnings.push_back("'" + name + "': " + WaitingText(*entry) + " for " +
                          SecondsToString(warning));
     }
   }
@@ -276,14 +274,11 @@ Response Coordinator::StallError(const Entry& entry) const {
 std::string Coordinator::WaitingText(const Entry& entry) const {
   std::vector<int> waiting;
   std::vector<int> missing;
-  const RequestParams* params = nullptr;
   for (int rank = 0; rank < size_; ++rank) {
     const Params& arrived = entry.arrived[static_cast<size_t>(rank)];
     (arrived != nullptr ? waiting : missing).push_back(rank);
-    if (arrived != nullptr) params = arrived.get();
   }
-  return std::string(CollectiveKindName(params->kind)) + " '" + entry.name +
-         "': " + RanksToString(waiting) +
+  return RanksToString(waiting) +
          (waiting.size() == 1 ? " waits, " : " wait, ") +
          RanksToString(missing) +
          (missing.size() == 1 ? " has not come" : " have not come");

@@ -28,8 +28,7 @@ class Coordinator {
   Coordinator(int size, const CoordinatorOptions& options);
 
   // What `rank` says. Internal if it is nonsense.
-  Status OnMessage(int rank, const RankMessage& message,
-                   Clock::time_point now);
+  Status OnMessage(int rank, const RankMessage& message, Clock::time_point now);
 
   // What all ranks have to do, in order, as known by now.
   std::vector<Response> TakeResponses();
@@ -49,13 +48,13 @@ class Coordinator {
     std::string name;
     std::vector<Params> arrived;  // by rank, null: not yet
     int num_arrived = 0;
-    bool all_cached = true;       // every arrival was by id
+    bool all_cached = true;  // every arrival was by id
     bool warned = false;
     int duplicate_rank = -1;
     Clock::time_point first_arrival;
 
-    uint32_t cache_id = 0;        // 0: not in the cache
-    std::vector<Params> cached;   // by rank
+    uint32_t cache_id = 0;       // 0: not in the cache
+    std::vector<Params> cached;  // by rank
     uint64_t last_use = 0;
   };
   // What an id meant, until no rank can still mean it.
@@ -85,9 +84,9 @@ class Coordinator {
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint32_t, Entry*> by_id_;
   std::unordered_map<uint32_t, Retired> retired_;
-  std::vector<Entry*> complete_;     // all ranks have come, in that order
-  std::vector<Response> early_;      // to be told before anything else
-  std::vector<IdRun> evictions_;     // to be told next
+  std::vector<Entry*> complete_;  // all ranks have come, in that order
+  std::vector<Response> early_;   // to be told before anything else
+  std::vector<IdRun> evictions_;  // to be told next
   size_t num_pending_ = 0;
   uint32_t next_id_ = 1;
   uint64_t num_uses_ = 0;

@@ -79,7 +79,7 @@ class EngineImpl : public Engine {
 
   // The engine's thread alone:
   RequestTable table_;
-  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<Coordinator> coordinator_;   // on rank 0
   std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
   std::vector<Response> responses_;            // to be run
   Status broken_;                              // why nothing works any more
@@ -173,9 +173,8 @@ void EngineImpl::Run() {
     if (!peers.ok() && !table_.empty()) Break(peers);
     CheckStalls();
     if (worked) continue;
-    const bool waiting = !table_.empty() ||
-                         (coordinator_ != nullptr &&
-                          coordinator_->has_pending());
+    const bool waiting = !table_.empty() || (coordinator_ != nullptr &&
+                                             coordinator_->has_pending());
     transport_->WaitDoorbell(ticket, waiting ? kPendingSleep : kIdleSleep,
                              /*spin=*/!table_.empty());
   }
@@ -300,8 +299,7 @@ Status EngineImpl::RunResponse(const Response& response) {
       return RunItems(response);
     case Response::Type::kError: {
       std::vector<Completion> completions;
-      Finish(table_.Take(response.items[0].name), response.error,
-             &completions);
+      Finish(table_.Take(response.items[0].name), response.error, &completions);
       completions_.Push(std::move(completions));
       return Status::Ok();
     }
@@ -335,12 +333,7 @@ Status EngineImpl::RunItems(const Response& response) {
     }
     ready.push_back(std::move(one));
   }
-  Status status = Execute(transport_.get(), ready);
-  if (!status.ok()) {
-    const Request& first = ready[0].pending->request;
-    status = status.WithContext(std::string(CollectiveKindName(first.kind)) +
-                                " '" + first.name + "'");
-  }
+  const Status status = Execute(transport_.get(), ready);
   std::vector<Completion> completions;
   uint64_t num_bytes = 0;
   for (ReadyRequest& one : ready) {
@@ -369,26 +362,30 @@ void EngineImpl::Finish(std::unique_ptr<PendingRequest> pending,
                         const Status& status,
                         std::vector<Completion>* completions) {
   if (pending == nullptr) return;  // this rank had not come
-  for (Request& duplicate : pending->duplicates) {
-    completions->push_back(Completion{
-        std::move(duplicate.done),
-        status.ok() ? Status::InvalidArgument(
-                          "'" + duplicate.name + "' was submitted by rank " +
-                          std::to_string(rank_) +
-                          " before its last call had finished")
-                    : status});
+  if (status.ok() && pending->duplicates.empty()) {
+    completions->push_back(
+        Completion{std::move(pending->request.done), status});
+    return;
   }
-  completions->push_back(Completion{std::move(pending->request.done), status});
+  const std::string what =
+      std::string(CollectiveKindName(pending->request.kind)) + " '" +
+      pending->request.name + "'";
+  for (Request& duplicate : pending->duplicates) {
+    const Status early = Status::InvalidArgument(
+        "rank " + std::to_string(rank_) +
+        " submitted it before its last call had finished");
+    completions->push_back(
+        Completion{std::move(duplicate.done),
+                   (status.ok() ? early : status).WithContext(what)});
+  }
+  completions->push_back(
+      Completion{std::move(pending->request.done), status.WithContext(what)});
 }
 
 void EngineImpl::FailPending(const Status& status) {
   std::vector<Completion> completions;
   for (std::unique_ptr<PendingRequest>& pending : table_.TakeAll()) {
-    const Request& request = pending->request;
-    Finish(std::move(pending),
-           status.WithContext(std::string(CollectiveKindName(request.kind)) +
-                              " '" + request.name + "'"),
-           &completions);
+    Finish(std::move(pending), status, &completions);
   }
   completions_.Push(std::move(completions));
 }
@@ -417,9 +414,9 @@ void EngineImpl::CheckStalls() {
   const double waited = SecondsSince(oldest.submitted);
   const double warning = options_.stall_warning_seconds;
   const double timeout = options_.stall_timeout_seconds;
-  const std::string text =
-      "'" + oldest.request.name + "' waits on rank " + std::to_string(rank_) +
-      ", and rank 0, the coordinator, does not answer";
+  const std::string text = "'" + oldest.request.name + "' waits on rank " +
+                           std::to_string(rank_) +
+                           ", and rank 0, the coordinator, does not answer";
   if (timeout > 0 && waited > timeout + kCoordinatorGraceSeconds) {
     Break(Status::Stalled(text));
   } else if (warning > 0 && !warned_of_coordinator_ &&

@@ -17,15 +17,15 @@ class Transport;
 struct EngineOptions {
   int64_t fusion_threshold_bytes = 128 << 20;  // requests run together
   int32_t cache_capacity = 1024;               // known requests; 0: no cache
-  double cycle_time_ms = 0.0;       // > 0: wait this long to batch requests
+  double cycle_time_ms = 0.0;           // > 0: wait this long to batch requests
   double stall_warning_seconds = 10.0;  // 0: never warn
   double stall_timeout_seconds = 60.0;  // 0: never fail
 };
 
 struct EngineStats {
-  uint64_t num_requests = 0;       // submitted
-  uint64_t num_collectives = 0;    // run, after fusion
-  uint64_t num_bytes = 0;          // input bytes of the collectives run
+  uint64_t num_requests = 0;     // submitted
+  uint64_t num_collectives = 0;  // run, after fusion
+  uint64_t num_bytes = 0;        // input bytes of the collectives run
   uint64_t num_cache_hits = 0;
   uint64_t num_cache_misses = 0;
 };

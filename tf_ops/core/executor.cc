@@ -61,8 +61,7 @@ Status ExecuteBroadcast(Transport* transport,
                    ready[0].pending->request.root_rank);
 }
 
-void DivideBySize(DataType dtype, void* values, size_t num_elements,
-                  int size) {
+void DivideBySize(DataType dtype, void* values, size_t num_elements, int size) {
   ReduceSpec spec;
   spec.dtype = dtype;
   spec.op = ReduceOp::kAverage;
@@ -100,8 +99,8 @@ Status ExecuteAllgather(Transport* transport, const ReadyRequest& ready) {
   }
   HVD_RETURN_IF_ERROR(Allgather(transport, by_rank));
   for (size_t i = 0; request.average && i < outputs.size(); ++i) {
-    DivideBySize(request.tensors[i].dtype, outputs[i].first,
-                 outputs[i].second, transport->size());
+    DivideBySize(request.tensors[i].dtype, outputs[i].first, outputs[i].second,
+                 transport->size());
   }
   return Status::Ok();
 }

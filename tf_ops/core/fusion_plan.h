@@ -24,7 +24,7 @@ class FusionPlan {
   struct Group {
     RequestParams like;  // of its first item
     int64_t num_bytes = 0;
-    bool open = false;   // others may join
+    bool open = false;  // others may join
     Response response;
   };
 

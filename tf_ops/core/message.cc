@@ -218,8 +218,7 @@ bool RequestParams::operator==(const RequestParams& o) const {
 int64_t RequestParams::num_bytes() const {
   int64_t total = 0;
   for (const TensorParams& t : tensors) {
-    total += NumElements(t.shape) *
-             static_cast<int64_t>(ElementBytes(t.dtype));
+    total += NumElements(t.shape) * static_cast<int64_t>(ElementBytes(t.dtype));
   }
   return total;
 }

@@ -31,11 +31,11 @@ Groups GroupRanks(const ByRank& by_rank, const Describe& describe) {
   return groups;
 }
 
-Status CheckOne(const std::string& name, const ByRank& by_rank,
-                const std::string& what, const Describe& describe) {
+Status CheckOne(const ByRank& by_rank, const std::string& what,
+                const Describe& describe) {
   const Groups groups = GroupRanks(by_rank, describe);
   if (groups.size() < 2) return Status::Ok();
-  std::string text = "ranks disagree on " + what + " of '" + name + "': ";
+  std::string text = "ranks disagree on " + what + ": ";
   for (size_t i = 0; i < groups.size(); ++i) {
     if (i > 0) text += "; ";
     text += groups[i].first + " on " + RanksToString(groups[i].second);
@@ -53,18 +53,18 @@ std::string CommonShape(const RequestParams& p, size_t i) {
   return comma == std::string::npos ? "[*]" : "[*" + text.substr(comma);
 }
 
-Status CheckTensors(const std::string& name, const ByRank& by_rank) {
+Status CheckTensors(const ByRank& by_rank) {
   const size_t num_tensors = by_rank[0]->tensors.size();
   for (size_t i = 0; i < num_tensors; ++i) {
     const std::string which =
         num_tensors == 1 ? "" : " of tensor " + std::to_string(i);
-    HVD_RETURN_IF_ERROR(CheckOne(
-        name, by_rank, "the dtype" + which, [i](const RequestParams& p) {
+    HVD_RETURN_IF_ERROR(
+        CheckOne(by_rank, "the dtype" + which, [i](const RequestParams& p) {
           return std::string(DataTypeName(p.tensors[i].dtype));
         }));
-    HVD_RETURN_IF_ERROR(CheckOne(
-        name, by_rank, "the shape" + which,
-        [i](const RequestParams& p) { return CommonShape(p, i); }));
+    HVD_RETURN_IF_ERROR(
+        CheckOne(by_rank, "the shape" + which,
+                 [i](const RequestParams& p) { return CommonShape(p, i); }));
   }
   return Status::Ok();
 }
@@ -88,39 +88,36 @@ std::string RanksToString(const std::vector<int>& ranks) {
   return text;
 }
 
-Status CheckAgreement(const std::string& name, const ByRank& by_rank) {
+Status CheckAgreement(const ByRank& by_rank) {
   if (AllEqual(by_rank)) return Status::Ok();
   HVD_RETURN_IF_ERROR(
-      CheckOne(name, by_rank, "the collective", [](const RequestParams& p) {
+      CheckOne(by_rank, "the collective", [](const RequestParams& p) {
         return std::string(CollectiveKindName(p.kind));
       }));
   HVD_RETURN_IF_ERROR(
-      CheckOne(name, by_rank, "the process set", [](const RequestParams& p) {
+      CheckOne(by_rank, "the process set", [](const RequestParams& p) {
         return "process set " + std::to_string(p.process_set_id);
       }));
-  HVD_RETURN_IF_ERROR(CheckOne(
-      name, by_rank, "the number of tensors", [](const RequestParams& p) {
+  HVD_RETURN_IF_ERROR(
+      CheckOne(by_rank, "the number of tensors", [](const RequestParams& p) {
         return std::to_string(p.tensors.size()) +
                (p.tensors.size() == 1 ? " tensor" : " tensors");
       }));
-  HVD_RETURN_IF_ERROR(CheckTensors(name, by_rank));
+  HVD_RETURN_IF_ERROR(CheckTensors(by_rank));
+  HVD_RETURN_IF_ERROR(CheckOne(
+      by_rank, "the reduce op",
+      [](const RequestParams& p) { return std::string(ReduceOpName(p.op)); }));
   HVD_RETURN_IF_ERROR(
-      CheckOne(name, by_rank, "the reduce op", [](const RequestParams& p) {
-        return std::string(ReduceOpName(p.op));
-      }));
-  HVD_RETURN_IF_ERROR(
-      CheckOne(name, by_rank, "the root rank", [](const RequestParams& p) {
+      CheckOne(by_rank, "the root rank", [](const RequestParams& p) {
         return "root_rank=" + std::to_string(p.root_rank);
       }));
   HVD_RETURN_IF_ERROR(CheckOne(
-      name, by_rank, "the prescale factor", [](const RequestParams& p) {
-        return DoubleToString(p.prescale);
-      }));
+      by_rank, "the prescale factor",
+      [](const RequestParams& p) { return DoubleToString(p.prescale); }));
   HVD_RETURN_IF_ERROR(CheckOne(
-      name, by_rank, "the postscale factor", [](const RequestParams& p) {
-        return DoubleToString(p.postscale);
-      }));
-  return CheckOne(name, by_rank, "averaging", [](const RequestParams& p) {
+      by_rank, "the postscale factor",
+      [](const RequestParams& p) { return DoubleToString(p.postscale); }));
+  return CheckOne(by_rank, "averaging", [](const RequestParams& p) {
     return std::string(p.average ? "average=true" : "average=false");
   });
 }

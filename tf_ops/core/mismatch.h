@@ -10,10 +10,9 @@
 
 namespace hvd {
 
-// Ok if the requests of all ranks under `name` belong together; otherwise
+// Ok if the requests of all ranks under one name belong together; otherwise
 // Mismatch with each value and the ranks that hold it. `by_rank` has no nulls.
 Status CheckAgreement(
-    const std::string& name,
     const std::vector<std::shared_ptr<const RequestParams>>& by_rank);
 
 // "rank 1", "ranks 0, 2 and 3"

@@ -14,20 +14,20 @@ namespace hvd {
 // One tensor of a request. The memory is borrowed until `done` was called.
 struct RequestTensor {
   DataType dtype = DataType::kFloat32;
-  Shape shape;                    // of the input
-  const void* input = nullptr;    // may equal `output`
-  void* output = nullptr;         // allgather: null, see `allocate_output`
+  Shape shape;                  // of the input
+  const void* input = nullptr;  // may equal `output`
+  void* output = nullptr;       // allgather: null, see `allocate_output`
 };
 
 struct Request {
   CollectiveKind kind = CollectiveKind::kAllreduce;
-  std::string name;               // pairs the call across ranks; not empty
-  int32_t process_set_id = 0;     // 0: all ranks
-  ReduceOp op = ReduceOp::kSum;   // allreduce
-  int32_t root_rank = 0;          // broadcast: a global rank
-  double prescale = 1.0;          // allreduce: factor of every input
-  double postscale = 1.0;         // allreduce: factor of the result
-  bool average = false;           // allgather: divide the values by the size
+  std::string name;              // pairs the call across ranks; not empty
+  int32_t process_set_id = 0;    // 0: all ranks
+  ReduceOp op = ReduceOp::kSum;  // allreduce
+  int32_t root_rank = 0;         // broadcast: a global rank
+  double prescale = 1.0;         // allreduce: factor of every input
+  double postscale = 1.0;        // allreduce: factor of the result
+  bool average = false;          // allgather: divide the values by the size
   std::vector<RequestTensor> tensors;  // one, or the members of a group
 
   // Allgather alone: gives the memory for output `index`, whose shape is

@@ -21,8 +21,7 @@ void RequestTable::Admit(Request request, std::vector<IdRun>* ready,
   slot->request = std::move(request);
   slot->submitted = Clock::now();
   const auto id = id_of_name_.find(name);
-  if (id != id_of_name_.end() &&
-      known_.at(id->second).params == slot->params) {
+  if (id != id_of_name_.end() && known_.at(id->second).params == slot->params) {
     ++num_hits_;
     AppendId(id->second, ready);
     return;

@@ -25,7 +25,7 @@ struct PendingRequest {
 // The coordinator's words about a known request.
 struct KnownRequest {
   std::string name;
-  RequestParams params;  // of this rank
+  RequestParams params;                          // of this rank
   std::vector<std::vector<int64_t>> first_dims;  // see ResponseItem
 };
 

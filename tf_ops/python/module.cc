@@ -58,7 +58,8 @@ DataType DataTypeOf(const py::array& array) {
 
 Shape ShapeOf(const py::array& array) {
   Shape shape;
-  for (py::ssize_t i = 0; i < array.ndim(); ++i) shape.push_back(array.shape(i));
+  for (py::ssize_t i = 0; i < array.ndim(); ++i)
+    shape.push_back(array.shape(i));
   return shape;
 }
 
@@ -88,8 +89,8 @@ Arrays Contiguous(const Arrays& arrays) {
   Arrays inputs;
   for (const py::array& array : arrays) {
     // Not ascontiguousarray, which makes scalars one-dimensional.
-    inputs.push_back(py::module_::import("numpy").attr("require")(
-        array, py::none(), "C"));
+    inputs.push_back(
+        py::module_::import("numpy").attr("require")(array, py::none(), "C"));
   }
   return inputs;
 }
@@ -197,8 +198,7 @@ void Init(int rank, int size, const std::vector<pid_t>& pids,
       (size > 1) != segment.has_value()) {
     throw py::value_error("`rank`, `size`, `pids` and `segment` do not match");
   }
-  SetGlobalEngine(
-      Engine::Create(MakeTransport(rank, pids, segment), options));
+  SetGlobalEngine(Engine::Create(MakeTransport(rank, pids, segment), options));
 }
 
 void Shutdown(const std::string& reason) {
@@ -280,6 +280,6 @@ PYBIND11_MODULE(_core, m) {
         "Reduces a list of arrays as one collective; blocks.");
   m.def("allgather", &hvd::AllgatherArrays, "name"_a, "arrays"_a,
         "Concatenates the arrays of all ranks along axis 0; blocks.");
-  m.def("broadcast", &hvd::BroadcastArrays, "name"_a, "arrays"_a,
-        "root_rank"_a, "Copies the arrays of `root_rank` to all; blocks.");
+  m.def("broadcast", &hvd::BroadcastArrays, "name"_a, "arrays"_a, "root_rank"_a,
+        "Copies the arrays of `root_rank` to all; blocks.");
 }

@@ -37,9 +37,9 @@ struct alignas(128) RankDoorbell {
   std::atomic<uint32_t> sleeping;
 };
 struct alignas(128) RankInfo {
-  std::atomic<uint32_t> state;        // RankState
-  std::atomic<uint32_t> reason_set;   // `reason` may be read
-  char reason[kReasonBytes];          // ends with 0
+  std::atomic<uint32_t> state;       // RankState
+  std::atomic<uint32_t> reason_set;  // `reason` may be read
+  char reason[kReasonBytes];         // ends with 0
 };
 // A byte stream with one writer and one reader.
 struct alignas(128) ControlRing {
@@ -61,8 +61,7 @@ struct RankArea {
 class RegionView {
  public:
   RegionView() = default;
-  explicit RegionView(void* memory)
-      : base_(static_cast<std::byte*>(memory)) {}
+  explicit RegionView(void* memory) : base_(static_cast<std::byte*>(memory)) {}
 
   static size_t Bytes(int size) {
     return kHeaderBytes + static_cast<size_t>(size) * sizeof(RankArea);

@@ -119,8 +119,7 @@ Status Transport::Wait(int peer, Flag flag, uint32_t value) {
 
 Status Transport::WaitSlowly(int peer, std::atomic<uint32_t>* word,
                              uint32_t value) {
-  std::atomic<uint32_t>* num_waiters =
-      &region_.area(peer)->flags.num_waiters;
+  std::atomic<uint32_t>* num_waiters = &region_.area(peer)->flags.num_waiters;
   const Clock::time_point begin = Clock::now();
   num_waiters->fetch_add(1);
   Status status;
@@ -197,8 +196,7 @@ uint32_t Transport::DoorbellTicket() const {
   return region_.area(rank_)->doorbell.count.load();
 }
 
-void Transport::WaitDoorbell(uint32_t ticket, microseconds timeout,
-                             bool spin) {
+void Transport::WaitDoorbell(uint32_t ticket, microseconds timeout, bool spin) {
   RankDoorbell* bell = &region_.area(rank_)->doorbell;
   if (spin) {
     for (int i = 0; i < num_doorbell_spins_; ++i) {

@@ -20,7 +20,8 @@ namespace hvd {
 enum class Flag { kIn = 0, kOut = 1 };
 
 // The engine's thread alone may call this, but for RingOwnDoorbell, Interrupt,
-// Leave, NoteExitReason and the queries of the last section, which any thread may.
+// Leave, NoteExitReason and the queries of the last section, which any thread
+// may.
 class Transport {
  public:
   // Borrows `region`, which the subclass keeps alive and has initialised.

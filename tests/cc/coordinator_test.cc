@@ -1,0 +1,221 @@
+// The coordinator alone: pairing, every kind of disagreement, the cache, and
+// stalls, without a thread or a clock.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/core/coordinator.h"
+
+namespace hvd {
+namespace {
+
+const Clock::time_point kStart{std::chrono::seconds(1000)};
+
+Clock::time_point After(double seconds) {
+  return kStart +
+         std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+RankMessage Request(const std::string& name, Shape shape = {2}) {
+  RankMessage message;
+  message.name = name;
+  message.params.tensors = {{DataType::kFloat32, std::move(shape)}};
+  return message;
+}
+
+RankMessage Ids(RankMessage::Type type, std::vector<uint32_t> ids) {
+  RankMessage message;
+  message.type = type;
+  for (uint32_t id : ids) AppendId(id, &message.ids);
+  return message;
+}
+
+RankMessage Ready(std::vector<uint32_t> ids) {
+  return Ids(RankMessage::Type::kReady, std::move(ids));
+}
+
+void TestRunsWhenAllHaveCome() {
+  Coordinator c(3, CoordinatorOptions());
+  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(0, Request("b"), kStart));
+  CHECK_OK(c.OnMessage(2, Request("b"), kStart));
+  CHECK_OK(c.OnMessage(1, Request("b"), kStart));
+  std::vector<Response> responses = c.TakeResponses();
+  CHECK(responses.size() == 1 && responses[0].items.size() == 1);
+  CHECK(responses[0].items[0].name == "b" && responses[0].items[0].new_id == 1);
+  CHECK(c.has_pending());
+  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK(c.TakeResponses()[0].items[0].name == "a");
+  CHECK(!c.has_pending());
+}
+
+// What rank 1 asks for differently from rank 0 gives a Mismatch that holds
+// both values, the ranks and the name.
+void TestMismatch(const std::function<void(RequestParams*)>& change,
+                  const std::string& first, const std::string& second) {
+  Coordinator c(3, CoordinatorOptions());
+  RankMessage message = Request("layer/kernel");
+  CHECK_OK(c.OnMessage(0, message, kStart));
+  CHECK_OK(c.OnMessage(2, message, kStart));
+  change(&message.params);
+  CHECK_OK(c.OnMessage(1, message, kStart));
+  const std::vector<Response> responses = c.TakeResponses();
+  CHECK(responses.size() == 1);
+  CHECK(responses[0].type == Response::Type::kError);
+  CHECK(responses[0].items[0].name == "layer/kernel");
+  const Status& error = responses[0].error;
+  CHECK(error.code() == StatusCode::kMismatch);
+  CHECK(Contains(error.message(), first + " on ranks 0 and 2"));
+  CHECK(Contains(error.message(), second + " on rank 1"));
+  // The name is free again.
+  CHECK(!c.has_pending());
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK_OK(c.OnMessage(rank, Request("layer/kernel"), kStart));
+  }
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
+void TestMismatches() {
+  TestMismatch([](RequestParams* p) { p->tensors[0].shape = {3}; }, "[2]",
+               "[3]");
+  TestMismatch([](RequestParams* p) { p->tensors[0].shape = {2, 1}; }, "[2]",
+               "[2, 1]");
+  TestMismatch([](RequestParams* p) { p->tensors[0].dtype = DataType::kInt32; },
+               "float32", "int32");
+  TestMismatch([](RequestParams* p) { p->op = ReduceOp::kMax; }, "Sum", "Max");
+  TestMismatch([](RequestParams* p) { p->root_rank = 2; }, "root_rank=0",
+               "root_rank=2");
+  TestMismatch([](RequestParams* p) { p->process_set_id = 4; }, "process set 0",
+               "process set 4");
+  TestMismatch([](RequestParams* p) { p->prescale = 0.5; }, "1", "0.5");
+  TestMismatch([](RequestParams* p) { p->postscale = 0.25; }, "1", "0.25");
+  TestMismatch([](RequestParams* p) { p->kind = CollectiveKind::kBroadcast; },
+               "allreduce", "broadcast");
+  TestMismatch([](RequestParams* p) { p->tensors.push_back(p->tensors[0]); },
+               "1 tensor", "2 tensors");
+}
+
+void TestAllgatherNeedsNoEqualFirstDimension() {
+  Coordinator c(2, CoordinatorOptions());
+  RankMessage message = Request("g", {2, 3});
+  message.params.kind = CollectiveKind::kAllgather;
+  CHECK_OK(c.OnMessage(0, message, kStart));
+  message.params.tensors[0].shape = {5, 3};
+  CHECK_OK(c.OnMessage(1, message, kStart));
+  const ResponseItem item = c.TakeResponses()[0].items[0];
+  CHECK((item.first_dims == std::vector<std::vector<int64_t>>{{2, 5}}));
+}
+
+void TestCache() {
+  Coordinator c(2, CoordinatorOptions());
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Request("a"), kStart));
+  CHECK(c.TakeResponses()[0].items[0].new_id == 1);
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Ready({1}), kStart));
+  CHECK(c.TakeResponses()[0].items[0].cached_id == 1);
+  // One rank by id, the other with another shape: found out all the same.
+  CHECK_OK(c.OnMessage(0, Ready({1}), kStart));
+  CHECK_OK(c.OnMessage(1, Request("a", {9}), kStart));
+  CHECK(c.TakeResponses()[0].error.code() == StatusCode::kMismatch);
+  // Both with another shape: a new id, and the old one is forgotten.
+  for (int rank : {0, 1}) {
+    CHECK_OK(c.OnMessage(rank, Request("a", {9}), kStart));
+  }
+  std::vector<Response> responses = c.TakeResponses();
+  CHECK(responses.size() == 2 && responses[0].items[0].new_id == 2);
+  CHECK(responses[1].type == Response::Type::kEvict);
+  CHECK(responses[1].ids[0].first == 1);
+  // Rank 1 may still use the old id until it has seen that.
+  CHECK_OK(c.OnMessage(1, Ready({1}), kStart));
+  CHECK_OK(c.OnMessage(0, Request("a", {2}), kStart));
+  CHECK(c.TakeResponses()[0].items[0].new_id == 3);
+  for (int rank : {0, 1}) {
+    CHECK_OK(
+        c.OnMessage(rank, Ids(RankMessage::Type::kForgotten, {1}), kStart));
+  }
+  CHECK(!c.OnMessage(1, Ready({1}), kStart).ok());
+}
+
+void TestEviction() {
+  CoordinatorOptions options;
+  options.cache_capacity = 16;
+  Coordinator c(2, options);
+  size_t num_evicted = 0;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Request(name), kStart));
+    for (const Response& response : c.TakeResponses()) {
+      for (const IdRun& run : response.ids) num_evicted += run.count;
+    }
+  }
+  CHECK(num_evicted >= 84 && num_evicted < 90);
+  // The last one used is kept.
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Ready({100}), kStart));
+  CHECK(c.TakeResponses()[0].items[0].cached_id == 100);
+}
+
+void TestDuplicate() {
+  Coordinator c(2, CoordinatorOptions());
+  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  RankMessage again;
+  again.type = RankMessage::Type::kDuplicate;
+  again.name = "a";
+  CHECK_OK(c.OnMessage(0, again, kStart));
+  CHECK(c.TakeResponses().empty());
+  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  const Response response = c.TakeResponses()[0];
+  CHECK(response.error.code() == StatusCode::kInvalidArgument);
+  CHECK(Contains(response.error.message(), "submitted twice by rank 0"));
+}
+
+void TestFusion() {
+  CoordinatorOptions options;
+  options.fusion_threshold_bytes = 100;
+  Coordinator c(1, options);
+  CHECK_OK(c.OnMessage(0, Request("a", {10}), kStart));
+  CHECK_OK(c.OnMessage(0, Request("b", {20}), kStart));  // 80: does not fit
+  CHECK_OK(c.OnMessage(0, Request("c", {10}), kStart));  // joins a
+  RankMessage other = Request("d", {1});
+  other.params.op = ReduceOp::kMax;
+  CHECK_OK(c.OnMessage(0, other, kStart));
+  const std::vector<Response> responses = c.TakeResponses();
+  CHECK(responses.size() == 3);
+  CHECK(responses[0].items.size() == 2 && responses[0].items[1].name == "c");
+  CHECK(responses[1].items[0].name == "b");
+  CHECK(responses[2].items[0].name == "d");
+}
+
+void TestStalls() {
+  Coordinator c(4, CoordinatorOptions());
+  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK(c.CheckStalls(After(9.9)).empty());
+  const std::vector<std::string> warnings = c.CheckStalls(After(10.1));
+  CHECK(warnings.size() == 1);
+  CHECK(warnings[0] ==
+        "'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s");
+  CHECK(c.CheckStalls(After(20)).empty());  // once
+  CHECK(c.TakeResponses().empty());
+  CHECK(c.CheckStalls(After(60.1)).empty());
+  const Response response = c.TakeResponses()[0];
+  CHECK(response.error.code() == StatusCode::kStalled);
+  CHECK(Contains(response.error.message(), "ranks 1 and 3 have not come"));
+  CHECK(!c.has_pending());
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  hvd::TestRunsWhenAllHaveCome();
+  hvd::TestMismatches();
+  hvd::TestAllgatherNeedsNoEqualFirstDimension();
+  hvd::TestCache();
+  hvd::TestEviction();
+  hvd::TestDuplicate();
+  hvd::TestFusion();
+  hvd::TestStalls();
+  std::puts("coordinator_test passed");
+  return 0;
+}

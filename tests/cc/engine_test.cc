@@ -1,0 +1,232 @@
+// Whole engines, one a rank, as threads: any order of submission, errors that
+// reach all ranks and leave the engine usable, death, leaving, stalls.
+#include <algorithm>
+#include <future>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/core/engine.h"
+
+namespace hvd {
+namespace {
+
+using Engines = std::vector<std::unique_ptr<Engine>>;
+
+EngineOptions QuickOptions() {
+  EngineOptions options;
+  options.stall_warning_seconds = 0.2;
+  options.stall_timeout_seconds = 20.0;
+  return options;
+}
+
+Engines MakeEngines(int size, const EngineOptions& options,
+                    std::vector<InMemoryTransport*>* transports = nullptr) {
+  Engines engines;
+  for (auto& transport : InMemoryTransport::CreateGroup(size)) {
+    if (transports != nullptr) transports->push_back(transport.get());
+    engines.push_back(Engine::Create(std::move(transport), options));
+  }
+  return engines;
+}
+
+// A sum of `values`, in place.
+std::future<Status> Sum(Engine* engine, const std::string& name,
+                        std::vector<float>* values) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  Request request;
+  request.name = name;
+  RequestTensor tensor;
+  tensor.shape = {static_cast<int64_t>(values->size())};
+  tensor.input = tensor.output = values->data();
+  request.tensors.push_back(tensor);
+  request.done = [promise](const Status& status) {
+    promise->set_value(status);
+  };
+  std::future<Status> future = promise->get_future();
+  engine->Submit(std::move(request));
+  return future;
+}
+
+StatusCode CodeOf(std::future<Status>* future) { return future->get().code(); }
+
+void TestAnyOrder(int size) {
+  Engines engines = MakeEngines(size, QuickOptions());
+  constexpr size_t kNames = 40;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&engines, rank, size] {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      std::vector<size_t> order(kNames);
+      std::iota(order.begin(), order.end(), 0);
+      for (int round = 0; round < 10; ++round) {
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<std::vector<float>> values(kNames);
+        std::vector<std::future<Status>> futures;
+        for (size_t i : order) {
+          // Sizes change with the round: the cache must not be fooled.
+          const size_t count = i * i * (round % 3 == 2 ? 2 : 1);
+          values[i].assign(count, static_cast<float>(rank + 1));
+          futures.push_back(Sum(engines[static_cast<size_t>(rank)].get(),
+                                "t" + std::to_string(i), &values[i]));
+        }
+        for (auto& future : futures) CHECK_OK(future.get());
+        for (const auto& value : values) {
+          for (float v : value) {
+            CHECK(v == static_cast<float>(size * (size + 1) / 2));
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void TestMismatchReachesAllAndEngineLives() {
+  Engines engines = MakeEngines(3, QuickOptions());
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0f));
+    values[1].resize(5);
+    std::vector<std::future<Status>> futures;
+    for (size_t r = 0; r < 3; ++r) {
+      futures.push_back(Sum(engines[r].get(), "x", &values[r]));
+    }
+    for (auto& future : futures) {
+      const Status status = future.get();
+      CHECK(status.code() == StatusCode::kMismatch);
+      CHECK(Contains(status.message(), "allreduce 'x'"));
+      CHECK(Contains(status.message(), "[4] on ranks 0 and 2"));
+      CHECK(Contains(status.message(), "[5] on rank 1"));
+    }
+    CHECK(values[0][0] == 1.0f);  // no byte has moved
+    values[1].assign(4, 1.0f);
+    futures.clear();
+    for (size_t r = 0; r < 3; ++r) {
+      futures.push_back(Sum(engines[r].get(), "x", &values[r]));
+    }
+    for (auto& future : futures) CHECK_OK(future.get());
+    CHECK(values[2][3] == 3.0f);
+  }
+}
+
+void TestDuplicateReachesAll() {
+  Engines engines = MakeEngines(2, QuickOptions());
+  std::vector<float> a(2), b(2), c(2);
+  std::future<Status> first = Sum(engines[0].get(), "x", &a);
+  std::future<Status> second = Sum(engines[0].get(), "x", &b);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::future<Status> other = Sum(engines[1].get(), "x", &c);
+  for (std::future<Status>* future : {&first, &second, &other}) {
+    const Status status = future->get();
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(
+        Contains(status.message(), "allreduce 'x': submitted twice by rank 0"));
+  }
+}
+
+void TestBadRequests() {
+  Engines engines = MakeEngines(1, QuickOptions());
+  std::vector<float> value(1);
+  std::future<Status> unnamed = Sum(engines[0].get(), "", &value);
+  CHECK(CodeOf(&unnamed) == StatusCode::kInvalidArgument);
+}
+
+void TestStallNamesTheMissing() {
+  EngineOptions options = QuickOptions();
+  options.stall_timeout_seconds = 0.5;
+  Engines engines = MakeEngines(3, options);
+  std::vector<float> a(1, 1.0f), b(1, 1.0f), c(1, 1.0f);
+  std::future<Status> first = Sum(engines[0].get(), "x", &a);
+  std::future<Status> second = Sum(engines[2].get(), "x", &c);
+  for (std::future<Status>* future : {&first, &second}) {
+    const Status status = future->get();
+    CHECK(status.code() == StatusCode::kStalled);
+    CHECK(Contains(status.message(), "ranks 0 and 2 wait"));
+    CHECK(Contains(status.message(), "rank 1 has not come within 0.5 s"));
+  }
+  // Nothing is broken: the next one works.
+  std::vector<std::future<Status>> futures;
+  futures.push_back(Sum(engines[0].get(), "y", &a));
+  futures.push_back(Sum(engines[1].get(), "y", &b));
+  futures.push_back(Sum(engines[2].get(), "y", &c));
+  for (auto& future : futures) CHECK_OK(future.get());
+  CHECK(b[0] == 3.0f);
+}
+
+void TestDeathFailsPendingAndLater() {
+  for (size_t victim = 0; victim < 3; ++victim) {
+    std::vector<InMemoryTransport*> transports;
+    Engines engines = MakeEngines(3, QuickOptions(), &transports);
+    std::vector<std::vector<float>> values(3, std::vector<float>(9));
+    std::vector<std::future<Status>> pending;
+    for (size_t r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      pending.push_back(Sum(engines[r].get(), "x", &values[r]));
+    }
+    for (size_t r = 0; r < 3; ++r) {
+      if (r != victim) {
+        transports[r]->SimulateDeath(static_cast<int>(victim));
+      }
+    }
+    const std::string who = "rank " + std::to_string(victim) + " died";
+    for (auto& future : pending) {
+      const Status status = future.get();
+      CHECK(status.code() == StatusCode::kPeerLost);
+      CHECK(Contains(status.message(), who));
+    }
+    for (size_t r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      const Status status = Sum(engines[r].get(), "later", &values[r]).get();
+      CHECK(status.code() == StatusCode::kPeerLost);
+      CHECK(Contains(status.message(), who));
+    }
+  }
+}
+
+void TestLeavingIsQuotedAndShutdownFailsPending() {
+  Engines engines = MakeEngines(2, QuickOptions());
+  std::vector<float> a(1), b(1);
+  std::future<Status> pending = Sum(engines[1].get(), "x", &b);
+  engines[1]->Shutdown("shutdown() was called");
+  CHECK(CodeOf(&pending) == StatusCode::kShutdown);
+  const Status status = Sum(engines[0].get(), "y", &a).get();
+  CHECK(status.code() == StatusCode::kPeerLost);
+  CHECK(
+      Contains(status.message(), "rank 1 left the job: shutdown() was called"));
+  const Status after = Sum(engines[1].get(), "z", &b).get();
+  CHECK(after.code() == StatusCode::kNotInitialized);
+}
+
+// Who leaves right after its last collective takes nothing from the others.
+void TestLeavingAfterTheLastCollective() {
+  for (int round = 0; round < 50; ++round) {
+    Engines engines = MakeEngines(3, QuickOptions());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < 3; ++r) {
+      threads.emplace_back([&engines, r] {
+        std::vector<float> values(100000, 1.0f);
+        CHECK_OK(Sum(engines[r].get(), "last", &values).get());
+        CHECK(values[99999] == 3.0f);
+        engines[r]->Shutdown("done");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  for (int size = 1; size <= 4; ++size) hvd::TestAnyOrder(size);
+  hvd::TestMismatchReachesAllAndEngineLives();
+  hvd::TestDuplicateReachesAll();
+  hvd::TestBadRequests();
+  hvd::TestStallNamesTheMissing();
+  hvd::TestDeathFailsPendingAndLater();
+  hvd::TestLeavingIsQuotedAndShutdownFailsPending();
+  hvd::TestLeavingAfterTheLastCollective();
+  std::puts("engine_test passed");
+  return 0;
+}

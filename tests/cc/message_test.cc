@@ -1,0 +1,137 @@
+// Control messages: what is written is read; nothing that is cut short or
+// garbled is believed.
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/core/message.h"
+
+namespace hvd {
+namespace {
+
+RankMessage ARequest() {
+  RankMessage message;
+  message.name = "dense/kernel";
+  message.params.kind = CollectiveKind::kAllgather;
+  message.params.op = ReduceOp::kMax;
+  message.params.root_rank = 3;
+  message.params.prescale = 0.25;
+  message.params.average = true;
+  message.params.tensors = {{DataType::kInt64, {2, 0, 5}},
+                            {DataType::kBfloat16, {}}};
+  return message;
+}
+
+Response AnExecution() {
+  Response response;
+  for (uint32_t id : {4u, 5u, 6u, 9u}) {
+    response.items.emplace_back();
+    response.items.back().cached_id = id;
+  }
+  response.items.emplace_back();
+  response.items.back().name = "new";
+  response.items.back().new_id = 10;
+  response.items.back().first_dims = {{1, 2}, {0, 7}};
+  return response;
+}
+
+void TestRoundTrip() {
+  std::vector<uint8_t> bytes;
+  Encode(ARequest(), &bytes);
+  RankMessage ready;
+  ready.type = RankMessage::Type::kReady;
+  for (uint32_t id : {1u, 2u, 3u, 7u}) AppendId(id, &ready.ids);
+  CHECK(ready.ids.size() == 2);
+  Encode(ready, &bytes);
+
+  size_t offset = 0;
+  bool found = false;
+  RankMessage message;
+  CHECK_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(found && message.name == "dense/kernel");
+  CHECK(message.params == ARequest().params);
+  CHECK_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(found && message.type == RankMessage::Type::kReady);
+  CHECK(message.ids.size() == 2 && message.ids[0].count == 3);
+  CHECK(message.ids[1].first == 7);
+  CHECK_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(!found && offset == bytes.size());
+}
+
+void TestResponses() {
+  std::vector<uint8_t> bytes;
+  Encode(AnExecution(), &bytes);
+  Response error;
+  error.type = Response::Type::kError;
+  error.items.resize(1);
+  error.items[0].name = "x";
+  error.error = Status::Mismatch("no");
+  Encode(error, &bytes);
+
+  size_t offset = 0;
+  bool found = false;
+  Response response;
+  CHECK_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(found && response.items.size() == 5);
+  CHECK(response.items[3].cached_id == 9);
+  CHECK(response.items[4].new_id == 10);
+  CHECK(response.items[4].first_dims[1][1] == 7);
+  CHECK_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(response.error.code() == StatusCode::kMismatch);
+  CHECK(response.error.message() == "no");
+}
+
+// A known request costs two cache lines for a thousand tensors.
+void TestKnownRequestsAreCheap() {
+  RankMessage ready;
+  ready.type = RankMessage::Type::kReady;
+  for (uint32_t id = 1; id <= 1000; ++id) AppendId(id, &ready.ids);
+  std::vector<uint8_t> bytes;
+  Encode(ready, &bytes);
+  CHECK(bytes.size() < 64);
+}
+
+void TestTruncationAndGarbage() {
+  std::vector<uint8_t> whole;
+  Encode(ARequest(), &whole);
+  for (size_t count = 0; count < whole.size(); ++count) {
+    // The stream ends early: wait for more.
+    std::vector<uint8_t> part(whole.begin(),
+                              whole.begin() + static_cast<ptrdiff_t>(count));
+    size_t offset = 0;
+    bool found = true;
+    RankMessage message;
+    CHECK_OK(Decode(part, &offset, &message, &found));
+    CHECK(!found && offset == 0);
+    // The frame says that it is whole, but is not.
+    if (count < 5) continue;
+    const uint32_t body = static_cast<uint32_t>(count - 4);
+    std::memcpy(part.data(), &body, sizeof(body));
+    CHECK(!Decode(part, &offset, &message, &found).ok());
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<uint8_t> garbled = whole;
+    for (int k = 0; k < 3; ++k) {
+      garbled[4 + random() % (garbled.size() - 4)] =
+          static_cast<uint8_t>(random());
+    }
+    size_t offset = 0;
+    bool found;
+    RankMessage message;
+    (void)Decode(garbled, &offset, &message, &found).ok();
+  }
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  hvd::TestRoundTrip();
+  hvd::TestResponses();
+  hvd::TestKnownRequestsAreCheap();
+  hvd::TestTruncationAndGarbage();
+  std::puts("message_test passed");
+  return 0;
+}

@@ -1,0 +1,208 @@
+// Every dtype and reduction against a plain loop in double, and the corners:
+// NaN, rounding of 16-bit floats, wrapping, truncation, saturation.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/collectives/reduce.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kCount = 4099;  // two blocks and a tail
+
+double Combine(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return a + b;
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kProduct:
+      return a * b;
+  }
+  return 0;
+}
+
+template <typename T>
+void TestType(DataType dtype) {
+  for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
+    for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                        ReduceOp::kMax, ReduceOp::kProduct}) {
+      std::vector<std::vector<T>> inputs;
+      std::vector<const void*> sources;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        inputs.emplace_back(kCount);
+        for (size_t i = 0; i < kCount; ++i) {
+          inputs.back()[i] =
+              static_cast<T>((i + static_cast<size_t>(rank)) % 3 + 1);
+        }
+      }
+      for (const auto& input : inputs) sources.push_back(input.data());
+      ReduceSpec spec;
+      spec.dtype = dtype;
+      spec.op = op;
+      spec.num_ranks = num_ranks;
+      std::vector<double> expected(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        expected[i] = static_cast<double>(inputs[0][i]);
+        for (size_t r = 1; r < inputs.size(); ++r) {
+          expected[i] =
+              Combine(op, expected[i], static_cast<double>(inputs[r][i]));
+        }
+        if (op == ReduceOp::kAverage) expected[i] /= num_ranks;
+      }
+      // Into the last source: the contract allows it.
+      T* out = inputs.back().data();
+      Reduce(spec, sources.data(), num_ranks, out, kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        CHECK(out[i] == static_cast<T>(expected[i]));
+      }
+    }
+  }
+}
+
+template <typename T>
+T ReduceOne(ReduceSpec spec, const std::vector<T>& values) {
+  std::vector<const void*> sources;
+  for (const T& value : values) sources.push_back(&value);
+  spec.num_ranks = static_cast<int>(values.size());
+  T result{};
+  Reduce(spec, sources.data(), spec.num_ranks, &result, 1);
+  return result;
+}
+
+void TestNan() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum,
+                      ReduceOp::kProduct, ReduceOp::kAverage}) {
+    ReduceSpec spec;
+    spec.op = op;
+    CHECK(std::isnan(ReduceOne<float>(spec, {nan, 1.0f, 2.0f})));
+    CHECK(std::isnan(ReduceOne<float>(spec, {1.0f, nan})));
+  }
+}
+
+void TestIntegers() {
+  ReduceSpec spec;
+  spec.dtype = DataType::kInt8;
+  CHECK(ReduceOne<int8_t>(spec, {127, 1}) == -128);  // wraps
+  spec.op = ReduceOp::kAverage;
+  CHECK(ReduceOne<int8_t>(spec, {127, 127}) == 127);  // does not
+  CHECK(ReduceOne<int8_t>(spec, {-1, -2}) == -1);     // toward zero
+  spec.dtype = DataType::kInt64;
+  spec.op = ReduceOp::kSum;
+  const int64_t max = std::numeric_limits<int64_t>::max();
+  CHECK(ReduceOne<int64_t>(spec, {max, 1}) ==
+        std::numeric_limits<int64_t>::lowest());
+  spec.postscale = 1e30;
+  CHECK(ReduceOne<int64_t>(spec, {1, 1}) == max);  // saturates
+  spec.dtype = DataType::kInt32;
+  spec.prescale = 0.5;
+  spec.postscale = 1.0;
+  CHECK(ReduceOne<int32_t>(spec, {3, 3}) == 2);  // 1 + 1
+}
+
+void TestScales() {
+  ReduceSpec spec;
+  spec.prescale = 2.0;
+  spec.postscale = 0.5;
+  CHECK(ReduceOne<float>(spec, {1.0f, 2.0f, 4.0f}) == 7.0f);
+  spec.op = ReduceOp::kProduct;
+  CHECK(ReduceOne<float>(spec, {1.0f, 2.0f, 4.0f}) == 32.0f);
+  spec.op = ReduceOp::kMax;
+  spec.prescale = -1.0;
+  CHECK(ReduceOne<float>(spec, {1.0f, 2.0f}) == -0.5f);
+  // Average of three is a division, not a product with a rounded third.
+  spec = ReduceSpec();
+  spec.op = ReduceOp::kAverage;
+  CHECK(ReduceOne<float>(spec, {5.0f, 5.0f, 7.0f}) == 17.0f / 3.0f);
+}
+
+float WidenBfloat16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+// All 65,536 values, alone: the vector path and the tail must both return
+// them, and a sum with zero must not change them.
+void TestSixteenBitFloats(DataType dtype, uint16_t inf, uint16_t one,
+                          uint16_t next_after_one) {
+  std::vector<uint16_t> all(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  const std::vector<uint16_t> zeros(all.size(), 0);
+  for (size_t length : {all.size(), size_t{1}}) {
+    std::vector<uint16_t> out(all.size());
+    for (size_t begin = 0; begin < all.size(); begin += length) {
+      const void* sources[] = {all.data() + begin, zeros.data() + begin};
+      ReduceSpec spec;
+      spec.dtype = dtype;
+      spec.num_ranks = 2;
+      Reduce(spec, sources, 2, out.data() + begin, length);
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool is_nan = (all[i] & 0x7fff) > inf;
+      const bool is_minus_zero = all[i] == 0x8000;
+      if (is_nan) {
+        CHECK((out[i] & 0x7fff) > inf);
+      } else if (is_minus_zero) {
+        CHECK(out[i] == 0);
+      } else {
+        CHECK(out[i] == all[i]);
+      }
+    }
+  }
+  // Sums are made in float32: many small ones do not vanish beside a one.
+  ReduceSpec spec;
+  spec.dtype = dtype;
+  const uint16_t half_ulp = dtype == DataType::kBfloat16 ? 0x3b80 : 0x1000;
+  CHECK(ReduceOne<uint16_t>(spec, {one, half_ulp, half_ulp}) == next_after_one);
+  // Exactly between two values: to the even one.
+  CHECK(ReduceOne<uint16_t>(spec, {one, half_ulp}) == one);
+  // Too large: infinity.
+  const uint16_t largest = static_cast<uint16_t>(inf - 1);
+  CHECK(ReduceOne<uint16_t>(spec, {largest, largest}) == inf);
+}
+
+void TestBool() {
+  CHECK(CheckReduce(DataType::kBool, ReduceOp::kMin).ok());
+  CHECK(!CheckReduce(DataType::kBool, ReduceOp::kSum).ok());
+  ReduceSpec spec;
+  spec.dtype = DataType::kBool;
+  spec.op = ReduceOp::kMax;
+  CHECK(ReduceOne<uint8_t>(spec, {0, 1, 0}) == 1);
+  spec.op = ReduceOp::kMin;
+  CHECK(ReduceOne<uint8_t>(spec, {1, 1, 0}) == 0);
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  using hvd::DataType;
+  hvd::TestType<uint8_t>(DataType::kUint8);
+  hvd::TestType<int8_t>(DataType::kInt8);
+  hvd::TestType<uint16_t>(DataType::kUint16);
+  hvd::TestType<int16_t>(DataType::kInt16);
+  hvd::TestType<uint32_t>(DataType::kUint32);
+  hvd::TestType<int32_t>(DataType::kInt32);
+  hvd::TestType<uint64_t>(DataType::kUint64);
+  hvd::TestType<int64_t>(DataType::kInt64);
+  hvd::TestType<float>(DataType::kFloat32);
+  hvd::TestType<double>(DataType::kFloat64);
+  hvd::TestNan();
+  hvd::TestIntegers();
+  hvd::TestScales();
+  CHECK(hvd::WidenBfloat16(0x3f80) == 1.0f);
+  hvd::TestSixteenBitFloats(DataType::kBfloat16, 0x7f80, 0x3f80, 0x3f81);
+  hvd::TestSixteenBitFloats(DataType::kFloat16, 0x7c00, 0x3c00, 0x3c01);
+  hvd::TestBool();
+  std::puts("reduce_test passed");
+  return 0;
+}

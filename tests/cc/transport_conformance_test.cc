@@ -1,0 +1,176 @@
+// What every transport must carry: each collective, on 1 to 5 ranks, of 0 to
+// a million elements, in lists of any cut, one after the other without a
+// barrier in between.
+#include <cstdint>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/collectives/allgather.h"
+#include "tf_ops/collectives/allreduce.h"
+#include "tf_ops/collectives/broadcast.h"
+
+namespace hvd {
+namespace {
+
+#if HVD_SANITIZED
+constexpr size_t kMost = 100000;  // sanitizers are slow
+#else
+constexpr size_t kMost = 1000000;
+#endif
+constexpr size_t kCounts[] = {0, 1, 7, 1000, kMost};
+
+float ValueOf(size_t i, int rank) {
+  return static_cast<float>(i % 13) + static_cast<float>(rank);
+}
+
+// Cuts `values` into tensors of 1, 2, 4, ... elements and the rest, an empty
+// one among them.
+TensorList Cut(const std::vector<float>& in, std::vector<float>* out) {
+  std::vector<ListTensor> list;
+  list.push_back(ListTensor{in.data(), out->data(), 0});
+  size_t begin = 0;
+  for (size_t n = 1; begin < in.size(); n *= 2) {
+    const size_t count =
+        n > 1000 ? in.size() - begin : std::min(n, in.size() - begin);
+    list.push_back(ListTensor{in.data() + begin, out->data() + begin,
+                              count * sizeof(float)});
+    begin += count;
+  }
+  return TensorList(list);
+}
+
+std::vector<float> InputOf(size_t count, int rank) {
+  std::vector<float> input(count);
+  for (size_t i = 0; i < count; ++i) input[i] = ValueOf(i, rank);
+  return input;
+}
+
+ReduceSpec SumOf(Transport* t) {
+  ReduceSpec spec;
+  spec.num_ranks = t->size();
+  return spec;
+}
+
+void TestAllreduce(Transport* t, size_t count, bool in_place) {
+  std::vector<float> input = InputOf(count, t->rank());
+  std::vector<float> output(count, -1.0f);
+  std::vector<float>* to = in_place ? &input : &output;
+  CHECK_OK(Allreduce(t, Cut(input, to), SumOf(t)));
+  const int n = t->size();
+  for (size_t i = 0; i < count; ++i) {
+    const float expected = static_cast<float>(i % 13) * static_cast<float>(n) +
+                           static_cast<float>(n * (n - 1) / 2);
+    CHECK((*to)[i] == expected);
+  }
+}
+
+void TestBroadcast(Transport* t, size_t count, int root_rank) {
+  const std::vector<float> input = InputOf(count, t->rank());
+  std::vector<float> output(count, -1.0f);
+  CHECK_OK(Broadcast(t, Cut(input, &output), root_rank));
+  for (size_t i = 0; i < count; ++i) CHECK(output[i] == ValueOf(i, root_rank));
+}
+
+// Rank r gives (r % 3) * count elements: some give none.
+void TestAllgather(Transport* t, size_t count) {
+  const std::vector<float> input =
+      InputOf(count * static_cast<size_t>(t->rank() % 3), t->rank());
+  size_t total = 0;
+  for (int r = 0; r < t->size(); ++r) total += count * size_t(r % 3);
+  std::vector<float> output(total, -1.0f);
+  std::vector<TensorList> by_rank;
+  float* next = output.data();
+  for (int r = 0; r < t->size(); ++r) {
+    const size_t n = count * static_cast<size_t>(r % 3);
+    by_rank.emplace_back(std::vector<ListTensor>{
+        ListTensor{input.data(), next, n * sizeof(float)}});
+    next += n;
+  }
+  CHECK_OK(Allgather(t, by_rank));
+  size_t begin = 0;
+  for (int r = 0; r < t->size(); ++r) {
+    for (size_t i = 0; i < count * size_t(r % 3); ++i) {
+      CHECK(output[begin + i] == ValueOf(i, r));
+    }
+    begin += count * static_cast<size_t>(r % 3);
+  }
+}
+
+void TestEverything(std::unique_ptr<Transport> transport) {
+  Transport* t = transport.get();
+  for (size_t count : kCounts) {
+    TestAllreduce(t, count, /*in_place=*/false);
+    TestAllreduce(t, count, /*in_place=*/true);
+    for (int root = 0; root < t->size(); ++root) TestBroadcast(t, count, root);
+    TestAllgather(t, count);
+  }
+  // Kinds and sizes in turn, so that the slots of one are still being read
+  // when the next one begins.
+  for (uint32_t i = 0; i < 60; ++i) {
+    const size_t count = kCounts[(i * 7 + 3) % 5] / (1 + i % 4);
+    if (i % 3 == 0) TestAllreduce(t, count, i % 2 == 0);
+    if (i % 3 == 1) TestBroadcast(t, count, static_cast<int>(i) % t->size());
+    if (i % 3 == 2) TestAllgather(t, count);
+  }
+}
+
+void TestControl(std::unique_ptr<Transport> t) {
+  // Three rings' worth, both ways at once: nobody may wait for the other.
+  std::vector<uint8_t> sent(3 * kRingBytes);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint8_t>(i);
+  std::vector<std::vector<uint8_t>> received(static_cast<size_t>(t->size()));
+  std::vector<int> peers;
+  for (int r = 0; r < t->size(); ++r) {
+    if (r != t->rank() && (r == 0 || t->rank() == 0)) peers.push_back(r);
+  }
+  for (int peer : peers) t->SendControl(peer, sent);
+  size_t num_done = 0;
+  bool flushed = false;
+  while (!flushed || num_done < peers.size()) {
+    const uint32_t ticket = t->DoorbellTicket();
+    flushed = t->Flush();
+    num_done = 0;
+    bool any = false;
+    for (int peer : peers) {
+      std::vector<uint8_t>& bytes = received[static_cast<size_t>(peer)];
+      any = t->ReceiveControl(peer, &bytes) || any;
+      if (bytes.size() == sent.size()) ++num_done;
+    }
+    if (!any) {
+      t->WaitDoorbell(ticket, std::chrono::milliseconds(100), false);
+    }
+  }
+  for (int peer : peers) CHECK(received[static_cast<size_t>(peer)] == sent);
+  // Leave only when all have what they need: an allreduce is a barrier.
+  TestAllreduce(t.get(), 1, false);
+}
+
+void TestDeadPeer(std::unique_ptr<Transport> t) {
+  if (t->rank() == 1) std::_Exit(7);
+  std::vector<float> value(1, 1.0f);
+  const Status status = Allreduce(t.get(), Cut(value, &value), SumOf(t.get()));
+  CHECK(status.code() == StatusCode::kPeerLost);
+  CHECK(Contains(status.message(), "rank 1 (pid "));
+  CHECK(Contains(status.message(), "died"));
+  CHECK(t->CheckPeers().code() == StatusCode::kPeerLost);
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  // Processes first: they are forked, which wants a single thread.
+  for (int size = 1; size <= 5; ++size) {
+    hvd::CheckAllExitedWell(hvd::RunProcesses(size, hvd::TestEverything));
+    hvd::CheckAllExitedWell(hvd::RunProcesses(size, hvd::TestControl));
+  }
+  const std::vector<int> statuses = hvd::RunProcesses(3, hvd::TestDeadPeer);
+  CHECK(WEXITSTATUS(statuses[1]) == 7);
+  CHECK(statuses[0] == 0 && statuses[2] == 0);
+  for (int size = 1; size <= 5; ++size) {
+    hvd::RunThreads(size, hvd::TestEverything);
+    hvd::RunThreads(size, hvd::TestControl);
+  }
+  std::puts("transport_conformance_test passed");
+  return 0;
+}
