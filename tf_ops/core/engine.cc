@@ -166,12 +166,12 @@ void EngineImpl::Run() {
     // Look who is gone before reading what they said: their words count.
     const Status peers = transport_->CheckPeers();
     bool worked = TakeSubmissions();
+    CheckStalls();
     Status status = Negotiate();
     worked = worked || !responses_.empty();
     if (status.ok()) status = RunResponses();
     if (!status.ok()) Break(status);
     if (!peers.ok() && !table_.empty()) Break(peers);
-    CheckStalls();
     if (worked) continue;
     const bool waiting = !table_.empty() || (coordinator_ != nullptr &&
                                              coordinator_->has_pending());

@@ -56,7 +56,8 @@ bool ReadRing(ControlRing* ring, std::vector<uint8_t>* bytes) {
 }
 
 void StoreReason(RankInfo* info, const std::string& reason) {
-  if (info->reason_set.exchange(1) != 0) return;  // the first one stays
+  uint32_t unset = 0;  // the first one stays
+  if (!info->reason_set.compare_exchange_strong(unset, 1)) return;
   const size_t count = std::min(reason.size(), kReasonBytes - 1);
   std::memcpy(info->reason, reason.data(), count);
   info->reason[count] = 0;

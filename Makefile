@@ -1,0 +1,98 @@
+# Everyday commands. PYTHON must have the package's test and lint extras and a
+# TensorFlow: `make install` gives them to it.
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+CLANG ?= $(firstword $(foreach name,clang++ clang++-19 clang++-16 clang++-14,\
+  $(shell command -v $(name) 2> /dev/null)))
+CMAKE ?= $(shell $(PYTHON) tools/find_tool.py cmake)
+CLANG_FORMAT ?= $(shell $(PYTHON) tools/find_tool.py clang-format)
+CTEST ?= $(dir $(CMAKE))ctest
+NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
+
+CC_FILES := $(shell find tf_ops tests/cc -name '*.cc' -o -name '*.h' \
+  -o -name '*.inc')
+
+.PHONY: help
+help:  ## Lists the targets
+	@sed -n 's/^\([a-z%-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
+
+# ---- Build ----
+
+.PHONY: install
+install:  ## Editable install with all that the targets below need
+	$(PYTHON) -m pip install -q 'setuptools>=77' 'pybind11>=2.13' ninja \
+	  $(if $(shell command -v cmake),,cmake)
+	$(PYTHON) -m pip install -q --no-build-isolation \
+	  -e '.[test,lint,tensorflow-cpu]'
+
+.PHONY: build
+build:  ## Builds the libraries in place; incremental
+	$(PYTHON) setup.py -q build_ext --inplace
+
+.PHONY: clean
+clean:  ## Removes what was built
+	rm -rf build dist *.egg-info hvd_keras/*.so
+
+# ---- Checks ----
+
+.PHONY: lint lint-python lint-cc
+lint: lint-python lint-cc  ## ruff, mypy, clang-format, thread safety
+
+lint-python:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+# clang++ checks the GUARDED_BY annotations, which g++ ignores; nothing is
+# built with it, so it may be absent.
+lint-cc:
+	@$(CLANG_FORMAT) --version
+	$(CLANG_FORMAT) --dry-run -Werror $(CC_FILES)
+ifneq ($(CLANG),)
+	for file in $(filter-out tf_ops/python/%,$(filter %.cc,$(CC_FILES))); do \
+	  $(CLANG) -std=c++17 -fsyntax-only -I. -Wall -Wextra -Werror \
+	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
+	done
+else
+	@echo "No clang++ here: -Wthread-safety is not checked."
+endif
+
+.PHONY: format
+format:  ## Formats Python and C++
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+	$(CLANG_FORMAT) -i $(CC_FILES)
+
+# ---- Tests ----
+
+.PHONY: test
+test: build  ## All Python tests
+	$(PYTHON) -m pytest tests
+
+test-%: build  ## test-4: tests/parallel on 4 ranks; any number will do
+	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest tests/parallel
+
+.PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
+test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
+
+test-cc-plain: SANITIZE =
+test-cc-tsan: SANITIZE = thread
+test-cc-asan: SANITIZE = address,undefined
+# Without address randomisation: the shadow memory of GCC 12's thread sanitizer
+# collides with addresses that newer kernels give.
+test-cc-plain test-cc-tsan test-cc-asan:
+	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_BUILD_PYTHON=OFF \
+	  -DHVD_BUILD_TESTS=ON -DHVD_SANITIZE=$(SANITIZE) > /dev/null
+	$(NINJA) -C build/$@ --quiet
+	TSAN_OPTIONS='halt_on_error=1 second_deadlock_stack=1' \
+	UBSAN_OPTIONS=print_stacktrace=1 \
+	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
+	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
+
+.PHONY: bazel
+bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
+	bazel test //...
+
+.PHONY: bench
+bench: build  ## Times allreduce from 4 B to 64 MB on 2 ranks
+	$(PYTHON) -m hvd_keras.run -np 2 -- $(PYTHON) benchmarks/allreduce.py

@@ -1,0 +1,182 @@
+"""Times one allreduce, from 4 B to 64 MB.
+
+Under the launcher, or plainly (it then starts itself on `--np` ranks):
+
+    hvdrun -np 2 -- python benchmarks/allreduce.py
+    python benchmarks/allreduce.py --np=4 --mode=core
+
+How to read the table, which rank 0 prints:
+
+- `median` and `min` are over all timed calls of all rounds; `slowest` is the
+  median of the rank whose median is highest. A call is what a training step
+  pays: for `function`, one call of a `tf.function` that holds one allreduce,
+  the way into and out of TensorFlow included; `core` does without TensorFlow.
+  The last line says what a call of a `tf.function` that communicates nothing
+  costs, at the size 4 B.
+- `GB/s` is the bus bandwidth at the median, 2 (n - 1) / n bytes over time, so
+  that numbers of ranks compare.
+- The rounds go through all sizes in turn: what else the machine does hits all
+  sizes alike. With more ranks than cores the figures say how well the ranks
+  share the cores, not how fast the collective is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from absl import app, flags
+
+import hvd_keras as hvd
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
+flags.DEFINE_enum(
+    "mode", "function", ["function", "eager", "core"], "Which way to call."
+)
+flags.DEFINE_list(
+    "sizes",
+    ["4", "64", "1K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"],
+    "Bytes of the tensor; K and M are powers of 1024.",
+)
+flags.DEFINE_integer("rounds", 5, "Rounds through all sizes.", 1)
+flags.DEFINE_integer(
+    "max_calls", 200, "Most calls of a size in a round; big ones have fewer.", 1
+)
+flags.DEFINE_integer("warmup", 3, "Calls before each round's timing.", 0)
+
+MAX_BYTES_PER_ROUND = 512 << 20
+CORE_SUM = 1  # hvd.Sum, which would import TensorFlow
+
+# One allreduce (sum) of the bytes it was made for; the result is at hand when
+# it returns.
+Call = Callable[[], object]
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes that `text` names: `64`, `16K` or `4M`."""
+    factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1].upper())
+    num_bytes = int(text[:-1]) * factor if factor else int(text)
+    if num_bytes < 4 or num_bytes % 4:
+        raise app.UsageError(
+            f"--sizes must hold multiples of 4. Received: {text!r}."
+        )
+    return num_bytes
+
+
+def make_call(mode: str, num_bytes: int) -> Call:
+    """Returns a function that does one allreduce of float32 values."""
+    values = np.full(num_bytes // 4, hvd.rank() + 1, np.float32)
+    name = f"benchmark_{num_bytes}"
+    if mode == "core":
+        from hvd_keras import _core
+
+        return lambda: _core.allreduce(name, [values], CORE_SUM)
+
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")  # no advice on many functions
+    tensor = tf.constant(values)
+    if mode == "eager":
+        return lambda: hvd.allreduce(tensor, hvd.Sum, name=name)
+
+    @tf.function
+    def reduce(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x, hvd.Sum, name=name)
+
+    return lambda: reduce(tensor)
+
+
+def make_idle_call() -> Call:
+    """Returns a call of a `tf.function` that does next to nothing."""
+    import tensorflow as tf
+
+    tensor = tf.constant([1.0])
+    add = tf.function(lambda x: x + 1.0)
+    return lambda: add(tensor)
+
+
+def check_call(call: Call) -> None:
+    """Fails where the result is not the sum over the ranks."""
+    result = call()
+    if isinstance(result, list):  # of `_core`
+        result = result[0]
+    expected = hvd.size() * (hvd.size() + 1) / 2
+    np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+def time_call(call: Call, num_calls: int) -> list[float]:
+    """Returns the seconds that each of `num_calls` calls took."""
+    seconds = []
+    for _ in range(FLAGS.warmup):
+        call()
+    for _ in range(num_calls):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def gather_over_ranks(values: list[float]) -> np.ndarray:
+    """Returns the values of all ranks, one row a rank."""
+    from hvd_keras import _core
+
+    row = np.array([values], np.float64)
+    return np.asarray(_core.allgather("benchmark_result", [row])[0])
+
+
+def format_row(num_bytes: int, seconds: list[float], slowest: float) -> str:
+    """Returns one line of the table."""
+    median = float(np.median(seconds))
+    bus_bytes = 2 * (hvd.size() - 1) / hvd.size() * num_bytes
+    return (
+        f"{num_bytes:>10} {median * 1e3:>11.4f} {min(seconds) * 1e3:>11.4f} "
+        f"{slowest * 1e3:>11.4f} {bus_bytes / median / 1e9:>8.2f} "
+        f"{len(seconds):>7}"
+    )
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    sizes = [parse_size(text) for text in FLAGS.sizes]
+    if FLAGS.np > 1 and "HVD_SIZE" not in os.environ:
+        launch = [sys.executable, "-m", "hvd_keras.run", "-np", str(FLAGS.np)]
+        command = [sys.executable, *sys.argv]
+        os.execv(sys.executable, [*launch, "--", *command])
+
+    hvd.init()
+    calls = {size: make_call(FLAGS.mode, size) for size in sizes}
+    for call in calls.values():
+        check_call(call)
+
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(FLAGS.rounds):
+        for size, call in calls.items():
+            num_calls = MAX_BYTES_PER_ROUND // size
+            num_calls = max(3, min(FLAGS.max_calls, num_calls))
+            seconds[size] += time_call(call, num_calls)
+
+    medians = [float(np.median(seconds[size])) for size in sizes]
+    slowest = gather_over_ranks(medians).max(axis=0)
+    if hvd.rank() == 0:
+        print(f"allreduce, float32, {hvd.size()} ranks, mode {FLAGS.mode}")
+        print(
+            f"{'bytes':>10} {'median ms':>11} {'min ms':>11} "
+            f"{'slowest ms':>11} {'GB/s':>8} {'calls':>7}"
+        )
+        for size, worst in zip(sizes, slowest, strict=True):
+            print(format_row(size, seconds[size], float(worst)), flush=True)
+        if FLAGS.mode == "function":
+            idle = time_call(make_idle_call(), FLAGS.max_calls)
+            print(f"without allreduce {np.median(idle) * 1e3:>.4f} ms")
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    app.run(main)

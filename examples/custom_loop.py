@@ -1,0 +1,80 @@
+"""A training loop of one's own: a `tf.function` that reduces its gradients.
+
+    hvdrun -np 2 python examples/custom_loop.py
+
+Nothing of Keras's `fit` is used; any optimizer of Keras does.
+"""
+
+from __future__ import annotations
+
+import digit_data
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+import hvd_keras as hvd
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("epochs", 10, "Passes over the data.", lower_bound=1)
+flags.DEFINE_integer(
+    "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
+)
+
+
+def main(_: list[str]) -> None:
+    hvd.init()
+    train, test = digit_data.load("digits")
+    keras.utils.set_random_seed(hvd.rank())  # weights differ, until broadcast
+    model = keras.Sequential(
+        [
+            keras.Input(train[0].shape[1:]),
+            keras.layers.Flatten(),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.Adam(3e-3)
+    optimizer.build(model.trainable_variables)
+    hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        variables = model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        gradients = hvd.grouped_allreduce(gradients, name="gradients")
+        optimizer.apply(gradients, variables)
+        return hvd.allreduce(loss, name="loss")
+
+    # Every process shuffles alike, and takes its part of each batch.
+    generator = np.random.default_rng(0)
+    num_images = len(train[0])
+    for epoch in range(FLAGS.epochs):
+        order = generator.permutation(num_images)
+        losses = []
+        # The last batch, which may not have a share for every rank, is left.
+        last = num_images - num_images % FLAGS.batch_size
+        for first in range(0, last, FLAGS.batch_size):
+            batch = order[first : first + FLAGS.batch_size]
+            mine = batch[hvd.rank() :: hvd.size()]
+            losses.append(float(step(train[0][mine], train[1][mine])))
+        if hvd.rank() == 0:
+            print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)
+
+    images, labels = (part[hvd.rank() :: hvd.size()] for part in test)
+    guesses = np.argmax(model(images), axis=-1)
+    counts = np.array([np.sum(guesses == labels), len(labels)])
+    num_right, num_all = hvd.allreduce(counts, hvd.Sum, name="counts").numpy()
+    if hvd.rank() == 0:
+        print(
+            f"test accuracy {num_right / num_all:.4f}, with {hvd.size()} "
+            "process(es)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,119 @@
+"""Trains a small convolutional network on handwritten digits, on N processes.
+
+    hvdrun -np 2 python examples/keras_digits.py
+
+The data are real and come with scikit-learn. However many processes there
+are, they share the same batches in the same order, from the same weights, so
+that loss and accuracy are the same in every epoch, to rounding.
+`--data=fashion-mnist` takes Debian's package dataset-fashion-mnist.
+"""
+
+from __future__ import annotations
+
+import digit_data
+import keras
+import tensorflow as tf
+from absl import app, flags
+
+import hvd_keras as hvd
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("data", "digits", digit_data.NAMES, "What to train on.")
+flags.DEFINE_string(
+    "data_dir", digit_data.FASHION_MNIST_DIR, "Where fashion-mnist is."
+)
+flags.DEFINE_integer("epochs", 15, "Passes over the data.", lower_bound=1)
+flags.DEFINE_integer(
+    "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
+)
+flags.DEFINE_float("learning_rate", 2e-3, "Rate after the warm-up.")
+flags.DEFINE_integer("seed", 1, "Of the weights and the order of the images.")
+flags.DEFINE_string("save", None, "Where rank 0 saves the model (.keras).")
+
+
+def make_model(image_shape: tuple[int, ...]) -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(image_shape),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def share_of_batches(images: digit_data.Images) -> tf.data.Dataset:
+    """This rank's part of every batch that one process would have."""
+    rank, size = hvd.rank(), hvd.size()
+    if FLAGS.batch_size % size:
+        raise app.UsageError(
+            "--batch_size must be a multiple of the number of processes. "
+            f"Received: --batch_size={FLAGS.batch_size}, {size} processes."
+        )
+    # With the same seed all ranks shuffle alike, each epoch anew.
+    return (
+        tf.data.Dataset.from_tensor_slices(images)
+        .shuffle(len(images[0]), seed=FLAGS.seed)
+        .batch(FLAGS.batch_size, drop_remainder=True)
+        .map(lambda x, y: (x[rank::size], y[rank::size]))
+        .prefetch(2)
+    )
+
+
+def main(_: list[str]) -> None:
+    hvd.init()  # 1
+    keras.utils.set_random_seed(FLAGS.seed)
+    train, test = digit_data.load(FLAGS.data, FLAGS.data_dir)
+
+    model = make_model(train[0].shape[1:])
+    optimizer = keras.optimizers.Adam(FLAGS.learning_rate)
+    model.compile(
+        hvd.DistributedOptimizer(optimizer),  # 2
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    average = hvd.callbacks.MetricAverageCallback()
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0),  # 3
+        average,  # 4
+        # The batch does not grow with the number of processes here, so the
+        # rates must not depend on it either.
+        hvd.callbacks.LearningRateWarmupCallback(
+            FLAGS.learning_rate, warmup_epochs=1, start_multiplier=0.1
+        ),
+        hvd.callbacks.LearningRateScheduleCallback(
+            FLAGS.learning_rate,
+            multiplier=lambda epoch: 0.2,
+            start_epoch=max(1, FLAGS.epochs * 2 // 3),
+        ),
+    ]
+    held_out = tuple(part[hvd.rank() :: hvd.size()] for part in test)
+    is_first = hvd.rank() == 0
+    model.fit(
+        share_of_batches(train),
+        epochs=FLAGS.epochs,
+        validation_data=held_out,
+        callbacks=callbacks,
+        verbose=2 if is_first else 0,
+    )
+    # Every rank tests its share; the callback makes one result of them.
+    results = model.evaluate(
+        *held_out, verbose=0, callbacks=[average], return_dict=True
+    )
+    if is_first:
+        print(
+            f"test accuracy {results['accuracy']:.4f}, test loss "
+            f"{results['loss']:.4f}, with {hvd.size()} process(es)",
+            flush=True,
+        )
+        if FLAGS.save:
+            model.save(FLAGS.save)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,97 @@
+"""Brings the ranks of a job together, once, before the core takes over.
+
+The one primitive is `Rendezvous.exchange(value) -> values of all ranks`. It
+imports nothing but the standard library, for the launcher uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hvd_keras._bootstrap import local_server
+from hvd_keras._bootstrap.client import Rendezvous, parse_secret, report
+from hvd_keras._bootstrap.topology import Topology, detect
+from hvd_keras._bootstrap.wire import Identity, Role
+from hvd_keras.config import Config
+from hvd_keras.exceptions import ConfigError, LaunchError
+
+__all__ = ["Rendezvous", "Topology", "detect", "join", "report_failure"]
+
+
+def join(
+    topology: Topology,
+    config: Config,
+    generation: int,
+    on_notice: Callable[[str], None],
+) -> Rendezvous:
+    """Meets the other ranks for one `init()`.
+
+    Args:
+        topology: The place of this process; its size is over 1.
+        config: Where to meet, and for how long to wait.
+        generation: How many times this process has joined, from 1.
+        on_notice: Takes a line for people while ranks are late.
+
+    Returns:
+        The connection, over which the ranks exchange values.
+    """
+    identity = _identity(topology, generation)
+    in_launcher = config.rendezvous is not None
+    if in_launcher:
+        path, secret = _launcher_address(config)
+    else:
+        path, secret = _own_address(topology, config, generation)
+        if topology.rank == 0:
+            local_server.serve(path, secret, topology.size, generation)
+    warning_seconds = config.stall_warning_seconds
+    return Rendezvous(
+        path,
+        secret,
+        identity,
+        timeout_seconds=config.start_timeout_seconds,
+        warning_seconds=0 if config.stall_check_disable else warning_seconds,
+        on_notice=on_notice,
+        server_may_come_later=not in_launcher,
+    )
+
+
+def report_failure(
+    topology: Topology, config: Config, generation: int, reason: str
+) -> None:
+    """Tells hvdrun, where there is one, that this rank is failing."""
+    if config.rendezvous is not None and topology.size > 1:
+        path, secret = _launcher_address(config)
+        report(path, secret, _identity(topology, generation), reason)
+
+
+def _identity(topology: Topology, generation: int) -> Identity:
+    return Identity(
+        Role.MEMBER, topology.rank, topology.size, generation, os.getpid()
+    )
+
+
+def _launcher_address(config: Config) -> tuple[str, bytes]:
+    scheme, _, path = (config.rendezvous or "").partition(":")
+    if scheme != "unix" or not path.startswith("/"):
+        raise ConfigError(
+            "`HVD_RENDEZVOUS` must be unix:/path/of/a/socket. Received: "
+            f"{config.rendezvous!r}."
+        )
+    return path, parse_secret(config.secret)
+
+
+def _own_address(
+    topology: Topology, config: Config, generation: int
+) -> tuple[str, bytes]:
+    job_identity = topology.job_identity
+    if not job_identity:
+        raise LaunchError(
+            f"The ranks of {topology.launcher} cannot find each other: "
+            "nothing in the environment names the job. Start them with "
+            f"`hvdrun -np {topology.size} python ...`."
+        )
+    secret = local_server.secret_of(job_identity)
+    if config.secret is not None:
+        secret = parse_secret(config.secret)
+    return local_server.socket_path(job_identity, generation), secret

@@ -1,0 +1,265 @@
+"""The side of a rank: `exchange()` and `abort()` through the server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import time
+from collections.abc import Callable
+
+from hvd_keras import exceptions
+from hvd_keras._bootstrap import wire
+from hvd_keras._bootstrap.wire import FrameType, Identity, Role
+from hvd_keras.exceptions import (
+    ConfigError,
+    HvdError,
+    InternalError,
+    LaunchError,
+    PeerLostError,
+    StalledError,
+)
+
+_RETRY_SECONDS = 0.02
+_SERVER_REPLY_SECONDS = 10.0  # after its own deadline
+
+
+class Rendezvous:
+    """One rank's connection to the server, for one generation.
+
+    Not thread-safe. As a context manager it says goodbye when all went well,
+    and tells the others the reason when an exception comes out.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        secret: bytes,
+        identity: Identity,
+        *,
+        timeout_seconds: float,
+        warning_seconds: float = 0.0,
+        on_notice: Callable[[str], None] | None = None,
+        server_may_come_later: bool = False,
+    ) -> None:
+        """Connects and proves both sides to each other.
+
+        Args:
+            path: Of the server's Unix socket.
+            secret: Of the job.
+            identity: Of this process.
+            timeout_seconds: For the connection, and for each exchange.
+            warning_seconds: After which a late exchange gives notices; 0:
+                never.
+            on_notice: Takes the notices.
+            server_may_come_later: Waits for the server until the timeout.
+
+        Raises:
+            LaunchError: There is no server at `path`, or it refuses.
+            StalledError: There is no server at `path` in time.
+        """
+        self._identity = identity
+        self._timeout_seconds = timeout_seconds
+        self._warning_seconds = warning_seconds
+        self._on_notice = on_notice
+        self._num_rounds = 0
+        deadline = time.monotonic() + timeout_seconds
+        self._sock = _connect(path, deadline, server_may_come_later)
+        try:
+            self._prove_each_other(secret, deadline)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """Brings `value`; returns the values of all ranks in rank order.
+
+        Raises:
+            PeerLostError: A rank died or gave up.
+            StalledError: A rank did not come in time.
+        """
+        if len(value) > wire.MAX_VALUE_BYTES:
+            raise InternalError(
+                f"A value must have {wire.MAX_VALUE_BYTES} bytes at most. "
+                f"Received: {len(value)} bytes."
+            )
+        header = wire.EXCHANGE_HEADER.pack(
+            self._num_rounds,
+            _milliseconds(self._timeout_seconds),
+            _milliseconds(self._warning_seconds),
+        )
+        self._num_rounds += 1
+        limit = self._timeout_seconds + _SERVER_REPLY_SECONDS
+        deadline = time.monotonic() + limit
+        self._send(wire.frame(FrameType.EXCHANGE, header + value))
+        while True:
+            kind, body = self._receive_frame(deadline)
+            if kind == FrameType.RESULT:
+                return wire.unpack_values(body, self._identity.size)
+            if kind == FrameType.NOTICE and self._on_notice is not None:
+                self._on_notice(body.decode("utf-8", "replace"))
+
+    def abort(self, reason: str) -> None:
+        """Ends the exchange for all ranks, who are told `reason`."""
+        with contextlib.suppress(HvdError):  # then they know already
+            self._send(wire.frame(FrameType.ABORT, wire.text(reason)))
+        self._sock.close()
+
+    def close(self) -> None:
+        """Leaves for good reason: this rank has all it needs."""
+        with contextlib.suppress(HvdError):
+            self._send(wire.frame(FrameType.GOODBYE))
+        self._sock.close()
+
+    def _report(self, reason: str) -> None:
+        self._send(wire.frame(FrameType.ABORT, wire.text(reason)))
+        self._receive_frame(time.monotonic() + 1.0)
+        self._sock.close()
+
+    def __enter__(self) -> Rendezvous:
+        return self
+
+    def __exit__(
+        self, kind: object, value: BaseException | None, trace: object
+    ) -> None:
+        if value is None:
+            self.close()
+        else:
+            self.abort(f"{type(value).__name__}: {value}")
+
+    def _prove_each_other(self, secret: bytes, deadline: float) -> None:
+        hello = self._receive(wire.HELLO_BYTES, deadline)
+        magic, nonce = hello[: len(wire.MAGIC)], hello[len(wire.MAGIC) :]
+        if magic != wire.MAGIC:
+            raise LaunchError(
+                "The server at HVD_RENDEZVOUS must speak version "
+                f"{wire.MAGIC!r} of the rendezvous. Received: {magic!r}. Are "
+                "hvdrun and the ranks of the same version of hvd_keras?"
+            )
+        message = wire.proof(secret, nonce, self._identity)
+        self._send(message)
+        try:
+            mac = self._receive(wire.MAC_BYTES, deadline)
+        except PeerLostError:
+            raise LaunchError(
+                "The rendezvous server refused this rank: HVD_SECRET must be "
+                f"the secret of the job. Received: another one (rank "
+                f"{self._identity.rank})."
+            ) from None
+        if mac != wire.server_mac(secret, nonce, message):
+            raise LaunchError(
+                "The rendezvous server must know HVD_SECRET, and does not. "
+                "Received: a wrong proof; nothing was sent to it."
+            )
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._sock.settimeout(wire.HANDSHAKE_SECONDS)
+            self._sock.sendall(data)
+        except OSError:
+            # What it said last may be waiting to be read; and that raises.
+            while True:
+                self._receive_frame(time.monotonic() + 1.0)
+
+    def _receive_frame(self, deadline: float) -> tuple[int, bytes]:
+        """The next frame; an ERROR frame is raised."""
+        header = self._receive(wire.FRAME_HEADER_BYTES, deadline)
+        kind, length = wire.frame_header(header)
+        cap = self._identity.size * (wire.MAX_VALUE_BYTES + 4)
+        if length > max(cap, wire.MAX_TEXT_BYTES):
+            raise InternalError(
+                f"A frame of the rendezvous server must have {cap} bytes at "
+                f"most. Received: {length} bytes."
+            )
+        body = self._receive(length, deadline)
+        if kind == FrameType.ERROR:
+            name, _, message = body.decode("utf-8", "replace").partition("\n")
+            raise error_class(name)(message)
+        return kind, body
+
+    def _receive(self, num_bytes: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < num_bytes:
+            left = deadline - time.monotonic()
+            try:
+                if left <= 0:
+                    raise TimeoutError
+                self._sock.settimeout(left)
+                part = self._sock.recv(num_bytes - len(data))
+            except TimeoutError:
+                raise StalledError(
+                    "The rendezvous server must answer within "
+                    f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT), and "
+                    f"did not (rank {self._identity.rank})."
+                ) from None
+            except OSError:
+                part = b""
+            if not part:
+                raise self._server_lost()
+            data += part
+        return bytes(data)
+
+    def _server_lost(self) -> PeerLostError:
+        return PeerLostError(
+            "The rendezvous server (hvdrun, or rank 0 of another launcher) "
+            f"went away during `init()` (rank {self._identity.rank})."
+        )
+
+
+def report(path: str, secret: bytes, identity: Identity, reason: str) -> None:
+    """Tells the launcher that this rank fails, and why; never raises."""
+    caller = dataclasses.replace(identity, role=Role.REPORTER)
+    # If this fails, the launcher will still see the exit code.
+    with contextlib.suppress(HvdError, OSError):
+        Rendezvous(path, secret, caller, timeout_seconds=1.0)._report(reason)
+
+
+def error_class(name: str) -> type[HvdError]:
+    """The class of that name in `hvd_keras.exceptions`."""
+    found = getattr(exceptions, name, None)
+    if isinstance(found, type) and issubclass(found, HvdError):
+        return found
+    return InternalError
+
+
+def parse_secret(text: str | None) -> bytes:
+    """The bytes of HVD_SECRET."""
+    try:
+        secret = bytes.fromhex(text or "")
+    except ValueError:
+        secret = b""
+    if len(secret) != 32:
+        raise ConfigError(
+            "`HVD_SECRET` must be 64 hexadecimal digits where HVD_RENDEZVOUS "
+            "is set; hvdrun sets both. Received: "
+            f"{len(text or '')} characters (hidden)."
+        )
+    return secret
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(int(seconds * 1e3), 0xFFFFFFFF)
+
+
+def _connect(path: str, deadline: float, patient: bool) -> socket.socket:
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        try:
+            sock.connect(path)
+            return sock
+        except OSError as error:
+            sock.close()
+            what = (
+                f"A rendezvous server must listen at {path!r}. Received: "
+                f"{error}."
+            )
+            crowded = isinstance(error, BlockingIOError)  # a full backlog
+            if not patient and not crowded:
+                raise LaunchError(f"{what} Has the job ended?") from error
+            if time.monotonic() >= deadline:
+                raise StalledError(
+                    f"{what} Waited for HVD_START_TIMEOUT; has rank 0 called "
+                    "`init()`?"
+                ) from error
+        time.sleep(_RETRY_SECONDS)

@@ -1,0 +1,179 @@
+"""Which launcher speaks through which environment variables.
+
+A launcher describes the job to each process with a family of variables. The
+order of `FAMILIES` is the order in which they are believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+
+Environ = Mapping[str, str]
+
+# Slurm gives numbers from here on to the steps that are no srun of the user:
+# the batch script, the interactive shell of salloc, extern.
+_FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """The variables by which one kind of launcher describes the job."""
+
+    name: str  # as messages call it
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    cross_rank: str = ""
+    cross_size: str = ""
+    # Together they name the job, and are equal in all of its processes.
+    identity: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()  # beyond the four above
+    # Whether the family is there at all; None: if any of the four is.
+    is_present: Callable[[Environ], bool] | None = None
+
+    def required(self) -> tuple[str, ...]:
+        """The names without which the family is not complete."""
+        names = (self.rank, self.size, self.local_rank, self.local_size)
+        return names + self.needed
+
+    def found_in(self, environ: Environ) -> bool:
+        """Whether this launcher has left a trace in `environ`."""
+        if self.is_present is not None:
+            return self.is_present(environ)
+        four = (self.rank, self.size, self.local_rank, self.local_size)
+        return any(environ.get(name, "").strip() for name in four)
+
+
+def _torch_is_present(environ: Environ) -> bool:
+    # Names as plain as RANK are used by others too: it takes two.
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+    return sum(1 for name in names if environ.get(name, "").strip()) >= 2
+
+
+def _slurm_is_present(environ: Environ) -> bool:
+    # The shell of an allocation has SLURM_* too, and is no job of its own.
+    step, rank = environ.get("SLURM_STEP_ID"), environ.get("SLURM_PROCID")
+    if step is None or rank is None or not step.isdigit():
+        return False
+    if int(step) >= _FIRST_SPECIAL_SLURM_STEP:
+        return False
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
+FAMILIES = (
+    Family(
+        "HVD_*",
+        "HVD_RANK",
+        "HVD_SIZE",
+        "HVD_LOCAL_RANK",
+        "HVD_LOCAL_SIZE",
+        "HVD_CROSS_RANK",
+        "HVD_CROSS_SIZE",
+        identity=("HVD_RENDEZVOUS",),
+    ),
+    Family(
+        "HOROVOD_*",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+        identity=("HOROVOD_GLOO_RENDEZVOUS_PORT",),
+    ),
+    Family(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        identity=("MASTER_PORT", "TORCHELASTIC_RUN_ID",
+                  "TORCHELASTIC_RESTART_COUNT"),
+        needed=("MASTER_ADDR", "MASTER_PORT"),
+        is_present=_torch_is_present,
+    ),
+    Family(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        identity=("PMIX_NAMESPACE",),
+    ),
+    Family(
+        "MPICH or Intel MPI",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+    ),
+    Family(
+        "Slurm",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "",  # known only where the step is on one host
+        "SLURM_NODEID",
+        "SLURM_STEP_NUM_NODES",
+        identity=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        needed=("SLURM_JOB_ID", "SLURM_STEP_NUM_NODES"),
+        is_present=_slurm_is_present,
+    ),
+)  # fmt: skip
+
+
+def num_declared_hosts(environ: Environ) -> tuple[int, str]:
+    """How many hosts a job has whose description names hosts, not ranks.
+
+    Returns:
+        The number and the variable that says so; (1, "") where none does.
+    """
+    for name in ("PET_NNODES", "JAX_NUM_PROCESSES"):
+        text = environ.get(name, "").split(":")[0]
+        if text.isdigit() and int(text) > 1:
+            return int(text), name
+    readers: tuple[tuple[str, Callable[[object], int]], ...] = (
+        ("SM_HOSTS", lambda hosts: len(hosts)),  # type: ignore[arg-type]
+        ("TF_CONFIG", _num_tf_config_tasks),
+    )
+    for name, count in readers:
+        try:
+            num_hosts = count(json.loads(environ.get(name, "") or "[]"))
+        except (ValueError, TypeError, AttributeError):
+            continue  # not ours to complain about
+        if num_hosts > 1:
+            return num_hosts, name
+    return 1, ""
+
+
+def _num_tf_config_tasks(value: object) -> int:
+    cluster = value.get("cluster", {}) if isinstance(value, dict) else {}
+    roles = ("chief", "master", "worker")
+    return sum(len(cluster.get(role, [])) for role in roles)
+
+
+def process_manager() -> str:
+    """Names the MPICH process manager above this process, or "".
+
+    Hydra gives its ranks no name of the job; but on one host all of them are
+    descendants of one proxy.
+    """
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                head, _, tail = file.read().rpartition(")")
+        except OSError:
+            return ""
+        fields = tail.split()
+        if head.partition("(")[2].startswith(("hydra_", "pmi_proxy")):
+            start_time = fields[19]
+            return f"{pid}.{start_time}"
+        pid = int(fields[1])
+    return ""

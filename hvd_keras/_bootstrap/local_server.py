@@ -1,0 +1,102 @@
+"""The rendezvous server where there is no hvdrun: in a thread of rank 0.
+
+The ranks of torchrun, mpiexec or srun share no channel that we could use, but
+they know the name of their job. The server's socket lies under a digest of
+it, in a directory that nobody but this user can enter; the server refuses
+other users besides. The socket file is gone as soon as the ranks are in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+import threading
+
+from hvd_keras._bootstrap.server import ExchangeServer
+from hvd_keras.exceptions import LaunchError
+
+
+def secret_of(job_identity: str) -> bytes:
+    """A key that separates jobs; what keeps others out is the directory."""
+    return hashlib.sha256(b"hvd_keras job\n" + job_identity.encode()).digest()
+
+
+def socket_path(job_identity: str, generation: int) -> str:
+    """Where the server of that generation of the job listens."""
+    name = hashlib.sha256(f"{generation}\n{job_identity}".encode())
+    return os.path.join(_private_directory(), name.hexdigest()[:32])
+
+
+def _private_directory() -> str:
+    parent = os.environ.get("XDG_RUNTIME_DIR", "")
+    uid = os.getuid()
+    path = f"/tmp/hvd-{uid}"
+    if os.path.isdir(parent) and os.access(parent, os.W_OK):
+        path = os.path.join(parent, "hvd")
+    if not os.path.lexists(path):
+        with contextlib.suppress(FileExistsError):  # a rank was faster
+            os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or mode & 0o77:
+        raise LaunchError(
+            f"{path!r} must be a directory of user {uid} with mode 0700. "
+            f"Received: user {found.st_uid}, mode {mode:04o}."
+        )
+    return path
+
+
+def serve(path: str, secret: bytes, size: int, generation: int) -> None:
+    """Starts the server of one generation; it ends with that generation.
+
+    Raises:
+        LaunchError: Another live job uses the same name.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own_path = f"{path}.{os.getpid()}"
+    listener.bind(own_path)
+    listener.listen(size)
+    try:
+        _refuse_second_server(path)
+        os.rename(own_path, path)  # replaces what a crashed job left
+    except BaseException:
+        listener.close()
+        os.unlink(own_path)
+        raise
+    server = ExchangeServer(listener, secret, size)
+    inode = os.stat(path).st_ino
+    threading.Thread(
+        target=_run,
+        args=(server, generation, path, inode),
+        name="hvd_keras rendezvous",
+        daemon=True,
+    ).start()
+
+
+def _refuse_second_server(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise LaunchError(
+        "The name of a job must be its own: rank 0 of another live job of "
+        "this user serves under the same one. Give this job another "
+        "MASTER_PORT, or start it with hvdrun."
+    )
+
+
+def _run(
+    server: ExchangeServer, generation: int, path: str, inode: int
+) -> None:
+    while not server.is_done(generation):
+        server.step(None)
+    try:
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)
+    except OSError:
+        pass  # cleaned up by somebody else
+    server.close()

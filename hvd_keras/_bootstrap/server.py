@@ -1,0 +1,360 @@
+"""The rendezvous server: hands every rank what all ranks have brought.
+
+It runs in hvdrun, or in rank 0 where another launcher started the ranks. It
+is one state machine over non-blocking sockets, without threads: the owner
+calls `step()` when `fileno()` is readable or `next_deadline()` has come.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+from hvd_keras._bootstrap import wire
+from hvd_keras._bootstrap.generation import Generation
+from hvd_keras._bootstrap.wire import FrameType, Role
+
+# Connections beside one a rank that may be amid the handshake.
+_SPARE_CONNECTIONS = 64
+_PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Connection:
+    """One connection; `identity` is None until the other side is proved."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self.sock = sock
+        self.nonce = wire.new_nonce()
+        self.identity: wire.Identity | None = None
+        self.deadline: float | None = deadline  # then it is dropped
+        self.received = bytearray()
+        self.unsent = bytearray(wire.MAGIC + self.nonce)
+        self.close_when_sent = False
+
+    def needed_bytes(self) -> int:
+        """How much must have arrived before the next thing can be read."""
+        if self.identity is None:
+            return wire.PROOF_BYTES
+        if len(self.received) < wire.FRAME_HEADER_BYTES:
+            return wire.FRAME_HEADER_BYTES
+        _, length = wire.frame_header(
+            bytes(self.received[: wire.FRAME_HEADER_BYTES])
+        )
+        return wire.FRAME_HEADER_BYTES + length
+
+
+class ExchangeServer:
+    """Serves the exchanges of one job. Not thread-safe."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        size: int,
+        on_report: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """Serves on `listener`, which it owns from now on.
+
+        Args:
+            listener: A Unix socket that listens.
+            secret: What a rank must know to belong to the job.
+            size: Number of ranks in the job.
+            on_report: Called with a rank and the reason for which it fails.
+        """
+        self._listener = listener
+        self._secret = secret
+        self._size = size
+        self._on_report = on_report
+        self._connections: set[Connection] = set()
+        self._generations: dict[int, Generation] = {}
+        self._exited: dict[int, str] = {}  # rank -> what became of it
+        self._selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `step()` has work."""
+        # An epoll descriptor: it can be watched by another epoll.
+        return self._selector.fileno()
+
+    def next_deadline(self) -> float | None:
+        """When (monotonic) `step()` must be called at the latest."""
+        deadlines = [c.deadline for c in self._connections if c.deadline]
+        for generation in self._generations.values():
+            deadlines += generation.deadlines()
+        return min(deadlines, default=None)
+
+    def step(self, timeout_seconds: float | None = 0.0) -> None:
+        """Does what is to be done, after waiting for it up to the timeout."""
+        deadline = self.next_deadline()
+        if deadline is not None:
+            left = max(0.0, deadline - time.monotonic())
+            if timeout_seconds is None or left < timeout_seconds:
+                timeout_seconds = left
+        for key, _ in self._selector.select(timeout_seconds):
+            if key.data is None:
+                self._accept()
+            elif key.data in self._connections:
+                self._serve(key.data)
+        self._check_deadlines()
+
+    def rank_exited(self, rank: int, what: str) -> None:
+        """Tells that the process of `rank` is no more, and how it ended."""
+        self._exited[rank] = what
+        for generation in self._generations.values():
+            if generation.needs(rank):
+                self._fail(generation, "PeerLostError", self._lost(rank, what))
+
+    def is_done(self, generation: int) -> bool:
+        """Whether `generation` has ended and all have been told."""
+        found = self._generations.get(generation)
+        return (
+            found is not None
+            and found.ended
+            and not any(c.unsent for c in self._connections)
+        )
+
+    def close(self) -> None:
+        """Closes the listener and all connections."""
+        for connection in list(self._connections):
+            self._drop(connection)
+        self._listener.close()
+        self._selector.close()
+
+    # ---- Connections ----
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if not _is_of_this_user(sock):
+            sock.close()
+            return
+        self._make_room()
+        sock.setblocking(False)
+        deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
+        connection = Connection(sock, deadline)
+        self._connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._flush(connection)
+
+    def _make_room(self) -> None:
+        # Ranks prove themselves at once: the oldest of those that have not is
+        # the least likely to be one.
+        unproved = [c for c in self._connections if c.identity is None]
+        if len(unproved) >= self._size + _SPARE_CONNECTIONS:
+            self._drop(min(unproved, key=lambda c: c.deadline or 0.0))
+
+    def _serve(self, connection: Connection) -> None:
+        self._flush(connection)
+        if connection not in self._connections or connection.close_when_sent:
+            return
+        try:
+            # Never more than what is next: nothing piles up here.
+            wanted = connection.needed_bytes() - len(connection.received)
+            data = connection.sock.recv(wanted)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose(connection)
+            return
+        connection.received += data
+        if len(connection.received) < connection.needed_bytes():
+            self._check_cap(connection)
+            return
+        message = bytes(connection.received)
+        connection.received.clear()
+        if connection.identity is None:
+            self._authenticate(connection, message)
+        else:
+            self._handle_frame(connection, message)
+
+    def _send(self, connection: Connection, data: bytes) -> None:
+        connection.unsent += data
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            while connection.unsent:
+                num_sent = connection.sock.send(connection.unsent)
+                del connection.unsent[:num_sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose(connection)
+            return
+        if connection.close_when_sent and not connection.unsent:
+            self._drop(connection)
+            return
+        events = selectors.EVENT_READ
+        if connection.close_when_sent:
+            events = selectors.EVENT_WRITE  # nothing that it says matters
+        elif connection.unsent:
+            events |= selectors.EVENT_WRITE
+        self._selector.modify(connection.sock, events, connection)
+
+    @staticmethod
+    def _close_after_sending(connection: Connection) -> None:
+        connection.close_when_sent = True
+        connection.deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+    def _lose(self, connection: Connection) -> None:
+        # The other side hung up.
+        if connection not in self._connections:
+            return
+        self._drop(connection)
+        identity = connection.identity
+        if identity is None or identity.role != Role.MEMBER:
+            return
+        generation = self._generations[identity.generation]
+        if generation.members.get(identity.rank) is connection:
+            gone = f"went away during `init()` (pid {identity.pid})"
+            what = self._exited.get(identity.rank, gone)
+            lost = self._lost(identity.rank, what)
+            self._fail(generation, "PeerLostError", lost)
+
+    def _check_cap(self, connection: Connection) -> None:
+        if connection.identity is None:
+            return
+        cap = wire.MAX_VALUE_BYTES + wire.EXCHANGE_HEADER.size
+        if connection.needed_bytes() - wire.FRAME_HEADER_BYTES > cap:
+            self._lose(connection)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections):
+            if connection.deadline and connection.deadline <= now:
+                self._drop(connection)
+        for generation in self._generations.values():
+            if generation.is_overdue(now):
+                self._fail(generation, "StalledError", generation.overdue())
+                continue
+            for member, notice in generation.due_notices(now):
+                self._send(member, wire.frame(FrameType.NOTICE, notice))
+
+    # ---- What proved peers say ----
+
+    def _authenticate(self, connection: Connection, message: bytes) -> None:
+        identity = wire.check_proof(self._secret, connection.nonce, message)
+        if identity is None:
+            self._drop(connection)
+            return
+        connection.identity = identity
+        connection.deadline = None
+        mac = wire.server_mac(self._secret, connection.nonce, message)
+        self._send(connection, mac)
+        if identity.role == Role.MEMBER:
+            self._admit(connection, identity)
+
+    def _admit(self, connection: Connection, identity: wire.Identity) -> None:
+        rank, number = identity.rank, identity.generation
+        if identity.size != self._size or rank >= self._size:
+            self._refuse(
+                connection,
+                "MismatchError",
+                f"The job has {self._size} ranks. Received: rank={rank} "
+                f"size={identity.size} (pid {identity.pid}).",
+            )
+            return
+        generation = self._generations.setdefault(
+            number, Generation(number, self._size)
+        )
+        other = generation.members.get(rank)
+        if generation.failure is not None:
+            self._refuse(connection, *generation.failure)
+        elif other is not None or generation.ended:
+            pid = generation.pids.get(rank, 0)
+            self._refuse(
+                connection,
+                "LaunchError",
+                f"Rank {rank} is there already: pid {pid} has called "
+                f"`init()` for the {number}. time. Received: pid "
+                f"{identity.pid}, which may be a child of it and must not "
+                "call `init()`.",
+            )
+        else:
+            generation.members[rank] = connection
+            generation.pids[rank] = identity.pid
+            if self._exited:
+                first = min(self._exited)
+                lost = self._lost(first, self._exited[first])
+                self._fail(generation, "PeerLostError", lost)
+
+    @staticmethod
+    def _lost(rank: int, what: str) -> str:
+        return f"Rank {rank} {what} before the job was up."
+
+    def _handle_frame(self, connection: Connection, message: bytes) -> None:
+        identity = connection.identity
+        assert identity is not None
+        kind, _ = wire.frame_header(message[: wire.FRAME_HEADER_BYTES])
+        body = message[wire.FRAME_HEADER_BYTES :]
+        if kind == FrameType.ABORT:
+            reason = body[: wire.MAX_TEXT_BYTES].decode("utf-8", "replace")
+            self._abort(connection, identity, reason)
+            return
+        generation = self._generations.get(identity.generation)
+        if identity.role != Role.MEMBER or generation is None:
+            self._drop(connection)
+        elif generation.failure is not None:
+            pass  # it will find the error when it reads
+        elif kind == FrameType.GOODBYE:
+            generation.leave(identity.rank)
+        elif kind == FrameType.EXCHANGE and generation.bring(
+            identity.rank, body, time.monotonic()
+        ):
+            if generation.is_round_complete():
+                result = wire.frame(FrameType.RESULT, generation.next_round())
+                for member in list(generation.members.values()):
+                    self._send(member, result)
+        else:
+            self._lose(connection)
+
+    def _abort(
+        self, connection: Connection, identity: wire.Identity, reason: str
+    ) -> None:
+        if self._on_report is not None:
+            self._on_report(identity.rank, reason)
+        if identity.role == Role.REPORTER:
+            self._close_after_sending(connection)
+            self._send(connection, wire.frame(FrameType.ACCEPTED))
+            return
+        generation = self._generations[identity.generation]
+        generation.leave(identity.rank)
+        self._fail(
+            generation,
+            "PeerLostError",
+            f"Rank {identity.rank} (pid {identity.pid}) gave up in `init()`: "
+            f"{reason}",
+        )
+
+    def _refuse(self, connection: Connection, error: str, message: str) -> None:
+        self._close_after_sending(connection)
+        body = wire.text(f"{error}\n{message}")
+        self._send(connection, wire.frame(FrameType.ERROR, body))
+
+    def _fail(self, generation: Generation, error: str, message: str) -> None:
+        members = generation.fail(error, message)
+        for member in members:
+            if member in self._connections:
+                self._refuse(member, error, message)
+
+
+def _is_of_this_user(sock: socket.socket) -> bool:
+    data = sock.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
+    )
+    _, uid, _ = _PEER_CREDENTIALS.unpack(data)
+    return bool(uid == os.geteuid())

@@ -1,0 +1,174 @@
+"""Finds out from the environment which rank of which job this process is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from hvd_keras._bootstrap import launchers
+from hvd_keras._bootstrap.launchers import FAMILIES, Family
+from hvd_keras.exceptions import LaunchError
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """The place of this process in its job."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+    launcher: str = "no launcher"
+    job_identity: str = ""  # equal in all processes of the job; "": unknown
+
+
+def detect(environ: Mapping[str, str]) -> Topology:
+    """Reads the place of this process from what a launcher left in `environ`.
+
+    A complete set of `HVD_*` with an `HVD_RENDEZVOUS`, as hvdrun gives it, is
+    final. Otherwise every family of variables that is there must agree with
+    the first complete one.
+
+    Args:
+        environ: Environment variables, usually `os.environ`.
+
+    Returns:
+        The place of this process; size 1 where no launcher is seen.
+
+    Raises:
+        LaunchError: The description is partial or contradictory, or needs
+            several hosts, which this version cannot do.
+    """
+    found = [family for family in FAMILIES if family.found_in(environ)]
+    complete = [family for family in found if not _missing(family, environ)]
+    # A cluster's description of a job of one node is no launcher's.
+    found = [f for f in found if f in complete or environ.get(f.size) != "1"]
+    if not complete:
+        if found:
+            raise LaunchError(_partial(found[0], environ))
+        num_hosts, name = launchers.num_declared_hosts(environ)
+        if num_hosts > 1:
+            raise LaunchError(_several_hosts(f"`{name}` names {num_hosts}"))
+        return Topology()
+    chosen = complete[0]
+    topology = _read(chosen, environ)
+    if chosen is FAMILIES[0] and environ.get("HVD_RENDEZVOUS", "").strip():
+        return topology
+    for family in found:
+        _check_agreement(chosen, family, environ)
+    return topology
+
+
+def _missing(family: Family, environ: Mapping[str, str]) -> list[str]:
+    return [
+        name
+        for name in family.required()
+        if name and not environ.get(name, "").strip()
+    ]
+
+
+def _partial(family: Family, environ: Mapping[str, str]) -> str:
+    present = [f"{n}={environ[n]}" for n in family.required() if n in environ]
+    return (
+        f"The variables of {family.name} must be there together. Received: "
+        f"{', '.join(present)}; missing: "
+        f"{', '.join(_missing(family, environ))}. Start the ranks with "
+        "`hvdrun -np N python ...`, or unset what is left over from another "
+        "job."
+    )
+
+
+def _several_hosts(what: str) -> str:
+    return (
+        "All ranks must be on one host: a job over several hosts is not there "
+        f"yet in this version of hvd_keras. Received: {what} hosts."
+    )
+
+
+def _number(name: str, environ: Mapping[str, str]) -> int:
+    text = environ[name].strip()
+    if not text.isdecimal():
+        raise LaunchError(
+            f"`{name}` must be a whole number. Received: {environ[name]!r}."
+        )
+    return int(text)
+
+
+def _read(family: Family, environ: Mapping[str, str]) -> Topology:
+    rank = _number(family.rank, environ)
+    size = _number(family.size, environ)
+    local_rank = _number(family.local_rank, environ)
+    num_hosts = 1
+    if family.cross_size and environ.get(family.cross_size, "").strip():
+        num_hosts = _number(family.cross_size, environ)
+    local_size = size
+    if family.local_size:
+        local_size = _number(family.local_size, environ)
+    _check_ranges(family, environ, rank, size, local_rank, local_size)
+    if num_hosts > 1 or local_size < size:
+        hosts = num_hosts if num_hosts > 1 else -(-size // local_size)
+        raise LaunchError(
+            _several_hosts(
+                f"{size} ranks, {local_size} of them here, on {hosts}"
+            )
+        )
+    return Topology(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        launcher=family.name,
+        job_identity=_identity(family, environ),
+    )
+
+
+def _check_ranges(
+    family: Family,
+    environ: Mapping[str, str],
+    rank: int,
+    size: int,
+    local_rank: int,
+    local_size: int,
+) -> None:
+    if not rank < size or not local_rank < local_size or local_size > size:
+        names = [name for name in family.required() if name]
+        raise LaunchError(
+            f"The variables of {family.name} must hold rank < size, local "
+            "rank < local size and local size <= size. Received: "
+            + " ".join(f"{name}={environ[name]}" for name in names)
+            + "."
+        )
+
+
+def _identity(family: Family, environ: Mapping[str, str]) -> str:
+    values = [environ.get(name, "") for name in family.identity]
+    if not family.identity:
+        values = [launchers.process_manager()]
+    if not any(values):
+        return ""
+    return "\n".join([family.name, *values])
+
+
+def _check_agreement(
+    chosen: Family, other: Family, environ: Mapping[str, str]
+) -> None:
+    for mine, theirs in (
+        (chosen.rank, other.rank),
+        (chosen.size, other.size),
+        (chosen.local_rank, other.local_rank),
+    ):
+        value = environ.get(theirs, "").strip()
+        if value and value != environ[mine].strip():
+            raise LaunchError(
+                "Two launchers describe this process, and must agree. "
+                f"{chosen.name} says {_describe(chosen, environ)}; "
+                f"{other.name} says {_describe(other, environ)}. Unset the "
+                "variables of the one that did not start this job."
+            )
+
+
+def _describe(family: Family, environ: Mapping[str, str]) -> str:
+    names = [name for name in family.required() if name in environ]
+    return " ".join(f"{name}={environ[name]}" for name in names)

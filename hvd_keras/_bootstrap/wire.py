@@ -1,0 +1,140 @@
+"""What travels between a rank and the rendezvous server, byte by byte.
+
+The server speaks first (`Hello`), the rank proves that it knows the secret of
+the job and says who it is (`Proof`), the server proves itself (a MAC). Both
+MACs cover both nonces under different labels, so neither can be replayed nor
+reflected. Only then come frames: a type, a length, a body. There is no pickle
+here, and no length is believed beyond its cap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import hmac
+import os
+import struct
+
+from hvd_keras.exceptions import InternalError
+
+MAGIC = b"HVDBOOT1"
+NONCE_BYTES = 32
+MAC_BYTES = 32
+HANDSHAKE_SECONDS = 5.0
+MAX_VALUE_BYTES = 64 << 10  # of one rank in one exchange
+MAX_TEXT_BYTES = 4 << 10
+HELLO_BYTES = len(MAGIC) + NONCE_BYTES
+
+_RANK_LABEL = b"hvd_keras rendezvous 1: rank to server"
+_SERVER_LABEL = b"hvd_keras rendezvous 1: server to rank"
+_IDENTITY = struct.Struct("!BIIII")  # role, rank, size, generation, pid
+PROOF_BYTES = NONCE_BYTES + _IDENTITY.size + MAC_BYTES
+_FRAME = struct.Struct("!BI")
+FRAME_HEADER_BYTES = _FRAME.size
+EXCHANGE_HEADER = struct.Struct("!III")  # round, timeout ms, warning ms
+_U32 = struct.Struct("!I")
+
+
+class Role(enum.IntEnum):
+    """Why a process connects."""
+
+    MEMBER = 0  # to take part in the exchanges of one generation
+    REPORTER = 1  # to say that its rank fails
+
+
+class FrameType(enum.IntEnum):
+    """The first byte of a frame."""
+
+    EXCHANGE = 1  # rank: header, value
+    RESULT = 2  # server: the values of all ranks
+    ERROR = 3  # server: class name, newline, text; ends the generation
+    ABORT = 4  # rank: text; ends the generation
+    GOODBYE = 5  # rank: needs nothing more of this generation
+    NOTICE = 6  # server: text, while an exchange is late
+    ACCEPTED = 7  # server: a report was taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Who a rank says that it is; covered by its MAC."""
+
+    role: Role
+    rank: int
+    size: int
+    generation: int
+    pid: int
+
+
+def new_nonce() -> bytes:
+    """Bytes that no one has seen before."""
+    return os.urandom(NONCE_BYTES)
+
+
+def proof(secret: bytes, server_nonce: bytes, identity: Identity) -> bytes:
+    """The answer of a rank to the server's hello."""
+    packed = _IDENTITY.pack(*dataclasses.astuple(identity))
+    body = new_nonce() + packed
+    return body + _mac(secret, _RANK_LABEL, server_nonce + body)
+
+
+def check_proof(
+    secret: bytes, server_nonce: bytes, message: bytes
+) -> Identity | None:
+    """Who sent `message`, or None if that one does not know the secret."""
+    body, mac = message[:-MAC_BYTES], message[-MAC_BYTES:]
+    expected = _mac(secret, _RANK_LABEL, server_nonce + body)
+    if len(message) != PROOF_BYTES or not hmac.compare_digest(mac, expected):
+        return None
+    role, *rest = _IDENTITY.unpack(body[NONCE_BYTES:])
+    if role not in set(Role):
+        return None
+    return Identity(Role(role), *rest)
+
+
+def server_mac(secret: bytes, server_nonce: bytes, message: bytes) -> bytes:
+    """Proves the server to the rank that sent `message`."""
+    return _mac(secret, _SERVER_LABEL, server_nonce + message)
+
+
+def _mac(secret: bytes, label: bytes, body: bytes) -> bytes:
+    return hmac.new(secret, label + b"\0" + body, hashlib.sha256).digest()
+
+
+def frame(kind: FrameType, body: bytes = b"") -> bytes:
+    """One frame, ready to be sent."""
+    return _FRAME.pack(kind, len(body)) + body
+
+
+def frame_header(header: bytes) -> tuple[int, int]:
+    """The type (not yet checked) and the length of a frame."""
+    kind, length = _FRAME.unpack(header)
+    return kind, length
+
+
+def text(message: str) -> bytes:
+    """A message for people, cut to the cap."""
+    return message.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+
+
+def pack_values(values: list[bytes]) -> bytes:
+    """The body of a RESULT frame."""
+    parts = [_U32.pack(len(value)) + value for value in values]
+    return b"".join(parts)
+
+
+def unpack_values(body: bytes, size: int) -> list[bytes]:
+    """The values of `size` ranks in the body of a RESULT frame."""
+    values = []
+    offset = 0
+    for _ in range(size):
+        (length,) = _U32.unpack_from(body, offset)
+        offset += _U32.size
+        values.append(body[offset : offset + length])
+        offset += length
+    if offset != len(body):
+        raise InternalError(
+            f"The result of an exchange must have {offset} bytes. "
+            f"Received: {len(body)} bytes."
+        )
+    return values

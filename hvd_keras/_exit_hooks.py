@@ -1,0 +1,63 @@
+"""Notices that this process is ending through an exception."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+_installed = False
+
+
+def install(on_failure: Callable[[str], None]) -> None:
+    """Calls `on_failure` with a reason before an exception ends the process.
+
+    Chains to the hooks that are there. A second call does nothing.
+    """
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    previous = sys.excepthook
+    previous_in_thread = threading.excepthook
+
+    def hook(
+        kind: type[BaseException],
+        value: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if not _goes_on_after_exceptions():
+                on_failure(_describe(kind, value))
+        finally:
+            previous(kind, value, trace)
+
+    def hook_in_thread(args: threading.ExceptHookArgs) -> None:
+        # The process goes on, but without what the thread was to do; if it
+        # ends for want of it, this is why.
+        try:
+            thread = args.thread.name if args.thread else "?"
+            value = args.exc_value or args.exc_type()
+            text = _describe(args.exc_type, value)
+            _note(f"{text} (in thread {thread})")
+        finally:
+            previous_in_thread(args)
+
+    sys.excepthook = hook
+    threading.excepthook = hook_in_thread
+
+
+def _note(reason: str) -> None:
+    core = sys.modules.get("hvd_keras._core")
+    if core is not None:
+        core.note_exit_reason(reason)
+
+
+def _goes_on_after_exceptions() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _describe(kind: type[BaseException], value: BaseException) -> str:
+    lines = str(value).strip().splitlines()
+    return f"{kind.__name__}: {lines[0][:500]}" if lines else kind.__name__

@@ -1,0 +1,213 @@
+"""The private names of Keras and TensorFlow that hvd_keras leans on.
+
+Each is named here once and checked when this module is imported, so that a new
+release of Keras that moves one fails here, in words, and not in the middle of
+a training run. Everything else in hvd_keras uses public names.
+
+| Name | Used to |
+|---|---|
+| `Optimizer._clip_gradients` | reduce gradients before they are clipped |
+| `Optimizer._backend_apply_gradients` | learn whose gradients they are |
+| `Optimizer._trainable_variables` | number the variables |
+| `Optimizer._accumulated_gradients` | keep partial sums on their rank |
+| `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
+| `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
+| `RMSprop._momentums` | correct the momentum when the rate changes |
+| `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
+| `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
+| `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
+| `GraphOrParentsInXlaContext` | see that XLA compiles what is traced |
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import api_export
+from keras.src.saving import object_registration
+from tensorflow.python.ops import control_flow_util
+
+GET_LOGS = "_get_metrics_result_or_logs"
+
+
+def require(
+    owner: object, name: str, parameters: Sequence[str] | None = None
+) -> Any:
+    """Returns `owner.name`, or says which private name is gone.
+
+    Args:
+        owner: Class or module of Keras or TensorFlow.
+        name: The attribute that it must have.
+        parameters: Names of the parameters that a function must take.
+
+    Raises:
+        ImportError: The attribute is missing or takes other parameters.
+    """
+    where = f"{getattr(owner, '__name__', owner)}.{name}"
+    found = getattr(owner, name, None)
+    if found is None:
+        problem = "is missing"
+    elif parameters is None:
+        return found
+    else:
+        received = list(inspect.signature(found).parameters)
+        if received == list(parameters):
+            return found
+        problem = f"takes {received}, expected {list(parameters)}"
+    raise ImportError(
+        f"hvd_keras leans on the private name `{where}`, which {problem} in "
+        f"Keras {keras.__version__} with TensorFlow {tf.__version__}. Install "
+        "a version of Keras that this release of hvd_keras supports."
+    )
+
+
+def check_backend() -> None:
+    """Raises ImportError unless Keras runs on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            "hvd_keras needs Keras on the TensorFlow backend. Received: "
+            f"keras.backend.backend()={keras.backend.backend()!r}. Set "
+            "KERAS_BACKEND=tensorflow."
+        )
+
+
+def check_names() -> None:
+    """Raises ImportError if a private name is gone or has changed."""
+    optimizer = keras.optimizers.Optimizer
+    require(optimizer, "_clip_gradients", ["self", "grads"])
+    require(
+        optimizer,
+        "_backend_apply_gradients",
+        ["self", "grads", "trainable_variables"],
+    )
+    require(optimizer, "_unpickle_model", ["bytesio"])
+    require(
+        keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
+    )
+    require(keras.Model, GET_LOGS, ["self", "logs"])
+    require(api_export, "REGISTERED_OBJS_TO_NAMES")
+    require(object_registration, "GLOBAL_CUSTOM_NAMES")
+    require(control_flow_util, "GraphOrParentsInXlaContext", ["graph"])
+
+
+class ReducingOptimizer:
+    """Mixin in front of a Keras optimizer: reduces before clipping.
+
+    A subclass defines `hvd_reduce`, `hvd_begin_apply` and `hvd_end_apply`.
+    """
+
+    def hvd_reduce(
+        self, gradients: list[Any], variables: list[Any] | None
+    ) -> list[Any]:
+        raise NotImplementedError
+
+    def hvd_begin_apply(self) -> None:
+        raise NotImplementedError
+
+    def hvd_end_apply(self, variables: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    def apply(
+        self, grads: Any, trainable_variables: Sequence[Any] | None = None
+    ) -> None:
+        self.hvd_begin_apply()
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        if len(grads):
+            self.hvd_end_apply(
+                trainable_variables or trainable_variables_of(self)
+            )
+
+    def _backend_apply_gradients(
+        self, grads: Any, trainable_variables: Any
+    ) -> None:
+        # What arrives here is free of None; `_clip_gradients`, which Keras
+        # calls next (in a branch when it accumulates), gets gradients alone.
+        vars(self)["_hvd_variables"] = list(trainable_variables)
+        try:
+            super()._backend_apply_gradients(  # type: ignore[misc]
+                grads, trainable_variables
+            )
+        finally:
+            del vars(self)["_hvd_variables"]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        variables = vars(self).get("_hvd_variables")
+        reduced = self.hvd_reduce(list(grads), variables)
+        return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+
+def trainable_variables_of(optimizer: Any) -> list[Any]:
+    """Returns the variables an optimizer was built for, in order."""
+    return list(require(optimizer, "_trainable_variables"))
+
+
+def gradient_accumulators_of(optimizer: Any) -> list[Any]:
+    """Returns the sums of gradients that belong to this rank alone."""
+    if not optimizer.gradient_accumulation_steps or not optimizer.built:
+        return []
+    return list(require(optimizer, "_accumulated_gradients"))
+
+
+def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
+    """Returns the momentum buffers that contain the learning rate.
+
+    SGD and RMSprop have such buffers; those of Adam and its kin average the
+    gradients themselves and need no correction when the rate changes.
+    """
+    if not optimizer.built:
+        return []
+    if isinstance(optimizer, keras.optimizers.SGD):
+        return list(optimizer.momentums)
+    if isinstance(optimizer, keras.optimizers.RMSprop):
+        return list(require(optimizer, "_momentums"))
+    return []
+
+
+def unpickler_of(optimizer_class: type) -> Callable[..., Any]:
+    """Returns the function that pickles of `optimizer_class` call."""
+    return optimizer_class._unpickle_model  # type: ignore[attr-defined]
+
+
+def share_saved_name(subclass: type, base: type) -> None:
+    """Makes Keras save `subclass` under the name that `base` has."""
+    for table in (
+        api_export.REGISTERED_OBJS_TO_NAMES,
+        object_registration.GLOBAL_CUSTOM_NAMES,
+    ):
+        if base in table:
+            table[subclass] = table[base]
+
+
+def patch_check_finite(
+    wrap: Callable[[Any, Any, Callable[[Any, Any], Any]], Any],
+) -> None:
+    """Makes `LossScaleOptimizer` call `wrap(self, grads, original)`.
+
+    A second call does nothing.
+    """
+    owner = keras.optimizers.LossScaleOptimizer
+    original = owner.check_finite
+    if getattr(original, "_hvd_wrapped", False):
+        return
+
+    def check_finite(self: Any, grads: Any) -> Any:
+        return wrap(self, grads, original)
+
+    check_finite._hvd_wrapped = True  # type: ignore[attr-defined]
+    owner.check_finite = check_finite
+
+
+def in_xla_context() -> bool:
+    """Whether the code that runs now is traced for XLA."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+check_backend()
+check_names()

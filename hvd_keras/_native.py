@@ -1,0 +1,103 @@
+"""Loads the native libraries; no other module does.
+
+`core()` is the engine and knows no framework. `ops()` holds the TensorFlow
+ops, and is the only place that looks at TensorFlow's version.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import pathlib
+import types
+
+# One binary serves all of these (TF's C API). What is newer is tried first.
+_OLDEST_TENSORFLOW = (2, 16)
+_NEWEST_TENSORFLOW = (2, 21)
+_OPS_LIBRARY = pathlib.Path(__file__).parent / "libhvd_tf.so"
+_BUILD_HINT = (
+    "Install hvd_keras with `pip install .`, or build it in place with "
+    "`pip install -e .`."
+)
+
+_logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def core() -> types.ModuleType:
+    """Returns the extension module `hvd_keras._core`."""
+    try:
+        return importlib.import_module("hvd_keras._core")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"The extension module `hvd_keras._core` must exist beside "
+            f"{__file__}. Received: {error}. {_BUILD_HINT}"
+        ) from error
+
+
+@functools.cache
+def ops() -> types.ModuleType:
+    """Returns the module of the raw TensorFlow ops, `horovod_allreduce` etc."""
+    version = _tensorflow_version()
+    if not _OPS_LIBRARY.exists():
+        raise ImportError(
+            f"The TensorFlow ops must be at {_OPS_LIBRARY}. Received: no such "
+            f"file. {_BUILD_HINT}"
+        )
+    import tensorflow as tf
+
+    library = tf.load_op_library(str(_OPS_LIBRARY))
+    if version > _NEWEST_TENSORFLOW:
+        _self_test(library)
+    return library
+
+
+def _tensorflow_version() -> tuple[int, int]:
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "The ops of hvd_keras need TensorFlow, which is not installed. "
+            "Install it, for example with `pip install tensorflow-cpu`."
+        ) from error
+    major, minor = tf.__version__.split(".")[:2]
+    version = (int(major), int(minor))
+    if version < _OLDEST_TENSORFLOW:
+        raise ImportError(
+            f"The ops of hvd_keras need TensorFlow "
+            f"{'.'.join(map(str, _OLDEST_TENSORFLOW))} or newer. Received: "
+            f"tensorflow=={tf.__version__} ({tf.__file__})."
+        )
+    return version
+
+
+def _self_test(library: types.ModuleType) -> None:
+    """Runs one op that ends at once on this rank, without the other ranks.
+
+    Our kernels call TensorFlow's `done` through the layout of a C++ object. If
+    a new release changed it, the process dies here, after a word about why,
+    and not somewhere in the first step of a training.
+    """
+    import tensorflow as tf
+
+    newest = ".".join(map(str, _NEWEST_TENSORFLOW))
+    _logger.warning(
+        "hvd_keras has been tried with TensorFlow up to %s, and this is %s. "
+        "It tests one op now; if the process crashes here, use TensorFlow %s.",
+        newest,
+        tf.__version__,
+        newest,
+    )
+    refusals = (
+        tf.errors.InvalidArgumentError,  # a bool has no sum
+        tf.errors.FailedPreconditionError,  # or `init()` was not called
+    )
+    try:
+        library.horovod_allreduce(True, "hvd_keras.self_test", reduce_op=1)
+    except refusals:
+        return
+    raise ImportError(
+        f"The self-test of the ops failed: a kernel did not report its error "
+        f"to TensorFlow {tf.__version__}. Use TensorFlow {newest}."
+    )

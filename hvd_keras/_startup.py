@@ -1,0 +1,184 @@
+"""Brings up the core in agreement with the other ranks, and takes it down."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import json
+import os
+from typing import Any
+
+from hvd_keras import _bootstrap, _log, _native
+from hvd_keras._bootstrap import Rendezvous, Topology
+from hvd_keras._bootstrap.client import error_class
+from hvd_keras.config import Config
+from hvd_keras.exceptions import HvdError, InternalError, MismatchError
+
+_PROTOCOL_VERSION = 1  # of what the ranks exchange here
+
+Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
+
+
+def package_version() -> str:
+    """The version that pip knows."""
+    try:
+        return importlib.metadata.version("hvd-keras")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def start(topology: Topology, config: Config, generation: int) -> None:
+    """Starts the core on this rank when every rank can; else on none.
+
+    Raises:
+        HvdError: What went wrong on this rank or, in the same words, on
+            another one.
+    """
+    native = _native.core()
+    if topology.size == 1:
+        _init_core(native, topology, config, [os.getpid()], None)
+        return
+    rendezvous = _bootstrap.join(topology, config, generation, _log.warning)
+    with rendezvous:
+        segment_fd = None
+        segment: Segment | None = None
+        try:
+            if topology.rank == 0:
+                segment_fd, token = native.create_segment(topology.size)
+                segment = (os.getpid(), segment_fd, token)
+            _attach(native, topology, config, rendezvous, segment)
+        finally:
+            if segment_fd is not None:
+                os.close(segment_fd)
+
+
+def stop(reason: str) -> None:
+    """Takes down the core, which tells the peers `reason`."""
+    _native.core().shutdown(reason)
+
+
+def describe(topology: Topology, config: Config) -> str:
+    """One line on the job, for the log."""
+    stall = "off"
+    if not config.stall_check_disable:
+        stall = (
+            f"warns at {config.stall_warning_seconds:g} s, fails at "
+            f"{config.stall_timeout_seconds:g} s"
+        )
+    transport = "shm" if topology.size > 1 else "none needed"
+    return (
+        f"size {topology.size} on one host, ranks from {topology.launcher}, "
+        f"transport {transport}, stall check {stall}, version "
+        f"{package_version()}"
+    )
+
+
+def _attach(
+    native: Any,
+    topology: Topology,
+    config: Config,
+    rendezvous: Rendezvous,
+    own_segment: Segment | None,
+) -> None:
+    values = rendezvous.exchange(_own_value(config, own_segment))
+    peers = [json.loads(value) for value in values]
+    _check_equality(peers)
+    pids = [int(peer["pid"]) for peer in peers]
+    pid, fd, token = peers[0]["segment"]
+    segment = (pid, fd, base64.b16decode(token))
+    failure: Exception | None = None
+    try:
+        _init_core(native, topology, config, pids, segment)
+    except Exception as error:
+        failure = error
+    try:
+        _agree_on_success(rendezvous, failure)
+    except BaseException:
+        native.shutdown("`init()` failed")
+        raise
+
+
+def _own_value(config: Config, segment: Segment | None) -> bytes:
+    value = {
+        "protocol": _PROTOCOL_VERSION,
+        "version": package_version(),
+        "host": _host_identity(),
+        "pid": os.getpid(),
+        "settings": config.shared_values(),
+        "segment": None,
+    }
+    if segment is not None:
+        pid, fd, token = segment
+        value["segment"] = (pid, fd, base64.b16encode(token).decode())
+    return json.dumps(value).encode()
+
+
+def _host_identity() -> str:
+    # Shared memory and pidfds reach as far as this: one kernel, one user, one
+    # set of process numbers.
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    pid_namespace = os.readlink("/proc/self/ns/pid")
+    return f"boot {boot}, user {os.getuid()}, {pid_namespace}"
+
+
+def _check_equality(peers: list[dict[str, Any]]) -> None:
+    names = {
+        "protocol": "versions of the start protocol",
+        "version": "versions of hvd_keras",
+        "host": "hosts, users or containers (one of each is what this "
+        "version can do)",
+    }
+    for key, what in names.items():
+        _check_equal(what, [peer[key] for peer in peers])
+    for name in peers[0]["settings"]:
+        values = [peer["settings"].get(name) for peer in peers]
+        _check_equal(f"values of {name}", values)
+
+
+def _check_equal(what: str, values: list[Any]) -> None:
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise MismatchError(
+                f"All ranks must have equal {what}. Received: {values[0]} on "
+                f"rank 0, {value} on rank {rank}."
+            )
+
+
+def _init_core(
+    native: Any,
+    topology: Topology,
+    config: Config,
+    pids: list[int],
+    segment: Segment | None,
+) -> None:
+    checks_stalls = not config.stall_check_disable
+    native.init(
+        rank=topology.rank,
+        size=topology.size,
+        pids=pids,
+        segment=segment,
+        fusion_threshold_bytes=config.fusion_threshold_bytes,
+        cache_capacity=config.cache_capacity,
+        cycle_time_ms=config.cycle_time_ms,
+        stall_warning_seconds=checks_stalls * config.stall_warning_seconds,
+        stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
+    )
+
+
+def _agree_on_success(
+    rendezvous: Rendezvous, failure: Exception | None
+) -> None:
+    mine = None
+    if failure is not None:
+        mine = [type(failure).__name__, str(failure)]
+    outcomes = rendezvous.exchange(json.dumps(mine).encode())
+    if failure is not None:
+        if isinstance(failure, HvdError):
+            raise failure
+        raise InternalError(f"The core did not start: {failure}") from failure
+    for rank, outcome in enumerate(outcomes):
+        other = json.loads(outcome)
+        if other is not None:
+            name, message = other
+            raise error_class(name)(f"Rank {rank} did not start: {message}")

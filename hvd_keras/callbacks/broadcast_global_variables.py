@@ -1,0 +1,144 @@
+"""The callback that lets all ranks start from the same state."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import _agreement, basics, objects
+from hvd_keras import _keras_private as private
+from hvd_keras.broadcast import broadcast_variables
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.optimizer import is_distributed, unwrapped
+
+# Between the seeds of neighbouring ranks; larger than the differences between
+# the seeds of one model's layers are likely to be.
+_SEED_STRIDE = 1_000_003
+_SEED_MODULUS = 1 << 31
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all ranks the model and the optimizer of `root_rank`.
+
+    This happens when training begins, before the first step: the optimizer
+    is built, then weights, slots, the step count and the learning rate are
+    broadcast. A model that is built only by its first batch (a subclass of
+    `keras.Model`, a `Sequential` without an input) gets them after that batch.
+
+    What belongs to a rank stays there: metrics, sums of gradients that are
+    being accumulated, and the states of seed generators. The last are moved
+    apart by rank, once each, so that ranks that set the same seed, for the
+    same initial weights, do not drop the same units.
+
+    Before that, all ranks are asked how many epochs and steps they are about
+    to run. Ranks that would leave each other waiting get an error at once.
+
+    Args:
+        root_rank: The rank whose state all get.
+
+    Raises:
+        MismatchError: From `fit`, on all ranks: ranks have different numbers
+            of epochs or of steps per epoch, or different models.
+
+    Example:
+
+    >>> callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    >>> model.fit(dataset, callbacks=callbacks)
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._is_pending = False
+        self._offset_states: list[Any] = []
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        model = self.model
+        self._warn_if_plain(model)
+        is_built = self._check_plan(model)
+        if is_built:
+            self._broadcast(model)
+        # `on_train_batch_end` would be the place, but a callback that has one
+        # makes Keras wait for each batch; these come just as early.
+        self._is_pending = not is_built
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._is_pending and batch > 0:
+            self._broadcast(self.model)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._is_pending:
+            self._broadcast(self.model)
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._is_pending:
+            self._broadcast(self.model)
+
+    def _check_plan(self, model: keras.Model) -> bool:
+        """Compares the ranks' plans; whether the model is built on all."""
+        params = self.params or {}
+        plan = {
+            "steps": params.get("steps"),
+            "epochs": params.get("epochs"),
+            "is_built": bool(model.built),
+        }
+        plans = objects.allgather_object(
+            plan, name="BroadcastGlobalVariablesCallback/plan"
+        )
+        for key, words in (
+            ("steps", "steps per epoch"),
+            ("epochs", "epochs"),
+        ):
+            values = [each[key] for each in plans]
+            known = {value for value in values if value is not None}
+            if len(known) > 1:
+                raise MismatchError(
+                    f"All ranks must run the same number of {words}, or "
+                    "they would wait for each other for ever. Received: "
+                    f"{values} {words} on ranks 0 to {len(values) - 1}; cut "
+                    "the data into equal shares, or pass `steps_per_epoch`."
+                )
+        return all(each["is_built"] for each in plans)
+
+    def _broadcast(self, model: keras.Model) -> None:
+        self._is_pending = False
+        optimizer = model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        own = {
+            id(variable)
+            for variable in private.gradient_accumulators_of(
+                unwrapped(optimizer)
+            )
+        }
+        variables = list(model.weights)
+        variables += [v for v in optimizer.variables if id(v) not in own]
+        broadcast_variables(variables, self.root_rank)
+        self._move_seeds_apart(model)
+
+    def _move_seeds_apart(self, model: keras.Model) -> None:
+        weights = {id(variable) for variable in model.weights}
+        moved = {id(state) for state in self._offset_states}
+        for state in model.variables:
+            if id(state) in weights or id(state) in moved:
+                continue
+            self._offset_states.append(state)
+            seed, counter = np.asarray(state.numpy()).tolist()
+            offset = basics.rank() * _SEED_STRIDE
+            state.assign([(seed + offset) % _SEED_MODULUS, counter])
+
+    def _warn_if_plain(self, model: keras.Model) -> None:
+        if basics.size() > 1 and not is_distributed(model.optimizer):
+            warnings.warn(
+                "The model's optimizer should be an hvd_keras "
+                "DistributedOptimizer, or the ranks train apart. Received: "
+                f"{type(model.optimizer).__name__} (rank {basics.rank()}).",
+                stacklevel=2,
+            )

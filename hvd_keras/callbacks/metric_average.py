@@ -1,0 +1,177 @@
+"""The callback that makes metrics those of all ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import _core, basics, objects
+from hvd_keras import _keras_private as private
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.ops.reduce_op import Sum
+
+Logs = Any
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Reports metrics over the samples of all ranks, in `fit` and `evaluate`.
+
+    The *states* of metrics are summed over the ranks, then the values are
+    computed from the sums: recall, AUC, F1, R2 and the mean loss are what one
+    process would have got from all samples, also where the ranks have
+    different numbers of them. (The mean of two ranks' recalls is not the
+    recall of both.) All callbacks see the result, in any order, and so do
+    `History`, `EarlyStopping` and the value that `evaluate` returns. The
+    progress of a running epoch stays that of the rank.
+
+    Not every value comes from such a state. Logs of a `train_step` of your
+    own that are no metrics of the model, and metrics with variables that are
+    not made to be summed (`aggregation` other than "sum"), are averaged over
+    the ranks, weighted by samples where Keras counts them for the loss.
+
+    All ranks that train or evaluate must have the callback, or none.
+
+    Raises:
+        MismatchError: From `fit` or `evaluate`, on all ranks: ranks have
+            different metrics or logs.
+
+    Example:
+
+    >>> average = hvd.callbacks.MetricAverageCallback()
+    >>> model.fit(dataset, validation_data=held_out, callbacks=[average])
+    >>> model.evaluate(held_out, callbacks=[average])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_training = False
+        self._is_installed = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_training = True
+        self._install()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_training = False
+        self._remove()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._install()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._is_training:
+            self._remove()
+
+    def _install(self) -> None:
+        # An attribute of the instance hides the method of the class. A second
+        # callback on the same model must not sum the sums.
+        attributes = vars(self.model)
+        if private.GET_LOGS in attributes:
+            return
+        get_logs = getattr(self.model, private.GET_LOGS)
+        attributes[private.GET_LOGS] = functools.partial(
+            _global_logs, self.model, get_logs
+        )
+        self._is_installed = True
+
+    def _remove(self) -> None:
+        if self._is_installed:
+            vars(self.model).pop(private.GET_LOGS, None)
+            self._is_installed = False
+
+
+def _global_logs(
+    model: keras.Model, get_logs: Callable[[Logs], Logs], logs: Logs
+) -> Logs:
+    """What `get_logs(logs)` would be, had this rank seen all samples."""
+    metrics = _leaf_metrics(model.metrics)
+    additive = [metric for metric in metrics if _is_additive(metric)]
+    num_samples = _num_samples(model)
+    states = _unique_variables(additive)
+    local = [np.asarray(state.numpy()) for state in states]
+    totals = _core.allreduce("MetricAverageCallback/states", local, int(Sum))
+    for state, total in zip(states, totals, strict=True):
+        state.assign(np.asarray(total))
+    names = set(model.get_metrics_result())
+    # A rank without a single batch has no logs, but knows the sums.
+    result = get_logs(logs) if logs else model.get_metrics_result()
+    values = {key: _as_value(value) for key, value in dict(result).items()}
+    for state, value in zip(states, local, strict=True):
+        state.assign(value)
+    if set(values) == names and len(additive) == len(metrics):
+        return values
+    return _average(values, num_samples)
+
+
+def _average(values: dict[str, Any], weight: float) -> dict[str, Any]:
+    """Averages values over the ranks; equal ones stay what they are."""
+    numbers = {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, float | np.ndarray)
+    }
+    gathered = objects.allgather_object(
+        {"weight": weight, "values": numbers},
+        name="MetricAverageCallback/values",
+    )
+    keys = [sorted(each["values"]) for each in gathered]
+    if any(names != keys[0] for names in keys):
+        raise MismatchError(
+            "All ranks must log the same values. Received: logs with the "
+            f"keys {keys} on ranks 0 to {len(keys) - 1}."
+        )
+    weights = [each["weight"] for each in gathered]
+    if min(weights) <= 0.0:
+        weights = [1.0] * basics.size()
+    averages = {}
+    for key in numbers:
+        columns = [np.asarray(each["values"][key]) for each in gathered]
+        average = np.average(np.stack(columns), axis=0, weights=weights)
+        averages[key] = _as_value(average)
+    return {**values, **averages}
+
+
+def _num_samples(model: keras.Model) -> float:
+    """Samples behind the loss that Keras tracks; 0 if it tracks none."""
+    for metric in model.metrics:
+        if isinstance(metric, keras.metrics.Mean) and metric.name == "loss":
+            return float(metric.count.numpy())
+    return 0.0
+
+
+def _leaf_metrics(metrics: list[Any]) -> list[Any]:
+    """Returns the metrics themselves, for those that hold other metrics."""
+    leaves: list[Any] = []
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None)
+        if isinstance(inner, list):
+            leaves += _leaf_metrics(inner)
+        else:
+            leaves.append(metric)
+    return leaves
+
+
+def _is_additive(metric: Any) -> bool:
+    return all(
+        getattr(variable, "aggregation", None) == "sum"
+        for variable in metric.variables
+    )
+
+
+def _unique_variables(metrics: list[Any]) -> list[Any]:
+    variables = {id(v): v for metric in metrics for v in metric.variables}
+    return list(variables.values())
+
+
+def _as_value(value: Any) -> Any:
+    """A number becomes a float, a tensor an array; others stay."""
+    if callable(getattr(value, "numpy", None)):
+        value = value.numpy()
+    if isinstance(value, np.ndarray | np.generic | int | float):
+        array = np.asarray(value)
+        return float(array) if array.ndim == 0 else array
+    return value

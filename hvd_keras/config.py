@@ -1,0 +1,254 @@
+"""Every setting of hvd_keras: name, type, unit, default and effect.
+
+The fields of `Config` are the one table. A setting is an environment
+variable `HVD_*`; where Horovod has the same one, its `HOROVOD_*` name is
+accepted too and `HVD_*` wins. Settings are read once, in `init()`. An
+`HVD_*` name that is not in the table is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hvd_keras.exceptions import ConfigError
+
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One row of the table: what the environment may say about a field."""
+
+    name: str  # "HVD_FUSION_THRESHOLD"
+    field: str  # "fusion_threshold_bytes"
+    kind: str  # "int", "float", "bool", "text" or "choice"
+    default: Any
+    effect: str
+    unit: str = ""
+    alias: str = ""  # Horovod's name, or none
+    minimum: float = 0
+    choices: tuple[str, ...] = ()
+    same_on_all_ranks: bool = False
+    secret: bool = False  # never shown
+
+    def parse(self, text: str, name: str) -> Any:
+        """The value that `text` means; `name` is where it was found."""
+        value: Any = text.strip()
+        lowered = value.lower()
+        if self.kind == "text" and value:
+            return value
+        if self.kind == "choice" and lowered in self.choices:
+            return lowered
+        if self.kind == "bool" and lowered in (*_TRUE, *_FALSE):
+            return lowered in _TRUE
+        if self.kind in ("int", "float"):
+            try:
+                number = int(value) if self.kind == "int" else float(value)
+            except ValueError:
+                number = math.nan
+            if math.isfinite(number) and number >= self.minimum:
+                return number
+        shown = "(hidden)" if self.secret else repr(text)
+        raise ConfigError(
+            f"`{name}` must be {self.describe_values()}. Received: {shown}."
+        )
+
+    def describe_values(self) -> str:
+        """What the value must be, in words."""
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "bool":
+            return "0 or 1"
+        if self.kind == "text":
+            return "a text that is not empty"
+        number = "a whole number" if self.kind == "int" else "a number"
+        unit = f" of {self.unit}" if self.unit else ""
+        return f"{number}{unit}, {self.minimum:g} or more"
+
+
+def _setting(
+    name: str, kind: str, default: Any, effect: str, **options: Any
+) -> Any:
+    row = {"name": name, "kind": kind, "effect": effect, **options}
+    show = not options.get("secret", False)
+    return dataclasses.field(default=default, metadata=row, repr=show)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings in force; each field is described in its own row."""
+
+    rank: int | None = _setting(
+        "HVD_RANK", "int", None, "Index of this process in the job; hvdrun "
+        "sets it.", alias="HOROVOD_RANK",
+    )  # fmt: skip
+    size: int | None = _setting(
+        "HVD_SIZE", "int", None, "Number of processes in the job; hvdrun "
+        "sets it.", alias="HOROVOD_SIZE", minimum=1,
+    )  # fmt: skip
+    local_rank: int | None = _setting(
+        "HVD_LOCAL_RANK", "int", None, "Index of this process on its host; "
+        "hvdrun sets it.", alias="HOROVOD_LOCAL_RANK",
+    )  # fmt: skip
+    local_size: int | None = _setting(
+        "HVD_LOCAL_SIZE", "int", None, "Number of processes on this host; "
+        "hvdrun sets it.", alias="HOROVOD_LOCAL_SIZE", minimum=1,
+    )  # fmt: skip
+    cross_rank: int | None = _setting(
+        "HVD_CROSS_RANK", "int", None, "Index of this host; hvdrun sets it.",
+        alias="HOROVOD_CROSS_RANK",
+    )  # fmt: skip
+    cross_size: int | None = _setting(
+        "HVD_CROSS_SIZE", "int", None, "Number of hosts; hvdrun sets it.",
+        alias="HOROVOD_CROSS_SIZE", minimum=1,
+    )  # fmt: skip
+    rendezvous: str | None = _setting(
+        "HVD_RENDEZVOUS", "text", None, "Where the ranks find each other, "
+        "`unix:/path/of/a/socket`; hvdrun sets it.",
+    )  # fmt: skip
+    secret: str | None = _setting(
+        "HVD_SECRET", "text", None, "64 hexadecimal digits that prove a "
+        "process to belong to the job; hvdrun makes them anew for each job.",
+        secret=True,
+    )  # fmt: skip
+    start_timeout_seconds: float = _setting(
+        "HVD_START_TIMEOUT", "float", 120.0, "How long `init()` waits for "
+        "the other ranks.", unit="seconds", alias="HOROVOD_START_TIMEOUT",
+        minimum=0.001,
+    )  # fmt: skip
+    fusion_threshold_bytes: int = _setting(
+        "HVD_FUSION_THRESHOLD", "int", 128 << 20, "Tensors that are ready "
+        "together are reduced as one collective up to this size; 0: each "
+        "alone.", unit="bytes", alias="HOROVOD_FUSION_THRESHOLD",
+        same_on_all_ranks=True,
+    )  # fmt: skip
+    bucket_bytes: int = _setting(
+        "HVD_BUCKET_BYTES", "int", 8 << 20, "Size of the groups in which "
+        "`DistributedOptimizer` reduces gradients.", unit="bytes",
+        minimum=1, same_on_all_ranks=True,
+    )  # fmt: skip
+    cycle_time_ms: float = _setting(
+        "HVD_CYCLE_TIME", "float", 0.0, "Waits this long to gather tensors "
+        "before each round; 0: starts as soon as a tensor is ready.",
+        unit="ms", alias="HOROVOD_CYCLE_TIME",
+    )  # fmt: skip
+    cache_capacity: int = _setting(
+        "HVD_CACHE_CAPACITY", "int", 1024, "Number of known requests that "
+        "are agreed on by one bit each; 0: none.",
+        alias="HOROVOD_CACHE_CAPACITY", same_on_all_ranks=True,
+    )  # fmt: skip
+    stall_check_disable: bool = _setting(
+        "HVD_STALL_CHECK_DISABLE", "bool", False, "1: neither warn about a "
+        "rank that does not come, nor fail.",
+        alias="HOROVOD_STALL_CHECK_DISABLE",
+    )  # fmt: skip
+    stall_warning_seconds: float = _setting(
+        "HVD_STALL_CHECK_TIME_SECONDS", "float", 10.0, "Warns about a "
+        "collective that some ranks have not called for so long; 0: never.",
+        unit="seconds", alias="HOROVOD_STALL_CHECK_TIME_SECONDS",
+    )  # fmt: skip
+    stall_timeout_seconds: float = _setting(
+        "HVD_STALL_SHUTDOWN_TIME_SECONDS", "float", 60.0, "Fails a "
+        "collective that some ranks have not called for so long, with "
+        "`StalledError`; 0: never.", unit="seconds",
+        alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    )  # fmt: skip
+    log_level: str = _setting(
+        "HVD_LOG_LEVEL", "choice", "info", "Least grave messages that are "
+        "logged.", alias="HOROVOD_LOG_LEVEL", choices=LOG_LEVELS,
+    )  # fmt: skip
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Config:
+        """Reads all settings.
+
+        Args:
+            environ: Environment variables, usually `os.environ`.
+
+        Returns:
+            The settings given in `environ`, defaults for the others.
+
+        Raises:
+            ConfigError: An `HVD_*` name is unknown, or a value is bad.
+        """
+        rows = list(settings())
+        known = {row.name for row in rows}
+        for name in sorted(environ):
+            if name.startswith("HVD_") and name not in known:
+                raise ConfigError(_unknown_name(name, known))
+        values = {}
+        for row in rows:
+            for name in (row.name, row.alias):
+                # An empty variable is how shells and YAML files say "unset".
+                if name and environ.get(name, "").strip():
+                    values[row.field] = row.parse(environ[name], name)
+                    break
+        return cls(**values)
+
+    def shared_values(self) -> dict[str, Any]:
+        """The settings that must be equal on all ranks, by name."""
+        return {
+            row.name: getattr(self, row.field)
+            for row in settings()
+            if row.same_on_all_ranks
+        }
+
+
+def _unknown_name(name: str, known: set[str]) -> str:
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+    return (
+        f"`{name}` is not a setting of hvd_keras: names that begin with HVD_ "
+        f"must be in the table that `hvdrun --help-env` prints.{hint}"
+    )
+
+
+def settings() -> Iterator[Setting]:
+    """The table of settings, in the order of `Config`."""
+    for field in dataclasses.fields(Config):
+        yield Setting(field=field.name, default=field.default, **field.metadata)
+
+
+def render_table() -> str:
+    """The table of settings in Markdown, for the README and `--help-env`."""
+    lines = [
+        "| Name | Type | Default | Effect |",
+        "|---|---|---|---|",
+    ]
+    for row in settings():
+        names = f"`{row.name}`"
+        kind = f"{row.kind}, {row.unit}" if row.unit else row.kind
+        default = "unset" if row.default is None else f"{_text(row.default)}"
+        also = f" Also `{row.alias}`." if row.alias else ""
+        choices = f" One of {', '.join(row.choices)}." if row.choices else ""
+        lines.append(
+            f"| {names} | {kind} | {default} | {row.effect}{choices}{also} |"
+        )
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    # As the environment would have it: 10, 0, 1024, info.
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_current = Config()
+
+
+def current() -> Config:
+    """The settings in force: those that `init()` read, else the defaults."""
+    return _current
+
+
+def set_current(config: Config) -> None:
+    """Puts `config` in force; `init()` alone calls this."""
+    global _current
+    _current = config

@@ -1,0 +1,107 @@
+"""Errors that are both ours and TensorFlow's.
+
+A kernel tells TensorFlow a status whose payload names our class. TensorFlow
+makes an exception of the class that belongs to the status's code, with the
+payloads among its arguments. `install` lets that class's constructor choose our
+subclass where the payload asks for it: in eager calls, in `tf.function`, in
+Keras's `fit` and in sessions.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import exceptions
+
+_PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
+
+
+# TensorFlow's class comes first: its constructor is the one that is called, by
+# TensorFlow and by Keras, which make a new instance to add to the text.
+class NotInitializedError(
+    tf.errors.FailedPreconditionError, exceptions.NotInitializedError
+):
+    """`init()` was not called, or `shutdown()` was."""
+
+
+class InvalidArgumentError(
+    tf.errors.InvalidArgumentError, exceptions.InvalidArgumentError
+):
+    """A call is wrong, as this rank alone can see."""
+
+
+class MismatchError(
+    tf.errors.FailedPreconditionError, exceptions.MismatchError
+):
+    """Ranks disagree about a collective."""
+
+
+class PeerLostError(tf.errors.UnavailableError, exceptions.PeerLostError):
+    """A rank died or left the job."""
+
+
+class StalledError(tf.errors.DeadlineExceededError, exceptions.StalledError):
+    """A rank did not come in time."""
+
+
+class ShutdownError(tf.errors.AbortedError, exceptions.ShutdownError):
+    """The engine was shut down while the call was pending."""
+
+
+class InternalError(tf.errors.InternalError, exceptions.InternalError):
+    """A system call failed or an invariant of the engine does not hold."""
+
+
+_CLASSES: dict[str, type[tf.errors.OpError]] = {
+    "NotInitialized": NotInitializedError,
+    "InvalidArgument": InvalidArgumentError,
+    "Mismatch": MismatchError,
+    "PeerLost": PeerLostError,
+    "Stalled": StalledError,
+    "Shutdown": ShutdownError,
+    "Internal": InternalError,
+}
+
+
+def invalid_argument(message: str) -> InvalidArgumentError:
+    """Returns the error for what Python itself finds wrong with a call."""
+    return InvalidArgumentError(None, None, message)
+
+
+def convert(error: tf.errors.OpError) -> tf.errors.OpError:
+    """Returns `error` as an instance of our class, if a kernel of ours set it.
+
+    Python 3.10 matches `except` against the class that TensorFlow asked for;
+    raising what this function returns makes it see ours.
+    """
+    ours = _class_for(error.experimental_payloads)
+    if ours is None or isinstance(error, exceptions.HvdError):
+        return error
+    return ours(
+        error.node_def, error.op, error.message, error.experimental_payloads
+    )
+
+
+@functools.cache
+def install() -> None:
+    """Makes TensorFlow raise our classes; idempotent."""
+
+    def new(cls: type[Exception], *args: Any, **kwargs: Any) -> Exception:
+        for argument in args:
+            ours = _class_for(argument)
+            if ours is not None and issubclass(ours, cls):
+                return Exception.__new__(ours, *args, **kwargs)
+        return Exception.__new__(cls, *args, **kwargs)
+
+    # The subclass's `__init__` runs next, for it is an instance of `cls`.
+    tf.errors.OpError.__new__ = staticmethod(new)
+
+
+def _class_for(payloads: Any) -> type[tf.errors.OpError] | None:
+    if not isinstance(payloads, dict):
+        return None
+    name = payloads.get(_PAYLOAD_KEY)
+    return None if name is None else _CLASSES.get(name.decode())

@@ -1,0 +1,301 @@
+"""Keras optimizers that reduce gradients over the ranks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from hvd_keras import _keras_private as private
+from hvd_keras._gradients import GradientReducer, ReduceOptions, refuse_xla
+from hvd_keras.ops import allreduce
+from hvd_keras.ops.reduce_op import Average, Min, ReduceOp, Sum
+
+# Options of Horovod's that are not here, the value that asks for nothing, and
+# why another one is refused.
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "compression": (None, "gradients travel in their own dtype"),
+    "device_dense": ("", "TensorFlow places the reduction"),
+    "device_sparse": ("", "TensorFlow places the reduction"),
+    "gradient_predivide_factor": (1.0, "the average is taken natively"),
+    "groups": (None, "HVD_BUCKET_BYTES says how gradients are grouped"),
+    "num_groups": (0, "HVD_BUCKET_BYTES says how gradients are grouped"),
+    "process_set": (None, "gradients are reduced over all ranks"),
+    "scale_local_gradients": (True, "there are no local gradients"),
+    "use_locking": (False, "Keras 3 optimizers have no locks"),
+}
+
+
+def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = True,
+    sparse_as_dense: bool = False,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """Makes `optimizer` reduce its gradients over all ranks.
+
+    The optimizer itself is changed and returned: its class becomes a subclass
+    that averages gradients over the ranks before it clips and applies them.
+    Its state, its learning rate and `isinstance` stay as they were, and a
+    model that is saved with it loads where hvd_keras is not installed, with
+    the plain optimizer; after `keras.models.load_model`, call this again on
+    `model.optimizer` to train on.
+
+    With N ranks on shares of the same batch, the weights become those of one
+    process on the whole batch. Mixed precision works: whether a step with
+    loss scaling is skipped is decided for all ranks together.
+
+    Args:
+        optimizer: A Keras 3 optimizer; of a `LossScaleOptimizer`, the inner
+            optimizer is changed.
+        name: First part of the names that pair reductions across ranks.
+            Defaults to `optimizer.name`, which must be equal on all ranks.
+        op: `Average`, or `Sum`.
+        backward_passes_per_step: Batches whose gradients are accumulated
+            before they are reduced and applied, by Keras's own
+            `gradient_accumulation_steps`. A learning rate schedule and the
+            moving average of weights (`use_ema`) advance with each batch.
+        average_aggregated_gradients: Whether accumulated gradients are
+            averaged over the batches, as in Keras, or summed.
+        sparse_as_dense: Whether gradients of embeddings are made dense before
+            they are reduced, instead of gathered from all ranks. Optimizers
+            with slots then also update rows that no batch has used.
+        **options: Options of Horovod's that have no effect here; refused
+            unless they have the value that asks for nothing.
+
+    Returns:
+        `optimizer`. A second call with the same arguments changes nothing.
+
+    Raises:
+        TypeError: `optimizer` is no Keras 3 optimizer, or an option unknown.
+        ValueError: An option is not supported; the optimizer is built, or
+            accumulates already, and `backward_passes_per_step` says otherwise;
+            or it was made distributed with other arguments.
+
+    Example:
+
+    >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3))
+    >>> model.compile(optimizer, loss="mse")
+    """
+    _check_options(options)
+    _check_op(op)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`optimizer` must be a Keras 3 optimizer, from "
+            "`keras.optimizers`. Received: "
+            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}."
+        )
+    inner = unwrapped(optimizer)
+    settings = _Settings(
+        name=name,
+        average_aggregated_gradients=average_aggregated_gradients,
+        reduce=ReduceOptions(ReduceOp(op), sparse_as_dense),
+    )
+    if is_distributed(inner) and inner.hvd_settings != settings:
+        raise ValueError(
+            "An optimizer must be made distributed once. Received: "
+            f"{inner.name!r}, which is distributed with "
+            f"{inner.hvd_settings}, and now {settings}."
+        )
+    _set_accumulation(inner, backward_passes_per_step)
+    if not is_distributed(inner):
+        inner.__class__ = _distributed_class(type(inner), settings)
+    private.patch_check_finite(_check_finite_on_all_ranks)
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether `optimizer`, or what it wraps, reduces over the ranks."""
+    return isinstance(unwrapped(optimizer), _Distributed)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """Returns the optimizer inside a `LossScaleOptimizer`, or itself."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """The arguments of DistributedOptimizer that a reduction depends on."""
+
+    name: str | None
+    average_aggregated_gradients: bool
+    reduce: ReduceOptions
+
+
+class _Distributed(private.ReducingOptimizer):
+    """Mixin in front of the class of an optimizer."""
+
+    hvd_settings: ClassVar[_Settings]
+    hvd_base: ClassVar[type]
+    name: str
+    gradient_accumulation_steps: int | None
+
+    @property
+    def hvd_name(self) -> str:
+        """First part of the names of this optimizer's collectives."""
+        return self.hvd_settings.name or self.name
+
+    def hvd_begin_apply(self) -> None:
+        vars(self)["_hvd_num_reductions"] = 0
+
+    def hvd_end_apply(self, variables: Sequence[Any]) -> None:
+        if (
+            vars(self).pop("_hvd_num_reductions", 0)
+            or self.gradient_accumulation_steps
+            or any(
+                getattr(variable, "overwrite_with_gradient", False)
+                for variable in variables
+            )
+        ):
+            return
+        raise TypeError(
+            "A distributed optimizer must pass its gradients through "
+            "Keras's `_clip_gradients`, where they are reduced. Received: "
+            f"{self.hvd_base.__module__}.{self.hvd_base.__qualname__}, whose "
+            "`apply` does not, so that ranks would train apart."
+        )
+
+    def hvd_reduce(
+        self, gradients: list[Any], variables: list[Any] | None
+    ) -> list[Any]:
+        if not gradients:
+            return gradients
+        state = vars(self)
+        state["_hvd_num_reductions"] = state.get("_hvd_num_reductions", 0) + 1
+        reducer = state.get("_hvd_reducer")
+        if reducer is None:
+            reducer = GradientReducer(self.hvd_name, self.hvd_settings.reduce)
+            state["_hvd_reducer"] = reducer
+        if variables is None:  # `_clip_gradients` was called by hand
+            variables = gradients
+        places = {
+            id(variable): index
+            for index, variable in enumerate(
+                private.trainable_variables_of(self)
+            )
+        }
+        indices = [
+            places.get(id(variable), index)
+            for index, variable in enumerate(variables)
+        ]
+        factor = 1.0
+        if not self.hvd_settings.average_aggregated_gradients:
+            factor = float(self.gradient_accumulation_steps or 1)
+        reduced: list[Any] = reducer(
+            gradients, variables, indices, factor=factor
+        )
+        return reduced
+
+    def __reduce__(self) -> Any:
+        # A pickle names the plain class: it loads without hvd_keras.
+        _, *rest = super().__reduce__()  # type: ignore[misc]
+        return (private.unpickler_of(self.hvd_base), *rest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copy in the same process stays distributed.
+        function, arguments = self.__reduce__()
+        plain = function(*copy.deepcopy(arguments, memo))
+        plain.__class__ = type(self)
+        memo[id(self)] = plain
+        return plain
+
+
+@functools.lru_cache(maxsize=None)
+def _distributed_class(base: type, settings: _Settings) -> type:
+    """Returns the subclass of `base` that reduces; always the same one."""
+    subclass = type(
+        base.__name__,
+        (_Distributed, base),
+        {
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "hvd_settings": settings,
+            "hvd_base": base,
+        },
+    )
+    private.share_saved_name(subclass, base)
+    return subclass
+
+
+def _check_finite_on_all_ranks(
+    optimizer: keras.optimizers.LossScaleOptimizer, grads: Any, check: Any
+) -> Any:
+    """Whether the gradients are finite on every rank.
+
+    Ranks that answered differently would apply, skip and rescale apart, and
+    pair a reduction of one step with that of another.
+    """
+    finite = check(optimizer, grads)
+    inner = unwrapped(optimizer)
+    if not isinstance(inner, _Distributed):
+        return finite
+    if refuse_xla("finiteness check", inner.hvd_name):
+        return finite
+    everywhere = allreduce(
+        tf.cast(finite, tf.int32), Min, name=f"{inner.hvd_name}/check_finite"
+    )
+    return tf.cast(everywhere, tf.bool)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for key, value in options.items():
+        if key not in _REFUSED:
+            raise TypeError(
+                "DistributedOptimizer must get options that it knows. "
+                f"Received: {key}={value!r}."
+            )
+        neutral, reason = _REFUSED[key]
+        if value is not None and value != neutral:
+            raise ValueError(
+                f"`{key}` must be {neutral!r} or left out: {reason}. "
+                f"Received: {key}={value!r}."
+            )
+
+
+def _check_op(op: ReduceOp) -> None:
+    if op not in (Average, Sum):
+        raise ValueError(
+            "`op` must be Average or Sum: gradients are linear in the loss. "
+            f"Received: op={op!r}."
+        )
+
+
+def _set_accumulation(optimizer: Any, num_passes: int) -> None:
+    if type(num_passes) is not int or num_passes < 1:
+        raise ValueError(
+            "`backward_passes_per_step` must be an integer >= 1. Received: "
+            f"backward_passes_per_step={num_passes!r}."
+        )
+    current = optimizer.gradient_accumulation_steps
+    if num_passes in (1, current):
+        return
+    if current:
+        raise ValueError(
+            "`backward_passes_per_step` must equal the optimizer's own "
+            "`gradient_accumulation_steps`, or be left out. Received: "
+            f"backward_passes_per_step={num_passes}, "
+            f"gradient_accumulation_steps={current} (optimizer "
+            f"{optimizer.name!r})."
+        )
+    if optimizer.built:
+        raise ValueError(
+            "`backward_passes_per_step` must be set before the optimizer is "
+            "built, because accumulation needs variables of its own. "
+            f"Received: backward_passes_per_step={num_passes} for "
+            f"{optimizer.name!r}, which is built; give it "
+            "`gradient_accumulation_steps` when it is made."
+        )
+    optimizer.gradient_accumulation_steps = num_passes

@@ -1,0 +1,48 @@
+"""The entry point of `hvdrun` and of `python -m hvd_keras.run`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from hvd_keras.config import Config, render_table
+from hvd_keras.exceptions import HvdError
+from hvd_keras.run import arguments, check
+from hvd_keras.run.supervisor import Supervisor
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs hvdrun.
+
+    Args:
+        argv: The command line without the program's name; None: of this
+            process.
+
+    Returns:
+        The exit status: 0, that of the first rank that failed (128 + the
+        signal's number if one killed it), or 2 for a wrong command line.
+    """
+    options = arguments.parse(sys.argv[1:] if argv is None else argv)
+    if options.help_env:
+        print(render_table())
+        return 0
+    if options.check:
+        return check.print_report()
+    try:
+        arguments.validate(options)
+        arguments.check_outer_launcher(os.environ)
+        environ = {**os.environ, **options.settings()}
+        # A bad setting is one message here, not one on every rank.
+        Config.from_environ(environ)
+        return Supervisor(options, environ).run()
+    except arguments.UsageError as error:
+        print(f"hvdrun: {error}", file=sys.stderr)
+        return error.exit_status
+    except (HvdError, OSError) as error:
+        print(f"hvdrun: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What is built and found on this machine: `hvdrun --check`."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_keras.run import environment
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TENSORFLOW_NAMES = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-intel",
+    "tf-nightly",
+)
+_LOAD_SECONDS = 120
+_LOAD_OPS = """
+import hvd_keras
+hvd_keras.allreduce
+from hvd_keras import _native
+_native.ops()
+"""
+
+
+def print_report() -> int:
+    """Prints one line a part; what is missing is no failure, but is said.
+
+    Returns:
+        0 if a job can run here, else 1.
+    """
+    rows: list[tuple[str, Callable[[], str]]] = [
+        ("hvd_keras", lambda: f"{_version('hvd-keras')} in {_PACKAGE}"),
+        ("Python", lambda: f"{platform.python_version()}, {sys.executable}"),
+        ("system", lambda: f"{platform.platform()}, {_cores()}"),
+        ("TensorFlow", _tensorflow),
+        ("Keras", lambda: _version("keras")),
+        ("core", _core),
+        ("transports", _transports),
+        ("TensorFlow ops", _ops),
+        ("NCCL", lambda: f"{_nccl()}; not used by this version"),
+        ("CUDA driver", lambda: f"{_cuda()}; not used by this version"),
+    ]
+    is_complete = True
+    for name, find in rows:
+        try:
+            found = find()
+        except _MissingError as missing:
+            found = f"NOT FOUND: {missing}"
+            is_complete = False
+        print(f"{name:<15} {found}", flush=True)
+    return 0 if is_complete else 1
+
+
+class _MissingError(Exception):
+    pass
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise _MissingError(f"`{name}` is not installed") from None
+
+
+def _cores() -> str:
+    return f"{environment.num_cores()} cores"
+
+
+def _tensorflow() -> str:
+    # Not imported: that takes seconds, and may fail.
+    for name in _TENSORFLOW_NAMES:
+        try:
+            return f"{_version(name)} ({name})"
+        except _MissingError:
+            continue
+    raise _MissingError("pip install tensorflow")
+
+
+def _core() -> str:
+    spec = importlib.util.find_spec("hvd_keras._core")
+    library = _PACKAGE / "libhvd_core.so"
+    if spec is None or not library.exists():
+        raise _MissingError(f"it is not built in {_PACKAGE}")
+    return f"{library.name}, {Path(spec.origin or '').name}"
+
+
+def _transports() -> str:
+    try:
+        from hvd_keras import _core
+    except ImportError as error:
+        raise _MissingError(str(error)) from None
+    return ", ".join(_core.transports())
+
+
+def _ops() -> str:
+    if not (_PACKAGE / "libhvd_tf.so").exists():
+        raise _MissingError(f"libhvd_tf.so is not built in {_PACKAGE}")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _LOAD_OPS],
+            capture_output=True,
+            text=True,
+            timeout=_LOAD_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise _MissingError(f"no answer within {_LOAD_SECONDS} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise _MissingError(f"they do not load: {lines[-1]}")
+    return "libhvd_tf.so loads"
+
+
+def _nccl() -> str:
+    for path in (*_nccl_of_wheel(), "libnccl.so.2"):
+        try:
+            library = ctypes.CDLL(path)
+            number = ctypes.c_int()
+            library.ncclGetVersion(ctypes.byref(number))
+        except (OSError, AttributeError):
+            continue
+        code = number.value  # 21805, since 2.9; before: 2804
+        base = 10000 if code >= 10000 else 1000
+        major, rest = divmod(code, base)
+        return f"{major}.{rest // 100}.{rest % 100} ({path})"
+    return "not found"
+
+
+def _nccl_of_wheel() -> list[str]:
+    for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+        try:
+            files = importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return [
+            str(file.locate()) for file in files if file.name == "libnccl.so.2"
+        ]
+    return []
+
+
+def _cuda() -> str:
+    try:
+        number = ctypes.c_int()
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return "not found"
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"

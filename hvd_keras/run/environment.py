@@ -1,0 +1,57 @@
+"""The environment variables that a rank is started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+# TensorFlow reads the first for its intra-op pool, OpenMP and oneDNN's other
+# builds the second.
+_THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    cores = float(len(os.sched_getaffinity(0)))
+    try:
+        # What a container may use; v2 of control groups.
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        cores = min(cores, float(quota) / float(period))
+    except (OSError, ValueError):
+        pass  # no limit
+    return max(1, int(cores))
+
+
+def thread_defaults(
+    environ: Mapping[str, str], num_ranks: int
+) -> dict[str, str]:
+    """The number of threads of each rank, where the user has not said it."""
+    num_threads = max(1, num_cores() // num_ranks)
+    return {
+        name: str(num_threads)
+        for name in _THREAD_VARIABLES
+        if not environ.get(name)
+    }
+
+
+def of_rank(
+    environ: Mapping[str, str],
+    rank: int,
+    size: int,
+    rendezvous: str,
+    secret: bytes,
+) -> dict[str, str]:
+    """The whole environment of one rank."""
+    return {
+        **environ,
+        "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
+        "HVD_RANK": str(rank),
+        "HVD_SIZE": str(size),
+        "HVD_LOCAL_RANK": str(rank),
+        "HVD_LOCAL_SIZE": str(size),
+        "HVD_CROSS_RANK": "0",
+        "HVD_CROSS_SIZE": "1",
+        "HVD_RENDEZVOUS": rendezvous,
+        "HVD_SECRET": secret.hex(),
+    }

@@ -1,0 +1,61 @@
+"""A process that kills the ranks when the launcher dies without a word.
+
+The kernel kills a rank when its parent dies, but not what the rank itself has
+started. The guard holds the other end of a pipe: when that closes, it kills
+the process groups that it was told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+
+class Guard:
+    """The launcher's end. Make it before there are threads or ranks."""
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._writer)
+            try:
+                _watch(reader)
+            finally:
+                os._exit(0)
+        os.close(reader)
+
+    def add(self, group: int) -> None:
+        """Kills that process group, too."""
+        os.write(self._writer, b"+%d\n" % group)
+
+    def remove(self, group: int) -> None:
+        """Does not kill that process group any more."""
+        os.write(self._writer, b"-%d\n" % group)
+
+    def close(self) -> None:
+        """Ends the guard, which kills the groups that it still has."""
+        os.close(self._writer)
+        os.waitpid(self._pid, 0)
+
+
+def _watch(reader: int) -> None:
+    os.setsid()  # out of reach of the terminal's signals
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Hold nothing open that others wait for the end of.
+    with open(os.devnull, "r+b") as null:
+        for descriptor in (0, 1, 2):
+            os.dup2(null.fileno(), descriptor)
+    groups: set[int] = set()
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        rest = b""
+        while data := pipe.read(4096):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                change = groups.add if line[:1] == b"+" else groups.discard
+                change(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)

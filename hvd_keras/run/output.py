@@ -1,0 +1,199 @@
+"""What the ranks print: by whole lines, with the rank before each.
+
+A line that a program rewrites with carriage returns and backspaces, like a
+progress bar, counts as one line that is shown when it is complete, as it last
+looked. The line of rank 0 is shown while it grows if we write to a terminal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import sys
+from typing import BinaryIO
+
+MAX_LINE_BYTES = 64 << 10  # a longer one is broken
+_ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOURS = (36, 33, 32, 35, 34, 31)  # by rank, in turn
+_CLEAR_LINE = b"\r\x1b[K"
+
+
+def visible(line: bytes) -> bytes:
+    """What a terminal would show of `line` in the end."""
+    text = line.rstrip(b"\r")
+    text = text[text.rfind(b"\r") + 1 :]
+    while (at := text.find(b"\b")) >= 0:
+        text = text[: max(0, at - 1)] + text[at + 1 :]
+    return text
+
+
+def cut(text: bytes, width: int) -> bytes:
+    """`text` without what goes beyond `width` columns; escapes are free."""
+    kept, used = [], 0
+    position = 0
+    for escape in [*_ESCAPE.finditer(text), None]:
+        end = escape.start() if escape else len(text)
+        plain = text[position:end].decode("utf-8", "replace")
+        kept.append(plain[: width - used].encode())
+        used += len(plain[: width - used])
+        if escape:
+            kept.append(escape.group())
+            position = escape.end()
+    return b"".join(kept)
+
+
+class Screen:
+    """One of the launcher's own output streams, shared by all ranks."""
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        *,
+        tag: bool,
+        timestamp: bool,
+        sibling: Screen | None = None,
+    ) -> None:
+        """Shows lines on `stream`.
+
+        Args:
+            stream: The launcher's standard output or error.
+            tag: Whether the rank goes before each line.
+            timestamp: Whether the time goes before each line.
+            sibling: Another screen that may have an unfinished line on the
+                same terminal.
+        """
+        self._sibling = sibling
+        self._stream = stream
+        self._tag = tag
+        self._timestamp = timestamp
+        self._is_open = True
+        self.is_terminal = stream.isatty()
+        self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._growing = b""  # the line that is on the screen, unfinished
+
+    def show_line(self, rank: int, line: bytes) -> None:
+        """Shows a whole line of `rank`."""
+        if self._sibling is not None:
+            self._sibling._hide()
+        self._hide()
+        self._write(self._prefix(rank) + line + b"\n")
+        for screen in (self, self._sibling):
+            if screen is not None and screen._growing:
+                screen._write(screen._growing)
+
+    def show_growing(self, rank: int, line: bytes) -> None:
+        """Shows a line of `rank` that is not complete; b"": none any more."""
+        previous = self._growing
+        self._growing = b""
+        if line:
+            prefix = self._prefix(rank)
+            columns = max(1, shutil.get_terminal_size().columns - 1)
+            self._growing = cut(prefix + line, columns)
+        if self._growing != previous:
+            self._write(_CLEAR_LINE + self._growing)
+
+    def _hide(self) -> None:
+        if self._growing:
+            self._write(_CLEAR_LINE)
+
+    def _prefix(self, rank: int) -> bytes:
+        parts = []
+        if self._timestamp:
+            now = datetime.datetime.now()
+            parts.append(now.isoformat(" ", "milliseconds"))
+        if self._tag:
+            parts.append(f"[{rank}]")
+        if not parts:
+            return b""
+        text = " ".join(parts)
+        if self._colour:
+            text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{text}\x1b[0m"
+        return text.encode() + b" "
+
+    def _write(self, data: bytes) -> None:
+        # A reader that has gone, as in `hvdrun ... | head`, does not end the
+        # job.
+        if self._is_open:
+            try:
+                self._stream.write(data)
+                self._stream.flush()
+            except (BrokenPipeError, OSError):
+                self._is_open = False
+
+
+class RankStream:
+    """The standard output, or error, of one rank."""
+
+    def __init__(
+        self,
+        rank: int,
+        screen: Screen | None,
+        file: BinaryIO | None,
+        *,
+        shows_growing: bool = False,
+    ) -> None:
+        """Takes the output of `rank`.
+
+        Args:
+            rank: Whose it is.
+            screen: Where to show it, or nowhere.
+            file: Where to write it byte by byte, or nowhere.
+            shows_growing: Whether unfinished lines are shown, too.
+        """
+        self._rank = rank
+        self._screen = screen
+        self._file = file
+        self._shows_growing = shows_growing
+        self._partial = b""
+        self.last_lines: list[bytes] = []  # the last few, without blank ones
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the rank has written."""
+        if self._file is not None:
+            self._file.write(data)
+            self._file.flush()
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if lines and self._shows_growing and self._screen:
+            self._screen.show_growing(self._rank, b"")
+        for line in lines:
+            self._finish(visible(line))
+        # What was overwritten is of no use any more.
+        start = self._partial.rstrip(b"\r").rfind(b"\r")
+        self._partial = self._partial[max(0, start) :]
+        if len(self._partial) > MAX_LINE_BYTES:
+            self._finish(visible(self._partial))
+            self._partial = b""
+        if self._shows_growing and self._screen and self._partial:
+            self._screen.show_growing(self._rank, visible(self._partial))
+
+    def close(self) -> None:
+        """Shows what is left; nothing will come any more."""
+        if self._partial:
+            if self._shows_growing and self._screen:
+                self._screen.show_growing(self._rank, b"")
+            self._finish(visible(self._partial))
+            self._partial = b""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _finish(self, line: bytes) -> None:
+        if self._screen is not None:
+            self._screen.show_line(self._rank, line)
+        if line.strip():
+            self.last_lines = [*self.last_lines[-19:], line]
+
+
+def make_screens(tag: bool, timestamp: bool) -> tuple[Screen, Screen]:
+    """The launcher's own standard output and error."""
+    stdout = Screen(sys.stdout.buffer, tag=tag, timestamp=timestamp)
+    on_one_terminal = stdout.is_terminal and sys.stderr.isatty()
+    stderr = Screen(
+        sys.stderr.buffer,
+        tag=tag,
+        timestamp=timestamp,
+        sibling=stdout if on_one_terminal else None,
+    )
+    return stdout, stderr

@@ -1,0 +1,92 @@
+"""One rank as a process of the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RankProcess:
+    """A rank, leader of a process group of its own."""
+
+    def __init__(
+        self, rank: int, command: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
+        self.rank = rank
+        launcher = os.getpid()
+
+        def before_exec() -> None:
+            # No orphan when the launcher is killed; nor if it is dead by now.
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != launcher:
+                os._exit(1)
+
+        self._popen = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=before_exec,  # safe: there are no threads
+        )
+        self.pid = self._popen.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.exit_status: int | None = None  # 128 + signal
+        self.signal: int | None = None  # that killed it
+        self.sent: int | None = None  # the last signal that we sent to end it
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        self.stdout = self._popen.stdout.fileno()
+        self.stderr = self._popen.stderr.fileno()
+
+    def note_exit(self) -> None:
+        """Reads how the process has ended; it stays a zombie.
+
+        Its number stays taken as long, and so names its group safely.
+        """
+        options = os.WEXITED | os.WNOWAIT
+        result = os.waitid(os.P_PID, self.pid, options)
+        assert result is not None
+        if result.si_code == os.CLD_EXITED:
+            self.exit_status = result.si_status
+        else:
+            self.signal = result.si_status
+            self.exit_status = 128 + self.signal
+
+    def describe_exit(self) -> str:
+        """How it ended, to follow the words "Rank N"."""
+        if self.signal is not None:
+            return f"(pid {self.pid}) was killed by {self.signal_name()}"
+        return f"(pid {self.pid}) exited with code {self.exit_status}"
+
+    def signal_name(self) -> str:
+        """The name of the signal that killed it."""
+        number = self.signal or 0
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
+
+    def kill(self, number: int) -> None:
+        """Sends a signal to the rank alone."""
+        if self.exit_status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill_group(self, number: int) -> None:
+        """Sends a signal to the rank and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def reap(self) -> None:
+        """Lets the process number go."""
+        self._popen.wait()
+        os.close(self.pidfd)

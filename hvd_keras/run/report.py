@@ -1,0 +1,59 @@
+"""The table that hvdrun ends with when a rank has failed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import textwrap
+from collections.abc import Sequence
+
+from hvd_keras.run.output import RankStream
+from hvd_keras.run.process import RankProcess
+
+_ERROR = re.compile(rb"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def last_error_line(stderr: RankStream, told: str) -> str:
+    """The line that most likely says why a rank has failed.
+
+    Args:
+        stderr: What the rank has written.
+        told: What the rank itself gave as the reason, or "".
+    """
+    if told:
+        return told
+    lines = stderr.last_lines
+    errors = [line for line in lines if _ERROR.match(line)]
+    line = (errors or lines or [b""])[-1]
+    return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
+
+
+def exit_text(process: RankProcess) -> str:
+    """How a rank ended, in a word or two."""
+    if process.signal is not None:
+        by_us = " by hvdrun" if process.signal == process.sent else ""
+        return f"{process.signal_name()}{by_us}"
+    return str(process.exit_status)
+
+
+def table(rows: Sequence[tuple[RankProcess, str]], width: int) -> str:
+    """One line a rank: rank, pid, exit, last error line."""
+    cells = [("rank", "pid", "exit", "last error line")] + [
+        (str(p.rank), str(p.pid), exit_text(p), line) for p, line in rows
+    ]
+    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    lines = []
+    for *short, text in cells:
+        head = "  ".join(
+            cell.ljust(wide) for cell, wide in zip(short, widths, strict=True)
+        )
+        room = max(40, width - len(head) - 2)
+        short_text = textwrap.shorten(text, room, placeholder=" ...")
+        lines.append(f"{head}  {short_text}".rstrip())
+    return "\n".join(lines)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal."""
+    return signal.Signals(number).name

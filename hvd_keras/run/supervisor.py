@@ -1,0 +1,272 @@
+"""Runs the ranks: starts them, shows what they print, ends them together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from hvd_keras._bootstrap.server import ExchangeServer
+from hvd_keras.run import environment, rendezvous, report
+from hvd_keras.run.arguments import Options
+from hvd_keras.run.guard import Guard
+from hvd_keras.run.output import RankStream, make_screens
+from hvd_keras.run.process import RankProcess
+
+# From SIGTERM to SIGKILL, when the grace time has passed.
+_TERMINATION_SECONDS = 3.0
+# For output that comes after the last rank has ended.
+_DRAIN_SECONDS = 0.5
+_TO_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # a shell between would die
+_READ_BYTES = 64 << 10
+
+
+class Supervisor:
+    """One job, from start to end. Single-threaded."""
+
+    def __init__(self, options: Options, environ: dict[str, str]) -> None:
+        self._options = options
+        self._environ = environ
+        assert options.num_proc is not None
+        self._size = options.num_proc
+        self._selector = selectors.DefaultSelector()
+        self._processes: list[RankProcess] = []
+        self._streams: dict[int, RankStream] = {}  # by descriptor
+        self._errors: list[RankStream] = []  # stderr by rank
+        self._reasons: dict[int, str] = {}  # told by failing ranks
+        self._failures: list[int] = []  # ranks, the first first
+        self._next_kill: tuple[float, int] | None = None  # when, which
+        self._num_interrupts = 0
+        self._started_at = time.monotonic()
+
+    def run(self) -> int:
+        """Starts the ranks and returns when all have ended.
+
+        Returns:
+            The exit status for the launcher.
+        """
+        guard = Guard()
+        listener, address = rendezvous.open_listener(self._size + 64)
+        secret = secrets.token_bytes(32)
+        server = ExchangeServer(listener, secret, self._size, self._on_report)
+        self._selector.register(server.fileno(), selectors.EVENT_READ)
+        self._server = server
+        self._handle_signals()
+        try:
+            self._start(address, secret, guard)
+            while any(p.exit_status is None for p in self._processes):
+                self._step()
+            self._drain()
+        finally:
+            for process in self._processes:
+                process.kill_group(signal.SIGKILL)
+            for stream in {*self._streams.values(), *self._errors}:
+                stream.close()
+            for process in self._processes:
+                process.reap()
+                guard.remove(process.pid)
+            server.close()
+            guard.close()
+        return self._finish()
+
+    # ---- Start ----
+
+    def _handle_signals(self) -> None:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = reader
+        self._selector.register(reader, selectors.EVENT_READ)
+        for number in (*_TO_GROUPS, *_TO_RANKS):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._forward)
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            self._num_interrupts += 1
+        if self._num_interrupts > 1:
+            number = signal.SIGKILL
+        for process in self._processes:
+            if process.exit_status is not None:
+                continue
+            if number in _TO_RANKS:
+                process.kill(number)
+            else:
+                process.kill_group(number)
+
+    def _start(self, address: str, secret: bytes, guard: Guard) -> None:
+        threads = environment.thread_defaults(self._environ, self._size)
+        self._say_start(threads)
+        base = {**self._environ, **threads}
+        options = self._options
+        screens = make_screens(options.tag, options.timestamp)
+        for rank in range(self._size):
+            process = RankProcess(
+                rank,
+                options.command,
+                environment.of_rank(base, rank, self._size, address, secret),
+            )
+            self._processes.append(process)
+            guard.add(process.pid)
+            self._selector.register(
+                process.pidfd, selectors.EVENT_READ, process
+            )
+            is_shown = rank in (options.show_ranks or range(self._size))
+            out = RankStream(
+                rank,
+                screens[0] if is_shown else None,
+                self._open_file(rank, "stdout"),
+                shows_growing=rank == 0 and screens[0].is_terminal,
+            )
+            err = RankStream(
+                rank,
+                screens[1] if is_shown else None,
+                self._open_file(rank, "stderr"),
+            )
+            self._errors.append(err)
+            for fd, stream in ((process.stdout, out), (process.stderr, err)):
+                self._streams[fd] = stream
+                self._selector.register(fd, selectors.EVENT_READ, stream)
+            if options.verbose:
+                self._say(f"rank {rank} started, pid {process.pid}")
+
+    def _say_start(self, threads: dict[str, str]) -> None:
+        ranks = "1 rank" if self._size == 1 else f"{self._size} ranks"
+        chosen = ", ".join(f"{n}={v}" for n, v in threads.items())
+        what = chosen or "number of threads as set in the environment"
+        cores = environment.num_cores()
+        self._say(
+            f"{ranks} on {cores} core{'s' * (cores > 1)}, each with {what}"
+        )
+
+    def _open_file(self, rank: int, name: str) -> BinaryIO | None:
+        if self._options.output_dir is None:
+            return None
+        directory = Path(self._options.output_dir) / f"rank.{rank}"
+        directory.mkdir(parents=True, exist_ok=True)
+        return open(directory / name, "wb")  # RankStream closes it
+
+    # ---- The loop ----
+
+    def _step(self) -> None:
+        ended: list[RankProcess] = []
+        for key, _ in self._selector.select(self._time_left()):
+            if isinstance(key.data, RankStream):
+                self._read(key.fd)
+            elif isinstance(key.data, RankProcess):
+                ended.append(key.data)
+            elif key.fd == self._wakeup:
+                os.read(self._wakeup, 4096)
+        self._server.step()
+        for process in ended:
+            self._selector.unregister(process.pidfd)
+            process.note_exit()
+        # Of those that ended together, one that was killed is the cause.
+        for process in sorted(ended, key=lambda p: p.signal is None):
+            self._on_exit(process)
+        self._kill_if_due()
+
+    def _time_left(self) -> float | None:
+        deadlines = [self._server.next_deadline()]
+        if self._next_kill is not None:
+            deadlines.append(self._next_kill[0])
+        known = [d for d in deadlines if d is not None]
+        if not known:
+            return None
+        return max(0.0, min(known) - time.monotonic())
+
+    def _read(self, fd: int) -> None:
+        data = os.read(fd, _READ_BYTES)
+        if data:
+            self._streams[fd].feed(data)
+            return
+        self._selector.unregister(fd)
+        self._streams.pop(fd).close()
+
+    def _on_report(self, rank: int, reason: str) -> None:
+        # A rank that fails says so before its peers can know of it.
+        self._reasons.setdefault(rank, reason)
+        self._note_failure(rank)
+
+    def _on_exit(self, process: RankProcess) -> None:
+        self._server.rank_exited(process.rank, process.describe_exit())
+        if self._options.verbose:
+            self._say(f"rank {process.rank} {process.describe_exit()}")
+        if process.exit_status != 0:
+            self._note_failure(process.rank)
+
+    def _note_failure(self, rank: int) -> None:
+        if rank not in self._failures:
+            self._failures.append(rank)
+        if self._next_kill is None:
+            at = time.monotonic() + self._options.grace
+            self._next_kill = (at, signal.SIGTERM)
+
+    def _kill_if_due(self) -> None:
+        if self._next_kill is None or time.monotonic() < self._next_kill[0]:
+            return
+        number = self._next_kill[1]
+        for process in self._processes:
+            if process.exit_status is None:
+                self._say(
+                    f"rank {process.rank} (pid {process.pid}) still runs "
+                    f"after rank {self._failures[0]} has failed: "
+                    f"{report.signal_name(number)}"
+                )
+                process.sent = number
+                process.kill_group(number)
+                process.kill_group(signal.SIGCONT)
+        at = time.monotonic() + _TERMINATION_SECONDS
+        self._next_kill = (at, signal.SIGKILL)
+
+    # ---- The end ----
+
+    def _drain(self) -> None:
+        # What a rank has started may hold its output open: it is killed, and
+        # its last words are heard.
+        for kill in (False, True):
+            if kill:
+                for process in self._processes:
+                    process.kill_group(signal.SIGKILL)
+            deadline = time.monotonic() + _DRAIN_SECONDS
+            while self._streams and time.monotonic() < deadline:
+                left = max(0.0, deadline - time.monotonic())
+                for key, _ in self._selector.select(min(left, 0.1)):
+                    if isinstance(key.data, RankStream):
+                        self._read(key.fd)
+                    elif key.fd == self._wakeup:
+                        os.read(self._wakeup, 4096)
+
+    def _finish(self) -> int:
+        failed = [
+            self._processes[rank]
+            for rank in self._failures
+            if self._processes[rank].exit_status != 0
+        ]
+        if not failed:
+            return 0
+        first = failed[0]
+        seconds = time.monotonic() - self._started_at
+        self._say(
+            f"rank {first.rank} failed first "
+            f"({report.exit_text(first)}), job ended after {seconds:.1f} s"
+        )
+        rows = []
+        for process, stderr in zip(self._processes, self._errors, strict=True):
+            told = self._reasons.get(process.rank, "")
+            line = report.last_error_line(stderr, told)
+            rows.append((process, line if process.exit_status else ""))
+        width = shutil.get_terminal_size((120, 24)).columns
+        print(report.table(rows, width), file=sys.stderr, flush=True)
+        assert first.exit_status is not None
+        return first.exit_status
+
+    def _say(self, message: str) -> None:
+        print(f"hvdrun: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,146 @@
+"""Builds the native libraries with CMake and Ninja.
+
+All metadata is in pyproject.toml. Extra arguments for CMake may be given in
+`CMAKE_ARGS`: `CMAKE_ARGS=-DHVD_WERROR=OFF pip install .` builds with a
+compiler that warns where ours do not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+from find_tool import find_tool  # noqa: E402
+
+PACKAGE = "hvd_keras"
+LIBRARIES = ("libhvd_core.so", "libhvd_tf.so")  # beside the module `_core`
+MIN_CMAKE = (3, 22)
+
+
+def has_cmake() -> bool:
+    """Whether a CMake that is new enough is there."""
+    program = find_tool("cmake")
+    if program is None:
+        return False
+    run = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, check=False
+    )
+    found = re.search(r"version (\d+)\.(\d+)", run.stdout)
+    return found is not None and tuple(map(int, found.groups())) >= MIN_CMAKE
+
+
+def check_toolchain() -> None:
+    """Ends with a message that says what to install, if something lacks."""
+    compiler = os.environ.get("CXX", "g++").split()[0]
+    if shutil.which(compiler) is None:
+        sys.exit(
+            f"hvd_keras needs a C++17 compiler. Not found: {compiler!r}. "
+            "On Debian and Ubuntu: apt-get install g++ (or set CXX)."
+        )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        sys.exit(
+            f"hvd_keras needs the headers of Python. Not found: {header}. "
+            "On Debian and Ubuntu: apt-get install python3-dev."
+        )
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Puts `source` at `target` at once: a process may have it mapped."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copy2(source, temporary)
+    os.replace(temporary, target)
+
+
+class CMakeBuild(build_ext):
+    """Builds all native files in one CMake run; `_core` stands for them."""
+
+    def build_extensions(self) -> None:
+        check_toolchain()
+        tree = self._build_tree()
+        self._run_cmake(tree)
+        for name in self._file_names():
+            replace_file(tree / "lib" / name, self._built_package() / name)
+
+    def copy_extensions_to_source(self) -> None:
+        """Copies the helper libraries too, unlike the inherited method."""
+        for name in self._file_names():
+            replace_file(self._built_package() / name, ROOT / PACKAGE / name)
+
+    def get_outputs(self) -> list[str]:
+        folder = ROOT / PACKAGE if self.inplace else self._built_package()
+        return [str(folder / name) for name in self._file_names()]
+
+    def _file_names(self) -> list[str]:
+        return [Path(self.get_ext_filename("_core")).name, *LIBRARIES]
+
+    def _built_package(self) -> Path:
+        return Path(self.build_lib, PACKAGE)
+
+    @staticmethod
+    def _build_tree() -> Path:
+        """The same folder every time, so that a rebuild is incremental."""
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        return ROOT / "build" / f"cmake-{tag}"
+
+    @staticmethod
+    def _run_cmake(tree: Path) -> None:
+        import pybind11
+
+        cmake, ninja = find_tool("cmake"), find_tool("ninja")
+        if cmake is None or ninja is None:
+            sys.exit(
+                "hvd_keras needs CMake and Ninja to build. "
+                f"Found: cmake={cmake}, ninja={ninja}. "
+                "pip install cmake ninja."
+            )
+        configure = [
+            *(cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja"),
+            # The cache may name the ninja of a build environment that is gone.
+            f"-DCMAKE_MAKE_PROGRAM={ninja}",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DHVD_PYTHON_INCLUDE_DIR={sysconfig.get_path('include')}",
+            f"-DHVD_PYBIND11_INCLUDE_DIR={pybind11.get_include()}",
+            f"-DHVD_PYTHON_EXT_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+        ]
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count())
+        try:
+            subprocess.run(configure, check=True)
+            subprocess.run([ninja, "-C", str(tree), f"-j{jobs}"], check=True)
+        except subprocess.CalledProcessError as error:
+            sys.exit(
+                f"Building hvd_keras failed (exit status {error.returncode}) "
+                f"at: {shlex.join(map(str, error.cmd))}. The reason is above."
+            )
+
+
+class CleanBuildPy(build_py):
+    """Starts from an empty package: `build/lib` may hold deleted modules."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib, PACKAGE), ignore_errors=True)
+        super().run()
+
+
+setup(
+    ext_modules=[Extension(f"{PACKAGE}._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild, "build_py": CleanBuildPy},
+    # Asked for by pip's isolated builds alone.
+    setup_requires=[] if has_cmake() else ["cmake>=3.22"],
+    zip_safe=False,
+)

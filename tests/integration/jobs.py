@@ -1,0 +1,151 @@
+"""Runs hvdrun in tests: with a deadline, and the stacks of what hangs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+_ROOT = str(Path(__file__).parents[2])
+# On SIGABRT a rank that hangs prints where, and ends.
+_PREAMBLE = "import faulthandler; faulthandler.enable()\n"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a job ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def lines(self, rank: int) -> list[str]:
+        """What `rank` printed on its standard output."""
+        prefix = f"[{rank}] "
+        return [
+            line.removeprefix(prefix)
+            for line in self.stdout.splitlines()
+            if line.startswith(prefix)
+        ]
+
+    def table(self) -> dict[int, list[str]]:
+        """The last table: pid, exit, last error line by rank."""
+        _, _, body = self.stderr.partition("rank  pid")
+        assert body, self.stderr
+        rows = {}
+        for line in body.splitlines()[1:]:
+            rank, pid, status, *error = re.split(r"\s\s+", line, maxsplit=3)
+            rows[int(rank)] = [pid, status, *error]
+        return rows
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """The environment of the tests, without a job in it."""
+    prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "OMP_")
+    environ = {
+        n: v for n, v in os.environ.items() if not n.startswith(prefixes)
+    }
+    environ["PYTHONPATH"] = _ROOT
+    environ.pop("TF_NUM_INTRAOP_THREADS", None)
+    return {**environ, **extra}
+
+
+def start(
+    *arguments: str, environ: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Starts hvdrun with the arguments."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hvd_keras.run", *arguments],
+        env=environ or clean_environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def finish(job: subprocess.Popen[str], seconds: float = 30) -> Outcome:
+    """Waits for the end of hvdrun; its deadline fails the test, with stacks."""
+    started = time.monotonic()
+    try:
+        stdout, stderr = job.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        for pid in ranks_of(job.pid):
+            os.kill(pid, signal.SIGABRT)
+        time.sleep(1)
+        job.kill()
+        stdout, stderr = job.communicate(timeout=10)
+        raise AssertionError(
+            f"no end within {seconds} s:\n{stdout}\n{stderr}"
+        ) from None
+    elapsed = time.monotonic() - started
+    return Outcome(job.returncode, stdout, stderr, elapsed)
+
+
+def run(
+    *arguments: str,
+    seconds: float = 30,
+    environ: dict[str, str] | None = None,
+) -> Outcome:
+    """Runs hvdrun with the arguments."""
+    return finish(start(*arguments, environ=environ), seconds)
+
+
+def python(code: str) -> list[str]:
+    """The command that runs `code` in a Python of its own."""
+    return [sys.executable, "-c", _PREAMBLE + textwrap.dedent(code)]
+
+
+def run_python(
+    num_ranks: int, code: str, *options: str, seconds: float = 30, **extra: str
+) -> Outcome:
+    """Runs `code` on each rank of a job."""
+    return run(
+        "-np",
+        str(num_ranks),
+        *options,
+        "--",
+        *python(code),
+        seconds=seconds,
+        environ=clean_environ(**extra),
+    )
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The children of hvdrun that are ranks."""
+    path = Path(f"/proc/{launcher}/task/{launcher}/children")
+    pids = [int(pid) for pid in path.read_text().split()]
+    return [pid for pid in pids if b"HVD_RANK=" in _environ_of(pid)]
+
+
+def _environ_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether that process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_for(condition: object, seconds: float = 10) -> None:
+    """Waits until `condition()` is true; its deadline fails the test."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)

@@ -1,0 +1,435 @@
+"""Joining and leaving a job with real ranks, without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import jobs
+import pytest
+
+pytest.importorskip("hvd_keras._core")
+
+_COMMON = """
+import os, sys, threading, time
+import numpy as np
+import hvd_keras as hvd
+from hvd_keras import _core
+
+def total(name, value=1.0):
+    return float(_core.allreduce(name, [np.full(3, value)], 1)[0][0])
+
+rank = int(os.environ["HVD_RANK"])
+"""
+
+
+def _run(num_ranks: int, code: str, *options: str, **extra: str):  # noqa: ANN202
+    code = _COMMON + "\n".join(
+        line.removeprefix("        ") for line in code.splitlines()
+    )
+    return jobs.run_python(num_ranks, code, *options, **extra)
+
+
+def test_init_shutdown_and_init_again() -> None:
+    job = _run(
+        3,
+        """
+        for generation in range(5):
+            assert not hvd.is_initialized()
+            hvd.init()
+            hvd.init()
+            assert hvd.is_initialized()
+            assert (hvd.rank(), hvd.size()) == (rank, 3)
+            assert (hvd.local_rank(), hvd.local_size()) == (rank, 3)
+            assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+            assert total("x", rank) == 3
+            assert hvd.stats()["num_requests"] == 1
+            hvd.shutdown()
+            hvd.shutdown()
+        assert "tensorflow" not in sys.modules
+        print("good")
+        """,
+    )
+    assert job.status == 0, job.stderr
+    assert [job.lines(r) for r in range(3)] == [["good"]] * 3
+    # One line a start, on rank 0 alone.
+    assert job.stderr.count("size 3 on one host") == 5
+    assert "[1]" not in job.stderr
+
+
+def test_one_rank_without_a_launcher() -> None:
+    code = """
+import hvd_keras as hvd
+try:
+    hvd.size()
+except hvd.NotInitializedError as error:
+    print(error)
+hvd.init()
+print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size())
+hvd.shutdown()
+try:
+    hvd.rank()
+except hvd.NotInitializedError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=jobs.clean_environ(HVD_LOG_LEVEL="warning"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    before, numbers, after = done.stdout.splitlines()
+    assert "`init()` must be called before `size()`" in before
+    assert numbers == "0 1 0 1"
+    assert "`init()` must be called before `rank()`" in after
+    assert done.stderr == ""
+
+
+def test_ranks_without_hvdrun_find_each_other() -> None:
+    code = """
+import os
+import numpy as np
+import hvd_keras as hvd
+from hvd_keras import _core
+for _ in range(2):
+    hvd.init()
+    print(_core.allreduce("x", [np.ones(1)], 1)[0][0], hvd.rank())
+    hvd.shutdown()
+"""
+    ranks = []
+    for rank in ("1", "0"):
+        environ = jobs.clean_environ(
+            RANK=rank,
+            WORLD_SIZE="2",
+            LOCAL_RANK=rank,
+            LOCAL_WORLD_SIZE="2",
+            MASTER_ADDR="localhost",
+            MASTER_PORT=str(os.getpid()),
+            HVD_START_TIMEOUT="20",
+        )
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-c", code],
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        time.sleep(0.3)
+    for process, rank in zip(ranks, "10", strict=True):
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0, output
+        assert output.count(f"2.0 {rank}\n") == 2, output
+    assert "ranks from torchrun" in output
+
+
+# ---- Starting together, or not at all ----
+
+
+def test_settings_that_differ_are_an_error_on_all_ranks() -> None:
+    job = _run(
+        3,
+        """
+        if rank == 2:
+            os.environ["HVD_FUSION_THRESHOLD"] = "5"
+        try:
+            hvd.init()
+        except hvd.MismatchError as error:
+            print(error)
+        assert not hvd.is_initialized()
+        os.environ.pop("HVD_FUSION_THRESHOLD", None)
+        hvd.init()
+        print(total("x"))
+        """,
+    )
+    assert job.status == 0, job.stderr
+    for rank in range(3):
+        message, value = job.lines(rank)
+        assert "HVD_FUSION_THRESHOLD" in message
+        assert "134217728 on rank 0, 5 on rank 2" in message
+        assert value == "3.0"
+
+
+def test_rank_that_dies_before_init_is_named_at_once() -> None:
+    job = _run(
+        3,
+        """
+        if rank == 1:
+            time.sleep(0.5)
+            os.kill(os.getpid(), 9)
+        started = time.monotonic()
+        try:
+            hvd.init()
+        except hvd.PeerLostError as error:
+            assert time.monotonic() - started < 4
+            print(error)
+        """,
+    )
+    assert job.status == 128 + 9
+    for rank in (0, 2):
+        (message,) = job.lines(rank)
+        assert "Rank 1 (pid" in message
+        assert "was killed by SIGKILL before the job was up" in message
+
+
+def test_rank_that_ends_well_without_init_is_named_too() -> None:
+    job = _run(
+        2,
+        """
+        if rank == 1:
+            sys.exit(0)
+        hvd.init()
+        """,
+    )
+    assert job.status == 1
+    message = job.table()[0][2]
+    assert message.startswith("PeerLostError: Rank 1")
+    assert "exited with code 0" in message
+
+
+def test_rank_that_does_not_come_is_noticed_and_then_named() -> None:
+    job = _run(
+        3,
+        """
+        if rank == 1:
+            time.sleep(60)
+        try:
+            hvd.init()
+        except hvd.StalledError as error:
+            print(error)
+            sys.exit(4)
+        """,
+        "--grace=0",
+        "--start-timeout=1.5",
+        "--stall-check-warning-time-seconds=0.5",
+    )
+    assert job.status == 4
+    assert job.seconds < 15
+    assert "Missing ranks: 1; waiting ranks: 0, 2" in job.stdout
+    assert "has waited" in job.stderr
+    assert "Missing ranks: 1" in job.stderr
+
+
+def test_core_that_does_not_start_on_one_rank_is_told_to_all() -> None:
+    job = _run(
+        2,
+        """
+        if rank == 1:
+            from hvd_keras import _startup
+            original = _startup._init_core
+            def fail(*arguments):
+                raise hvd.InternalError("no room on this rank")
+            _startup._init_core = fail
+        try:
+            hvd.init()
+        except hvd.InternalError as error:
+            print(error)
+        assert not _core.is_initialized()
+        if rank == 1:
+            _startup._init_core = original
+        hvd.init()
+        print(total("x"))
+        """,
+    )
+    assert job.status == 0, job.stderr
+    assert job.lines(0) == [
+        "Rank 1 did not start: no room on this rank",
+        "2.0",
+    ]
+    assert job.lines(1) == ["no room on this rank", "2.0"]
+
+
+def test_wrong_setting_on_one_rank_ends_the_start_of_all() -> None:
+    job = _run(
+        2,
+        """
+        if rank == 1:
+            os.environ["HVD_CYCLE_TIME"] = "soon"
+        hvd.init()
+        """,
+    )
+    assert job.status == 1
+    assert "rank 1 failed first" in job.stderr
+    assert "`HVD_CYCLE_TIME` must be" in job.table()[1][2]
+    assert job.table()[0][2].startswith("PeerLostError: Rank 1")
+
+
+# ---- Leaving ----
+
+
+def test_leaving_without_shutdown_is_fine_when_nobody_waits() -> None:
+    job = _run(
+        2,
+        """
+        hvd.init()
+        assert total("x") == 2
+        if rank == 0:
+            time.sleep(0.5)
+            print("end")
+        """,
+    )
+    assert job.status == 0, job.stderr
+    assert job.lines(0) == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "status"),
+    [
+        ("sys.exit(0)", "exited without shutdown()", 1),
+        ("sys.exit(7)", "exited without shutdown()", 7),
+        ("raise ValueError('odd batch')", "ValueError: odd batch", 1),
+        ("hvd.shutdown(); time.sleep(1); sys.exit(0)", "shutdown()", 1),
+    ],
+)
+def test_peers_are_told_why_a_rank_left(
+    how: str, reason: str, status: int
+) -> None:
+    job = _run(
+        2,
+        f"""
+        hvd.init()
+        total("x")
+        if rank == 1:
+            {how}
+        started = time.monotonic()
+        try:
+            total("y")
+        except hvd.PeerLostError as error:
+            assert time.monotonic() - started < 2
+            print(error)
+            raise
+        """,
+    )
+    assert job.status == status, job.stderr
+    (message,) = job.lines(0)
+    assert "rank 1" in message
+    assert reason in message
+    assert job.seconds < 10
+
+
+def test_rank_with_the_exception_counts_as_the_first_to_fail() -> None:
+    # Its peers end sooner than itself.
+    job = _run(
+        2,
+        """
+        import atexit
+        hvd.init()
+        if rank == 1:
+            atexit.register(time.sleep, 1)
+            raise ValueError("slow end")
+        total("x")
+        """,
+    )
+    assert job.status == 1
+    assert "rank 1 failed first" in job.stderr
+    assert job.table()[1][2] == "ValueError: slow end"
+
+
+def test_exit_does_not_wait_for_what_is_in_flight() -> None:
+    job = _run(
+        2,
+        """
+        hvd.init()
+        total("x")
+        def wait():
+            try:
+                total("never")
+            except hvd.HvdError as error:
+                print(type(error).__name__, flush=True)
+        thread = threading.Thread(target=wait, daemon=rank == 0)
+        if rank == 1:
+            thread.start()
+            time.sleep(0.3)
+            raise ValueError("end")
+        time.sleep(1.5)
+        """,
+    )
+    assert job.status == 1
+    assert job.lines(1) == ["ShutdownError"]
+    assert job.seconds < 10
+
+
+def test_shutdown_ends_calls_that_wait() -> None:
+    job = _run(
+        2,
+        """
+        hvd.init()
+        if rank == 0:
+            thread = threading.Thread(target=total, args=("never",))
+            threading.excepthook = lambda args: print(args.exc_type.__name__)
+            thread.start()
+            time.sleep(0.3)
+            hvd.shutdown()
+            thread.join(5)
+            assert not thread.is_alive()
+        time.sleep(0.5)
+        """,
+    )
+    assert job.status == 0, job.stderr
+    assert job.lines(0) == ["ShutdownError"]
+
+
+def test_forked_child_is_no_rank_and_ends_quietly() -> None:
+    job = _run(
+        2,
+        """
+        hvd.init()
+        total("x")
+        pid = os.fork()
+        if pid == 0:
+            assert not hvd.is_initialized()
+            try:
+                hvd.rank()
+            except hvd.NotInitializedError as error:
+                print("child:", error)
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        print(total("y"))
+        """,
+    )
+    assert job.status == 0, job.stderr
+    for rank in range(2):
+        message, value = job.lines(rank)
+        assert "in the process that called `init()`" in message
+        assert value == "2.0"
+
+
+def test_child_process_cannot_take_its_parents_place() -> None:
+    job = _run(
+        2,
+        """
+        hvd.init()
+        total("x")
+        if rank == 0:
+            import subprocess
+            code = "import hvd_keras; hvd_keras.init()"
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True
+            )
+            assert done.returncode == 1
+            print(done.stderr.splitlines()[-1])
+        print(total("y"))
+        """,
+    )
+    assert job.status == 0, job.stderr
+    message, value = job.lines(0)
+    assert "LaunchError: Rank 0 is there already" in message
+    assert value == "2.0"
+
+
+def test_exception_hooks_of_the_user_are_called() -> None:
+    job = _run(
+        1,
+        """
+        sys.excepthook = lambda kind, value, trace: print("mine:", value)
+        hvd.init()
+        raise ValueError("x")
+        """,
+    )
+    assert job.status == 1
+    assert job.lines(0) == ["mine: x"]

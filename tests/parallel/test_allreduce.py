@@ -1,0 +1,284 @@
+"""`hvd.allreduce`, as `ops/allreduce.py`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+FLOATING = ["float16", "bfloat16", "float32", "float64"]
+INTEGER = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+BASE = np.array([[0, 1, 2]])  # products of 4 ranks fit an int8
+REDUCTIONS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
+
+
+def array(values: Any, dtype: str) -> np.ndarray:
+    return np.asarray(values, tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def expected(op: hvd.ReduceOp, size: int, dtype: str) -> np.ndarray:
+    """What the ranks' `BASE + rank` reduce to."""
+    total = BASE * size + size * (size - 1) // 2
+    values = {
+        hvd.Sum: total,
+        hvd.Average: total / size,
+        hvd.Min: BASE,
+        hvd.Max: BASE + size - 1,
+        hvd.Product: np.prod([BASE + r for r in range(size)], axis=0),
+    }[op]
+    if dtype in INTEGER:
+        values = np.trunc(values)
+    return array(values, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATING + INTEGER)
+def test_allreduce_reduces(run, rank, size, dtype: str) -> None:
+    results = run(
+        lambda x: [hvd.allreduce(x, op) for op in REDUCTIONS],
+        array(BASE + rank, dtype),
+    )
+    for op, result in zip(REDUCTIONS, results, strict=True):
+        assert result.dtype == array(0, dtype).dtype
+        np.testing.assert_array_equal(result, expected(op, size, dtype))
+
+
+def test_integer_average_is_rounded_towards_zero(run, rank, size) -> None:
+    result = run(
+        lambda x: hvd.allreduce(x, hvd.Average),
+        np.array([-rank, rank], np.int32),
+    )
+    total = size * (size - 1) // 2
+    np.testing.assert_array_equal(result, [-(total // size), total // size])
+
+
+def test_allreduce_of_bool_is_all_or_any(run, rank) -> None:
+    def both(x: tf.Tensor) -> list[tf.Tensor]:
+        return [hvd.allreduce(x, hvd.Min), hvd.allreduce(x, hvd.Max)]
+
+    is_all, is_any = run(both, np.array([True, False, rank == 0]))
+    single = hvd.size() == 1
+    np.testing.assert_array_equal(is_all, [True, False, single])
+    np.testing.assert_array_equal(is_any, [True, False, True])
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average, hvd.Product])
+def test_allreduce_of_bool_raises_for_other_reductions(op) -> None:
+    with pytest.raises(hvd.exceptions.InvalidArgumentError, match=op.name):
+        hvd.allreduce(True, op)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_allreduce_scales(run, rank, size, dtype: str) -> None:
+    result = run(
+        lambda x: hvd.allreduce(
+            x, hvd.Sum, prescale_factor=0.5, postscale_factor=4
+        ),
+        array(BASE + rank, dtype),
+    )
+    np.testing.assert_array_equal(result, 2 * expected(hvd.Sum, size, dtype))
+
+
+def test_scale_factors_keep_the_bits_of_a_double(run, size) -> None:
+    result = run(
+        lambda x: hvd.allreduce(x, hvd.Average, prescale_factor=0.1),
+        np.float64(3),
+    )
+    assert result == pytest.approx(3 * 0.1, rel=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2), ()])
+def test_allreduce_of_any_shape(run, size, shape: tuple[int, ...]) -> None:
+    result = run(lambda x: hvd.allreduce(x, hvd.Sum), np.ones(shape, "f4"))
+    np.testing.assert_array_equal(result, np.full(shape, size, "f4"))
+
+
+@pytest.mark.parametrize("num_elements", [1, 7, 1000, 1_000_003])
+def test_allreduce_of_any_length(rank, size, num_elements: int) -> None:
+    values = tf.range(num_elements) % 100
+    result = hvd.allreduce(values + rank, hvd.Sum)
+    np.testing.assert_array_equal(
+        result, values * size + size * (size - 1) // 2
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        2.5,
+        np.float64(1.5),
+        np.array([1, 2], np.int8),
+        [1.0, 2.0],
+        tf.Variable([1, 2], dtype=tf.uint16),
+        keras.Variable([1.0, 2.0], dtype="float16"),
+        keras.Variable([1.0, 2.0], dtype="bfloat16"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_allreduce_takes_what_converts(run, value: Any) -> None:
+    expected = tf.convert_to_tensor(value)
+    if isinstance(value, tf.Variable | keras.Variable):
+        result = hvd.allreduce(value)
+        compiled = tf.function(lambda: hvd.allreduce(value))()
+        np.testing.assert_array_equal(compiled, result)
+    else:
+        result = run(lambda: hvd.allreduce(value))
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_input_is_untouched_when_it_has_other_uses(run, rank, size) -> None:
+    def reduce(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        doubled = x * 2
+        return doubled + 0, hvd.allreduce(doubled, hvd.Sum)
+
+    kept, total = run(reduce, np.full([1000], rank + 1, "f4"))
+    np.testing.assert_array_equal(kept, np.full([1000], 2 * (rank + 1)))
+    np.testing.assert_array_equal(total, np.full([1000], size * (size + 1)))
+
+
+def test_variable_is_untouched(rank, size) -> None:
+    variable = tf.Variable(tf.fill([1000], float(rank)))
+
+    @tf.function
+    def reduce() -> tf.Tensor:
+        return hvd.allreduce(variable, hvd.Sum)
+
+    for _ in range(3):
+        np.testing.assert_array_equal(reduce(), [size * (size - 1) / 2] * 1000)
+    np.testing.assert_array_equal(variable, [rank] * 1000)
+
+
+def test_shape_is_inferred() -> None:
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec(None)]
+    )
+    def reduce(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        assert hvd.allreduce(x).shape.as_list() == [None, 3]
+        assert hvd.allreduce(y).shape.rank is None
+        return x
+
+    reduce.get_concrete_function()
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_gradient_is_an_allreduce(run, rank, size, op) -> None:
+    def gradient(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(
+                x, op, name="forward", prescale_factor=2, postscale_factor=4
+            )
+            loss = tf.reduce_sum(y * weight)
+        return tape.gradient(loss, x)
+
+    weight = np.array([1, 2, 3], "f4") * (rank + 1)
+    result = run(gradient, np.ones([3], "f4"), weight)
+    mean = 8 * np.array([1, 2, 3]) * (size + 1) / 2
+    np.testing.assert_array_equal(result, mean * (size if op == hvd.Sum else 1))
+
+
+def test_gradient_is_the_derivative_of_the_sum_of_losses(rank, size) -> None:
+    """Numerically: loss = sum over ranks of weight_r * (sum of x_s ** 2)."""
+    x = tf.constant([1.0 + rank, 2.0], tf.float64)
+    weight = tf.constant(2.0 + rank, tf.float64)
+
+    def local_loss(x: tf.Tensor) -> tf.Tensor:
+        return weight * tf.reduce_sum(hvd.allreduce(x, hvd.Sum) ** 2)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = local_loss(x)
+    gradient = tape.gradient(loss, x)
+    step = 2.0**-10
+    for moving in range(size):  # one rank's x moves, all compute
+        direction = tf.constant(
+            [step if rank == moving else 0.0, 0.0], tf.float64
+        )
+        up, down = local_loss(x + direction), local_loss(x - direction)
+        slope = hvd.allreduce((up - down) / (2 * step), hvd.Sum)
+        if rank == moving:
+            assert gradient[0].numpy() == pytest.approx(slope.numpy(), 1e-9)
+
+
+def test_second_gradient(rank, size) -> None:
+    x = tf.constant(1.0 + rank)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = hvd.allreduce(x * x, hvd.Sum, name="second")
+        first = inner.gradient(y, x)
+    # Each rank's upstream is 1, so that first = size * 2 * x.
+    assert first == size * 2 * (1 + rank)
+    assert outer.gradient(first, x) == 2 * size
+
+
+@pytest.mark.parametrize("op", [hvd.Min, hvd.Max, hvd.Product])
+def test_gradient_raises_for_other_reductions(run, op) -> None:
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x, op)
+        return tape.gradient(y, x)
+
+    with pytest.raises(hvd.exceptions.InvalidArgumentError, match=op.name):
+        run(gradient, np.float32(1))
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_slices_are_gathered(run, rank, size, op) -> None:
+    def reduce(values: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
+        slices = tf.IndexedSlices(values, indices, tf.constant([10, 2]))
+        result = hvd.allreduce(slices, op, name="embedding", prescale_factor=2)
+        return [result.values, result.indices, tf.convert_to_tensor(result)]
+
+    values, indices, dense = run(
+        reduce, np.full([2, 2], rank + 1, "f4"), np.array([rank, 9])
+    )
+    factor = 2 if op == hvd.Sum else 2 / size
+    rows = np.repeat(np.arange(size), 2)
+    assert values.tolist() == [[factor * (r + 1)] * 2 for r in rows]
+    assert indices.tolist() == [i for r in range(size) for i in (r, 9)]
+    assert dense[9].tolist() == [factor * size * (size + 1) / 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"op": 2}, "op=2"),
+        ({"op": True}, "op=True"),
+        ({"op": "Sum"}, "op='Sum'"),
+        ({"op": None}, "op=None"),
+        ({"name": ""}, "name=''"),
+        ({"name": 3}, "name=3"),
+        ({"prescale_factor": math.nan}, "prescale_factor=nan"),
+        ({"postscale_factor": "x"}, "postscale_factor='x'"),
+        ({"tensor": "text"}, "string"),
+        ({"tensor": [1, [2, 3]]}, "list"),
+        ({"tensor": tf.ragged.constant([[1], [2, 3]])}, "RaggedTensor"),
+        ({"tensor": tf.complex(1.0, 2.0)}, "complex64"),
+        ({"tensor": None}, "NoneType"),
+    ],
+    ids=str,
+)
+def test_raises_for_bad_arguments(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as raised:
+        hvd.allreduce(**{"tensor": 1.0, **arguments})
+    assert isinstance(raised.value, hvd.exceptions.InvalidArgumentError)
+    assert isinstance(raised.value, tf.errors.InvalidArgumentError)
+
+
+def test_raises_under_xla_with_the_remedy() -> None:
+    @tf.function(jit_compile=True)
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x)
+
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        compiled(tf.constant(1.0))

@@ -1,0 +1,94 @@
+"""`hvd.broadcast`, as `ops/broadcast.py`."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+DTYPES = ["bool", "float16", "bfloat16", "float32", "float64"] + [
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_broadcast_gives_the_roots_tensor(run, rank, size, dtype: str) -> None:
+    def values(root: int) -> np.ndarray:
+        return np.array([[root, 1], [2, 3]]).astype(
+            tf.as_dtype(dtype).as_numpy_dtype
+        )
+
+    results = run(
+        lambda x: [hvd.broadcast(x, root) for root in range(size)],
+        values(rank),
+    )
+    for root, result in enumerate(results):
+        assert result.dtype == values(0).dtype
+        np.testing.assert_array_equal(result, values(root))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1_000_003,)])
+def test_broadcast_of_any_shape(run, rank, size, shape) -> None:
+    result = run(
+        lambda x: hvd.broadcast(x, size - 1), np.full(shape, rank, "f4")
+    )
+    np.testing.assert_array_equal(result, np.full(shape, size - 1, "f4"))
+
+
+def test_values_of_other_ranks_do_not_count(run, rank) -> None:
+    value = np.float32(1 if rank == 0 else np.nan)
+    assert run(lambda x: hvd.broadcast(x, 0), value) == 1
+
+
+def test_input_is_untouched_when_it_has_other_uses(run, rank) -> None:
+    def send(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shifted = x + 1
+        return hvd.broadcast(shifted, 0), shifted * 1
+
+    sent, kept = run(send, np.full([50], rank, "f4"))
+    np.testing.assert_array_equal(sent, [1] * 50)
+    np.testing.assert_array_equal(kept, [rank + 1] * 50)
+
+
+def test_variables_keep_their_value(rank) -> None:
+    for variable in (tf.Variable([rank, 1]), keras.Variable([rank, 1])):
+        np.testing.assert_array_equal(hvd.broadcast(variable, 0), [0, 1])
+        np.testing.assert_array_equal(variable, [rank, 1])
+
+
+def test_shape_is_inferred() -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def send(x: tf.Tensor) -> tf.Tensor:
+        assert hvd.broadcast(x, 0).shape.as_list() == [None, 3]
+        return x
+
+    send.get_concrete_function()
+
+
+def test_gradient_is_the_average_at_the_root(run, rank, size) -> None:
+    root = size - 1
+
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.broadcast(x, root, name="forward")
+            loss = (rank + 1) * tf.reduce_sum(y * y)
+        return tape.gradient(loss, x)
+
+    result = run(gradient, np.array([1, 2], "f4") * rank)
+    mean = 2 * root * np.array([1, 2]) * (size + 1) / 2
+    np.testing.assert_array_equal(result, mean if rank == root else [0, 0])
+
+
+@pytest.mark.parametrize("root_rank", [-1, 99, 1.0, True, None, "0"])
+def test_raises_when_root_rank_is_not_a_rank(root_rank, rank, size) -> None:
+    with pytest.raises(ValueError, match="root_rank") as raised:
+        hvd.broadcast(1.0, root_rank, name="bad root")
+    assert isinstance(raised.value, hvd.exceptions.InvalidArgumentError)
+    text = str(raised.value)
+    assert f"[0, {size})" in text
+    assert f"root_rank={root_rank!r} (rank {rank})" in text
+    assert "'bad root'" in text

@@ -1,0 +1,209 @@
+"""All ranks start from the state of one, and from one plan."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
+
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+
+
+def differing(make_model) -> keras.Model:
+    keras.utils.set_random_seed(100 + hvd.rank())
+    return make_model()
+
+
+def state(model: keras.Model) -> list[np.ndarray]:
+    variables = [*model.weights, *model.optimizer.variables]
+    return [np.asarray(variable.numpy()) for variable in variables]
+
+
+class StateBeforeFirstStep(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None) -> None:
+        self.state = state(self.model)
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        if batch == 0:
+            self.state = state(self.model)
+
+
+def with_normalization() -> keras.Model:
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    hidden = keras.layers.BatchNormalization()(inputs)
+    return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+
+@pytest.mark.parametrize("root_rank", [0, hvd.size() - 1])
+def test_built_models_are_equal_before_the_first_step(root_rank: int) -> None:
+    model = differing(with_normalization)
+    own = [weight.copy() for weight in model.get_weights()]
+    optimizer = keras.optimizers.Adam(0.1 * (hvd.rank() + 1))
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    before = StateBeforeFirstStep()
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback(root_rank), before],
+    )
+    assert model.optimizer.built
+    # 6 weights; step, rate and 2 slots for each of 4 trainable weights.
+    assert len(before.state) == 6 + 2 + 2 * 4
+    kt.assert_equal_on_all_ranks(before.state)
+    kept = all(
+        (ours == theirs).all()
+        for ours, theirs in zip(own, before.state, strict=False)
+    )
+    assert kept == (hvd.rank() == root_rank)
+    rate = float(model.optimizer.learning_rate.numpy())
+    assert rate == pytest.approx(0.1 * (root_rank + 1))
+
+
+@pytest.mark.parametrize("steps_per_epoch", [1, 3])
+@pytest.mark.parametrize("validate", [False, True])
+def test_other_models_are_equal_after_the_first_batch(
+    steps_per_epoch: int, validate: bool
+) -> None:
+    model = differing(kt.SubclassedModel)
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
+        "mse",
+    )
+    data = kt.shares(*kt.regression_data())
+    model.fit(
+        data.repeat(),
+        epochs=2,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=data if validate else None,
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback()],
+    )
+    kt.assert_equal_on_all_ranks(state(model))
+
+
+def test_a_model_that_is_built_on_some_ranks_alone() -> None:
+    model = differing(kt.SubclassedModel)
+    if hvd.rank() == 0:
+        model(np.zeros((1, kt.NUM_FEATURES), np.float32))
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback()],
+    )
+    kt.assert_equal_on_all_ranks(state(model))
+
+
+def test_seed_states_move_apart_once() -> None:
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    hidden = keras.layers.Dropout(0.5, seed=3)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    callback = BroadcastGlobalVariablesCallback()
+    data = kt.shares(*kt.regression_data())
+
+    def seeds() -> list[int]:
+        generator = model.layers[1].seed_generator
+        return hvd.allgather_object(int(generator.state.numpy()[0]))
+
+    model.fit(data, verbose=0, callbacks=[callback])
+    first = seeds()
+    assert first[0] == 3
+    assert len(set(first)) == hvd.size()
+    model.fit(data, verbose=0, callbacks=[callback])
+    assert seeds() == first
+
+
+def test_accumulated_gradients_stay_on_their_rank() -> None:
+    model = differing(kt.functional_model)
+    model.compile(
+        hvd.DistributedOptimizer(
+            keras.optimizers.SGD(0.1), backward_passes_per_step=4
+        ),
+        "mse",
+    )
+    # 8 batches make 2 steps; 3 of them leave sums of 3 gradients.
+    data = kt.shares(*kt.regression_data())
+    callback = BroadcastGlobalVariablesCallback()
+    model.fit(data.take(3), verbose=0, callbacks=[callback])
+    sums = [
+        variable.numpy()
+        for variable in model.optimizer.variables
+        if "gradient_accumulator" in variable.path
+    ]
+    assert len(sums) == 4
+    after = StateBeforeFirstStep()
+    model.fit(data.take(1), verbose=0, callbacks=[callback, after])
+    for value in sums:
+        assert any(
+            value.shape == other.shape and (value == other).all()
+            for other in after.state
+        )
+
+
+@needs_peers
+@pytest.mark.parametrize("what", ["steps", "epochs"])
+def test_unequal_plans_are_an_error_on_all_ranks(what: str) -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    weights = model.get_weights()
+    x, y = kt.regression_data()
+    num_rows = 32 if what == "epochs" else 8 * (hvd.rank() + 4)
+    epochs = 2 + hvd.rank() if what == "epochs" else 2
+    with pytest.raises(hvd.MismatchError, match=what):
+        model.fit(
+            x[:num_rows],
+            y[:num_rows],
+            batch_size=8,
+            epochs=epochs,
+            verbose=0,
+            callbacks=[BroadcastGlobalVariablesCallback()],
+        )
+    for now, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(now, before)
+
+
+@needs_peers
+def test_different_models_are_an_error_on_all_ranks() -> None:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    hidden = keras.layers.Dense(4 + hvd.rank(), name="odd")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with pytest.raises(hvd.MismatchError, match="odd/kernel"):
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[BroadcastGlobalVariablesCallback()],
+        )
+
+
+@needs_peers
+def test_a_plain_optimizer_is_warned_about() -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    with pytest.warns(UserWarning, match="DistributedOptimizer"):
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[BroadcastGlobalVariablesCallback()],
+        )
+
+
+def test_a_distributed_optimizer_is_not_warned_about() -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*DistributedOptimizer.*")
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[BroadcastGlobalVariablesCallback()],
+        )

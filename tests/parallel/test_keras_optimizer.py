@@ -1,0 +1,114 @@
+"""What a distributed optimizer refuses, on all ranks, and what it keeps."""
+
+from __future__ import annotations
+
+import keras
+import keras_training as kt
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+optimizers = keras.optimizers
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+
+
+@needs_peers
+@pytest.mark.parametrize("as_function", [False, True])
+def test_raises_when_ranks_hold_different_gradients(as_function: bool) -> None:
+    variables = [tf.Variable(tf.zeros(3), name=f"v{n}") for n in range(4)]
+    used = [v for n, v in enumerate(variables) if n < 3 or hvd.rank() == 0]
+    used = [v.ref() for v in used]
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1, name="differs"))
+
+    def step() -> None:
+        gradients = [
+            tf.ones(3) if variable.ref() in used else None
+            for variable in variables
+        ]
+        optimizer.apply(gradients, variables)
+
+    if as_function:
+        step = tf.function(step, autograph=False)
+    with pytest.raises(hvd.MismatchError, match="v3") as raised:
+        step()
+    assert "rank 0" in str(raised.value)
+    assert "rank 1: no gradient" in str(raised.value)
+    hvd.allreduce(1.0, name="still_alive")
+
+
+@needs_peers
+def test_raises_when_names_of_optimizers_differ() -> None:
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(0.1, name=f"sgd_of_rank_{hvd.rank()}")
+    )
+    variable = tf.Variable([1.0])
+    with pytest.raises(hvd.MismatchError, match="sgd_of_rank_1"):
+        optimizer.apply([tf.ones(1)], [variable])
+
+
+def test_a_name_overrides_that_of_the_optimizer() -> None:
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0, name=f"own_{hvd.rank()}"), name="common"
+    )
+    variable = tf.Variable([0.0])
+    optimizer.apply([tf.constant([float(hvd.rank())])], [variable])
+    assert variable.numpy()[0] == -(hvd.size() - 1) / 2
+
+
+@needs_peers
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_jit_compile_is_refused_with_the_remedy(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = kt.build(kt.functional_model)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    model.compile(optimizer, "mse", jit_compile=True)
+    with pytest.raises(ValueError, match=r"jit_compile=False"):
+        model.fit(*kt.regression_data(), verbose=0)
+
+
+@pytest.mark.skipif("hvd.size() > 1", reason="one rank")
+def test_jit_compile_works_in_one_process() -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(
+        hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse", jit_compile=True
+    )
+    model.fit(*kt.regression_data(), verbose=0)
+
+
+def test_tf_function_loop_with_keras_variables() -> None:
+    model = kt.build(kt.functional_model)
+    expected = kt.build(kt.functional_model)
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.01))
+    plain = optimizers.Adam(0.01)
+
+    def step(model: keras.Model, optimizer: object, x: object, y: object):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    ours = tf.function(lambda x, y: step(model, optimizer, x, y))
+    reference = tf.function(lambda x, y: step(expected, plain, x, y))
+    data = kt.regression_data()
+    for x, y in kt.shares(*data):
+        ours(x, y)
+    for x, y in kt.whole_batches(*data):
+        reference(x, y)
+    kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
+
+
+def test_an_optimizer_that_hides_its_gradients_is_refused() -> None:
+    class Lone(keras.optimizers.SGD):
+        def apply(self, grads: list, trainable_variables: list) -> None:
+            for gradient, variable in zip(
+                grads, trainable_variables, strict=True
+            ):
+                variable.assign_sub(gradient)
+
+    optimizer = hvd.DistributedOptimizer(Lone(0.1))
+    with pytest.raises(TypeError, match="_clip_gradients"):
+        optimizer.apply([tf.ones(1)], [tf.Variable([1.0])])

@@ -1,0 +1,224 @@
+"""Metrics over uneven shards are those of one process on all samples."""
+
+from __future__ import annotations
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+from hvd_keras.callbacks import MetricAverageCallback
+
+NUM_ROWS = 120
+
+
+def classification_data() -> tuple[np.ndarray, np.ndarray]:
+    x, _ = kt.regression_data(NUM_ROWS)
+    y = (x[:, 0] + 0.3 * x[:, 1] > 0.2).astype(np.float32)
+    # Ordered by label, so that the ranks' shares differ in kind.
+    order = np.argsort(y, kind="stable")
+    return x[order], y[order, None]
+
+
+def classifier() -> keras.Model:
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    outputs = keras.layers.Dense(1, activation="sigmoid")(inputs)
+    return keras.Model(inputs, outputs)
+
+
+def metrics() -> list:
+    return [
+        keras.metrics.Recall(name="recall"),
+        keras.metrics.Precision(name="precision"),
+        keras.metrics.AUC(name="auc"),
+        keras.metrics.F1Score(name="f1", threshold=0.5),
+        keras.metrics.R2Score(name="r2"),
+        keras.metrics.RootMeanSquaredError(name="rmse"),
+    ]
+
+
+def compiled(learning_rate: float = 0.0) -> keras.Model:
+    model = kt.build(classifier)
+    model.compile(
+        keras.optimizers.SGD(learning_rate),
+        "binary_crossentropy",
+        metrics=metrics(),
+    )
+    return model
+
+
+def assert_logs_close(logs: dict, expected: dict) -> None:
+    assert set(logs) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(logs[key], value, rtol=2e-5, err_msg=key)
+
+
+def test_evaluate_equals_one_process() -> None:
+    x, y = classification_data()
+    model = compiled()
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    rows = kt.uneven_share(NUM_ROWS)
+    callback = MetricAverageCallback()
+    logs = model.evaluate(
+        x[rows],
+        y[rows],
+        batch_size=4,
+        verbose=0,
+        return_dict=True,
+        callbacks=[callback],
+    )
+    assert_logs_close(logs, expected)
+    # Without the callback it is the rank's own value again.
+    alone = model.evaluate(x[rows], y[rows], verbose=0, return_dict=True)
+    own = hvd.allgather_object(alone["loss"])
+    assert hvd.size() == 1 or len(set(own)) > 1
+
+
+def test_evaluate_returns_a_list_too() -> None:
+    x, y = classification_data()
+    model = compiled()
+    expected = model.evaluate(x, y, verbose=0)
+    rows = kt.uneven_share(NUM_ROWS)
+    values = model.evaluate(
+        x[rows], y[rows], verbose=0, callbacks=[MetricAverageCallback()]
+    )
+    for value, wanted in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=2e-5)
+
+
+def test_fit_logs_equal_one_process_in_every_callback() -> None:
+    # With a rate of 0 each rank can walk its own number of batches.
+    x, y = classification_data()
+    expected = compiled().fit(
+        x, y, verbose=0, epochs=2, validation_data=(x, y), shuffle=False
+    )
+    seen: list[dict] = []
+    first = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(dict(logs))
+    )
+    rows = kt.uneven_share(NUM_ROWS)
+    history = compiled().fit(
+        x[rows],
+        y[rows],
+        batch_size=5,
+        verbose=0,
+        epochs=2,
+        validation_data=(x[rows], y[rows]),
+        callbacks=[first, MetricAverageCallback()],
+    )
+    assert len(history.history) == 14
+    assert_logs_close(history.history, expected.history)
+    for epoch, logs in enumerate(seen):
+        wanted = {k: v[epoch] for k, v in expected.history.items()}
+        assert_logs_close(logs, wanted)
+
+
+def test_early_stopping_ends_all_ranks_in_the_same_epoch() -> None:
+    x, y = classification_data()
+    rows = kt.uneven_share(NUM_ROWS)
+    model = compiled(learning_rate=0.0)
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=1)
+    history = model.fit(
+        x[rows],
+        y[rows],
+        epochs=9,
+        verbose=0,
+        validation_data=(x[rows], y[rows]),
+        callbacks=[stopping, MetricAverageCallback()],
+    )
+    lengths = hvd.allgather_object(len(history.history["loss"]))
+    assert len(set(lengths)) == 1
+    assert lengths[0] < 9
+
+
+def test_two_callbacks_do_not_sum_twice() -> None:
+    x, y = classification_data()
+    model = compiled()
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    rows = kt.uneven_share(NUM_ROWS)
+    logs = model.evaluate(
+        x[rows],
+        y[rows],
+        verbose=0,
+        return_dict=True,
+        callbacks=[MetricAverageCallback(), MetricAverageCallback()],
+    )
+    assert_logs_close(logs, expected)
+
+
+def test_a_rank_without_samples_gets_the_values_of_all() -> None:
+    x, y = classification_data()
+    model = compiled()
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    rows = slice(0, NUM_ROWS if hvd.rank() == 0 else 0)
+    import tensorflow as tf
+
+    share = tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(8)
+    logs = model.evaluate(
+        share,
+        verbose=0,
+        return_dict=True,
+        callbacks=[MetricAverageCallback()],
+    )
+    assert_logs_close(logs, expected)
+
+
+def test_logs_that_are_no_metrics_are_averaged() -> None:
+    class Model(keras.Model):
+        def test_step(self, data):
+            return {"rank": keras.ops.convert_to_tensor(float(hvd.rank()))}
+
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    model = Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(loss="mse")
+    x, y = kt.regression_data(8)
+    logs = model.evaluate(
+        x,
+        y,
+        verbose=0,
+        return_dict=True,
+        callbacks=[MetricAverageCallback()],
+    )
+    assert logs["rank"] == pytest.approx((hvd.size() - 1) / 2)
+
+
+def test_a_metric_that_cannot_be_summed_is_averaged_by_samples() -> None:
+    class Largest(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="largest")
+            self.value = self.add_variable(
+                (), "zeros", aggregation="none", name="value"
+            )
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            largest = keras.ops.max(y_true)
+            self.value.assign(keras.ops.maximum(self.value, largest))
+
+        def result(self):
+            return self.value
+
+    model = kt.build(classifier)
+    model.compile(
+        loss="binary_crossentropy", metrics=[Largest(), *metrics()]
+    )
+    x, y = classification_data()
+    y = y * 0
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    rows = kt.uneven_share(NUM_ROWS)
+    mine = y[rows] + float(hvd.rank())
+    logs = model.evaluate(
+        x[rows],
+        mine,
+        verbose=0,
+        return_dict=True,
+        callbacks=[MetricAverageCallback()],
+    )
+    counts = hvd.allgather_object(len(mine))
+    wanted = sum(rank * count for rank, count in enumerate(counts))
+    assert logs["largest"] == pytest.approx(wanted / NUM_ROWS)
+    if hvd.size() == 1:
+        assert_logs_close(logs, expected)
+    kt.assert_equal_on_all_ranks(
+        [np.asarray(value) for value in logs.values()]
+    )

@@ -1,0 +1,159 @@
+"""Objects and variables from rank to rank."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+OBJECTS = [
+    None,
+    True,
+    -(1 << 200),
+    math.inf,
+    "text \N{GREEK SMALL LETTER ALPHA}",
+    b"",
+    {"epoch": 3, 4: [1.5, (None, b"x")], (1, "a"): {"nested": {}}},
+    np.arange(12, dtype=np.int16).reshape(3, 4),
+    [np.float32(1.5), np.bool_(True)],
+]
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, np.ndarray):
+        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+    if isinstance(ours, list):
+        return all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+    return type(ours) is type(theirs) and ours == theirs
+
+
+@pytest.mark.parametrize("obj", OBJECTS, ids=lambda obj: type(obj).__name__)
+@pytest.mark.parametrize("root_rank", [0, hvd.size() - 1])
+def test_broadcast_object(obj: Any, root_rank: int) -> None:
+    mine = obj if hvd.rank() == root_rank else object()  # ignored elsewhere
+    assert same(hvd.broadcast_object(mine, root_rank), obj)
+
+
+def test_broadcast_of_a_tensor_gives_an_array() -> None:
+    value = hvd.broadcast_object(tf.constant([1, 2]) + hvd.rank())
+    assert isinstance(value, np.ndarray)
+    assert value.tolist() == [1, 2]
+
+
+def test_broadcast_object_while_a_function_is_traced() -> None:
+    @tf.function
+    def function() -> tf.Tensor:
+        return tf.constant(hvd.broadcast_object(hvd.rank() + 5))
+
+    assert int(function()) == 5
+
+
+def test_allgather_object_in_order_of_rank() -> None:
+    objects = hvd.allgather_object({"rank": hvd.rank()}, name="order")
+    assert objects == [{"rank": rank} for rank in range(hvd.size())]
+
+
+def test_allgather_object_of_different_sizes() -> None:
+    objects = hvd.allgather_object("x" * (1000 * hvd.rank()))
+    assert [len(text) for text in objects] == [
+        1000 * rank for rank in range(hvd.size())
+    ]
+
+
+def test_objects_are_copies() -> None:
+    mine = [1]
+    theirs = hvd.broadcast_object(mine)
+    theirs.append(2)
+    assert mine == [1]
+    array = hvd.broadcast_object(np.zeros(2))
+    array += 1.0
+
+
+def test_unsupported_object_is_an_error_on_all_ranks() -> None:
+    bad = {"run": [1, open]}
+    with pytest.raises(TypeError, match=r"value\['run'\]\[1\].*rank 0"):
+        hvd.broadcast_object(bad if hvd.rank() == 0 else None)
+    last = hvd.size() - 1
+    with pytest.raises(TypeError, match=rf"builtin_function.*rank {last}"):
+        hvd.allgather_object(bad if hvd.rank() == last else 1)
+    assert hvd.broadcast_object(3) == 3
+
+
+@pytest.mark.parametrize("root_rank", [-1, hvd.size()])
+def test_root_rank_must_be_a_rank(root_rank: int) -> None:
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.broadcast_object(1, root_rank)
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.broadcast_variables([], root_rank)
+
+
+@pytest.mark.parametrize("root_rank", [0, hvd.size() - 1])
+def test_broadcast_variables(root_rank: int) -> None:
+    rank = hvd.rank()
+    dtypes = "float32 float16 bfloat16 int8 uint8 int64 bool".split()
+    variables: list[Any] = [
+        keras.Variable(np.full((2, 3), rank + 1), dtype=dtype)
+        for dtype in dtypes
+    ]
+    variables.append(keras.Variable(np.zeros((0, 2))))
+    variables.append(tf.Variable(rank + 1))
+    variables.append(tf.Variable(tf.complex(float(rank + 1), 0.0)))
+    variables.append(tf.Variable(math.nan if rank == root_rank else 0.0))
+    hvd.broadcast_variables(variables, root_rank)
+    for variable in variables[:-1]:
+        expected = np.full(variable.shape, root_rank + 1)
+        expected = expected.astype(variable.numpy().dtype)
+        np.testing.assert_array_equal(variable.numpy(), expected)
+    assert math.isnan(variables[-1].numpy())
+
+
+def test_broadcast_variables_of_several_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hvd_keras import broadcast as module
+
+    import importlib
+
+    module = importlib.import_module("hvd_keras.broadcast")
+    monkeypatch.setattr(module, "_STEP_BYTES", 100)
+    variables = [
+        keras.Variable(np.full(n, hvd.rank() + n)) for n in range(1, 40)
+    ]
+    hvd.broadcast_variables(variables)
+    for n, variable in enumerate(variables, 1):
+        np.testing.assert_array_equal(variable.numpy(), np.full(n, n))
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_different_variables_are_an_error_on_all_ranks() -> None:
+    rank = hvd.rank()
+    longer = [tf.Variable(0.0, name=f"v{n}") for n in range(2 + (rank == 0))]
+    with pytest.raises(hvd.MismatchError, match=r"index 2.*v2"):
+        hvd.broadcast_variables(longer)
+    other = [tf.Variable(tf.zeros(3 + (rank == 0)), name="odd")]
+    with pytest.raises(hvd.MismatchError, match=r"\[4\].*\[3\]"):
+        hvd.broadcast_variables(other)
+    kt.assert_equal_on_all_ranks([np.ones(2)])
+
+
+def test_broadcast_variables_refuses_a_graph_under_construction() -> None:
+    variable = tf.Variable(0.0)
+
+    @tf.function(autograph=False)
+    def function() -> None:
+        hvd.broadcast_variables([variable])
+
+    with pytest.raises(RuntimeError, match="eager"):
+        function()
+
+
+def test_broadcast_variables_refuses_strings() -> None:
+    with pytest.raises(ValueError, match="string"):
+        hvd.broadcast_variables([tf.Variable("text")])

@@ -1,0 +1,126 @@
+"""Ten thousand collectives of all sorts, and the memory stays where it was."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import dataclasses
+import gc
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+BATCH = 40  # collectives in flight at once, and threads
+MAX_BYTES = 4 << 20
+DTYPES = [
+    tf.uint8,
+    tf.int8,
+    tf.uint16,
+    tf.int16,
+    tf.int32,
+    tf.uint32,
+    tf.int64,
+    tf.uint64,
+    tf.float16,
+    tf.bfloat16,
+    tf.float32,
+    tf.float64,
+]
+
+
+@dataclasses.dataclass
+class Task:
+    """One collective. Each rank's tensor is full of `rank + value`."""
+
+    kind: str
+    name: str
+    dtype: tf.DType
+    num_elements: int
+    value: int
+    op: hvd.ReduceOp
+    root_rank: int
+
+    def run(self) -> None:
+        size = hvd.size()
+        values = [rank + self.value for rank in range(size)]
+        x = tf.fill(
+            [self.num_elements], tf.cast(values[hvd.rank()], self.dtype)
+        )
+        if self.kind == "allreduce":
+            self._check(hvd.allreduce(x, self.op, name=self.name), values)
+        elif self.kind == "grouped_allreduce":
+            half = self.num_elements // 2
+            members = [x[:half], x[half:], tf.cast(x[:1], tf.float32)]
+            for y in hvd.grouped_allreduce(members, self.op, name=self.name):
+                self._check(y, values)
+        elif self.kind == "broadcast":
+            y = hvd.broadcast(x, self.root_rank, name=self.name)
+            np.testing.assert_array_equal(y, values[self.root_rank])
+        else:
+            rows = self.num_elements // size
+            x = x[: rows // 2 if hvd.rank() == self.root_rank else rows]
+            y = hvd.allgather(x, name=self.name).numpy()
+            for rank, value in enumerate(values):
+                num = rows // 2 if rank == self.root_rank else rows
+                np.testing.assert_array_equal(y[:num], value)
+                y = y[num:]
+            assert y.size == 0
+
+    def _check(self, y: tf.Tensor, values: list[int]) -> None:
+        expected = {
+            hvd.Sum: sum(values),
+            hvd.Min: min(values),
+            hvd.Max: max(values),
+        }[self.op]
+        np.testing.assert_array_equal(y, expected)
+
+
+def random_task(generator: random.Random, name: str) -> Task:
+    dtype = generator.choice(DTYPES)
+    # Most are small: half are under 2 kB, one in fifty over 2 MB.
+    num_bytes = int(MAX_BYTES * generator.random() ** 11)
+    if generator.random() < 0.02:
+        num_bytes = generator.choice([0, MAX_BYTES])
+    return Task(
+        kind=generator.choice(
+            ["allreduce", "grouped_allreduce", "broadcast", "allgather"]
+        ),
+        name=name,
+        dtype=dtype,
+        num_elements=num_bytes // dtype.size,
+        value=generator.randrange(20),
+        op=generator.choice([hvd.Sum, hvd.Min, hvd.Max]),
+        root_rank=generator.randrange(hvd.size()),
+    )
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    # What malloc keeps of freed memory is no leak, and differs by luck.
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.deadline(300)
+def test_ten_thousand_collectives_in_any_order() -> None:
+    num_batches = 250 if hvd.size() == 4 else 50
+    shared = random.Random(2024)  # decides what; equal on all ranks
+    own = random.Random(hvd.rank())  # decides in which order
+    after_a_tenth = 0
+    with concurrent.futures.ThreadPoolExecutor(BATCH) as pool:
+        for batch in range(num_batches):
+            if batch == num_batches // 10:
+                after_a_tenth = resident_bytes()
+            names = shared.sample(range(5000), BATCH)
+            tasks = [random_task(shared, f"soak {name}") for name in names]
+            own.shuffle(tasks)
+            for done in [pool.submit(task.run) for task in tasks]:
+                done.result()
+    growth = resident_bytes() / after_a_tenth - 1
+    print(f"memory grew by {growth:.2%}")
+    assert growth < 0.05

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hvd_keras import config
+from hvd_keras.config import Config
+from hvd_keras.exceptions import ConfigError
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert Config.from_environ({}) == Config()
+    assert Config().fusion_threshold_bytes == 134217728
+    assert Config().cycle_time_ms == 0
+    assert Config().cache_capacity == 1024
+    assert Config().stall_warning_seconds == 10
+    assert Config().stall_timeout_seconds == 60
+    assert Config().start_timeout_seconds == 120
+    assert Config().bucket_bytes == 8 << 20
+
+
+def test_every_setting_can_be_set_by_its_name_and_by_horovods() -> None:
+    texts = {"int": "7", "float": "2.5", "bool": "1", "text": "unix:/x"}
+    values = {"int": 7, "float": 2.5, "bool": True, "text": "unix:/x"}
+    for row in config.settings():
+        text = texts.get(row.kind, "error")
+        expected = values.get(row.kind, "error")
+        for name in (row.name, row.alias):
+            if name:
+                read = Config.from_environ({name: text})
+                assert getattr(read, row.field) == expected, name
+                changed = dataclasses.replace(Config(), **{row.field: expected})
+                assert read == changed, name
+
+
+def test_hvd_name_wins_over_horovod_name() -> None:
+    environ = {"HOROVOD_CYCLE_TIME": "3", "HVD_CYCLE_TIME": "4"}
+    assert Config.from_environ(environ).cycle_time_ms == 4
+
+
+def test_an_empty_value_is_no_value() -> None:
+    environ = {"HVD_CYCLE_TIME": " ", "HOROVOD_CYCLE_TIME": "5"}
+    assert Config.from_environ(environ).cycle_time_ms == 5
+
+
+def test_unknown_name_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.from_environ({"HVD_FUSION_TRESHOLD": "1"})
+    assert "HVD_FUSION_TRESHOLD" in str(raised.value)
+    assert "`HVD_FUSION_THRESHOLD`?" in str(raised.value)
+
+
+def test_unknown_horovod_name_is_left_alone() -> None:
+    assert Config.from_environ({"HOROVOD_AUTOTUNE": "1"}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("HVD_FUSION_THRESHOLD", "64MB"),
+        ("HVD_FUSION_THRESHOLD", "-1"),
+        ("HVD_FUSION_THRESHOLD", "1.5"),
+        ("HVD_BUCKET_BYTES", "0"),
+        ("HVD_SIZE", "0"),
+        ("HVD_CYCLE_TIME", "nan"),
+        ("HVD_CYCLE_TIME", "inf"),
+        ("HVD_START_TIMEOUT", "0"),
+        ("HVD_STALL_CHECK_DISABLE", "maybe"),
+        ("HVD_LOG_LEVEL", "loud"),
+        ("HOROVOD_CYCLE_TIME", "soon"),
+    ],
+)
+def test_bad_value_is_an_error_with_name_and_value(
+    name: str, text: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.from_environ({name: text})
+    assert f"`{name}` must be" in str(raised.value)
+    assert repr(text) in str(raised.value)
+
+
+def test_the_secret_is_never_shown() -> None:
+    read = Config.from_environ({"HVD_SECRET": "c0ffee"})
+    assert read.secret == "c0ffee"
+    assert "c0ffee" not in repr(read)
+    assert "c0ffee" not in str(read.shared_values())
+
+
+def test_table_has_a_line_for_each_field() -> None:
+    lines = config.render_table().splitlines()[2:]
+    fields = dataclasses.fields(Config)
+    assert len(lines) == len(fields)
+    for line, field in zip(lines, fields, strict=True):
+        assert line.startswith(f"| `{field.metadata['name']}` |")
+        assert line.count(" | ") == 3
+    assert "| 134217728 |" in config.render_table()
+
+
+def test_only_what_must_match_is_shared() -> None:
+    assert set(Config().shared_values()) == {
+        "HVD_BUCKET_BYTES",
+        "HVD_CACHE_CAPACITY",
+        "HVD_FUSION_THRESHOLD",
+    }

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from hvd_keras import exceptions
+from hvd_keras.exceptions import HvdError
+
+
+def test_all_names_are_sorted_classes_under_one_base() -> None:
+    assert list(exceptions.__all__) == sorted(exceptions.__all__)
+    for name in exceptions.__all__:
+        assert issubclass(getattr(exceptions, name), HvdError), name
+
+
+def test_docstring_draws_the_whole_tree() -> None:
+    for name in exceptions.__all__:
+        assert name in (exceptions.__doc__ or "")
+
+
+# The core raises the class named after its status code.
+@pytest.mark.parametrize(
+    "code",
+    [
+        "InvalidArgument",
+        "Mismatch",
+        "PeerLost",
+        "Stalled",
+        "Shutdown",
+        "NotInitialized",
+        "Internal",
+    ],
+)
+def test_there_is_a_class_for_each_status_code(code: str) -> None:
+    header = Path(__file__).parents[2] / "tf_ops" / "common" / "status.h"
+    assert f"k{code}," in header.read_text()
+    assert issubclass(getattr(exceptions, f"{code}Error"), HvdError)
+
+
+def test_wrong_use_is_a_value_error_too() -> None:
+    for name in ("NotInitialized", "InvalidArgument", "Config"):
+        assert issubclass(getattr(exceptions, f"{name}Error"), ValueError)
+    assert not issubclass(exceptions.PeerLostError, ValueError)
+
+
+def test_exceptions_survive_a_copy_to_another_process() -> None:
+    copy = pickle.loads(pickle.dumps(exceptions.PeerLostError("rank 3")))
+    assert type(copy) is exceptions.PeerLostError
+    assert str(copy) == "rank 3"

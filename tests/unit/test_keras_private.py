@@ -1,0 +1,54 @@
+"""The private names of Keras that we lean on exist, and one file names them."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import keras
+import pytest
+
+from hvd_keras import _keras_private as private
+
+
+def test_names_are_there() -> None:
+    private.check_names()
+
+
+def test_names_of_instances_are_there() -> None:
+    optimizer = keras.optimizers.RMSprop(
+        momentum=0.5, gradient_accumulation_steps=2
+    )
+    variable = keras.Variable([0.0])
+    optimizer.build([variable])
+    assert private.trainable_variables_of(optimizer) == [variable]
+    assert len(private.gradient_accumulators_of(optimizer)) == 1
+    assert len(private.rate_scaled_momentums_of(optimizer)) == 1
+
+
+def test_adam_has_no_momentum_with_the_rate_in_it() -> None:
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([keras.Variable([0.0])])
+    assert private.rate_scaled_momentums_of(optimizer) == []
+
+
+def test_a_missing_name_is_named() -> None:
+    with pytest.raises(ImportError, match=r"Optimizer\._gone.*is missing"):
+        private.require(keras.optimizers.Optimizer, "_gone")
+
+
+def test_changed_parameters_are_named() -> None:
+    with pytest.raises(ImportError, match=r"takes \['self', 'grads'\]"):
+        private.require(
+            keras.optimizers.Optimizer, "_clip_gradients", ["self"]
+        )
+
+
+def test_no_other_file_uses_keras_internals() -> None:
+    package = pathlib.Path(private.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name == "_keras_private.py":
+            continue
+        assert not re.search(
+            r"keras\.src|_clip_gradients\(|_backend_apply", path.read_text()
+        ), path

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hvd_keras
+
+_HEAVY = {"tensorflow", "keras", "numpy", "absl"}
+
+
+def _run(code: str) -> set[str]:
+    """The modules that are there after `code`, in a process of its own."""
+    code += "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return set(done.stderr.split())
+
+
+def test_import_brings_in_nothing_heavy() -> None:
+    assert not _run("import hvd_keras") & {
+        *_HEAVY,
+        "asyncio",
+        "multiprocessing",
+    }
+
+
+def test_the_launcher_brings_in_nothing_heavy() -> None:
+    assert not _run("import hvd_keras.run.__main__") & _HEAVY
+
+
+def test_topology_and_errors_bring_in_nothing_heavy() -> None:
+    code = "import hvd_keras; hvd_keras.PeerLostError; hvd_keras.rank"
+    assert not _run(code) & _HEAVY
+
+
+def test_init_does_not_bring_in_tensorflow() -> None:
+    pytest.importorskip("hvd_keras._core")
+    code = "import hvd_keras; hvd_keras.init(); assert hvd_keras.size() == 1"
+    assert not _run(code) & {"tensorflow", "keras"}
+
+
+def test_all_is_sorted_and_agrees_with_the_homes() -> None:
+    names = hvd_keras.__all__
+    assert list(names) == sorted(names)
+    homes = set(hvd_keras._HOME_OF) | {"__version__", "callbacks", "exceptions"}
+    assert set(names) == homes
+    assert set(names) <= set(dir(hvd_keras))
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(hvd_keras.__file__).read_text())
+    seen = {"__version__"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == (
+            "TYPE_CHECKING"
+        ):
+            for part in ast.walk(node):
+                if isinstance(part, ast.alias):
+                    seen.add(part.name)
+    assert seen == set(hvd_keras.__all__)
+
+
+def test_all_names_can_be_used() -> None:
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("hvd_keras._core")
+    for name in hvd_keras.__all__:
+        assert getattr(hvd_keras, name) is not None, name
+    # The module of that name does not take its place, once it is loaded.
+    assert callable(hvd_keras.broadcast)
+    assert callable(hvd_keras.allreduce)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'all_reduce'"):
+        _ = hvd_keras.all_reduce

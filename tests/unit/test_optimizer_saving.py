@@ -1,0 +1,273 @@
+"""A swapped optimizer is saved, copied and pickled as the plain one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+from hvd_keras.optimizer import is_distributed, unwrapped
+
+optimizers = keras.optimizers
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _job() -> None:
+    hvd.init()
+
+
+def compiled(optimizer: optimizers.Optimizer) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    return model
+
+
+def fit(model: keras.Model) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(8, 3) / 24
+    model.fit(x, x[:, :2], verbose=0, epochs=2)
+
+
+def values(optimizer: optimizers.Optimizer) -> list[np.ndarray]:
+    return [np.asarray(variable.numpy()) for variable in optimizer.variables]
+
+
+def assert_same_state(one: object, other: object) -> None:
+    for ours, theirs in zip(values(one), values(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_swap_keeps_the_object_and_its_slots() -> None:
+    plain = optimizers.Adam(0.01)
+    model = compiled(plain)
+    fit(model)
+    before = values(plain)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert optimizer is plain
+    assert isinstance(optimizer, optimizers.Adam)
+    assert is_distributed(optimizer)
+    for ours, theirs in zip(values(optimizer), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert len(before) == 2 + 2 * 2
+    fit(model)
+
+
+def test_the_config_and_its_file_are_those_of_a_plain_run(
+    tmp_path: pathlib.Path,
+) -> None:
+    configs = []
+    for wrap in (lambda optimizer: optimizer, hvd.DistributedOptimizer):
+        model = compiled(wrap(optimizers.Adam(0.01, name="same")))
+        fit(model)
+        path = tmp_path / "model.keras"
+        model.save(path)
+        with zipfile.ZipFile(path) as archive:
+            configs.append(archive.read("config.json"))
+    assert configs[0] == configs[1]
+
+
+LOAD_WITHOUT_US = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hvd_keras":
+            raise ImportError("hvd_keras is not installed here")
+sys.meta_path.insert(0, Blocked())
+import keras
+model = keras.models.load_model(sys.argv[1])
+optimizer = model.optimizer
+if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    optimizer = optimizer.inner_optimizer
+assert type(optimizer) is getattr(keras.optimizers, sys.argv[2]), optimizer
+assert int(optimizer.iterations) == 2
+import numpy as np
+model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+assert int(optimizer.iterations) == 3
+assert not any(name.startswith("hvd_keras") for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("Adam", lambda: optimizers.Adam(0.01)),
+        ("SGD", lambda: optimizers.SGD(0.01, momentum=0.9)),
+        (
+            "AdamW",
+            lambda: optimizers.AdamW(
+                optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)
+            ),
+        ),
+        (
+            "RMSprop",
+            lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01)),
+        ),
+    ],
+)
+def test_a_saved_model_loads_without_hvd_keras(
+    tmp_path: pathlib.Path, name: str, make: object
+) -> None:
+    model = compiled(hvd.DistributedOptimizer(make()))
+    fit(model)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    # Not in our directory, which would be on the path.
+    subprocess.run(
+        [sys.executable, "-c", LOAD_WITHOUT_US, str(path), name],
+        cwd=tmp_path,
+        check=True,
+        timeout=120,
+    )
+
+    loaded = keras.models.load_model(path)
+    assert not is_distributed(loaded.optimizer)
+    assert_same_state(loaded.optimizer, model.optimizer)
+    hvd.DistributedOptimizer(loaded.optimizer)
+    fit(loaded)
+    fit(model)
+    for ours, theirs in zip(
+        loaded.get_weights(), model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_registered_optimizer_of_a_user_keeps_its_name(
+    tmp_path: pathlib.Path,
+) -> None:
+    @keras.saving.register_keras_serializable("ours")
+    class Halved(optimizers.SGD):
+        pass
+
+    model = compiled(hvd.DistributedOptimizer(Halved(0.1)))
+    fit(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is Halved
+
+
+def test_pickle_gives_the_plain_optimizer() -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03))
+    fit(compiled(optimizer))
+    loaded = pickle.loads(pickle.dumps(optimizer))
+    assert type(loaded) is optimizers.Adam
+    assert loaded.get_config() == optimizer.get_config()
+
+
+def test_a_model_can_be_pickled() -> None:
+    model = compiled(hvd.DistributedOptimizer(optimizers.Adam(0.03)))
+    fit(model)
+    loaded = pickle.loads(pickle.dumps(model))
+    assert type(loaded.optimizer) is optimizers.Adam
+    assert_same_state(loaded.optimizer, model.optimizer)
+
+
+def test_deepcopy_stays_distributed() -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03), name="n")
+    copied = copy.deepcopy(optimizer)
+    assert copied is not optimizer
+    assert type(copied) is type(optimizer)
+    assert copied.get_config() == optimizer.get_config()
+    fit(compiled(copied))
+
+
+def test_from_config_stays_distributed() -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03), op=hvd.Sum)
+    made = type(optimizer).from_config(optimizer.get_config())
+    assert type(made) is type(optimizer)
+    fit(compiled(made))
+
+
+def test_a_second_call_changes_nothing() -> None:
+    optimizer = optimizers.SGD(0.1)
+    hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+    swapped = type(optimizer)
+    hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+    assert type(optimizer) is swapped
+
+
+def test_a_second_call_with_other_arguments_is_refused() -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="made distributed once"):
+        hvd.DistributedOptimizer(optimizer, op=hvd.Sum)
+
+
+def test_the_inner_optimizer_of_a_loss_scale_is_swapped() -> None:
+    outer = optimizers.LossScaleOptimizer(optimizers.SGD(0.1))
+    assert hvd.DistributedOptimizer(outer) is outer
+    assert type(outer) is optimizers.LossScaleOptimizer
+    assert is_distributed(outer)
+    assert is_distributed(unwrapped(outer))
+
+
+def test_check_finite_is_patched_once_and_only_for_us() -> None:
+    hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    patched = optimizers.LossScaleOptimizer.check_finite
+    hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    assert optimizers.LossScaleOptimizer.check_finite is patched
+    plain = optimizers.LossScaleOptimizer(optimizers.SGD(0.1))
+    before = hvd.stats()["num_requests"]
+    assert bool(plain.check_finite([np.float32([1.0])]))
+    assert not bool(plain.check_finite([np.float32([np.inf])]))
+    assert hvd.stats()["num_requests"] == before
+
+
+def test_backward_passes_set_keras_accumulation() -> None:
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(0.1), backward_passes_per_step=4
+    )
+    assert optimizer.gradient_accumulation_steps == 4
+    own = optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    own.build([keras.Variable([0.0])])
+    hvd.DistributedOptimizer(own, backward_passes_per_step=4)
+
+
+def test_backward_passes_are_refused_where_they_come_too_late() -> None:
+    built = optimizers.SGD(0.1)
+    built.build([keras.Variable([0.0])])
+    with pytest.raises(ValueError, match="before the optimizer is built"):
+        hvd.DistributedOptimizer(built, backward_passes_per_step=2)
+    assert not is_distributed(built)
+    other = optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=3"):
+        hvd.DistributedOptimizer(other, backward_passes_per_step=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"op": hvd.Min}, ValueError, "Average or Sum"),
+        ({"backward_passes_per_step": 0}, ValueError, ">= 1"),
+        ({"backward_passes_per_step": 2.0}, ValueError, ">= 1"),
+        ({"gradient_predivide_factor": 2.0}, ValueError, "natively"),
+        ({"groups": 3}, ValueError, "HVD_BUCKET_BYTES"),
+        ({"compression": "fp16"}, ValueError, "own dtype"),
+        ({"process_set": 1}, ValueError, "all ranks"),
+        ({"typo": 1}, TypeError, "typo"),
+    ],
+    ids=str,
+)
+def test_options_that_are_not_there_are_refused(
+    options: dict, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        hvd.DistributedOptimizer(optimizers.SGD(0.1), **options)
+
+
+def test_options_that_ask_for_nothing_are_accepted() -> None:
+    hvd.DistributedOptimizer(
+        optimizers.SGD(0.1), gradient_predivide_factor=1.0, compression=None
+    )
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(TypeError, match="Keras 3 optimizer"):
+        hvd.DistributedOptimizer("adam")

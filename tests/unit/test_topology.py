@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hvd_keras._bootstrap.topology import Topology, detect
+from hvd_keras.exceptions import LaunchError
+
+HVD = {
+    "HVD_RANK": "1",
+    "HVD_SIZE": "2",
+    "HVD_LOCAL_RANK": "1",
+    "HVD_LOCAL_SIZE": "2",
+    "HVD_CROSS_RANK": "0",
+    "HVD_CROSS_SIZE": "1",
+    "HVD_RENDEZVOUS": "unix:/x",
+}
+HOROVOD = {
+    "HOROVOD_RANK": "1",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_CROSS_RANK": "0",
+    "HOROVOD_CROSS_SIZE": "1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4000",
+}
+TORCH = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-host-7@1",
+}
+MPICH = {
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+}
+SLURM = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+}
+FAMILIES = {
+    "HVD_*": HVD,
+    "HOROVOD_*": HOROVOD,
+    "torchrun": TORCH,
+    "Open MPI": OPEN_MPI,
+    "MPICH or Intel MPI": MPICH,
+    "Slurm": SLURM,
+}
+
+
+def _error(environ: dict[str, str]) -> str:
+    with pytest.raises(LaunchError) as raised:
+        detect(environ)
+    return str(raised.value)
+
+
+def test_no_launcher_is_one_rank() -> None:
+    assert detect({"PATH": "/bin"}) == Topology()
+    assert Topology().size == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_launcher_is_understood(name: str) -> None:
+    found = detect(FAMILIES[name])
+    assert (found.rank, found.size) == (1, 2)
+    assert (found.local_rank, found.local_size) == (1, 2)
+    assert (found.cross_rank, found.cross_size) == (0, 1)
+    assert found.launcher == name
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("HVD_*", "HVD_SIZE"),
+        ("HOROVOD_*", "HOROVOD_LOCAL_RANK"),
+        ("torchrun", "WORLD_SIZE"),
+        ("torchrun", "LOCAL_RANK"),
+        ("torchrun", "MASTER_ADDR"),
+        ("Open MPI", "OMPI_COMM_WORLD_SIZE"),
+        ("MPICH or Intel MPI", "MPI_LOCALNRANKS"),
+        ("Slurm", "SLURM_LOCALID"),
+    ],
+)
+def test_a_partial_set_is_an_error(name: str, missing: str) -> None:
+    environ = dict(FAMILIES[name])
+    del environ[missing]
+    message = _error(environ)
+    assert name in message
+    assert f"missing: {missing}" in message
+
+
+def test_world_size_that_counts_nodes_is_not_believed() -> None:
+    # Alibaba PAI, PyTorchJob: RANK and WORLD_SIZE are those of nodes.
+    environ = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+    assert "LOCAL_RANK" in _error(environ)
+    assert detect({**environ, "WORLD_SIZE": "1"}) == Topology()
+
+
+def test_a_lone_rank_variable_is_nobodys() -> None:
+    assert detect({"RANK": "3"}).size == 1
+    assert detect({"MASTER_ADDR": "a", "MASTER_PORT": "1"}).size == 1
+
+
+def test_families_that_agree_are_fine() -> None:
+    found = detect({**TORCH, **OPEN_MPI})
+    assert found.launcher == "torchrun"
+
+
+def test_families_that_disagree_are_an_error_with_both() -> None:
+    message = _error({**TORCH, **OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"})
+    assert "torchrun says RANK=1 WORLD_SIZE=2" in message
+    assert "Open MPI says OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4" in (
+        message
+    )
+
+
+def test_a_partial_family_that_agrees_does_not_matter() -> None:
+    # srun --mpi=pmi2 gives two of MPICH's four.
+    assert detect({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}).rank == 1
+    assert "must agree" in _error({**SLURM, "PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
+def test_hvdrun_is_final_within_another_job() -> None:
+    assert detect({**OPEN_MPI, **HVD, "OMPI_COMM_WORLD_SIZE": "9"}).size == 2
+
+
+def test_the_shell_of_a_slurm_allocation_is_no_rank() -> None:
+    shell = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "64"}
+    assert detect(shell).size == 1
+    assert detect({**shell, "SLURM_PROCID": "0"}).size == 1
+    interactive = {**SLURM, "SLURM_STEP_ID": "4294967290"}
+    assert detect(interactive).size == 1
+    assert detect({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}).size == 1
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {**HVD, "HVD_LOCAL_SIZE": "1", "HVD_LOCAL_RANK": "0"},
+        {**TORCH, "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+        {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"},
+        {**SLURM, "SLURM_STEP_NUM_NODES": "2"},
+        {"PET_NNODES": "2"},
+        {"JAX_NUM_PROCESSES": "8", "JAX_PROCESS_ID": "0"},
+        {"SM_HOSTS": '["algo-1", "algo-2"]'},
+        {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:1"]}})},
+    ],
+)
+def test_several_hosts_are_not_there_yet(environ: dict[str, str]) -> None:
+    assert "not there yet" in _error(environ)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TF_CONFIG": "no json"},
+        {"TF_CONFIG": "[]"},
+        {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"]}})},
+        {"SM_HOSTS": '["algo-1"]'},
+        {"PET_NNODES": "1"},
+    ],
+)
+def test_one_host_or_nonsense_is_one_rank(environ: dict[str, str]) -> None:
+    assert detect(environ).size == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"HVD_RANK": "2"},
+        {"HVD_LOCAL_RANK": "2"},
+        {"HVD_LOCAL_SIZE": "3"},
+        {"HVD_RANK": "one"},
+        {"HVD_SIZE": "-2"},
+    ],
+)
+def test_impossible_numbers_are_an_error(change: dict[str, str]) -> None:
+    (name,) = change
+    assert name in _error({**HVD, **change})
+
+
+def test_the_name_of_the_job_tells_jobs_apart() -> None:
+    def name(environ: dict[str, str]) -> str:
+        return detect(environ).job_identity
+
+    assert name(TORCH) == name({**TORCH, "RANK": "0", "LOCAL_RANK": "0"})
+    assert name(TORCH) != name({**TORCH, "MASTER_PORT": "29501"})
+    assert name(TORCH) != name({**TORCH, "TORCHELASTIC_RESTART_COUNT": "1"})
+    assert name(SLURM) != name({**SLURM, "SLURM_STEP_ID": "1"})
+    assert name(OPEN_MPI) != name(SLURM)

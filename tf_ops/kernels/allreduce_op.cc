@@ -1,0 +1,21 @@
+// HorovodAllreduce: one tensor, reduced over the ranks.
+#include "tf_ops/kernels/allreduce_kernel.h"
+#include "tf_ops/kernels/op_registration.h"
+
+namespace hvd {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  OpDefinition op;
+  op.name = "HorovodAllreduce";
+  op.inputs = {"tensor: T"};
+  op.outputs = {"sum: T"};
+  op.attributes = AllreduceKernel::AttributeSpecs();
+  op.attributes.push_back("T: " HVD_TENSOR_TYPES);
+  op.shape_function = InferShapesOfInputs;
+  RegisterOp(op, KernelFunctionsOf<AllreduceKernel>());
+  return true;
+}();
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,22 @@
+// HorovodGroupedAllreduce: tensors of any types and shapes, reduced as one
+// request; each output may reuse the memory of its input.
+#include "tf_ops/kernels/allreduce_kernel.h"
+#include "tf_ops/kernels/op_registration.h"
+
+namespace hvd {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  OpDefinition op;
+  op.name = "HorovodGroupedAllreduce";
+  op.inputs = {"tensors: T"};
+  op.outputs = {"sums: T"};
+  op.attributes = AllreduceKernel::AttributeSpecs();
+  op.attributes.push_back("T: list(" HVD_TENSOR_TYPES ") >= 1");
+  op.shape_function = InferShapesOfInputs;
+  RegisterOp(op, KernelFunctionsOf<AllreduceKernel>());
+  return true;
+}();
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,119 @@
+#include "tf_ops/kernels/op_call.h"
+
+#include <utility>
+
+#include "tf_ops/core/engine.h"
+#include "tf_ops/kernels/tf_convert.h"
+#include "tf_ops/kernels/tf_handles.h"
+
+namespace hvd {
+namespace {
+
+Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
+  TfStatus status = NewTfStatus();
+  TF_Tensor* raw = nullptr;
+  TF_GetInput(context, static_cast<int>(index), &raw, status.get());
+  tensor->reset(raw);
+  return FromTfStatus(status.get());
+}
+
+}  // namespace
+
+OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
+    : context_(context),
+      // TensorFlow passes the address of a std::function parameter, which is
+      // gone when the kernel's function returns: copy what it points at.
+      done_(*reinterpret_cast<std::function<void()>*>(done)) {}
+
+size_t OpCall::num_tensors() const {
+  return static_cast<size_t>(TF_NumInputs(context_)) - 1;
+}
+
+Status OpCall::ReadName(bool with_iteration, std::string* name) const {
+  TfTensor tensor;
+  HVD_RETURN_IF_ERROR(GetInput(context_, num_tensors(), &tensor));
+  HVD_RETURN_IF_ERROR(ReadStringScalar(tensor.get(), name));
+  if (name->empty()) {
+    const TF_StringView node = TF_GetOpKernelName(context_);
+    name->assign(node.data, node.len);
+  }
+  // The frame is a hash of the names and iterations of the loops around the
+  // node, 0 outside of loops; equal on ranks that built the same graph.
+  const uint64_t frame = with_iteration ? TF_GetFrameId(context_) : 0;
+  if (frame != 0) {
+    *name += "@" + std::to_string(frame) + "." +
+             std::to_string(TF_GetIterId(context_));
+  }
+  return Status::Ok();
+}
+
+Status OpCall::ReadInput(size_t index, RequestTensor* tensor) const {
+  TfTensor input;
+  HVD_RETURN_IF_ERROR(GetInput(context_, index, &input));
+  HVD_RETURN_IF_ERROR(
+      FromTfDataType(TF_TensorType(input.get()), &tensor->dtype));
+  const int num_dims = TF_NumDims(input.get());
+  tensor->shape.resize(static_cast<size_t>(num_dims));
+  for (int i = 0; i < num_dims; ++i) {
+    tensor->shape[static_cast<size_t>(i)] = TF_Dim(input.get(), i);
+  }
+  tensor->input = TF_TensorData(input.get());
+  return Status::Ok();
+}
+
+Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
+  TfStatus status = NewTfStatus();
+  const int candidate = static_cast<int>(index);
+  int forwarded_input = -1;
+  TfTensor output(TF_ForwardInputOrAllocateOutput(
+      context_, &candidate, 1, static_cast<int>(index), tensor->shape.data(),
+      static_cast<int>(tensor->shape.size()), &forwarded_input, status.get()));
+  HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
+  tensor->output = TF_TensorData(output.get());
+  return Status::Ok();
+}
+
+Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
+                              void** output) const {
+  TfStatus status = NewTfStatus();
+  const size_t num_bytes =
+      static_cast<size_t>(NumElements(shape)) * ElementBytes(dtype);
+  TfTensor tensor(TF_AllocateOutput(
+      context_, static_cast<int>(index), ToTfDataType(dtype), shape.data(),
+      static_cast<int>(shape.size()), num_bytes, status.get()));
+  HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
+  *output = TF_TensorData(tensor.get());
+  return Status::Ok();
+}
+
+void OpCall::Finish(const Status& status) {
+  if (!status.ok()) {
+    TfStatus tf_status = NewTfStatus();
+    SetTfStatus(status, tf_status.get());
+    TF_OpKernelContext_Failure(context_, tf_status.get());
+  }
+  std::exchange(done_, nullptr)();
+}
+
+void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
+                Request request) {
+  const bool in_place = request.kind != CollectiveKind::kAllgather;
+  const auto prepare = [&]() -> Status {
+    HVD_RETURN_IF_ERROR(
+        call->ReadName(common.iterations_may_overlap, &request.name));
+    request.process_set_id = common.process_set_id;
+    request.tensors.resize(call->num_tensors());
+    for (size_t i = 0; i < request.tensors.size(); ++i) {
+      RequestTensor* tensor = &request.tensors[i];
+      HVD_RETURN_IF_ERROR(call->ReadInput(i, tensor));
+      if (in_place) HVD_RETURN_IF_ERROR(call->ForwardOutput(i, tensor));
+    }
+    return Status::Ok();
+  };
+  const Status status = prepare();
+  if (!status.ok()) return call->Finish(status);
+  request.done = [call](const Status& outcome) { call->Finish(outcome); };
+  SubmitGlobal(std::move(request));
+}
+
+}  // namespace hvd

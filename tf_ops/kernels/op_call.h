@@ -1,0 +1,61 @@
+// One execution of a collective's kernel, from the executor's call to `done`.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/core/request.h"
+#include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/tf_c_api.h"
+
+namespace hvd {
+
+// Used by the executor's thread until the request is submitted, then by the
+// engine's threads; never by two at once. It holds no reference to a tensor:
+// TensorFlow keeps a node's inputs and outputs alive until `done`.
+class OpCall {
+ public:
+  // `done` is valid during this constructor alone.
+  OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
+  OpCall(const OpCall&) = delete;
+  OpCall& operator=(const OpCall&) = delete;
+
+  // Tensors that take part; the op's last input is the name, not counted here.
+  size_t num_tensors() const;
+
+  // The name that pairs this call across ranks: the op's last input, or the
+  // node's name if that is empty; and, if `with_iteration`, where the node is
+  // inside loops.
+  Status ReadName(bool with_iteration, std::string* name) const;
+
+  // Fills dtype, shape and input of `tensor` from input `index`.
+  Status ReadInput(size_t index, RequestTensor* tensor) const;
+
+  // Makes output `index`, of the dtype and shape of `tensor`, and points
+  // tensor->output at it: the memory of input `index` where nobody else needs
+  // that input, else new memory.
+  Status ForwardOutput(size_t index, RequestTensor* tensor) const;
+
+  // Makes output `index` in new memory. Any thread may call it until Finish().
+  Status AllocateOutput(size_t index, DataType dtype, const Shape& shape,
+                        void** output) const;
+
+  // Tells TensorFlow the outcome. Called once; the context, the inputs and
+  // the outputs are TensorFlow's again afterwards.
+  void Finish(const Status& status);
+
+ private:
+  TF_OpKernelContext* const context_;
+  std::function<void()> done_;
+};
+
+// Fills `request` with what all collectives have in common: the name, the
+// process set, the inputs and, but for an allgather, the outputs. Then hands
+// it to the engine, with a `done` that ends the call; an error ends it at once.
+void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
+                Request request);
+
+}  // namespace hvd

@@ -1,0 +1,71 @@
+// Registers a collective's op and its asynchronous CPU kernel with TensorFlow.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/op_call.h"
+#include "tf_ops/kernels/tf_c_api.h"
+
+namespace hvd {
+
+// The types that a collective takes, as the value of a type attribute.
+#define HVD_TENSOR_TYPES                                                    \
+  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, " \
+  "bfloat16, float, double}"
+
+// The last input of every op: the name that pairs the call across ranks. An
+// input, since TensorFlow keeps one kernel for ever for each value that an
+// attribute takes in eager calls.
+inline constexpr char kNameInput[] = "tensor_name";
+
+struct OpDefinition {
+  const char* name;
+  std::vector<const char*> inputs;  // without the name
+  std::vector<const char*> outputs;
+  std::vector<const char*> attributes;
+  void (*shape_function)(TF_ShapeInferenceContext*, TF_Status*);
+};
+
+// A shape function: output i has the shape of input i.
+void InferShapesOfInputs(TF_ShapeInferenceContext* context, TF_Status* status);
+
+struct KernelFunctions {
+  void* (*create)(TF_OpKernelConstruction*);
+  void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
+  void (*destroy)(void*);
+};
+
+// Registers the op as stateful: it is then never folded, merged or pruned.
+// Ends the process if TensorFlow refuses, for it would lack the op for ever.
+void RegisterOp(const OpDefinition& definition,
+                const KernelFunctions& functions);
+
+void FailConstruction(TF_OpKernelConstruction* construction,
+                      const Status& status);
+
+// `Kernel` is the state of a node: it has
+//   static Status Create(const OpAttributes&, std::unique_ptr<Kernel>*);
+//   void Compute(std::shared_ptr<OpCall>) const;  // by any number of threads
+// and may be destroyed as soon as the calls that it made have ended.
+template <typename Kernel>
+KernelFunctions KernelFunctionsOf() {
+  KernelFunctions functions;
+  functions.create = [](TF_OpKernelConstruction* construction) -> void* {
+    std::unique_ptr<Kernel> kernel;
+    const Status status = Kernel::Create(OpAttributes(construction), &kernel);
+    if (!status.ok()) FailConstruction(construction, status);
+    return kernel.release();
+  };
+  functions.compute = [](void* kernel, TF_OpKernelContext* context,
+                         TF_AsyncOpKernelDoneCallback* done) {
+    static_cast<const Kernel*>(kernel)->Compute(
+        std::make_shared<OpCall>(context, done));
+  };
+  functions.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  return functions;
+}
+
+}  // namespace hvd

@@ -1,0 +1,104 @@
+"""A short proof that an installed hvd_keras works, for tools/*.sh.
+
+Checks the collectives, eager and in a `tf.function`, a gradient, and one
+`fit` whose weights must end equal on all ranks. Run it on 2 or more ranks:
+
+    python -m hvd_keras.run -np 2 -- python tools/smoke_test.py
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+
+def check_collectives() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    total = size * (size + 1) / 2
+    mine = tf.constant([1.0, 2.0]) * (rank + 1)
+
+    expected = np.array([1.0, 2.0]) * total
+    np.testing.assert_array_equal(hvd.allreduce(mine, hvd.Sum), expected)
+    np.testing.assert_array_equal(hvd.allreduce(mine), expected / size)
+    np.testing.assert_array_equal(
+        tf.function(lambda x: hvd.allreduce(x, hvd.Sum))(mine), expected
+    )
+    for one in hvd.grouped_allreduce([mine, mine], hvd.Sum):
+        np.testing.assert_array_equal(one, expected)
+
+    rows = tf.fill([rank + 1, 2], rank)
+    np.testing.assert_array_equal(
+        hvd.allgather(rows),
+        np.concatenate([np.full((r + 1, 2), r) for r in range(size)]),
+    )
+    np.testing.assert_array_equal(
+        hvd.broadcast(mine, root_rank=size - 1), np.array([1.0, 2.0]) * size
+    )
+
+
+def check_gradient() -> None:
+    @tf.function
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(hvd.allreduce(x, hvd.Sum)) * (hvd.rank() + 1.0)
+        return tape.gradient(y, x)
+
+    size = hvd.size()
+    np.testing.assert_array_equal(
+        gradient(tf.ones([3])), np.full(3, size * (size + 1) / 2)
+    )
+
+
+def check_fit() -> None:
+    keras.utils.set_random_seed(hvd.rank())  # the broadcast must mend this
+    x = np.random.default_rng(hvd.rank()).normal(size=(64, 4))
+    y = x.sum(axis=1, keepdims=True)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((4,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    model.fit(
+        x,
+        y,
+        batch_size=16,
+        epochs=2,
+        verbose=0,
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+        ],
+    )
+    weights = np.concatenate([w.ravel() for w in model.get_weights()])
+    for other in hvd.allgather(weights[np.newaxis]).numpy():
+        np.testing.assert_array_equal(weights, other)
+
+
+def main() -> None:
+    hvd.init()
+    if hvd.size() < 2:
+        raise SystemExit(
+            f"Must run on 2 or more ranks. Received: {hvd.size()}."
+        )
+    check_collectives()
+    check_gradient()
+    check_fit()
+    if hvd.rank() == 0:
+        versions = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+        print(f"smoke test passed: {versions}, {hvd.size()} ranks", flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds one wheel and runs tools/smoke_test.py with it, on 2 processes, in an
+# environment of its own for each TensorFlow; prints a table.
+#
+# Usage: tools/try_tf_versions.sh [VERSION ...]
+# Environments are kept in build/tf_versions (0.8 GB each) for the next time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+versions=("$@")
+[ $# -gt 0 ] || versions=(2.18.1 2.19.1 2.20.0 2.21.0)
+python=${PYTHON:-python3}
+folder=$PWD/build/tf_versions
+rm -rf "$folder/wheel"
+mkdir -p "$folder"
+
+echo "Building the wheel"
+"$python" -m pip wheel -q --no-deps -w "$folder/wheel" .
+wheel=$(echo "$folder"/wheel/hvd_keras-*.whl)
+echo "$(basename "$wheel"), sha256 $(sha256sum "$wheel" | cut -c 1-16)"
+
+# Installs the wheel and TensorFlow $1, and runs the smoke test.
+try_version() {
+  local venv=$folder/$1
+  [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv" || return
+  "$venv/bin/pip" install -q --disable-pip-version-check \
+    "tensorflow-cpu==$1" "$wheel" || return
+  "$venv/bin/pip" install -q --disable-pip-version-check --no-deps \
+    --force-reinstall "$wheel" || return
+  # From another folder, so that the wheel is imported, not the sources.
+  (cd "$folder" &&
+    timeout 300 "$venv/bin/python" -m hvd_keras.run -np 2 -- \
+      "$venv/bin/python" "$OLDPWD/tools/smoke_test.py")
+}
+
+failed=0
+table=$(printf '%-12s %-8s %-8s %s' TensorFlow Keras numpy result)
+for version in "${versions[@]}"; do
+  echo "Trying TensorFlow $version"
+  log=$folder/$version.log
+  if try_version "$version" > "$log" 2>&1; then
+    result=ok
+  else
+    result="FAILED, see $log"
+    failed=1
+    tail -n 30 "$log"
+  fi
+  found=$("$folder/$version/bin/python" -c "from importlib.metadata import version
+print(f'{version(\"keras\"):8} {version(\"numpy\"):8}')") || found='?        ?'
+  table+=$(printf '\n%-12s %s %s' "$version" "$found" "$result")
+done
+printf '\n%s\n' "$table"
+exit "$failed"
