@@ -91,7 +91,8 @@ test-cc-plain test-cc-tsan test-cc-asan:
 
 .PHONY: bazel
 bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
-	bazel test //...
+	PYTHON_BIN_PATH=$$($(PYTHON) -c 'import sys; print(sys.executable)') \
+	  bazel test //...
 
 .PHONY: bench
 bench: build  ## Times allreduce from 4 B to 64 MB on 2 ranks

@@ -34,9 +34,12 @@ def has_cmake() -> bool:
     program = find_tool("cmake")
     if program is None:
         return False
-    run = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, check=False
-    )
+    try:
+        run = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, check=False
+        )
+    except OSError:  # a script of a virtual environment that was moved
+        return False
     found = re.search(r"version (\d+)\.(\d+)", run.stdout)
     return found is not None and tuple(map(int, found.groups())) >= MIN_CMAKE
 

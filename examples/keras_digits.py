@@ -26,6 +26,9 @@ flags.DEFINE_integer("epochs", 15, "Passes over the data.", lower_bound=1)
 flags.DEFINE_integer(
     "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
 )
+flags.DEFINE_integer(
+    "max_images", None, "Images to train on at most.", lower_bound=1
+)
 flags.DEFINE_float("learning_rate", 2e-3, "Rate after the warm-up.")
 flags.DEFINE_integer("seed", 1, "Of the weights and the order of the images.")
 flags.DEFINE_string("save", None, "Where rank 0 saves the model (.keras).")
@@ -68,6 +71,7 @@ def main(_: list[str]) -> None:
     hvd.init()  # 1
     keras.utils.set_random_seed(FLAGS.seed)
     train, test = digit_data.load(FLAGS.data, FLAGS.data_dir)
+    train = (train[0][: FLAGS.max_images], train[1][: FLAGS.max_images])
 
     model = make_model(train[0].shape[1:])
     optimizer = keras.optimizers.Adam(FLAGS.learning_rate)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _core, basics, objects
+from hvd_keras import _native, basics, objects
 from hvd_keras._object_format import encode
 
 
@@ -31,7 +31,7 @@ def disagreement(
         return None
     digest = hashlib.sha256(encode(value)).digest()
     mine = np.frombuffer(digest, np.uint8).reshape(1, -1)
-    (digests,) = _core.allgather(f"{name}/digest", [mine])
+    (digests,) = _native.core().allgather(f"{name}/digest", [mine])
     if (digests == digests[0]).all():
         return None
     return objects.allgather_object((value, detail), name=f"{name}/values")

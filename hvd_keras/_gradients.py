@@ -215,19 +215,35 @@ def _describe(gradient: Gradient, variable: Any, index: int) -> GradientInfo:
 
 
 def _after(gradient: Gradient) -> contextlib.AbstractContextManager[Any]:
-    """A context in which ops wait for `gradient`.
+    """A context in which ops wait for `gradient` and for the batch.
 
     A dataset of unknown length ends inside a step, and TensorFlow then still
     runs what does not depend on the batch. A gradient that does not, such as
-    that of a weight penalty alone, must not make a collective run then.
+    that of a weight penalty alone, must not make a collective run then: the
+    next step's would pair with it. The batch is among the arguments of the
+    function that is traced, or, in a loop that reads it inside, behind the
+    gradient that comes first.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     if isinstance(gradient, tf.IndexedSlices):
         gradient = gradient.values
-    if gradient.graph is not tf.compat.v1.get_default_graph():
-        return contextlib.nullcontext()  # inside a branch, which waits itself
-    return tf.control_dependencies([gradient])
+    return tf.control_dependencies([gradient, *_arguments_of_function()])
+
+
+def _arguments_of_function() -> list[tf.Tensor]:
+    """Returns the arguments of the innermost function that has any.
+
+    A branch has none: all that it uses is captured.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        captured = {id(tensor) for tensor in graph.internal_captures}
+        arguments = [t for t in graph.inputs if id(t) not in captured]
+        if arguments:
+            return arguments
+        graph = graph.outer_graph
+    return []
 
 
 def _describe_difference(values: list[tuple[Any, list[str]]]) -> str:

@@ -165,6 +165,9 @@ def _leave_failing(reason: str) -> None:
 @atexit.register
 def _leave_at_exit() -> None:
     global _job
-    if _is_member():
+    job = _job
+    if job is not None and _is_member():
         _job = None
+        # The launcher first: a peer may fail because of it, and sooner.
+        _bootstrap.report_leaving(job.topology, job.config, _generation)
         _startup.stop("the process exited without shutdown()")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_keras import _agreement, _core, basics
+from hvd_keras import _agreement, _native, basics
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 
 # Host memory that one step of a broadcast takes beside the variables.
@@ -48,7 +48,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     _agree([_describe(variable) for variable in variables])
     for step, group in enumerate(_steps(variables)):
         values = [_as_bytes(variable) for variable in group]
-        received = _core.broadcast(
+        received = _native.core().broadcast(
             f"broadcast_variables/{step}", values, root_rank
         )
         if basics.rank() == root_rank:
@@ -90,10 +90,7 @@ def _agree(descriptions: list[tuple[str, list[int], str]]) -> None:
     values = _agreement.disagreement(
         "broadcast_variables/agreement",
         [description[:2] for description in descriptions],
-        [
-            f"{path!r} ({dtype}, {shape})"
-            for dtype, shape, path in descriptions
-        ],
+        [f"{path!r} ({dtype}, {shape})" for dtype, shape, path in descriptions],
     )
     if values is None:
         return

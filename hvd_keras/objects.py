@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _core, basics
+from hvd_keras import _native, basics
 from hvd_keras._object_format import MAX_BYTES, decode, encode
 from hvd_keras.exceptions import InvalidArgumentError
 
@@ -60,7 +60,7 @@ def broadcast_object(
     if basics.rank() == root_rank:
         status, payload = _try_encode(obj)
     header = np.array([status, len(payload)], np.int64)
-    (header,) = _core.broadcast(f"{name}/header", [header], root_rank)
+    (header,) = _native.core().broadcast(f"{name}/header", [header], root_rank)
     status, num_bytes = (int(number) for number in header)
     if not 0 <= num_bytes <= MAX_BYTES:
         raise InvalidArgumentError(
@@ -70,7 +70,7 @@ def broadcast_object(
     data = np.zeros(num_bytes, np.uint8)
     if basics.rank() == root_rank:
         data = np.frombuffer(payload, np.uint8)
-    (data,) = _core.broadcast(f"{name}/payload", [data], root_rank)
+    (data,) = _native.core().broadcast(f"{name}/payload", [data], root_rank)
     _raise_if_refused([status], [data.tobytes()], [root_rank], name)
     return decode(data.tobytes())
 
@@ -98,9 +98,9 @@ def allgather_object(obj: Any, *, name: str | None = None) -> list[Any]:
     name = name or "allgather_object"
     status, payload = _try_encode(obj)
     header = np.array([[status, len(payload)]], np.int64)
-    (headers,) = _core.allgather(f"{name}/header", [header])
+    (headers,) = _native.core().allgather(f"{name}/header", [header])
     data = np.frombuffer(payload, np.uint8)
-    (data,) = _core.allgather(f"{name}/payload", [data])
+    (data,) = _native.core().allgather(f"{name}/payload", [data])
     ends = np.cumsum(headers[:, 1])
     payloads = [
         data[end - num_bytes : end].tobytes()

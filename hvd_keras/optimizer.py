@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -200,8 +199,8 @@ class _Distributed(private.ReducingOptimizer):
 
     def __reduce__(self) -> Any:
         # A pickle names the plain class: it loads without hvd_keras.
-        _, *rest = super().__reduce__()  # type: ignore[misc]
-        return (private.unpickler_of(self.hvd_base), *rest)
+        reduced: Any = super().__reduce__()
+        return (private.unpickler_of(self.hvd_base), *reduced[1:])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A copy in the same process stays distributed.
@@ -212,9 +211,13 @@ class _Distributed(private.ReducingOptimizer):
         return plain
 
 
-@functools.lru_cache(maxsize=None)
+_classes: dict[tuple[type, _Settings], type] = {}
+
+
 def _distributed_class(base: type, settings: _Settings) -> type:
     """Returns the subclass of `base` that reduces; always the same one."""
+    if (base, settings) in _classes:
+        return _classes[base, settings]
     subclass = type(
         base.__name__,
         (_Distributed, base),
@@ -227,6 +230,7 @@ def _distributed_class(base: type, settings: _Settings) -> type:
         },
     )
     private.share_saved_name(subclass, base)
+    _classes[base, settings] = subclass
     return subclass
 
 

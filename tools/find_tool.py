@@ -5,22 +5,25 @@ Usage: find_tool.py NAME
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import shutil
 import sys
 import sysconfig
 
+# The attribute of a wheel's module that names the folder of its programs.
+WHEEL_FOLDERS = {"cmake": "CMAKE_BIN_DIR", "ninja": "BIN_DIR"}
+
 
 def find_tool(name: str) -> str | None:
     """Returns the path of `name` in this environment, else on the PATH."""
     folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
-    if name == "cmake":
-        try:
-            import cmake
-        except ImportError:
-            pass
-        else:
-            folders.insert(0, cmake.CMAKE_BIN_DIR)
+    # In an isolated build the wheel is importable, but not beside Python.
+    if name in WHEEL_FOLDERS:
+        with contextlib.suppress(ImportError):
+            wheel = importlib.import_module(name)
+            folders.insert(0, getattr(wheel, WHEEL_FOLDERS[name]))
     folders.append(os.environ.get("PATH", os.defpath))
     return shutil.which(name, path=os.pathsep.join(folders))
 

@@ -16,7 +16,14 @@ from hvd_keras._bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError, LaunchError
 
-__all__ = ["Rendezvous", "Topology", "detect", "join", "report_failure"]
+__all__ = [
+    "Rendezvous",
+    "Topology",
+    "detect",
+    "join",
+    "report_failure",
+    "report_leaving",
+]
 
 
 def join(
@@ -63,6 +70,11 @@ def report_failure(
     if config.rendezvous is not None and topology.size > 1:
         path, secret = _launcher_address(config)
         report(path, secret, _identity(topology, generation), reason)
+
+
+def report_leaving(topology: Topology, config: Config, generation: int) -> None:
+    """Tells hvdrun, where there is one, that this rank is ending."""
+    report_failure(topology, config, generation, "")
 
 
 def _identity(topology: Topology, generation: int) -> Identity:

@@ -63,7 +63,8 @@ class ExchangeServer:
             listener: A Unix socket that listens.
             secret: What a rank must know to belong to the job.
             size: Number of ranks in the job.
-            on_report: Called with a rank and the reason for which it fails.
+            on_report: Called with a rank that is ending and the reason for
+                which it fails, or "".
         """
         self._listener = listener
         self._secret = secret
@@ -325,9 +326,9 @@ class ExchangeServer:
     def _abort(
         self, connection: Connection, identity: wire.Identity, reason: str
     ) -> None:
-        if self._on_report is not None:
-            self._on_report(identity.rank, reason)
         if identity.role == Role.REPORTER:
+            if self._on_report is not None:
+                self._on_report(identity.rank, reason)
             self._close_after_sending(connection)
             self._send(connection, wire.frame(FrameType.ACCEPTED))
             return

@@ -55,7 +55,7 @@ def detect(environ: Mapping[str, str]) -> Topology:
     chosen = complete[0]
     topology = _read(chosen, environ)
     if chosen is FAMILIES[0] and environ.get("HVD_RENDEZVOUS", "").strip():
-        return topology
+        return dataclasses.replace(topology, launcher="hvdrun")
     for family in found:
         _check_agreement(chosen, family, environ)
     return topology

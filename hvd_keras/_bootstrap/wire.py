@@ -40,7 +40,7 @@ class Role(enum.IntEnum):
     """Why a process connects."""
 
     MEMBER = 0  # to take part in the exchanges of one generation
-    REPORTER = 1  # to say that its rank fails
+    REPORTER = 1  # to say that its rank is ending
 
 
 class FrameType(enum.IntEnum):

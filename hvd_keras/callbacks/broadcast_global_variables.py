@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _agreement, basics, objects
 from hvd_keras import _keras_private as private
+from hvd_keras import basics, objects
 from hvd_keras.broadcast import broadcast_variables
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.optimizer import is_distributed, unwrapped
@@ -109,17 +109,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self, model: keras.Model) -> None:
         self._is_pending = False
-        optimizer = model.optimizer
-        if optimizer is not None and not optimizer.built:
-            optimizer.build(model.trainable_variables)
-        own = {
-            id(variable)
-            for variable in private.gradient_accumulators_of(
-                unwrapped(optimizer)
-            )
-        }
         variables = list(model.weights)
-        variables += [v for v in optimizer.variables if id(v) not in own]
+        if model.optimizer is not None:
+            variables += _common_variables(model)
         broadcast_variables(variables, self.root_rank)
         self._move_seeds_apart(model)
 
@@ -128,6 +120,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         moved = {id(state) for state in self._offset_states}
         for state in model.variables:
             if id(state) in weights or id(state) in moved:
+                continue
+            if tuple(state.shape) != (2,):  # a seed and how often it was used
                 continue
             self._offset_states.append(state)
             seed, counter = np.asarray(state.numpy()).tolist()
@@ -142,3 +136,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 f"{type(model.optimizer).__name__} (rank {basics.rank()}).",
                 stacklevel=2,
             )
+
+
+def _common_variables(model: keras.Model) -> list[Any]:
+    """Returns the optimizer's variables that all ranks share."""
+    optimizer = model.optimizer
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    sums = private.gradient_accumulators_of(unwrapped(optimizer))
+    own = {id(variable) for variable in sums}
+    return [v for v in optimizer.variables if id(v) not in own]

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _core, basics, objects
 from hvd_keras import _keras_private as private
+from hvd_keras import _native, basics, objects
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.ops.reduce_op import Sum
 
@@ -69,7 +69,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def _install(self) -> None:
         # An attribute of the instance hides the method of the class. A second
         # callback on the same model must not sum the sums.
-        attributes = vars(self.model)
+        attributes = self.model.__dict__
         if private.GET_LOGS in attributes:
             return
         get_logs = getattr(self.model, private.GET_LOGS)
@@ -80,7 +80,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def _remove(self) -> None:
         if self._is_installed:
-            vars(self.model).pop(private.GET_LOGS, None)
+            self.model.__dict__.pop(private.GET_LOGS, None)
             self._is_installed = False
 
 
@@ -93,7 +93,7 @@ def _global_logs(
     num_samples = _num_samples(model)
     states = _unique_variables(additive)
     local = [np.asarray(state.numpy()) for state in states]
-    totals = _core.allreduce("MetricAverageCallback/states", local, int(Sum))
+    totals = _sums(local)
     for state, total in zip(states, totals, strict=True):
         state.assign(np.asarray(total))
     names = set(model.get_metrics_result())
@@ -105,6 +105,14 @@ def _global_logs(
     if set(values) == names and len(additive) == len(metrics):
         return values
     return _average(values, num_samples)
+
+
+def _sums(arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
+    if not arrays:
+        return []
+    name = "MetricAverageCallback/states"
+    sums: list[Any] = _native.core().allreduce(name, arrays, int(Sum))
+    return sums
 
 
 def _average(values: dict[str, Any], weight: float) -> dict[str, Any]:

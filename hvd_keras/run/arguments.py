@@ -198,8 +198,8 @@ def _parser() -> argparse.ArgumentParser:
         help="print all settings (environment variables), and exit"
         )  # fmt: skip
     add("--grace", type=float, default=10.0, metavar="SECONDS",
-        help="time that the others get to end by themselves when a rank has "
-        "failed (default: 10)")  # fmt: skip
+        help="time that ranks get to end by themselves after one has failed, "
+        "or after Ctrl-C (default: 10)")  # fmt: skip
     add("--start-timeout", type=float, metavar="SECONDS",
         help="time for all ranks to call init() (default: 120)")  # fmt: skip
     add("--verbose", action="store_true", help="tell each start and end")

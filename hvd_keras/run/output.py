@@ -75,10 +75,14 @@ class Screen:
 
     def show_line(self, rank: int, line: bytes) -> None:
         """Shows a whole line of `rank`."""
+        self.show_own_line(self._prefix(rank) + line)
+
+    def show_own_line(self, line: bytes) -> None:
+        """Shows a whole line of the launcher."""
         if self._sibling is not None:
             self._sibling._hide()
         self._hide()
-        self._write(self._prefix(rank) + line + b"\n")
+        self._write(line + b"\n")
         for screen in (self, self._sibling):
             if screen is not None and screen._growing:
                 screen._write(screen._growing)

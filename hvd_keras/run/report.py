@@ -37,6 +37,13 @@ def exit_text(process: RankProcess) -> str:
     return str(process.exit_status)
 
 
+def failure_text(process: RankProcess) -> str:
+    """How a rank ended, to follow the words "failed first"."""
+    if process.signal is not None:
+        return exit_text(process)
+    return f"exit status {process.exit_status}"
+
+
 def table(rows: Sequence[tuple[RankProcess, str]], width: int) -> str:
     """One line a rank: rank, pid, exit, last error line."""
     cells = [("rank", "pid", "exit", "last error line")] + [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import selectors
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -38,11 +38,12 @@ class Supervisor:
         assert options.num_proc is not None
         self._size = options.num_proc
         self._selector = selectors.DefaultSelector()
+        self._screens = make_screens(options.tag, options.timestamp)
         self._processes: list[RankProcess] = []
         self._streams: dict[int, RankStream] = {}  # by descriptor
         self._errors: list[RankStream] = []  # stderr by rank
         self._reasons: dict[int, str] = {}  # told by failing ranks
-        self._failures: list[int] = []  # ranks, the first first
+        self._leavers: list[int] = []  # ranks that began to end, in order
         self._next_kill: tuple[float, int] | None = None  # when, which
         self._num_interrupts = 0
         self._started_at = time.monotonic()
@@ -54,6 +55,7 @@ class Supervisor:
             The exit status for the launcher.
         """
         guard = Guard()
+        self._raise_file_limit()
         listener, address = rendezvous.open_listener(self._size + 64)
         secret = secrets.token_bytes(32)
         server = ExchangeServer(listener, secret, self._size, self._on_report)
@@ -79,6 +81,13 @@ class Supervisor:
 
     # ---- Start ----
 
+    def _raise_file_limit(self) -> None:
+        # Of a rank: two pipes, a pidfd, two log files, a connection.
+        needed = 8 * self._size + 256
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < needed <= hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
     def _handle_signals(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -91,6 +100,7 @@ class Supervisor:
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             self._num_interrupts += 1
+            self._begin_grace()
         if self._num_interrupts > 1:
             number = signal.SIGKILL
         for process in self._processes:
@@ -106,7 +116,7 @@ class Supervisor:
         self._say_start(threads)
         base = {**self._environ, **threads}
         options = self._options
-        screens = make_screens(options.tag, options.timestamp)
+        screens = self._screens
         for rank in range(self._size):
             process = RankProcess(
                 rank,
@@ -164,13 +174,14 @@ class Supervisor:
                 ended.append(key.data)
             elif key.fd == self._wakeup:
                 os.read(self._wakeup, 4096)
-        self._server.step()
         for process in ended:
             self._selector.unregister(process.pidfd)
             process.note_exit()
         # Of those that ended together, one that was killed is the cause.
         for process in sorted(ended, key=lambda p: p.signal is None):
             self._on_exit(process)
+        # After the exits: who fails because of one says so only now.
+        self._server.step()
         self._kill_if_due()
 
     def _time_left(self) -> float | None:
@@ -191,20 +202,25 @@ class Supervisor:
         self._streams.pop(fd).close()
 
     def _on_report(self, rank: int, reason: str) -> None:
-        # A rank that fails says so before its peers can know of it.
-        self._reasons.setdefault(rank, reason)
-        self._note_failure(rank)
+        # A rank says that it leaves before its peers can know of it.
+        self._note_leaving(rank)
+        if reason:
+            self._reasons.setdefault(rank, reason)
+            self._begin_grace()
 
     def _on_exit(self, process: RankProcess) -> None:
+        self._note_leaving(process.rank)
         self._server.rank_exited(process.rank, process.describe_exit())
         if self._options.verbose:
             self._say(f"rank {process.rank} {process.describe_exit()}")
         if process.exit_status != 0:
-            self._note_failure(process.rank)
+            self._begin_grace()
 
-    def _note_failure(self, rank: int) -> None:
-        if rank not in self._failures:
-            self._failures.append(rank)
+    def _note_leaving(self, rank: int) -> None:
+        if rank not in self._leavers:
+            self._leavers.append(rank)
+
+    def _begin_grace(self) -> None:
         if self._next_kill is None:
             at = time.monotonic() + self._options.grace
             self._next_kill = (at, signal.SIGTERM)
@@ -217,7 +233,7 @@ class Supervisor:
             if process.exit_status is None:
                 self._say(
                     f"rank {process.rank} (pid {process.pid}) still runs "
-                    f"after rank {self._failures[0]} has failed: "
+                    "after the grace time; it gets "
                     f"{report.signal_name(number)}"
                 )
                 process.sent = number
@@ -237,6 +253,7 @@ class Supervisor:
                     process.kill_group(signal.SIGKILL)
             deadline = time.monotonic() + _DRAIN_SECONDS
             while self._streams and time.monotonic() < deadline:
+                self._server.step()
                 left = max(0.0, deadline - time.monotonic())
                 for key, _ in self._selector.select(min(left, 0.1)):
                     if isinstance(key.data, RankStream):
@@ -247,7 +264,7 @@ class Supervisor:
     def _finish(self) -> int:
         failed = [
             self._processes[rank]
-            for rank in self._failures
+            for rank in self._leavers
             if self._processes[rank].exit_status != 0
         ]
         if not failed:
@@ -255,8 +272,8 @@ class Supervisor:
         first = failed[0]
         seconds = time.monotonic() - self._started_at
         self._say(
-            f"rank {first.rank} failed first "
-            f"({report.exit_text(first)}), job ended after {seconds:.1f} s"
+            f"rank {first.rank} failed first: {report.failure_text(first)}; "
+            f"the job took {seconds:.1f} s"
         )
         rows = []
         for process, stderr in zip(self._processes, self._errors, strict=True):
@@ -264,9 +281,12 @@ class Supervisor:
             line = report.last_error_line(stderr, told)
             rows.append((process, line if process.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
-        print(report.table(rows, width), file=sys.stderr, flush=True)
+        self._show(report.table(rows, width))
         assert first.exit_status is not None
         return first.exit_status
 
     def _say(self, message: str) -> None:
-        print(f"hvdrun: {message}", file=sys.stderr, flush=True)
+        self._show(f"hvdrun: {message}")
+
+    def _show(self, text: str) -> None:
+        self._screens[1].show_own_line(text.encode("utf-8", "replace"))

@@ -18,7 +18,7 @@ import pytest
 
 from hvd_keras import _bootstrap
 from hvd_keras._bootstrap import local_server, wire
-from hvd_keras._bootstrap.client import Rendezvous, parse_secret
+from hvd_keras._bootstrap.client import Rendezvous, parse_secret, report
 from hvd_keras._bootstrap.server import ExchangeServer
 from hvd_keras._bootstrap.topology import Topology
 from hvd_keras._bootstrap.wire import FrameType, Identity, Role
@@ -372,7 +372,20 @@ def test_abort_gives_its_reason_to_the_others(served: Served) -> None:
     assert "Rank 1" in str(first)
     assert "MismatchError: wrong day" in str(first)
     assert isinstance(second, MismatchError)
-    assert served.reports[0] == (1, "MismatchError: wrong day")
+    # It may still go on: that is no failure of the process.
+    assert served.reports == []
+
+
+def test_report_is_passed_on_before_the_reporter_goes_on(
+    served: Served,
+) -> None:
+    identity = Identity(Role.MEMBER, 2, SIZE, 1, 1)
+    report(served.path, SECRET, identity, "ValueError: odd")
+    assert served.reports == [(2, "ValueError: odd")]
+    report(served.path, bytes(32), identity, "from a stranger")
+    report("/nowhere", SECRET, identity, "to nobody")
+    assert len(served.reports) == 1
+    exchange_all(served)
 
 
 def test_missing_rank_is_noticed_and_then_named(served: Served) -> None:

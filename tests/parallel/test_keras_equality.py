@@ -13,6 +13,7 @@ import keras
 import keras_training as kt
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import hvd_keras as hvd
 
@@ -103,9 +104,7 @@ def reference(case: Case, epochs: int = 2) -> keras.Model:
         "mse",
         **case.compile,
     )
-    model.fit(
-        kt.whole_batches(*kt.regression_data()), epochs=epochs, verbose=0
-    )
+    model.fit(kt.whole_batches(*kt.regression_data()), epochs=epochs, verbose=0)
     return model
 
 
@@ -129,17 +128,13 @@ def test_ranks_end_with_the_weights_of_one_process(case: Case) -> None:
     if case.passes == 1:
         kt.assert_equal_on_all_ranks(slots)
     kt.assert_equal_on_all_ranks(model.get_weights())
-    assert int(model.optimizer.iterations) == int(
-        expected.optimizer.iterations
-    )
+    assert int(model.optimizer.iterations) == int(expected.optimizer.iterations)
 
 
 def test_accumulated_gradients_can_be_summed() -> None:
     # A sum of 4 is 4 times their mean.
     expected = kt.build(kt.functional_model)
-    expected.compile(
-        optimizers.SGD(0.04, gradient_accumulation_steps=4), "mse"
-    )
+    expected.compile(optimizers.SGD(0.04, gradient_accumulation_steps=4), "mse")
     data = kt.regression_data()
     expected.fit(kt.whole_batches(*data), verbose=0)
 
@@ -242,9 +237,6 @@ def test_train_on_batch() -> None:
 
 
 def test_data_of_unknown_length() -> None:
-    # TensorFlow runs what does not depend on the batch once too often then.
-    import tensorflow as tf
-
     def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.filter(lambda x, y: True)
 

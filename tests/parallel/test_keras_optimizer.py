@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import keras_training as kt
 import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import config
 
 optimizers = keras.optimizers
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
@@ -99,6 +102,50 @@ def test_tf_function_loop_with_keras_variables() -> None:
     for x, y in kt.whole_batches(*data):
         reference(x, y)
     kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
+
+
+class Penalty(keras.layers.Layer):
+    """Its weight has a gradient that does not depend on the batch."""
+
+    def build(self, input_shape: object) -> None:
+        self.weight = self.add_weight(shape=(3,), initializer="ones")
+
+    def call(self, inputs: object) -> object:
+        self.add_loss(keras.ops.sum(self.weight**2))
+        return inputs
+
+
+@pytest.mark.parametrize("place", [1, 3])
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_no_collective_runs_for_a_batch_that_does_not_come(
+    place: int, passes: int, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where data of unknown length end, TensorFlow runs what does not depend on
+    # the batch.
+    settings = dataclasses.replace(config.current(), bucket_bytes=1)
+    monkeypatch.setattr(config, "current", lambda: settings)
+    layers = [keras.Input((kt.NUM_FEATURES,)), keras.layers.Dense(3)]
+    layers += [keras.layers.Dense(1)]
+    layers.insert(place, Penalty())
+    model = keras.Sequential(layers)
+    optimizer = optimizers.SGD(0.01)
+    if policy == "mixed_float16":
+        optimizer = optimizers.LossScaleOptimizer(optimizer)
+    model.compile(
+        hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes),
+        "mse",
+    )
+    x, y = kt.regression_data()
+    data = kt.shares(x, y * 0).take(4).filter(lambda x, y: True)
+    model.fit(data, epochs=1, verbose=0)
+    before = hvd.stats()["num_requests"]
+    model.fit(data, epochs=4, verbose=0)
+    num_checks = 16 if policy == "mixed_float16" else 0
+    num_reduced = hvd.stats()["num_requests"] - before - num_checks
+    # Keras itself counts a step too many in each epoch without loss scaling,
+    # so that fewer or more of the real ones are those that update.
+    assert num_reduced == 5 * 16 // passes
 
 
 def test_an_optimizer_that_hides_its_gradients_is_refused() -> None:

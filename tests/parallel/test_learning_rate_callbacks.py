@@ -44,8 +44,7 @@ def test_warmup_reaches_the_rate_in_a_straight_line() -> None:
     rates, history, _ = fit([LearningRateWarmupCallback(0.8, 2)], epochs=3)
     size = hvd.size()
     expected = [
-        0.8 / size * ((step + 1) / 4 * (size - 1) / 2 + 1)
-        for step in range(8)
+        0.8 / size * ((step + 1) / 4 * (size - 1) / 2 + 1) for step in range(8)
     ]
     np.testing.assert_allclose(rates[:8], expected, rtol=1e-6)
     np.testing.assert_allclose(rates[7:], 0.8, rtol=1e-6)
@@ -108,9 +107,7 @@ def test_smooth_schedule_changes_with_each_batch() -> None:
 
 def test_a_number_is_raised_to_the_epoch() -> None:
     rates, _, _ = fit([LearningRateScheduleCallback(0.4, 0.5, start_epoch=1)])
-    np.testing.assert_allclose(
-        rates[::4], [0.5, 0.4, 0.2, 0.1], rtol=1e-6
-    )
+    np.testing.assert_allclose(rates[::4], [0.5, 0.4, 0.2, 0.1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov", "rmsprop"])
@@ -196,7 +193,7 @@ def test_learning_rate_schedule_objects_are_refused(callback: str) -> None:
         "schedule": lambda: LearningRateScheduleCallback(0.1, 0.5),
         "warmup": lambda: LearningRateWarmupCallback(0.1),
     }[callback]()
-    with pytest.raises(TypeError, match="LearningRate.*Callback must have"):
+    with pytest.raises(TypeError, match=r"LearningRate.*Callback must have"):
         fit([made], keras.optimizers.SGD(schedule))
 
 
@@ -207,17 +204,11 @@ def test_initial_lr_is_needed() -> None:
 
 def test_steps_per_epoch_are_needed_where_they_are_unknown() -> None:
     model = kt.build(kt.functional_model)
-    model.compile(
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)), "mse"
-    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)), "mse")
     data = kt.shares(*kt.regression_data()).filter(lambda x, y: True)
     with pytest.raises(ValueError, match="steps_per_epoch"):
-        model.fit(
-            data, verbose=0, callbacks=[LearningRateWarmupCallback(0.1)]
-        )
+        model.fit(data, verbose=0, callbacks=[LearningRateWarmupCallback(0.1)])
     rates = RatesOfBatches()
-    warmup = LearningRateWarmupCallback(
-        0.8, 1, steps_per_epoch=kt.NUM_BATCHES
-    )
+    warmup = LearningRateWarmupCallback(0.8, 1, steps_per_epoch=kt.NUM_BATCHES)
     model.fit(data, verbose=0, callbacks=[warmup, rates])
     assert rates.rates[kt.NUM_BATCHES - 1] == pytest.approx(0.8)

@@ -199,9 +199,7 @@ def test_a_metric_that_cannot_be_summed_is_averaged_by_samples() -> None:
             return self.value
 
     model = kt.build(classifier)
-    model.compile(
-        loss="binary_crossentropy", metrics=[Largest(), *metrics()]
-    )
+    model.compile(loss="binary_crossentropy", metrics=[Largest(), *metrics()])
     x, y = classification_data()
     y = y * 0
     expected = model.evaluate(x, y, verbose=0, return_dict=True)
@@ -219,6 +217,4 @@ def test_a_metric_that_cannot_be_summed_is_averaged_by_samples() -> None:
     assert logs["largest"] == pytest.approx(wanted / NUM_ROWS)
     if hvd.size() == 1:
         assert_logs_close(logs, expected)
-    kt.assert_equal_on_all_ranks(
-        [np.asarray(value) for value in logs.values()]
-    )
+    kt.assert_equal_on_all_ranks([np.asarray(value) for value in logs.values()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -117,10 +118,6 @@ def test_broadcast_variables(root_rank: int) -> None:
 def test_broadcast_variables_of_several_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hvd_keras import broadcast as module
-
-    import importlib
-
     module = importlib.import_module("hvd_keras.broadcast")
     monkeypatch.setattr(module, "_STEP_BYTES", 100)
     variables = [

@@ -39,9 +39,7 @@ def test_a_missing_name_is_named() -> None:
 
 def test_changed_parameters_are_named() -> None:
     with pytest.raises(ImportError, match=r"takes \['self', 'grads'\]"):
-        private.require(
-            keras.optimizers.Optimizer, "_clip_gradients", ["self"]
-        )
+        private.require(keras.optimizers.Optimizer, "_clip_gradients", ["self"])
 
 
 def test_no_other_file_uses_keras_internals() -> None:

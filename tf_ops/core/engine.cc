@@ -7,8 +7,8 @@
 
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/core/completion_queue.h"
-#include "tf_ops/core/coordinator.h"
 #include "tf_ops/core/executor.h"
+#include "tf_ops/core/negotiator.h"
 #include "tf_ops/core/request_table.h"
 #include "tf_ops/core/validate.h"
 #include "tf_ops/transport/transport.h"
@@ -28,6 +28,15 @@ constexpr double kCoordinatorGraceSeconds = 3.0;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
+  CoordinatorOptions result;
+  result.fusion_threshold_bytes = options.fusion_threshold_bytes;
+  result.cache_capacity = options.cache_capacity;
+  result.stall_warning_seconds = options.stall_warning_seconds;
+  result.stall_timeout_seconds = options.stall_timeout_seconds;
+  return result;
 }
 
 // Threads: any thread calls Submit; `thread_` owns everything that is not
@@ -50,10 +59,6 @@ class EngineImpl : public Engine {
  private:
   void Run();
   bool TakeSubmissions() EXCLUDES(mu_);
-  Status Negotiate();
-  Status ReceiveRequests();
-  Status ReceiveResponses();
-  Status Say(const RankMessage& message);
   void CheckStalls();
   Status RunResponses();
   Status RunResponse(const Response& response);
@@ -79,10 +84,9 @@ class EngineImpl : public Engine {
 
   // The engine's thread alone:
   RequestTable table_;
-  std::unique_ptr<Coordinator> coordinator_;   // on rank 0
-  std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
-  std::vector<Response> responses_;            // to be run
-  Status broken_;                              // why nothing works any more
+  Negotiator negotiator_;
+  std::vector<Response> responses_;  // to be run
+  Status broken_;                    // why nothing works any more
   bool warned_of_coordinator_ = false;
 
   std::atomic<uint64_t> num_requests_{0};
@@ -100,15 +104,7 @@ EngineImpl::EngineImpl(std::unique_ptr<Transport> transport,
       options_(options),
       rank_(transport_->rank()),
       size_(transport_->size()),
-      inboxes_(static_cast<size_t>(size_)) {
-  if (rank_ == 0) {
-    CoordinatorOptions coordinator;
-    coordinator.fusion_threshold_bytes = options.fusion_threshold_bytes;
-    coordinator.cache_capacity = options.cache_capacity;
-    coordinator.stall_warning_seconds = options.stall_warning_seconds;
-    coordinator.stall_timeout_seconds = options.stall_timeout_seconds;
-    coordinator_ = std::make_unique<Coordinator>(size_, coordinator);
-  }
+      negotiator_(transport_.get(), AsCoordinatorOptions(options)) {
   transport_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
@@ -167,14 +163,14 @@ void EngineImpl::Run() {
     const Status peers = transport_->CheckPeers();
     bool worked = TakeSubmissions();
     CheckStalls();
-    Status status = Negotiate();
+    Status status;
+    if (broken_.ok()) status = negotiator_.Exchange(&responses_);
     worked = worked || !responses_.empty();
     if (status.ok()) status = RunResponses();
     if (!status.ok()) Break(status);
     if (!peers.ok() && !table_.empty()) Break(peers);
     if (worked) continue;
-    const bool waiting = !table_.empty() || (coordinator_ != nullptr &&
-                                             coordinator_->has_pending());
+    const bool waiting = !table_.empty() || negotiator_.has_pending();
     transport_->WaitDoorbell(ticket, waiting ? kPendingSleep : kIdleSleep,
                              /*spin=*/!table_.empty());
   }
@@ -216,72 +212,10 @@ bool EngineImpl::TakeSubmissions() {
     messages.back().ids = std::move(ready);
   }
   for (const RankMessage& message : messages) {
-    const Status status = Say(message);
+    const Status status = negotiator_.Say(message);
     if (!status.ok()) Break(status);
   }
   return true;
-}
-
-Status EngineImpl::Say(const RankMessage& message) {
-  if (coordinator_ != nullptr) {
-    return coordinator_->OnMessage(0, message, Clock::now());
-  }
-  std::vector<uint8_t> bytes;
-  Encode(message, &bytes);
-  transport_->SendControl(0, bytes);
-  return Status::Ok();
-}
-
-Status EngineImpl::Negotiate() {
-  if (!broken_.ok()) return Status::Ok();
-  if (coordinator_ == nullptr) {
-    transport_->Flush();
-    return ReceiveResponses();
-  }
-  HVD_RETURN_IF_ERROR(ReceiveRequests());
-  for (Response& response : coordinator_->TakeResponses()) {
-    std::vector<uint8_t> bytes;
-    Encode(response, &bytes);
-    for (int peer = 1; peer < size_; ++peer) {
-      transport_->SendControl(peer, bytes);
-    }
-    responses_.push_back(std::move(response));
-  }
-  transport_->Flush();
-  return Status::Ok();
-}
-
-Status EngineImpl::ReceiveRequests() {
-  const Clock::time_point now = Clock::now();
-  for (int peer = 1; peer < size_; ++peer) {
-    std::vector<uint8_t>& inbox = inboxes_[static_cast<size_t>(peer)];
-    if (!transport_->ReceiveControl(peer, &inbox)) continue;
-    size_t offset = 0;
-    RankMessage message;
-    bool found = true;
-    while (true) {
-      HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &message, &found));
-      if (!found) break;
-      HVD_RETURN_IF_ERROR(coordinator_->OnMessage(peer, message, now));
-    }
-    inbox.erase(inbox.begin(), inbox.begin() + static_cast<ptrdiff_t>(offset));
-  }
-  return Status::Ok();
-}
-
-Status EngineImpl::ReceiveResponses() {
-  std::vector<uint8_t>& inbox = inboxes_[0];
-  if (!transport_->ReceiveControl(0, &inbox)) return Status::Ok();
-  size_t offset = 0;
-  bool found = true;
-  while (true) {
-    Response response;
-    HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &response, &found));
-    if (!found) break;
-    responses_.push_back(std::move(response));
-  }
-  inbox.erase(inbox.begin(), inbox.begin() + static_cast<ptrdiff_t>(offset));
-  return Status::Ok();
 }
 
 Status EngineImpl::RunResponses() {
@@ -353,9 +287,8 @@ void EngineImpl::Forget(const Response& response) {
   RankMessage message;
   message.type = RankMessage::Type::kForgotten;
   message.ids = response.ids;
-  const Status status = Say(message);
+  const Status status = negotiator_.Say(message);
   if (!status.ok()) Break(status);
-  transport_->Flush();
 }
 
 void EngineImpl::Finish(std::unique_ptr<PendingRequest> pending,
@@ -400,13 +333,10 @@ void EngineImpl::Break(const Status& status) {
 }
 
 void EngineImpl::CheckStalls() {
-  if (coordinator_ != nullptr) {
-    for (const std::string& line : coordinator_->CheckStalls(Clock::now())) {
-      Log("warning: " + line);
-    }
-    return;
+  for (const std::string& line : negotiator_.CheckStalls(Clock::now())) {
+    Log("warning: " + line);
   }
-  if (table_.empty()) {
+  if (negotiator_.is_coordinator() || table_.empty()) {
     warned_of_coordinator_ = false;
     return;
   }

@@ -14,7 +14,7 @@ inline constexpr uint32_t kNumSlots = 8;
 inline constexpr size_t kSlotBytes = 256 << 10;
 inline constexpr size_t kSlabBytes = kNumSlots * kSlotBytes;
 inline constexpr size_t kRingBytes = 64 << 10;  // a power of two
-inline constexpr size_t kReasonBytes = 960;
+inline constexpr size_t kWordsBytes = 956;
 inline constexpr size_t kTokenBytes = 32;
 
 struct RegionHeader {
@@ -36,10 +36,15 @@ struct alignas(128) RankDoorbell {
   std::atomic<uint32_t> count;
   std::atomic<uint32_t> sleeping;
 };
+// Words that are written once and may be read once `is_set` says so.
+struct Words {
+  std::atomic<uint32_t> is_set;  // 0: no, 1: being written, 2: yes
+  char text[kWordsBytes];        // ends with 0
+};
 struct alignas(128) RankInfo {
-  std::atomic<uint32_t> state;       // RankState
-  std::atomic<uint32_t> reason_set;  // `reason` may be read
-  char reason[kReasonBytes];         // ends with 0
+  std::atomic<uint32_t> state;  // RankState
+  Words reason;                 // why it left or is broken
+  Words last;                   // for the case that it dies
 };
 // A byte stream with one writer and one reader.
 struct alignas(128) ControlRing {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 namespace hvd {
@@ -20,8 +19,10 @@ constexpr microseconds kNap{20000};
 // engines alone are busy within a collective, their ranks' own threads too
 // while an engine waits for work.
 int NumSpins(int num_busy_threads) {
-  const unsigned num_cores = std::thread::hardware_concurrency();
-  return static_cast<unsigned>(num_busy_threads) > num_cores ? 50 : 4000;
+  cpu_set_t cores;  // that this process may run on
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 50;
+  return num_busy_threads > CPU_COUNT(&cores) ? 50 : 4000;
 }
 
 // Sends from `*outbox` what fits into `ring`; true if it sent any.
@@ -55,18 +56,18 @@ bool ReadRing(ControlRing* ring, std::vector<uint8_t>* bytes) {
   return true;
 }
 
-void StoreReason(RankInfo* info, const std::string& reason) {
-  uint32_t unset = 0;  // the first one stays
-  if (!info->reason_set.compare_exchange_strong(unset, 1)) return;
-  const size_t count = std::min(reason.size(), kReasonBytes - 1);
-  std::memcpy(info->reason, reason.data(), count);
-  info->reason[count] = 0;
-  info->reason_set.store(2);
+void Store(const std::string& text, Words* words) {
+  uint32_t unset = 0;  // the first ones stay
+  if (!words->is_set.compare_exchange_strong(unset, 1)) return;
+  const size_t count = std::min(text.size(), kWordsBytes - 1);
+  std::memcpy(words->text, text.data(), count);
+  words->text[count] = 0;
+  words->is_set.store(2);
 }
 
-std::string LoadReason(const RankInfo& info) {
-  if (info.reason_set.load() != 2) return "";
-  return std::string(info.reason, strnlen(info.reason, kReasonBytes));
+std::string Load(const Words& words) {
+  if (words.is_set.load() != 2) return "";
+  return std::string(words.text, strnlen(words.text, kWordsBytes));
 }
 
 }  // namespace
@@ -222,7 +223,7 @@ void Transport::RingDoorbell(int rank) {
 
 void Transport::Leave(const std::string& reason) {
   RankInfo* info = &region_.area(rank_)->info;
-  StoreReason(info, reason);
+  Store(reason, &info->reason);
   if (info->state.exchange(static_cast<uint32_t>(RankState::kLeft)) == 0) {
     region_.header()->num_gone.fetch_add(1);
   }
@@ -232,7 +233,7 @@ void Transport::Leave(const std::string& reason) {
 void Transport::DeclareBroken(const std::string& reason) {
   RankInfo* info = &region_.area(rank_)->info;
   uint32_t present = static_cast<uint32_t>(RankState::kPresent);
-  StoreReason(info, reason);
+  Store(reason, &info->reason);
   if (info->state.compare_exchange_strong(
           present, static_cast<uint32_t>(RankState::kBroken))) {
     region_.header()->num_gone.fetch_add(1);
@@ -241,7 +242,7 @@ void Transport::DeclareBroken(const std::string& reason) {
 }
 
 void Transport::NoteExitReason(const std::string& reason) {
-  StoreReason(&region_.area(rank_)->info, reason);
+  Store(reason, &region_.area(rank_)->info.last);
 }
 
 bool Transport::IsGone(int rank) const {
@@ -269,7 +270,8 @@ Status Transport::CheckPeers() const {
 
 Status Transport::GoneStatus(int rank) const {
   const RankInfo& info = region_.area(rank)->info;
-  const std::string reason = LoadReason(info);
+  const std::string reason = Load(info.reason);
+  const std::string last = Load(info.last);
   const std::string& who = labels_[static_cast<size_t>(rank)];
   switch (static_cast<RankState>(info.state.load())) {
     case RankState::kLeft:
@@ -280,8 +282,8 @@ Status Transport::GoneStatus(int rank) const {
     case RankState::kPresent:
       break;
   }
-  return Status::PeerLost(
-      who + " died" + (reason.empty() ? "" : ", its last word was: " + reason));
+  return Status::PeerLost(who + " died" +
+                          (last.empty() ? "" : "; its last words: " + last));
 }
 
 void Transport::MarkDead(int rank) {

@@ -1,0 +1,125 @@
+"""Runs tests/parallel in jobs of 1, 2 and 4 ranks: `pytest tests`.
+
+There is one job a number of ranks, since starting TensorFlow takes longer than
+most of the tests. Every rank writes its results to a file; here, each file of
+tests is one test a number of ranks.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PARALLEL = pathlib.Path(__file__).parent / "parallel"
+NUM_RANKS = [1, 2, 4]
+FILES = sorted(path.name for path in PARALLEL.glob("test_*.py"))
+DEADLINE_SECONDS = 600
+
+
+class Job:
+    """Runs files of tests on some ranks, and has their results."""
+
+    def __init__(
+        self, num_ranks: int, files: list[str], directory: pathlib.Path
+    ) -> None:
+        pytest_command = [sys.executable, "-m", "pytest", "-q", "--tb=short"]
+        pytest_command += ["-p", "no:cacheprovider"]
+        pytest_command += [str(PARALLEL / file) for file in files]
+        launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
+        environment = {
+            **os.environ,
+            "HVD_STALL_SHUTDOWN_TIME_SECONDS": "20",
+            "PARALLEL_REPORT_DIR": str(directory),
+        }
+        with subprocess.Popen(
+            [*launcher, str(num_ranks), "--", *pytest_command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            self.output = _communicate(process)
+        self.returncode = process.returncode
+        self.reports = [
+            _read_reports(directory / f"rank_{rank}.jsonl")
+            for rank in range(num_ranks)
+        ]
+
+    def failures(self, file: str) -> list[str]:
+        """Returns what went wrong in `file`, on all ranks."""
+        failures = []
+        all_ended = True
+        for rank, reports in enumerate(self.reports):
+            of_file = [r for r in reports if r.get("file") == file]
+            for report in of_file:
+                if report["outcome"] == "failed":
+                    failures.append(
+                        f"rank {rank}: {report['test']}\n{report['text']}"
+                    )
+            ended = any(r["outcome"] == "finished" for r in reports)
+            if not of_file or not ended:
+                all_ended = False
+                last = of_file[-1]["test"] if of_file else "none"
+                failures.append(
+                    f"rank {rank} did not finish the job (exit code "
+                    f"{self.returncode}); its last test of {file}: {last}."
+                )
+        if not all_ended:
+            end = self.output[-20_000:]
+            failures.append(f"The end of the job's output:\n{end}")
+        return failures
+
+
+def _communicate(process: subprocess.Popen) -> str:
+    try:
+        return process.communicate(timeout=DEADLINE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        # The launcher passes it on, and every rank prints its stacks.
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.communicate(timeout=60)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
+def _read_reports(path: pathlib.Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, Job]:
+    """The job of each number of ranks, with the files that were asked for."""
+    selected = collections.defaultdict(list)
+    for item in request.session.items:
+        if item.module is request.module:
+            parameters = item.callspec.params
+            selected[parameters["num_ranks"]].append(parameters["file"])
+
+    class LazyJobs(dict):
+        def __missing__(self, num_ranks: int) -> Job:
+            directory = tmp_path_factory.mktemp(f"ranks_{num_ranks}")
+            self[num_ranks] = Job(num_ranks, selected[num_ranks], directory)
+            return self[num_ranks]
+
+    return LazyJobs()
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_parallel(jobs: dict[int, Job], num_ranks: int, file: str) -> None:
+    failures = jobs[num_ranks].failures(file)
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)

@@ -1,0 +1,68 @@
+"""The names of TensorFlow that are not public and that the ops lean on.
+
+A new release that drops one fails here, and says what to look at.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
+    """`ops/_emit.py`: else they are serialised, and may hang."""
+    managers = []
+
+    @tf.function
+    def trace() -> None:
+        graph = tf.compat.v1.get_default_graph()
+        managers.append(graph.experimental_acd_manager)
+
+    trace()
+    assert callable(managers[0].run_independently)
+    assert tf.Graph().experimental_acd_manager is None
+
+
+def test_xla_contexts_are_seen() -> None:
+    """`ops/_emit.py`: else an op without an XLA kernel ends in its error."""
+    from tensorflow.python.ops import control_flow_util
+
+    seen = []
+
+    @tf.function(jit_compile=True)
+    def compiled() -> None:
+        graph = tf.compat.v1.get_default_graph()
+        seen.append(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+    @tf.function
+    def plain() -> None:
+        graph = tf.compat.v1.get_default_graph()
+        seen.append(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+    compiled()
+    plain()
+    assert seen == [True, False]
+
+
+def test_errors_take_payloads() -> None:
+    """`ops/_errors.py`: else errors of ops are TensorFlow's classes only."""
+    payloads = {b"key": b"value"}
+    error = tf.errors.AbortedError(None, None, "text", payloads)
+    assert error.experimental_payloads == payloads
+
+
+def test_a_function_waits_for_the_side_effects_of_an_iteration() -> None:
+    """`iterations_may_overlap`: else names of collectives would clash."""
+    seen = []
+
+    def body(i: tf.Tensor) -> tf.Tensor:
+        tf.numpy_function(lambda x: seen.append(int(x)), [i], [])
+        return i + 1
+
+    @tf.function(autograph=False)
+    def loop() -> tf.Tensor:
+        return tf.while_loop(
+            lambda i: i < 50, body, [tf.constant(0)], parallel_iterations=10
+        )
+
+    loop()
+    assert seen == list(range(50))
