@@ -30,7 +30,7 @@ build:  ## Builds the libraries in place; incremental
 
 .PHONY: clean
 clean:  ## Removes what was built
-	rm -rf build dist *.egg-info hvd_keras/*.so
+	rm -rf build dist bazel-* *.egg-info hvd_keras/*.so
 
 # ---- Checks ----
 

@@ -60,4 +60,14 @@ def _goes_on_after_exceptions() -> bool:
 
 def _describe(kind: type[BaseException], value: BaseException) -> str:
     lines = str(value).strip().splitlines()
-    return f"{kind.__name__}: {lines[0][:500]}" if lines else kind.__name__
+    return f"{kind.__name__}: {_gist(lines)[:500]}" if lines else kind.__name__
+
+
+def _gist(lines: list[str]) -> str:
+    # TensorFlow puts the stack in front of what a kernel said, and the node
+    # behind it.
+    if lines[0] == "Graph execution error:":
+        for number, line in enumerate(lines):
+            if "[[{{node " in line and number > 0:
+                return lines[number - 1]
+    return lines[0]

@@ -39,7 +39,7 @@ class MismatchError(
     """Ranks disagree about a collective."""
 
 
-class PeerLostError(tf.errors.UnavailableError, exceptions.PeerLostError):
+class PeerLostError(tf.errors.UnknownError, exceptions.PeerLostError):
     """A rank died or left the job."""
 
 

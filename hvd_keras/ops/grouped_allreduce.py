@@ -79,10 +79,11 @@ def grouped_allreduce(
 
 def _check_members(tensors: Sequence[Any], name: str | None) -> list[Any]:
     where = f" (tensor '{name}')" if name else ""
-    if not isinstance(tensors, list | tuple) or not tensors:
+    is_list = isinstance(tensors, list | tuple)
+    if not is_list or not tensors:
         raise _errors.invalid_argument(
             f"`tensors` must be a list of one or more tensors. Received: "
-            f"{'an empty list' if tensors == [] else type(tensors).__name__}"
+            f"{'an empty list' if is_list else type(tensors).__name__}"
             f"{where}."
         )
     for i, tensor in enumerate(tensors):

@@ -41,12 +41,12 @@ enum TF_DataType : int {
 
 enum TF_Code : int {
   TF_OK = 0,
+  TF_UNKNOWN = 2,
   TF_INVALID_ARGUMENT = 3,
   TF_DEADLINE_EXCEEDED = 4,
   TF_FAILED_PRECONDITION = 9,
   TF_ABORTED = 10,
   TF_INTERNAL = 13,
-  TF_UNAVAILABLE = 14,
 };
 
 struct TF_StringView {

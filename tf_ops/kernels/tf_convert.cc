@@ -15,7 +15,9 @@ TF_Code TfCode(StatusCode code) {
     case StatusCode::kNotInitialized:
       return TF_FAILED_PRECONDITION;
     case StatusCode::kPeerLost:
-      return TF_UNAVAILABLE;
+      // Not TF_UNAVAILABLE: of an op that is not TensorFlow's own it would
+      // make an internal error and drop the payload.
+      return TF_UNKNOWN;
     case StatusCode::kStalled:
       return TF_DEADLINE_EXCEEDED;
     case StatusCode::kShutdown:

@@ -1,0 +1,98 @@
+"""A lost or late rank, as users of TensorFlow and Keras see it.
+
+Times and texts of the engine's errors are in `test_faults.py`; here it is the
+type that counts: `except` with our class or with TensorFlow's catches it.
+"""
+
+from __future__ import annotations
+
+import jobs
+import pytest
+
+_PRELUDE = """
+    import os, signal, time
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    import hvd_keras as hvd
+
+    hvd.init()
+
+    class FailsAt(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3 and hvd.rank() == 1:
+                fail()
+
+    def eager():
+        for i in range(5):
+            if i == 3 and hvd.rank() == 1:
+                fail()
+            hvd.allreduce(tf.ones([10]), name="step")
+
+    def function():
+        step = tf.function(lambda x: hvd.allreduce(x, name="step"))
+        for i in range(5):
+            if i == 3 and hvd.rank() == 1:
+                fail()
+            step(tf.ones([10]))
+
+    def session():
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            step = hvd.allreduce(tf.ones([10]), name="step")
+            for i in range(5):
+                if i == 3 and hvd.rank() == 1:
+                    fail()
+                session.run(step)
+
+    def fit():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(
+            hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse"
+        )
+        x, y = np.ones([80, 2]), np.ones([80, 1])
+        model.fit(x, y, batch_size=10, verbose=0, callbacks=[FailsAt()])
+
+    def report(train, ours, theirs):
+        try:
+            train()
+        except ours as error:
+            assert isinstance(error, theirs), type(error).__mro__
+            assert isinstance(error, hvd.HvdError)
+            assert "rank 1" in str(error), str(error)
+            print("caught", type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.parametrize("train", ["eager", "function", "session", "fit"])
+def test_a_lost_rank_raises_our_class_and_tensorflows(train: str) -> None:
+    job = jobs.run_python(
+        2,
+        f"""{_PRELUDE}
+    def fail():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    report({train}, hvd.PeerLostError, tf.errors.UnavailableError)
+    """,
+        seconds=90,
+    )
+    assert "caught PeerLostError" in job.lines(0), job.stdout + job.stderr
+    assert job.status == 137
+
+
+@pytest.mark.parametrize("train", ["function", "fit"])
+def test_a_late_rank_raises_our_class_and_tensorflows(train: str) -> None:
+    job = jobs.run_python(
+        2,
+        f"""{_PRELUDE}
+    def fail():
+        time.sleep(4)
+        os._exit(0)
+
+    report({train}, hvd.StalledError, tf.errors.DeadlineExceededError)
+    """,
+        seconds=90,
+        HVD_STALL_CHECK_TIME_SECONDS="0.5",
+        HVD_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    assert "caught StalledError" in job.lines(0), job.stdout + job.stderr
+    assert "rank 1 has not come" in job.stdout + job.stderr
