@@ -7,8 +7,6 @@ TensorFlow nor Keras.
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
         size,
         stats,
     )
-    from hvd_keras.broadcast import broadcast_variables
     from hvd_keras.exceptions import (
         ConfigError,
         HvdError,
@@ -52,6 +49,7 @@ if TYPE_CHECKING:
         Sum,
     )
     from hvd_keras.optimizer import DistributedOptimizer
+    from hvd_keras.variables import broadcast_variables
 
     __version__: str
 
@@ -101,7 +99,6 @@ _HOMES = {
         "cross_rank cross_size init is_initialized local_rank local_size "
         "rank shutdown size stats"
     ),
-    "broadcast": "broadcast_variables",
     "exceptions": (
         "ConfigError HvdError InternalError InvalidArgumentError LaunchError "
         "MismatchError NotInitializedError PeerLostError ShutdownError "
@@ -114,6 +111,7 @@ _HOMES = {
     "ops.grouped_allreduce": "grouped_allreduce",
     "ops.reduce_op": "Average Max Min Product ReduceOp Sum",
     "optimizer": "DistributedOptimizer",
+    "variables": "broadcast_variables",
 }
 _HOME_OF = {
     name: home for home, names in _HOMES.items() for name in names.split()
@@ -139,15 +137,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(types.ModuleType):
-    """Keeps the module `broadcast` from hiding the function of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME_OF and isinstance(value, types.ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

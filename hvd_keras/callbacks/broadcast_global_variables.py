@@ -10,9 +10,9 @@ import numpy as np
 
 from hvd_keras import _keras_private as private
 from hvd_keras import basics, objects
-from hvd_keras.broadcast import broadcast_variables
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.optimizer import is_distributed, unwrapped
+from hvd_keras.variables import broadcast_variables
 
 # Between the seeds of neighbouring ranks; larger than the differences between
 # the seeds of one model's layers are likely to be.

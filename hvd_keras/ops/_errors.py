@@ -39,8 +39,21 @@ class MismatchError(
     """Ranks disagree about a collective."""
 
 
-class PeerLostError(tf.errors.UnknownError, exceptions.PeerLostError):
-    """A rank died or left the job."""
+class PeerLostError(
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+    exceptions.PeerLostError,
+):
+    """A rank died or left the job.
+
+    The status is UNKNOWN, for TensorFlow turns UNAVAILABLE, of an op that is
+    not its own, into an internal error without payload (see tf_convert.cc).
+    """
+
+    def __init__(self, node_def: Any, op: Any, message: str, *args: Any):
+        tf.errors.OpError.__init__(
+            self, node_def, op, message, tf.errors.UNAVAILABLE, *args
+        )
 
 
 class StalledError(tf.errors.DeadlineExceededError, exceptions.StalledError):

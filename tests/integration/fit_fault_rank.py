@@ -40,9 +40,7 @@ def main() -> None:
         DieAtBatch(args.dir / "death"),
     ]
     try:
-        model.fit(
-            x, x[:, :1], batch_size=8, callbacks=callbacks, verbose=0
-        )
+        model.fit(x, x[:, :1], batch_size=8, callbacks=callbacks, verbose=0)
     except hvd.PeerLostError as error:
         facts = {
             "time": time.monotonic(),
