@@ -12,7 +12,7 @@
      └── InternalError                      a system call failed, or a bug
 
 What a TensorFlow op raises is in addition an instance of TensorFlow's own
-class, for instance `tf.errors.UnknownError` for `PeerLostError`.
+class, for instance `tf.errors.UnavailableError` for `PeerLostError`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from hvd_keras.run.output import RankStream
 from hvd_keras.run.process import RankProcess
 
 _ERROR = re.compile(rb"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_NOISE = re.compile(rb'^\s*File "|^[IW]\d{4} |^WARNING: All log messages')
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -23,7 +24,7 @@ def last_error_line(stderr: RankStream, told: str) -> str:
     """
     if told:
         return told
-    lines = stderr.last_lines
+    lines = [line for line in stderr.last_lines if not _NOISE.match(line)]
     errors = [line for line in lines if _ERROR.match(line)]
     line = (errors or lines or [b""])[-1]
     return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()

@@ -1,5 +1,6 @@
 // The coordinator alone: pairing, every kind of disagreement, the cache, and
 // stalls, without a thread or a clock.
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -89,12 +90,44 @@ void TestMismatches() {
                "root_rank=2");
   TestMismatch([](RequestParams* p) { p->process_set_id = 4; }, "process set 0",
                "process set 4");
-  TestMismatch([](RequestParams* p) { p->prescale = 0.5; }, "1", "0.5");
+  TestMismatch([](RequestParams* p) { p->prescale = 0.1; }, "1", "0.1");
   TestMismatch([](RequestParams* p) { p->postscale = 0.25; }, "1", "0.25");
   TestMismatch([](RequestParams* p) { p->kind = CollectiveKind::kBroadcast; },
                "allreduce", "broadcast");
   TestMismatch([](RequestParams* p) { p->tensors.push_back(p->tensors[0]); },
                "1 tensor", "2 tensors");
+}
+
+// What all ranks ask for alike, but cannot be: an error on all ranks.
+void TestInvalid(const std::function<void(RequestParams*)>& change,
+                 const std::string& text) {
+  Coordinator c(2, CoordinatorOptions());
+  RankMessage message = Request("a");
+  change(&message.params);
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  const Response response = c.TakeResponses()[0];
+  CHECK(response.error.code() == StatusCode::kInvalidArgument);
+  CHECK(Contains(response.error.message(), text));
+}
+
+void TestInvalidOnAllRanks() {
+  TestInvalid([](RequestParams* p) { p->process_set_id = 4; },
+              "process_set_id=4");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kBroadcast;
+        p->root_rank = 2;
+      },
+      "`root_rank` must be in [0, 2). Received: root_rank=2");
+  TestInvalid([](RequestParams* p) { p->tensors[0].dtype = DataType::kBool; },
+              "bool");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kAllgather;
+        p->tensors[0].shape = {};
+      },
+      "a scalar");
+  TestInvalid([](RequestParams* p) { p->prescale = INFINITY; }, "finite");
 }
 
 void TestAllgatherNeedsNoEqualFirstDimension() {
@@ -210,6 +243,7 @@ void TestStalls() {
 int main() {
   hvd::TestRunsWhenAllHaveCome();
   hvd::TestMismatches();
+  hvd::TestInvalidOnAllRanks();
   hvd::TestAllgatherNeedsNoEqualFirstDimension();
   hvd::TestCache();
   hvd::TestEviction();

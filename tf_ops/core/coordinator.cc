@@ -5,6 +5,7 @@
 
 #include "tf_ops/core/fusion_plan.h"
 #include "tf_ops/core/mismatch.h"
+#include "tf_ops/core/validate.h"
 
 namespace hvd {
 namespace {
@@ -176,6 +177,7 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
         " before its first call had finished; a name may be in flight once");
   } else if (!entry->all_cached) {
     status = CheckAgreement(entry->arrived);
+    if (status.ok()) status = ValidateParams(*entry->arrived[0], size_);
   }
   if (!status.ok()) {
     error->type = Response::Type::kError;

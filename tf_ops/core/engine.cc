@@ -10,7 +10,6 @@
 #include "tf_ops/core/executor.h"
 #include "tf_ops/core/negotiator.h"
 #include "tf_ops/core/request_table.h"
-#include "tf_ops/core/validate.h"
 #include "tf_ops/transport/transport.h"
 
 namespace hvd {
@@ -112,7 +111,12 @@ EngineImpl::EngineImpl(std::unique_ptr<Transport> transport,
 
 void EngineImpl::Submit(Request request) {
   num_requests_.fetch_add(1, std::memory_order_relaxed);
-  Status status = ValidateRequest(request, size_);
+  Status status;
+  if (request.name.empty() || request.tensors.empty()) {
+    status = Status::InvalidArgument(
+        std::string(CollectiveKindName(request.kind)) + " '" + request.name +
+        "' must have a name and at least one tensor");
+  }
   if (status.ok()) {
     MutexLock lock(&mu_);
     if (!stop_) {

@@ -1,6 +1,7 @@
 #include "tf_ops/core/mismatch.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <utility>
 
@@ -10,9 +11,13 @@ namespace {
 using ByRank = std::vector<std::shared_ptr<const RequestParams>>;
 using Describe = std::function<std::string(const RequestParams&)>;
 
+// The shortest decimal that reads back as `value`.
 std::string DoubleToString(double value) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.17g", value);
+  for (int digits = 1; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof(text), "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
   return text;
 }
 

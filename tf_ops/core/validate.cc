@@ -8,29 +8,28 @@
 namespace hvd {
 namespace {
 
-Status ValidateKind(const Request& request, int size) {
-  switch (request.kind) {
+Status ValidateKind(const RequestParams& params, int size) {
+  switch (params.kind) {
     case CollectiveKind::kAllreduce:
-      if (!std::isfinite(request.prescale) ||
-          !std::isfinite(request.postscale)) {
+      if (!std::isfinite(params.prescale) || !std::isfinite(params.postscale)) {
         return Status::InvalidArgument(
             "scale factors must be finite. Received: prescale_factor=" +
-            std::to_string(request.prescale) +
-            ", postscale_factor=" + std::to_string(request.postscale));
+            std::to_string(params.prescale) +
+            ", postscale_factor=" + std::to_string(params.postscale));
       }
-      for (const RequestTensor& t : request.tensors) {
-        HVD_RETURN_IF_ERROR(CheckReduce(t.dtype, request.op));
+      for (const TensorParams& t : params.tensors) {
+        HVD_RETURN_IF_ERROR(CheckReduce(t.dtype, params.op));
       }
       return Status::Ok();
     case CollectiveKind::kBroadcast:
-      if (request.root_rank < 0 || request.root_rank >= size) {
+      if (params.root_rank < 0 || params.root_rank >= size) {
         return Status::InvalidArgument(
             "`root_rank` must be in [0, " + std::to_string(size) +
-            "). Received: root_rank=" + std::to_string(request.root_rank));
+            "). Received: root_rank=" + std::to_string(params.root_rank));
       }
       return Status::Ok();
     case CollectiveKind::kAllgather:
-      for (const RequestTensor& t : request.tensors) {
+      for (const TensorParams& t : params.tensors) {
         if (!t.shape.empty()) continue;
         return Status::InvalidArgument(
             "an allgather needs tensors of at least one dimension. Received: "
@@ -43,21 +42,13 @@ Status ValidateKind(const Request& request, int size) {
 
 }  // namespace
 
-Status ValidateRequest(const Request& request, int size) {
-  Status status;
-  if (request.name.empty()) {
-    status = Status::InvalidArgument("`name` must not be empty");
-  } else if (request.process_set_id != 0) {
-    status = Status::InvalidArgument(
+Status ValidateParams(const RequestParams& params, int size) {
+  if (params.process_set_id != 0) {
+    return Status::InvalidArgument(
         "the process set must be 0, all ranks. Received: process_set_id=" +
-        std::to_string(request.process_set_id));
-  } else if (request.tensors.empty()) {
-    status = Status::InvalidArgument("there must be at least one tensor");
-  } else {
-    status = ValidateKind(request, size);
+        std::to_string(params.process_set_id));
   }
-  return status.WithContext(std::string(CollectiveKindName(request.kind)) +
-                            " '" + request.name + "'");
+  return ValidateKind(params, size);
 }
 
 }  // namespace hvd
