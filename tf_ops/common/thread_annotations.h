@@ -16,6 +16,8 @@
 #define REQUIRES(...) HVD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) HVD_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) HVD_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) \
+  HVD_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define RELEASE(...) HVD_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define NO_THREAD_SAFETY_ANALYSIS \
   HVD_THREAD_ANNOTATION(no_thread_safety_analysis)
@@ -26,6 +28,7 @@ class HVD_CAPABILITY("mutex") Mutex {
  public:
   void lock() ACQUIRE() { mu_.lock(); }
   void unlock() RELEASE() { mu_.unlock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mu_.try_lock(); }
 
  private:
   std::mutex mu_;

@@ -10,8 +10,6 @@
 namespace hvd {
 namespace {
 
-constexpr std::chrono::milliseconds kStallCheckInterval{100};
-
 std::chrono::duration<double> Seconds(double seconds) {
   return std::chrono::duration<double>(seconds);
 }
@@ -239,8 +237,7 @@ void Coordinator::EvictIfFull() {
 
 std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
   std::vector<std::string> warnings;
-  if (num_pending_ == 0 || now < next_stall_check_) return warnings;
-  next_stall_check_ = now + kStallCheckInterval;
+  if (num_pending_ == 0) return warnings;
   const double warning = options_.stall_warning_seconds;
   const double timeout = options_.stall_timeout_seconds;
   std::vector<Entry*> failed;

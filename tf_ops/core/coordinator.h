@@ -21,8 +21,8 @@ struct CoordinatorOptions {
   double stall_timeout_seconds = 60.0;  // 0: never
 };
 
-// Not thread-safe: the engine's thread of rank 0 alone uses it. Knows nothing
-// of how messages travel.
+// Not thread-safe: the worker of rank 0 alone uses it. Knows nothing of how
+// messages travel.
 class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options);
@@ -90,7 +90,6 @@ class Coordinator {
   size_t num_pending_ = 0;
   uint32_t next_id_ = 1;
   uint64_t num_uses_ = 0;
-  Clock::time_point next_stall_check_{};
 };
 
 }  // namespace hvd

@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// Not thread-safe: the engine's thread alone uses it.
+// Not thread-safe: the worker alone uses it.
 class Negotiator {
  public:
   // Borrows `transport`.

@@ -32,12 +32,12 @@ struct Request {
 
   // Allgather alone: gives the memory for output `index`, whose shape is
   // `shape` (the first dimension summed over the ranks). Called once for each
-  // tensor on the engine's thread, before data moves.
+  // tensor, on any thread, before data moves.
   std::function<Status(size_t index, const Shape& shape, void** output)>
       allocate_output;
 
-  // Called exactly once, on the engine's completion thread, or on the calling
-  // thread when Submit refuses the request.
+  // Called exactly once, on the engine's completion thread or on a thread that
+  // submits, perhaps before its Submit returns; never under a lock.
   std::function<void(const Status&)> done;
 };
 

@@ -48,6 +48,11 @@ std::vector<std::unique_ptr<PendingRequest>> RequestTable::TakeAll() {
   return all;
 }
 
+const PendingRequest* RequestTable::Peek(const std::string& name) const {
+  const auto found = pending_.find(name);
+  return found == pending_.end() ? nullptr : found->second.get();
+}
+
 const PendingRequest& RequestTable::Oldest() const {
   const auto oldest = std::min_element(
       pending_.begin(), pending_.end(), [](const auto& a, const auto& b) {

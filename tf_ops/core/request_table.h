@@ -29,7 +29,7 @@ struct KnownRequest {
   std::vector<std::vector<int64_t>> first_dims;  // see ResponseItem
 };
 
-// Not thread-safe: the engine's thread alone uses it.
+// Not thread-safe: the worker alone uses it.
 class RequestTable {
  public:
   // Takes the request in and tells what to say of it: its id, appended to
@@ -40,6 +40,7 @@ class RequestTable {
   // Takes a request out; null if there is none of this name.
   std::unique_ptr<PendingRequest> Take(const std::string& name);
   std::vector<std::unique_ptr<PendingRequest>> TakeAll();
+  const PendingRequest* Peek(const std::string& name) const;  // or null
 
   bool empty() const { return pending_.empty(); }
   // Of the request that has waited longest; must not be empty().

@@ -31,7 +31,7 @@ class AllgatherKernel {
     Request request;
     request.kind = CollectiveKind::kAllgather;
     request.average = average_;
-    // The size is known once the ranks have met, on the engine's thread.
+    // The size is known once the ranks have met.
     request.allocate_output = [call, dtype = tensor.dtype](size_t index,
                                                            const Shape& shape,
                                                            void** output) {

@@ -19,7 +19,7 @@ namespace hvd {
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
 
-// The engine's thread alone may call this, but for RingOwnDoorbell, Interrupt,
+// One thread at a time may call this, but for RingOwnDoorbell, Interrupt,
 // Leave, NoteExitReason and the queries of the last section, which any thread
 // may.
 class Transport {

@@ -1,0 +1,76 @@
+// The engine's work: one rank's requests from admission to their end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/core/completion_queue.h"
+#include "tf_ops/core/engine.h"
+#include "tf_ops/core/negotiator.h"
+#include "tf_ops/core/request_table.h"
+#include "tf_ops/transport/transport.h"
+
+namespace hvd {
+
+// For one thread at a time, but for AddStats, which any thread may call.
+class Worker {
+ public:
+  // Borrows `transport`.
+  Worker(Transport* transport, const EngineOptions& options);
+
+  // Takes requests in; Progress tells the coordinator of them.
+  void Admit(std::vector<Request> requests);
+
+  // Talks to the other ranks and runs the next response, if there is one and
+  // it moves at most `max_bytes`. True if it did anything.
+  bool Progress(int64_t max_bytes);
+
+  // Fails every request that is in flight.
+  void FailAll(const Status& status);
+
+  // What has ended since the last call. Call back outside of any lock.
+  std::vector<Completion> TakeFinished();
+
+  // Whether requests of this rank are in flight.
+  bool has_requests() const { return !table_.empty(); }
+  // Whether this rank has to look for stalls.
+  bool must_watch() const {
+    return has_requests() || negotiator_.has_pending();
+  }
+
+  void AddStats(EngineStats* stats) const;
+
+ private:
+  void CheckStalls();
+  void CheckCoordinator();
+  int64_t NumBytes(const Response& response) const;
+  Status Run(const Response& response);
+  Status RunItems(const Response& response);
+  Status Forget(const Response& response);
+  void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
+  void Break(const Status& status);
+  void Log(const std::string& text) const;
+
+  Transport* const transport_;
+  const EngineOptions options_;
+  RequestTable table_;
+  Negotiator negotiator_;
+  std::deque<Response> responses_;    // to be run, in this order
+  std::vector<Completion> finished_;  // to be called back
+  Status broken_;                     // why nothing works any more
+  Clock::time_point next_stall_check_{};
+  bool warned_of_coordinator_ = false;
+
+  std::atomic<uint64_t> num_collectives_{0};
+  std::atomic<uint64_t> num_bytes_{0};
+  std::atomic<uint64_t> num_cache_hits_{0};
+  std::atomic<uint64_t> num_cache_misses_{0};
+};
+
+}  // namespace hvd
