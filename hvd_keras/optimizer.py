@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -144,7 +145,13 @@ class _Distributed(private.ReducingOptimizer):
     @property
     def hvd_name(self) -> str:
         """First part of the names of this optimizer's collectives."""
-        return self.hvd_settings.name or self.name
+        state = vars(self)
+        if "_hvd_name" not in state:
+            name = self.hvd_settings.name or self.name
+            _num_named[name] += 1
+            number = _num_named[name]
+            state["_hvd_name"] = name if number == 1 else f"{name}#{number}"
+        return str(state["_hvd_name"])
 
     def hvd_begin_apply(self) -> None:
         vars(self)["_hvd_num_reductions"] = 0
@@ -211,6 +218,7 @@ class _Distributed(private.ReducingOptimizer):
         return plain
 
 
+_num_named: collections.Counter[str] = collections.Counter()
 _classes: dict[tuple[type, _Settings], type] = {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -91,20 +91,47 @@ def _global_logs(
     metrics = _leaf_metrics(model.metrics)
     additive = [metric for metric in metrics if _is_additive(metric)]
     num_samples = _num_samples(model)
+    own = dict(_flat(model.get_metrics_result()))
     states = _unique_variables(additive)
     local = [np.asarray(state.numpy()) for state in states]
-    totals = _sums(local)
-    for state, total in zip(states, totals, strict=True):
+    for state, total in zip(states, _sums(local), strict=True):
         state.assign(np.asarray(total))
-    names = set(model.get_metrics_result())
+    summed = dict(_flat(model.get_metrics_result()))
     # A rank without a single batch has no logs, but knows the sums.
-    result = get_logs(logs) if logs else model.get_metrics_result()
-    values = {key: _as_value(value) for key, value in dict(result).items()}
+    values = dict(_flat(get_logs(logs))) if logs else dict(summed)
     for state, value in zip(states, local, strict=True):
         state.assign(value)
-    if set(values) == names and len(additive) == len(metrics):
+    is_keras = not logs or set(logs) == set(summed)
+    if is_keras and len(additive) == len(metrics):
         return values
-    return _average(values, num_samples)
+    # What a `train_step` logs under a metric's name is the metric's value if
+    # it is so on this rank; then the sums know better than an average.
+    mine = dict(_flat(logs)) if logs else own
+    of_metrics = sorted(
+        key
+        for key in values.keys() & summed.keys()
+        if is_keras or _is_same(mine[key], own[key])
+    )
+    return _average(values, num_samples, summed, of_metrics)
+
+
+def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields names and values, of nested dicts too, as Keras logs them."""
+    for key, value in logs.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield key, _as_value(value)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return np.shape(value) == np.shape(other) and np.allclose(
+        value, other, rtol=1e-5, equal_nan=True
+    )
+
+
+def _is_equal(value: Any, other: Any) -> bool:
+    return value is not None and np.array_equal(value, other, equal_nan=True)
 
 
 def _sums(arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
@@ -115,15 +142,21 @@ def _sums(arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
     return sums
 
 
-def _average(values: dict[str, Any], weight: float) -> dict[str, Any]:
+def _average(
+    values: dict[str, Any],
+    weight: float,
+    summed: dict[str, Any],
+    of_metrics: list[str],
+) -> dict[str, Any]:
     """Averages values over the ranks; equal ones stay what they are."""
     numbers = {
         key: value
         for key, value in values.items()
         if isinstance(value, float | np.ndarray)
     }
+    sums = {key: summed[key] for key in of_metrics if key in numbers}
     gathered = objects.allgather_object(
-        {"weight": weight, "values": numbers},
+        {"weight": weight, "values": numbers, "sums": sums},
         name="MetricAverageCallback/values",
     )
     keys = [sorted(each["values"]) for each in gathered]
@@ -132,6 +165,12 @@ def _average(values: dict[str, Any], weight: float) -> dict[str, Any]:
             "All ranks must log the same values. Received: logs with the "
             f"keys {keys} on ranks 0 to {len(keys) - 1}."
         )
+    for key in numbers:
+        # Equal on all ranks: computed from sums, not from the rank's own state.
+        known = [each["sums"].get(key) for each in gathered]
+        if all(_is_equal(value, known[0]) for value in known):
+            for each in gathered:
+                each["values"][key] = known[0]
     weights = [each["weight"] for each in gathered]
     if min(weights) <= 0.0:
         weights = [1.0] * basics.size()
