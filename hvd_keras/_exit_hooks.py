@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 
+_EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 _installed = False
+_pid = os.getpid()
 
 
 def install(on_failure: Callable[[str], None]) -> None:
@@ -15,7 +19,8 @@ def install(on_failure: Callable[[str], None]) -> None:
 
     Chains to the hooks that are there. A second call does nothing.
     """
-    global _installed
+    global _installed, _pid
+    _pid = os.getpid()
     if _installed:
         return
     _installed = True
@@ -50,7 +55,7 @@ def install(on_failure: Callable[[str], None]) -> None:
 
 def _note(reason: str) -> None:
     core = sys.modules.get("hvd_keras._core")
-    if core is not None:
+    if core is not None and os.getpid() == _pid:  # not in a forked child
         core.note_exit_reason(reason)
 
 
@@ -65,9 +70,9 @@ def _describe(kind: type[BaseException], value: BaseException) -> str:
 
 def _gist(lines: list[str]) -> str:
     # TensorFlow puts the stack in front of what a kernel said, and the node
-    # behind it.
+    # behind it; in eager mode it wraps the text in names.
     if lines[0] == "Graph execution error:":
         for number, line in enumerate(lines):
             if "[[{{node " in line and number > 0:
                 return lines[number - 1]
-    return lines[0]
+    return _EAGER_WRAPPING.sub("", lines[0])

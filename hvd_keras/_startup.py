@@ -153,6 +153,8 @@ def _init_core(
     segment: Segment | None,
 ) -> None:
     checks_stalls = not config.stall_check_disable
+    # The stall warning is all that the core itself says to people.
+    warns = checks_stalls and config.log_level not in ("error", "fatal")
     native.init(
         rank=topology.rank,
         size=topology.size,
@@ -161,7 +163,7 @@ def _init_core(
         fusion_threshold_bytes=config.fusion_threshold_bytes,
         cache_capacity=config.cache_capacity,
         cycle_time_ms=config.cycle_time_ms,
-        stall_warning_seconds=checks_stalls * config.stall_warning_seconds,
+        stall_warning_seconds=warns * config.stall_warning_seconds,
         stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
     )
 

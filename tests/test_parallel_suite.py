@@ -75,7 +75,20 @@ class Job:
         if not all_ended:
             end = self.output[-20_000:]
             failures.append(f"The end of the job's output:\n{end}")
+        elif self.returncode != 0 and not self._has_failed_test():
+            # A crash or an abort after the last test.
+            failures.append(
+                f"The tests passed, but the job ended with exit status "
+                f"{self.returncode}:\n{self.output[-20_000:]}"
+            )
         return failures
+
+    def _has_failed_test(self) -> bool:
+        return any(
+            report["outcome"] == "failed"
+            for reports in self.reports
+            for report in reports
+        )
 
 
 def _communicate(process: subprocess.Popen) -> str:

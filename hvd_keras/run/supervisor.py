@@ -98,9 +98,10 @@ class Supervisor:
                 signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
+        if number in _TO_GROUPS:
+            self._begin_grace()
         if number == signal.SIGINT:
             self._num_interrupts += 1
-            self._begin_grace()
         if self._num_interrupts > 1:
             number = signal.SIGKILL
         for process in self._processes:
@@ -217,7 +218,7 @@ class Supervisor:
             self._begin_grace()
 
     def _note_leaving(self, rank: int) -> None:
-        if rank not in self._leavers:
+        if rank < self._size and rank not in self._leavers:
             self._leavers.append(rank)
 
     def _begin_grace(self) -> None:

@@ -198,6 +198,63 @@ void TestLeavingIsQuotedAndShutdownFailsPending() {
   CHECK(after.code() == StatusCode::kNotInitialized);
 }
 
+// More new names in one round than a ring holds: rank 0 must not begin to run
+// what it has not finished telling.
+void TestManyNewNamesAtOnce() {
+  EngineOptions options = QuickOptions();
+  options.cycle_time_ms = 5;  // they pile up
+  Engines engines = MakeEngines(2, options);
+  constexpr size_t kNames = 2000;
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&engines, r] {
+      std::vector<std::vector<float>> values(kNames, {1.0f});
+      std::vector<std::future<Status>> futures;
+      for (size_t i = 0; i < kNames; ++i) {
+        futures.push_back(Sum(engines[r].get(),
+                              std::string(90, 'n') + std::to_string(i),
+                              &values[i]));
+      }
+      for (auto& future : futures) CHECK_OK(future.get());
+      for (const auto& value : values) CHECK(value[0] == 2.0f);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A call that came late for one that has failed must not meet the next one.
+void TestLateCallGetsTheErrorOfItsOwn() {
+  EngineOptions options = QuickOptions();
+  options.stall_timeout_seconds = 0.3;
+  Engines engines = MakeEngines(2, options);
+  std::vector<float> a(1, 1.0f), b(1, 1.0f);
+  std::future<Status> first = Sum(engines[0].get(), "x", &a);
+  CHECK(CodeOf(&first) == StatusCode::kStalled);
+  std::future<Status> late = Sum(engines[1].get(), "x", &b);
+  CHECK(CodeOf(&late) == StatusCode::kStalled);
+  std::future<Status> again = Sum(engines[0].get(), "x", &a);
+  std::future<Status> too = Sum(engines[1].get(), "x", &b);
+  CHECK_OK(again.get());
+  CHECK_OK(too.get());
+  CHECK(a[0] == 2.0f && b[0] == 2.0f);
+}
+
+// An empty collective ends on a rank before others have heard of it.
+void TestLeavingAfterAnEmptyCollective() {
+  for (int round = 0; round < 300; ++round) {
+    Engines engines = MakeEngines(3, QuickOptions());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < 3; ++r) {
+      threads.emplace_back([&engines, r] {
+        std::vector<float> values;
+        CHECK_OK(Sum(engines[r].get(), "last", &values).get());
+        engines[r]->Shutdown("done");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // Who leaves right after its last collective takes nothing from the others.
 void TestLeavingAfterTheLastCollective() {
   for (int round = 0; round < 50; ++round) {
@@ -226,6 +283,9 @@ int main() {
   hvd::TestStallNamesTheMissing();
   hvd::TestDeathFailsPendingAndLater();
   hvd::TestLeavingIsQuotedAndShutdownFailsPending();
+  hvd::TestManyNewNamesAtOnce();
+  hvd::TestLateCallGetsTheErrorOfItsOwn();
+  hvd::TestLeavingAfterAnEmptyCollective();
   hvd::TestLeavingAfterTheLastCollective();
   std::puts("engine_test passed");
   return 0;

@@ -102,6 +102,11 @@ void TestIntegers() {
   spec.postscale = 1e30;
   CHECK(ReduceOne<int64_t>(spec, {1, 1}) == max);  // saturates
   spec.dtype = DataType::kInt32;
+  ReduceSpec scaled;
+  scaled.dtype = DataType::kInt8;
+  scaled.postscale = 10;
+  CHECK(ReduceOne<int8_t>(scaled, {60, 40}) == 127);  // saturates
+  CHECK(ReduceOne<int8_t>(scaled, {-60, -40}) == -128);
   spec.prescale = 0.5;
   spec.postscale = 1.0;
   CHECK(ReduceOne<int32_t>(spec, {3, 3}) == 2);  // 1 + 1

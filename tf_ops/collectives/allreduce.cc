@@ -37,6 +37,9 @@ class PipelinedAllreduce {
         sources_(static_cast<size_t>(size_)) {}
 
   Status Run() {
+    // No other collective posts kOut: without this it could fall behind by half
+    // the range of the numbers and then look reached.
+    transport_.Post(Flag::kOut, first_);
     for (uint32_t step = 0; step < num_chunks_ + 2; ++step) {
       if (step >= 1 && step <= num_chunks_) {
         HVD_RETURN_IF_ERROR(ReduceOwnPart(step - 1));

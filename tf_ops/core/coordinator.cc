@@ -42,6 +42,7 @@ Status Coordinator::OnMessage(int rank, const RankMessage& message,
                               Clock::time_point now) {
   switch (message.type) {
     case RankMessage::Type::kRequest:
+      if (AnswerLate(message.name, rank)) return Status::Ok();
       Arrive(FindOrAdd(message.name), rank,
              std::make_shared<const RequestParams>(message.params),
              /*by_id=*/false, now);
@@ -79,6 +80,7 @@ Status Coordinator::OnId(int rank, uint32_t id, Clock::time_point now) {
   const auto known = by_id_.find(id);
   if (known != by_id_.end()) {
     Entry* entry = known->second;
+    if (AnswerLate(entry->name, rank)) return Status::Ok();
     Arrive(entry, rank, entry->cached[index], /*by_id=*/true, now);
     return Status::Ok();
   }
@@ -87,6 +89,7 @@ Status Coordinator::OnId(int rank, uint32_t id, Clock::time_point now) {
     return Status::Internal("rank " + std::to_string(rank) +
                             " is ready for unknown id " + std::to_string(id));
   }
+  if (AnswerLate(retired->second.name, rank)) return Status::Ok();
   Arrive(FindOrAdd(retired->second.name), rank, retired->second.cached[index],
          /*by_id=*/false, now);
   return Status::Ok();
@@ -100,6 +103,20 @@ Status Coordinator::OnForgotten(uint32_t id) {
   }
   if (++found->second.num_forgotten == size_) retired_.erase(found);
   return Status::Ok();
+}
+
+bool Coordinator::AnswerLate(const std::string& name, int rank) {
+  const auto found = missed_.find(name);
+  if (found == missed_.end()) return false;
+  std::vector<bool>& by_rank = found->second.by_rank;
+  if (!by_rank[static_cast<size_t>(rank)]) return false;
+  by_rank[static_cast<size_t>(rank)] = false;
+  early_.push_back(found->second.error);
+  early_.back().ranks = {rank};
+  if (std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end()) {
+    missed_.erase(found);
+  }
+  return true;
 }
 
 Coordinator::Entry* Coordinator::FindOrAdd(const std::string& name) {
@@ -201,7 +218,10 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
 void Coordinator::Remember(Entry* entry) {
   if (entry->cache_id != 0) Retire(entry);
   if (options_.cache_capacity <= 0) return;
-  entry->cache_id = next_id_++;
+  do {
+    entry->cache_id = next_id_++;  // it wraps some day
+  } while (entry->cache_id == 0 || by_id_.count(entry->cache_id) > 0 ||
+           retired_.count(entry->cache_id) > 0);
   entry->cached = entry->arrived;
   by_id_[entry->cache_id] = entry;
 }
@@ -253,7 +273,15 @@ std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
     }
   }
   for (Entry* entry : failed) {
-    early_.push_back(StallError(*entry));
+    Missed& missed = missed_[entry->name];
+    missed.error = StallError(*entry);
+    missed.by_rank.resize(static_cast<size_t>(size_));
+    early_.push_back(missed.error);
+    for (int rank = 0; rank < size_; ++rank) {
+      const bool came = entry->arrived[static_cast<size_t>(rank)] != nullptr;
+      if (came) early_.back().ranks.push_back(rank);
+      if (!came) missed.by_rank[static_cast<size_t>(rank)] = true;
+    }
     Reset(entry);
   }
   return warnings;

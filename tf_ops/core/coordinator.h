@@ -68,6 +68,8 @@ class Coordinator {
   Status OnForgotten(uint32_t id);
   void Arrive(Entry* entry, int rank, Params params, bool by_id,
               Clock::time_point now);
+  // Answers a rank that comes for a call which has failed without it.
+  bool AnswerLate(const std::string& name, int rank);
   Entry* FindOrAdd(const std::string& name);
   void Reset(Entry* entry);  // no longer pending; drops it if not cached
 
@@ -87,6 +89,13 @@ class Coordinator {
   std::vector<Entry*> complete_;  // all ranks have come, in that order
   std::vector<Response> early_;   // to be told before anything else
   std::vector<IdRun> evictions_;  // to be told next
+  // Names that failed because a rank did not come: the same error, without
+  // ranks, and who still has it to come.
+  struct Missed {
+    Response error;
+    std::vector<bool> by_rank;
+  };
+  std::unordered_map<std::string, Missed> missed_;
   size_t num_pending_ = 0;
   uint32_t next_id_ = 1;
   uint64_t num_uses_ = 0;

@@ -145,8 +145,10 @@ EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void EngineImpl::Run() {
-  while (!stopping_.load()) {
+  while (true) {
+    // Before the look at `stopping_`: its ring comes after it was set.
     const uint32_t ticket = transport_->DoorbellTicket();
+    if (stopping_.load()) break;
     bool worked;
     bool has_requests;
     bool must_watch;

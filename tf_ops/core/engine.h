@@ -35,7 +35,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Never blocks for long and never throws; `request.done` tells the outcome.
+  // Never throws; `request.done` tells the outcome. It may run a small
+  // collective that all ranks have asked for, and waits for them to run it too.
   virtual void Submit(Request request) = 0;
 
   // Leaves the job: pending requests fail with kShutdown, peers are told

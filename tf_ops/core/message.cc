@@ -150,6 +150,8 @@ void WriteBody(const Response& m, WireWriter* w) {
       w->PutString(m.items[0].name);
       w->Put(m.error.code());
       w->PutString(m.error.message());
+      w->Put(static_cast<uint32_t>(m.ranks.size()));
+      for (int32_t rank : m.ranks) w->Put(rank);
       return;
     case Response::Type::kEvict:
       Write(m.ids, w);
@@ -168,6 +170,8 @@ void ReadBody(WireReader* r, Response* m) {
       m->items[0].name = r->GetString();
       const StatusCode code = r->Get<StatusCode>();
       m->error = Status(code, r->GetString());
+      m->ranks.resize(r->GetCount(sizeof(int32_t)));
+      for (int32_t& rank : m->ranks) rank = r->Get<int32_t>();
       return;
     }
     case Response::Type::kEvict:

@@ -75,6 +75,7 @@ struct Response {
   Type type = Type::kExecute;
   std::vector<ResponseItem> items;
   Status error;
+  std::vector<int32_t> ranks;  // kError: whom it concerns; empty: all
   std::vector<IdRun> ids;
 };
 

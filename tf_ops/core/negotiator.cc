@@ -44,6 +44,8 @@ Status Negotiator::Exchange(std::vector<Response>* responses) {
     }
     responses->push_back(std::move(response));
   }
+  // All ranks must know all of it before this one blocks in a collective.
+  if (!responses->empty()) return transport_->FlushAll();
   transport_->Flush();
   return Status::Ok();
 }

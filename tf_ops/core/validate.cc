@@ -19,6 +19,10 @@ Status ValidateKind(const RequestParams& params, int size) {
       }
       for (const TensorParams& t : params.tensors) {
         HVD_RETURN_IF_ERROR(CheckReduce(t.dtype, params.op));
+        if (t.dtype == DataType::kBool &&
+            (params.prescale != 1.0 || params.postscale != 1.0)) {
+          return Status::InvalidArgument("an allreduce of bool has no scale");
+        }
       }
       return Status::Ok();
     case CollectiveKind::kBroadcast:

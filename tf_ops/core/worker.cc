@@ -1,5 +1,6 @@
 #include "tf_ops/core/worker.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -9,8 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kStallCheckInterval{100};
-// A rank blames a silent coordinator this much after the coordinator itself
-// would have spoken.
+// How much later a rank blames the coordinator.
 constexpr double kCoordinatorGraceSeconds = 3.0;
 
 CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
@@ -60,7 +60,12 @@ bool Worker::Progress(int64_t max_bytes) {
   const Status peers = transport_->CheckPeers();
   CheckStalls();
   std::vector<Response> responses;
-  Status status = negotiator_.Exchange(&responses);
+  Status status;
+  // The coordinator says more only when it owes nobody a collective, so that
+  // all ranks are free to hear it.
+  if (!negotiator_.is_coordinator() || responses_.empty()) {
+    status = negotiator_.Exchange(&responses);
+  }
   for (Response& response : responses) {
     responses_.push_back(std::move(response));
   }
@@ -74,7 +79,7 @@ bool Worker::Progress(int64_t max_bytes) {
   }
   if (!status.ok()) {
     Break(status);
-  } else if (!peers.ok() && responses_.empty() && !table_.empty()) {
+  } else if (!peers.ok() && responses_.empty() && must_watch()) {
     Break(peers);
   }
   return worked;
@@ -110,6 +115,11 @@ Status Worker::Run(const Response& response) {
     case Response::Type::kExecute:
       return RunItems(response);
     case Response::Type::kError:
+      if (!response.ranks.empty() &&
+          std::find(response.ranks.begin(), response.ranks.end(),
+                    transport_->rank()) == response.ranks.end()) {
+        return Status::Ok();
+      }
       Finish(table_.Take(response.items[0].name), response.error);
       return Status::Ok();
     case Response::Type::kEvict:
@@ -121,19 +131,24 @@ Status Worker::Run(const Response& response) {
 Status Worker::RunItems(const Response& response) {
   std::vector<ReadyRequest> ready;
   ready.reserve(response.items.size());
+  const auto fail = [&](const std::string& text) {
+    const Status status = Status::Internal(text);
+    for (ReadyRequest& one : ready) Finish(std::move(one.pending), status);
+    return status;
+  };
   for (const ResponseItem& item : response.items) {
     const KnownRequest* known =
         item.cached_id == 0 ? nullptr : table_.Find(item.cached_id);
     if (item.cached_id != 0 && known == nullptr) {
-      return Status::Internal("the coordinator speaks of unknown id " +
-                              std::to_string(item.cached_id));
+      return fail("the coordinator speaks of unknown id " +
+                  std::to_string(item.cached_id));
     }
     const std::string& name = known == nullptr ? item.name : known->name;
     ReadyRequest one;
     one.pending = table_.Take(name);
     if (one.pending == nullptr) {
-      return Status::Internal("the coordinator runs '" + name +
-                              "', which this rank has not submitted");
+      return fail("the coordinator runs '" + name +
+                  "', which this rank has not submitted");
     }
     one.first_dims = known == nullptr ? item.first_dims : known->first_dims;
     if (item.new_id != 0) {
@@ -209,26 +224,17 @@ void Worker::CheckStalls() {
   if (!negotiator_.is_coordinator()) CheckCoordinator();
 }
 
+// The coordinator itself fails what has waited too long; only if it does not,
+// it is the one that has stopped.
 void Worker::CheckCoordinator() {
-  if (table_.empty()) {
-    warned_of_coordinator_ = false;
-    return;
-  }
-  const PendingRequest& oldest = table_.Oldest();
-  const double waited =
-      std::chrono::duration<double>(Clock::now() - oldest.submitted).count();
-  const double warning = options_.stall_warning_seconds;
   const double timeout = options_.stall_timeout_seconds;
-  const std::string text = "'" + oldest.request.name + "' waits on rank " +
-                           std::to_string(transport_->rank()) +
-                           ", and rank 0, the coordinator, does not answer";
-  if (timeout > 0 && waited > timeout + kCoordinatorGraceSeconds) {
-    Break(Status::Stalled(text));
-  } else if (warning > 0 && !warned_of_coordinator_ &&
-             waited > warning + kCoordinatorGraceSeconds) {
-    warned_of_coordinator_ = true;
-    Log("warning: " + text);
-  }
+  if (table_.empty() || timeout <= 0) return;
+  const PendingRequest& oldest = table_.Oldest();
+  const std::chrono::duration<double> waited = Clock::now() - oldest.submitted;
+  if (waited.count() < timeout + kCoordinatorGraceSeconds) return;
+  Break(
+      Status::Stalled("rank " + std::to_string(transport_->rank()) +
+                      " waits, and rank 0, the coordinator, does not answer"));
 }
 
 void Worker::Log(const std::string& text) const {

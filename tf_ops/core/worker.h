@@ -65,7 +65,6 @@ class Worker {
   std::vector<Completion> finished_;  // to be called back
   Status broken_;                     // why nothing works any more
   Clock::time_point next_stall_check_{};
-  bool warned_of_coordinator_ = false;
 
   std::atomic<uint64_t> num_collectives_{0};
   std::atomic<uint64_t> num_bytes_{0};

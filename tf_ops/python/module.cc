@@ -50,6 +50,9 @@ constexpr NamedType kNamedTypes[] = {
 
 DataType DataTypeOf(const py::array& array) {
   const std::string name = py::str(array.dtype().attr("name"));
+  if (!array.dtype().attr("isnative").cast<bool>()) {
+    throw py::type_error("arrays must be in the machine's byte order");
+  }
   for (const NamedType& named : kNamedTypes) {
     if (name == named.name) return named.dtype;
   }
@@ -90,7 +93,7 @@ Arrays Contiguous(const Arrays& arrays) {
   for (const py::array& array : arrays) {
     // Not ascontiguousarray, which makes scalars one-dimensional.
     inputs.push_back(
-        py::module_::import("numpy").attr("require")(array, py::none(), "C"));
+        py::module_::import("numpy").attr("require")(array, py::none(), "CA"));
   }
   return inputs;
 }
@@ -212,6 +215,7 @@ void Shutdown(const std::string& reason) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (engine.use_count() > 1) new std::shared_ptr<Engine>(engine);
+  engine.reset();  // here, where callbacks may take the GIL
 }
 
 std::shared_ptr<Engine> EngineOrRaise() {

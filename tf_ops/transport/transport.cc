@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace hvd {
@@ -186,6 +187,31 @@ bool Transport::Flush() {
   return done;
 }
 
+Status Transport::FlushAll() {
+  const Clock::time_point begin = Clock::now();
+  while (!Flush()) {
+    if (interrupted_.load()) {
+      return Status::Shutdown("shutdown() was called in the middle of it");
+    }
+    const bool late =
+        wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_;
+    for (int peer = 0; peer < size_; ++peer) {
+      std::vector<uint8_t>& outbox = outboxes_[static_cast<size_t>(peer)];
+      if (outbox.empty()) continue;
+      if (IsGone(peer)) {
+        outbox.clear();
+      } else if (late) {
+        return Status::Stalled(labels_[static_cast<size_t>(peer)] +
+                               " reads nothing of what rank " +
+                               std::to_string(rank_) + " tells it");
+      }
+    }
+    // Not WaitDoorbell: the engine's thread may be sleeping there.
+    std::this_thread::sleep_for(microseconds(50));
+  }
+  return Status::Ok();
+}
+
 bool Transport::ReceiveControl(int peer, std::vector<uint8_t>* bytes) {
   ControlRing* ring = rank_ == 0 ? &region_.area(peer)->to_coordinator
                                  : &region_.area(rank_)->from_coordinator;
@@ -222,20 +248,19 @@ void Transport::RingDoorbell(int rank) {
 }
 
 void Transport::Leave(const std::string& reason) {
-  RankInfo* info = &region_.area(rank_)->info;
-  Store(reason, &info->reason);
-  if (info->state.exchange(static_cast<uint32_t>(RankState::kLeft)) == 0) {
-    region_.header()->num_gone.fetch_add(1);
-  }
-  for (int peer = 0; peer < size_; ++peer) RingDoorbell(peer);
+  GoAway(RankState::kLeft, reason);
 }
 
 void Transport::DeclareBroken(const std::string& reason) {
+  GoAway(RankState::kBroken, reason);
+}
+
+void Transport::GoAway(RankState state, const std::string& reason) {
   RankInfo* info = &region_.area(rank_)->info;
-  uint32_t present = static_cast<uint32_t>(RankState::kPresent);
   Store(reason, &info->reason);
-  if (info->state.compare_exchange_strong(
-          present, static_cast<uint32_t>(RankState::kBroken))) {
+  uint32_t present = static_cast<uint32_t>(RankState::kPresent);
+  if (info->state.compare_exchange_strong(present,
+                                          static_cast<uint32_t>(state))) {
     region_.header()->num_gone.fetch_add(1);
   }
   for (int peer = 0; peer < size_; ++peer) RingDoorbell(peer);
@@ -260,6 +285,12 @@ Status Transport::CheckPeers() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || !IsGone(peer)) continue;
     const uint32_t state = region_.area(peer)->info.state.load();
+    // Rank 0 may still have to tell us to run what a rank that left in peace
+    // has finished already; once it has told all, it gives up itself.
+    if (state == static_cast<uint32_t>(RankState::kLeft) && peer != 0 &&
+        rank_ != 0 && !IsGone(0)) {
+      continue;
+    }
     if (state != static_cast<uint32_t>(RankState::kBroken)) {
       return GoneStatus(peer);
     }
@@ -278,7 +309,9 @@ Status Transport::GoneStatus(int rank) const {
       return Status::PeerLost(who + " left the job" +
                               (reason.empty() ? "" : ": " + reason));
     case RankState::kBroken:
-      return Status::PeerLost(reason.empty() ? who + " gave up" : reason);
+      // Mostly it quotes which rank it has lost.
+      return Status::PeerLost(
+          reason.rfind("rank ", 0) == 0 ? reason : who + " gave up: " + reason);
     case RankState::kPresent:
       break;
   }

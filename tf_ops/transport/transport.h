@@ -63,6 +63,9 @@ class Transport {
   // Queues `bytes`, of any length, and sends what fits; Flush sends more.
   void SendControl(int peer, const std::vector<uint8_t>& bytes);
   bool Flush();  // true if nothing is left to send
+  // Sends all of it, waiting for the readers, who must not be waiting for this
+  // rank. What a rank that is gone does not read is dropped. Fails as Wait().
+  Status FlushAll();
   // Appends what `peer` has sent to `*bytes`; false if that was nothing.
   bool ReceiveControl(int peer, std::vector<uint8_t>* bytes);
 
@@ -97,6 +100,7 @@ class Transport {
 
  private:
   Status WaitSlowly(int peer, std::atomic<uint32_t>* word, uint32_t value);
+  void GoAway(RankState state, const std::string& reason);
   Status GoneStatus(int rank) const;
 
   const int rank_;
