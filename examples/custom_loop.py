@@ -24,6 +24,12 @@ flags.DEFINE_integer(
 
 def main(_: list[str]) -> None:
     hvd.init()
+    if FLAGS.batch_size % hvd.size():
+        raise app.UsageError(
+            "--batch_size must be a multiple of the number of processes. "
+            f"Received: --batch_size={FLAGS.batch_size}, {hvd.size()} "
+            "processes."
+        )
     train, test = digit_data.load("digits")
     keras.utils.set_random_seed(hvd.rank())  # weights differ, until broadcast
     model = keras.Sequential(

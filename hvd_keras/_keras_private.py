@@ -14,6 +14,7 @@ a training run. Everything else in hvd_keras uses public names.
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
+| `Model._flatten_layers` | see that a model has all its weights |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
 | `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
 | `GraphOrParentsInXlaContext` | see that XLA compiles what is traced |
@@ -22,6 +23,8 @@ a training run. Everything else in hvd_keras uses public names.
 from __future__ import annotations
 
 import inspect
+import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,6 +92,9 @@ def check_names() -> None:
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
     )
     require(keras.Model, GET_LOGS, ["self", "logs"])
+    require(
+        keras.Model, "_flatten_layers", ["self", "include_self", "recursive"]
+    )
     require(api_export, "REGISTERED_OBJS_TO_NAMES")
     require(object_registration, "GLOBAL_CUSTOM_NAMES")
     require(control_flow_util, "GraphOrParentsInXlaContext", ["graph"])
@@ -165,6 +171,34 @@ def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
     if isinstance(optimizer, keras.optimizers.RMSprop):
         return list(require(optimizer, "_momentums"))
     return []
+
+
+def is_fully_built(model: Any) -> bool:
+    """Whether the model and all layers in it have their weights."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+_CALLS = frozenset(
+    inspect.unwrap(method).__code__
+    for method in (keras.Model.fit, keras.Model.evaluate)
+)
+
+
+def running_calls() -> list[Any]:
+    """Returns the frames of Keras's `fit` and `evaluate`, innermost first."""
+    frames = []
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def is_caller(call: Any) -> bool:
+    """Whether `call` is the innermost of `running_calls`."""
+    calls = running_calls()
+    return bool(calls) and calls[0] is call
 
 
 def unpickler_of(optimizer_class: type) -> Callable[..., Any]:

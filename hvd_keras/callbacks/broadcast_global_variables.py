@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
+from hvd_keras import _agreement, _native, basics, objects
 from hvd_keras import _keras_private as private
-from hvd_keras import basics, objects
 from hvd_keras.exceptions import MismatchError
+from hvd_keras.ops.reduce_op import Average
 from hvd_keras.optimizer import is_distributed, unwrapped
 from hvd_keras.variables import broadcast_variables
 
@@ -23,10 +25,21 @@ _SEED_MODULUS = 1 << 31
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the model and the optimizer of `root_rank`.
 
-    This happens when training begins, before the first step: the optimizer
-    is built, then weights, slots, the step count and the learning rate are
-    broadcast. A model that is built only by its first batch (a subclass of
-    `keras.Model`, a `Sequential` without an input) gets them after that batch.
+    This happens when training begins, before the first step: weights, the
+    step count, the learning rate, and slots where a rank has any already, are
+    broadcast; slots that are made later start equal. A model that is built
+    only by its first batch (a subclass of `keras.Model`, a `Sequential`
+    without an input) gets them after that batch.
+
+    Weights that steps change without a gradient, such as the moving mean and
+    variance of `BatchNormalization`, come from a rank's own batches. At the
+    end of each epoch, before validation, those that differ are replaced by
+    their mean over the ranks, so that all ranks predict and save the same.
+    Callbacks that save without validation must come after this one. With
+    equal shares the mean is that of all samples; the variance is the mean of
+    the variances within the ranks' batches, without that between them.
+    Statistics of the whole batch, in training too, need a layer that
+    synchronizes the ranks in each step (SyncBatchNormalization, planned).
 
     What belongs to a rank stays there: metrics, sums of gradients that are
     being accumulated, and the states of seed generators. The last are moved
@@ -41,7 +54,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different numbers
-            of epochs or of steps per epoch, or different models.
+            of epochs or of steps per epoch, begin with different epochs, or
+            have different models.
 
     Example:
 
@@ -53,33 +67,68 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._is_pending = False
+        self._is_first_epoch = False
+        self._is_unaveraged = False
         self._offset_states: list[Any] = []
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         self._warn_if_plain(model)
         is_built = self._check_plan(model)
+        self._is_first_epoch = True
+        self._is_unaveraged = False
         if is_built:
             self._broadcast(model)
         # `on_train_batch_end` would be the place, but a callback that has one
         # makes Keras wait for each batch; these come just as early.
         self._is_pending = not is_built
 
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._check_first_epoch(epoch)
+        self._is_unaveraged = True
+
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
+        self._is_unaveraged = True
         if self._is_pending and batch > 0:
             self._broadcast(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if self._is_pending:
-            self._broadcast(self.model)
+        self._finish_epoch()
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
+        self._finish_epoch()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._check_first_epoch(None)
+
+    def _finish_epoch(self) -> None:
         if self._is_pending:
             self._broadcast(self.model)
+        if self._is_unaveraged:
+            self._is_unaveraged = False
+            _average_statistics(self.model)
+
+    def _check_first_epoch(self, epoch: int | None) -> None:
+        """Compares, once, the epochs that ranks begin with; None: with none."""
+        if not self._is_first_epoch:
+            return
+        self._is_first_epoch = False
+        values = _agreement.disagreement(
+            "BroadcastGlobalVariablesCallback/first_epoch", epoch
+        )
+        if values is not None:
+            raise MismatchError(
+                "All ranks must begin with the same epoch (`initial_epoch` of "
+                "`fit`), or they would run different numbers of them. "
+                f"Received: {[value for value, _ in values]} on ranks 0 to "
+                f"{len(values) - 1}."
+            )
 
     def _check_plan(self, model: keras.Model) -> bool:
         """Compares the ranks' plans; whether the model is built on all."""
@@ -87,7 +136,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         plan = {
             "steps": params.get("steps"),
             "epochs": params.get("epochs"),
-            "is_built": bool(model.built),
+            "is_built": private.is_fully_built(model),
+            "has_slots": bool(getattr(model.optimizer, "built", False)),
         }
         plans = objects.allgather_object(
             plan, name="BroadcastGlobalVariablesCallback/plan"
@@ -105,7 +155,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                     f"{values} {words} on ranks 0 to {len(values) - 1}; cut "
                     "the data into equal shares, or pass `steps_per_epoch`."
                 )
-        return all(each["is_built"] for each in plans)
+        is_built = all(each["is_built"] for each in plans)
+        some_have_slots = any(each["has_slots"] for each in plans)
+        # Where none has, the first step builds the optimizer: it may be given
+        # more variables than those of the model.
+        if is_built and some_have_slots and not plan["has_slots"]:
+            model.optimizer.build(model.trainable_variables)
+        return is_built
 
     def _broadcast(self, model: keras.Model) -> None:
         self._is_pending = False
@@ -141,8 +197,39 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 def _common_variables(model: keras.Model) -> list[Any]:
     """Returns the optimizer's variables that all ranks share."""
     optimizer = model.optimizer
-    if not optimizer.built:
-        optimizer.build(model.trainable_variables)
     sums = private.gradient_accumulators_of(unwrapped(optimizer))
     own = {id(variable) for variable in sums}
     return [v for v in optimizer.variables if id(v) not in own]
+
+
+def _average_statistics(model: keras.Model) -> None:
+    """Averages what steps changed without a gradient, on rank after rank.
+
+    Frozen weights are equal, and stay as they are, to the last bit.
+    """
+    statistics = [
+        (weight, np.asarray(weight.numpy()))
+        for weight in model.non_trainable_weights
+        if keras.backend.is_float_dtype(weight.dtype)
+    ]
+    if basics.size() == 1 or not statistics:
+        return
+    name = "BroadcastGlobalVariablesCallback/statistics"
+    digests = [hashlib.sha256(value.tobytes()) for _, value in statistics]
+    mine = b"".join(digest.digest() for digest in digests)
+    all_digests = objects.allgather_object(mine, name=f"{name}/digests")
+    length = len(mine) // len(statistics)
+    differing = [
+        each
+        for number, each in enumerate(statistics)
+        if len({d[number * length :][:length] for d in all_digests}) > 1
+    ]
+    if not differing:
+        return
+    arrays = [
+        value.astype(np.result_type(value.dtype, np.float32), copy=False)
+        for _, value in differing
+    ]
+    means = _native.core().allreduce(name, arrays, int(Average))
+    for (weight, _), mean in zip(differing, means, strict=True):
+        weight.assign(np.asarray(mean))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +32,11 @@ class MetricAverageCallback(keras.callbacks.Callback):
     not made to be summed (`aggregation` other than "sum"), are averaged over
     the ranks, weighted by samples where Keras counts them for the loss.
 
+    A metric of your own is made to be summed unless it says otherwise, since
+    "sum" is the default of Keras's `add_variable`. One whose state does not
+    add up over samples, such as a largest value, must say so, or it reports
+    nonsense; see the second example.
+
     All ranks that train or evaluate must have the callback, or none.
 
     Raises:
@@ -44,44 +48,73 @@ class MetricAverageCallback(keras.callbacks.Callback):
     >>> average = hvd.callbacks.MetricAverageCallback()
     >>> model.fit(dataset, validation_data=held_out, callbacks=[average])
     >>> model.evaluate(held_out, callbacks=[average])
+
+    >>> class Largest(keras.metrics.Metric):
+    ...     def __init__(self):
+    ...         super().__init__(name="largest")
+    ...         self.value = self.add_variable((), "zeros", aggregation="none")
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_training = False
-        self._is_installed = False
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._is_training = True
-        self._install()
+        _begin(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._is_training = False
-        self._remove()
+        _end(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._install()
+        _begin(self.model)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        if not self._is_training:
-            self._remove()
+        _end(self.model)
 
-    def _install(self) -> None:
-        # An attribute of the instance hides the method of the class. A second
-        # callback on the same model must not sum the sums.
-        attributes = self.model.__dict__
-        if private.GET_LOGS in attributes:
-            return
-        get_logs = getattr(self.model, private.GET_LOGS)
-        attributes[private.GET_LOGS] = functools.partial(
-            _global_logs, self.model, get_logs
-        )
-        self._is_installed = True
 
-    def _remove(self) -> None:
-        if self._is_installed:
+class _Hook:
+    """Stands in for the method of a model that computes logs.
+
+    It answers for all ranks in the calls of `fit` and `evaluate` that have the
+    callback, and for the rank in others, which may run on that rank alone: an
+    `evaluate` in a callback of the user's, or after a `fit` that raised.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        self.get_logs = getattr(model, private.GET_LOGS)
+        self.calls: list[Any] = []  # frames of `fit` and `evaluate`
+
+    def __call__(self, logs: Logs) -> Logs:
+        if any(private.is_caller(call) for call in self.calls):
+            return _global_logs(self.model, self.get_logs, logs)
+        self.forget_ended_calls()
+        return self.get_logs(logs)
+
+    def forget_ended_calls(self) -> None:
+        running = private.running_calls()
+        self.calls = [c for c in self.calls if any(c is r for r in running)]
+        if not self.calls:
             self.model.__dict__.pop(private.GET_LOGS, None)
-            self._is_installed = False
+
+
+def _begin(model: keras.Model) -> None:
+    # An attribute of the instance hides the method of the class.
+    hook = model.__dict__.get(private.GET_LOGS)
+    if not isinstance(hook, _Hook):
+        hook = _Hook(model)
+    hook.forget_ended_calls()
+    model.__dict__[private.GET_LOGS] = hook
+    # Another callback in the same call must not sum the sums.
+    # A loop that drives callbacks by hand has no call of Keras's; it reads the
+    # metrics itself, so there is nothing to take the place of.
+    for call in private.running_calls()[:1]:
+        if all(other is not call for other in hook.calls):
+            hook.calls.append(call)
+
+
+def _end(model: keras.Model) -> None:
+    hook = model.__dict__.get(private.GET_LOGS)
+    if isinstance(hook, _Hook):
+        ending = private.running_calls()[:1]
+        hook.calls = [call for call in hook.calls if call not in ending]
+        hook.forget_ended_calls()
 
 
 def _global_logs(
@@ -172,7 +205,7 @@ def _average(
             for each in gathered:
                 each["values"][key] = known[0]
     weights = [each["weight"] for each in gathered]
-    if min(weights) <= 0.0:
+    if sum(weights) <= 0.0:
         weights = [1.0] * basics.size()
     averages = {}
     for key in numbers:

@@ -8,6 +8,7 @@ import keras
 import keras_training as kt
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import hvd_keras as hvd
 from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
@@ -41,20 +42,25 @@ def with_normalization() -> keras.Model:
 
 
 @pytest.mark.parametrize("root_rank", [0, hvd.size() - 1])
-def test_built_models_are_equal_before_the_first_step(root_rank: int) -> None:
+@pytest.mark.parametrize("builders", ["none", "root", "all"])
+def test_built_models_are_equal_before_the_first_step(
+    root_rank: int, builders: str
+) -> None:
     model = differing(with_normalization)
     own = [weight.copy() for weight in model.get_weights()]
     optimizer = keras.optimizers.Adam(0.1 * (hvd.rank() + 1))
     model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    if builders == "all" or (builders == "root" and hvd.rank() == root_rank):
+        optimizer.build(model.trainable_variables)
     before = StateBeforeFirstStep()
     model.fit(
         kt.shares(*kt.regression_data()),
         verbose=0,
         callbacks=[BroadcastGlobalVariablesCallback(root_rank), before],
     )
-    assert model.optimizer.built
     # 6 weights; step, rate and 2 slots for each of 4 trainable weights.
-    assert len(before.state) == 6 + 2 + 2 * 4
+    num_slots = 0 if builders == "none" else 2 * 4
+    assert len(before.state) == 6 + 2 + num_slots
     kt.assert_equal_on_all_ranks(before.state)
     kept = all(
         (ours == theirs).all()
@@ -63,6 +69,7 @@ def test_built_models_are_equal_before_the_first_step(root_rank: int) -> None:
     assert kept == (hvd.rank() == root_rank)
     rate = float(model.optimizer.learning_rate.numpy())
     assert rate == pytest.approx(0.1 * (root_rank + 1))
+    kt.assert_equal_on_all_ranks(state(model))
 
 
 @pytest.mark.parametrize("steps_per_epoch", [1, 3])
@@ -207,3 +214,144 @@ def test_a_distributed_optimizer_is_not_warned_about() -> None:
             verbose=0,
             callbacks=[BroadcastGlobalVariablesCallback()],
         )
+
+
+@needs_peers
+@pytest.mark.parametrize("last", [False, True])
+def test_unequal_initial_epochs_are_an_error_on_all_ranks(last: bool) -> None:
+    # The last: rank 1 has no epoch left, and ends at once.
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    weights = model.get_weights()
+    with pytest.raises(hvd.MismatchError, match="initial_epoch"):
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            initial_epoch=min(hvd.rank() * (3 if last else 1), 3),
+            epochs=3,
+            verbose=0,
+            callbacks=[BroadcastGlobalVariablesCallback()],
+        )
+    for now, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(now, before)
+
+
+def test_equal_initial_epochs_are_fine() -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    callback = BroadcastGlobalVariablesCallback()
+    for initial_epoch in (2, 3):
+        history = model.fit(
+            kt.shares(*kt.regression_data()),
+            initial_epoch=initial_epoch,
+            epochs=3,
+            verbose=0,
+            callbacks=[callback],
+        )
+        assert len(history.epoch) == 3 - initial_epoch
+
+
+class LazyModel(kt.SubclassedModel):
+    """Says that it is built before its layers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.built = True
+
+
+def test_a_model_that_is_built_before_its_layers() -> None:
+    model = differing(LazyModel)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse")
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback()],
+    )
+    assert len(model.weights) == 4
+    kt.assert_equal_on_all_ranks(state(model))
+
+
+def test_a_step_that_trains_a_variable_outside_the_model() -> None:
+    scale = keras.Variable(1.0)
+
+    class Model(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                error = self(x, training=True) * scale.value - y
+                loss = tf.reduce_mean(error**2)
+            variables = [*self.trainable_variables, scale]
+            gradients = tape.gradient(loss, [v.value for v in variables])
+            self.optimizer.apply(gradients, variables)
+            return {"loss": loss}
+
+    def make_model() -> keras.Model:
+        inputs = keras.Input((kt.NUM_FEATURES,))
+        return Model(inputs, keras.layers.Dense(1)(inputs))
+
+    model = differing(make_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)))
+    callback = BroadcastGlobalVariablesCallback()
+    data = kt.shares(*kt.regression_data())
+    for _ in range(2):
+        model.fit(data, verbose=0, callbacks=[callback])
+    assert scale.numpy() != 1.0
+    kt.assert_equal_on_all_ranks([*state(model), np.asarray(scale.numpy())])
+
+
+class WeightsWhenValidated(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None) -> None:
+        self.weights = self.model.get_weights()
+
+
+def test_moving_statistics_are_equal_and_the_mean_over_the_ranks() -> None:
+    x, y = kt.regression_data()
+    data = kt.shares(x, y)
+    model = differing(with_normalization)
+    model.layers[2].trainable = False
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    seen = WeightsWhenValidated()
+    model.fit(
+        data,
+        epochs=2,
+        verbose=0,
+        validation_data=data,
+        callbacks=[BroadcastGlobalVariablesCallback(), seen],
+    )
+    kt.assert_equal_on_all_ranks(model.get_weights())
+    kt.assert_equal_on_all_ranks(seen.weights)
+    for now, then in zip(model.get_weights(), seen.weights, strict=True):
+        np.testing.assert_array_equal(now, then)
+    layer = model.layers[1]
+    mean, variance = np.zeros(kt.NUM_FEATURES), np.ones(kt.NUM_FEATURES)
+    for _ in range(2):
+        for start in range(0, len(x), kt.BATCH):
+            parts = np.split(x[start : start + kt.BATCH], hvd.size())
+            mean = 0.99 * mean + 0.01 * np.mean([p.mean(0) for p in parts], 0)
+            variance = 0.99 * variance + 0.01 * np.mean(
+                [p.var(0) for p in parts], 0
+            )
+    np.testing.assert_allclose(
+        layer.moving_mean.numpy(), mean, rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        layer.moving_variance.numpy(), variance, rtol=1e-4
+    )
+
+
+def test_statistics_are_equal_without_validation_and_in_half_precision() -> (
+    None
+):
+    def make_model() -> keras.Model:
+        inputs = keras.Input((kt.NUM_FEATURES,))
+        hidden = keras.layers.BatchNormalization(dtype="bfloat16")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+    model = differing(make_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback()],
+    )
+    values = [np.asarray(w.numpy()) for w in model.weights]
+    kt.assert_equal_on_all_ranks([value.astype(np.float32) for value in values])

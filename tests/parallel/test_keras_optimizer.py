@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import keras
@@ -159,3 +160,24 @@ def test_an_optimizer_that_hides_its_gradients_is_refused() -> None:
     optimizer = hvd.DistributedOptimizer(Lone(0.1))
     with pytest.raises(TypeError, match="_clip_gradients"):
         optimizer.apply([tf.ones(1)], [tf.Variable([1.0])])
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_optimizers_with_equal_names_do_not_mix(as_function: bool) -> None:
+    first = hvd.DistributedOptimizer(optimizers.SGD(1.0, name="twin"))
+    second = copy.deepcopy(first)
+    assert first.name == second.name
+    variables = [tf.Variable([0.0]), tf.Variable([0.0])]
+
+    def step(rank: tf.Tensor) -> None:
+        # Nothing orders the two but their names.
+        first.apply([rank * 1.0], [variables[0]])
+        second.apply([rank * 10.0], [variables[1]])
+
+    if as_function:
+        step = tf.function(step)
+    mean = (hvd.size() - 1) / 2
+    for number in range(1, 6):
+        step(tf.constant([float(hvd.rank())]))
+        assert variables[0].numpy()[0] == -mean * number
+        assert variables[1].numpy()[0] == -10.0 * mean * number

@@ -23,7 +23,7 @@ int NumSpins(int num_busy_threads) {
   cpu_set_t cores;  // that this process may run on
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 50;
-  return num_busy_threads > CPU_COUNT(&cores) ? 50 : 4000;
+  return num_busy_threads > CPU_COUNT(&cores) ? 50 : 1000;
 }
 
 // Sends from `*outbox` what fits into `ring`; true if it sent any.
