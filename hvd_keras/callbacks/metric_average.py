@@ -101,10 +101,10 @@ def _begin(model: keras.Model) -> None:
         hook = _Hook(model)
     hook.forget_ended_calls()
     model.__dict__[private.GET_LOGS] = hook
-    # Another callback in the same call must not sum the sums.
     # A loop that drives callbacks by hand has no call of Keras's; it reads the
     # metrics itself, so there is nothing to take the place of.
     for call in private.running_calls()[:1]:
+        # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
             hook.calls.append(call)
 

@@ -46,9 +46,6 @@ def of_rank(
     return {
         **environ,
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
-        # Warnings and errors: TensorFlow's notes on how it was built would
-        # come once a rank.
-        "TF_CPP_MIN_LOG_LEVEL": environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
         "HVD_RANK": str(rank),
         "HVD_SIZE": str(size),
         "HVD_LOCAL_RANK": str(rank),

@@ -520,3 +520,19 @@ def test_the_secret_is_on_no_command_line() -> None:
         assert secret.encode() not in command
     job.send_signal(signal.SIGTERM)
     assert jobs.finish(job).status == 0
+
+
+def test_sigterm_to_the_launcher_ends_ranks_that_ignore_it() -> None:
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    job = jobs.start("-np", "1", "--grace", "1", "--", *jobs.python(code))
+    assert job.stdout is not None
+    assert "ready" in job.stdout.readline()
+    job.send_signal(signal.SIGTERM)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGKILL
+    assert outcome.seconds < 8

@@ -1,7 +1,6 @@
 #include "tf_ops/core/engine.h"
 
 #include <atomic>
-#include <limits>
 #include <thread>
 #include <utility>
 
@@ -78,15 +77,17 @@ EngineImpl::EngineImpl(std::unique_ptr<Transport> transport,
 
 void EngineImpl::Submit(Request request) {
   num_requests_.fetch_add(1, std::memory_order_relaxed);
-  const std::string what =
-      std::string(CollectiveKindName(request.kind)) + " '" + request.name + "'";
+  const auto what = [&request] {
+    return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
+           "'";
+  };
   if (request.name.empty() || request.tensors.empty()) {
     request.done(Status::InvalidArgument(
-        what + " must have a name and at least one tensor"));
+        what() + " must have a name and at least one tensor"));
     return;
   }
   if (!Enqueue(&request)) {
-    request.done(Status::NotInitialized(what + " came after shutdown()"));
+    request.done(Status::NotInitialized(what() + " came after shutdown()"));
     return;
   }
   std::vector<Completion> finished;
@@ -163,7 +164,7 @@ void EngineImpl::Run() {
         }
       }
       worker_.Admit(std::move(requests));
-      worked = worker_.Progress(std::numeric_limits<int64_t>::max());
+      worked = worker_.Progress(kNoLimit);
       has_requests = worker_.has_requests();
       must_watch = worker_.must_watch();
       completions_.Push(worker_.TakeFinished());

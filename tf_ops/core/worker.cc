@@ -71,7 +71,7 @@ bool Worker::Progress(int64_t max_bytes) {
   }
   bool worked = false;
   if (status.ok() && !responses_.empty() &&
-      NumBytes(responses_.front()) <= max_bytes) {
+      (max_bytes == kNoLimit || NumBytes(responses_.front()) <= max_bytes)) {
     const Response response = std::move(responses_.front());
     responses_.pop_front();
     status = Run(response);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "tf_ops/transport/transport.h"
 
 namespace hvd {
+
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // For one thread at a time, but for AddStats, which any thread may call.
 class Worker {
