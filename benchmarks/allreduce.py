@@ -10,9 +10,10 @@ How to read the table, which rank 0 prints:
 - `median` and `min` are over all timed calls of all rounds; `slowest` is the
   median of the rank whose median is highest. A call is what a training step
   pays: for `function`, one call of a `tf.function` that holds one allreduce,
-  the way into and out of TensorFlow included; `core` does without TensorFlow.
-  The last line says what a call of a `tf.function` that communicates nothing
-  costs, at the size 4 B.
+  the way into and out of TensorFlow included; for `chain`, an allreduce of a
+  `tf.function` that holds up to 100, each of the result of the one before, so
+  that the way in and out is shared; `core` does without TensorFlow. The last
+  line says what the same costs, at 4 B, with an addition for the allreduce.
 - `GB/s` is the bus bandwidth at the median, 2 (n - 1) / n bytes over time, so
   that numbers of ranks compare.
 - The rounds go through all sizes in turn: what else the machine does hits all
@@ -23,10 +24,10 @@ How to read the table, which rank 0 prints:
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 
+import _common
 import numpy as np
 from absl import app, flags
 
@@ -37,7 +38,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
 flags.DEFINE_enum(
-    "mode", "function", ["function", "eager", "core"], "Which way to call."
+    "mode",
+    "function",
+    ["function", "chain", "eager", "core"],
+    "Which way to call.",
 )
 flags.DEFINE_list(
     "sizes",
@@ -51,6 +55,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("warmup", 3, "Calls before each round's timing.", 0)
 
 MAX_BYTES_PER_ROUND = 512 << 20
+MAX_CHAIN = 100
 CORE_SUM = 1  # hvd.Sum, which would import TensorFlow
 
 # One allreduce (sum) of the bytes it was made for; the result is at hand when
@@ -87,17 +92,33 @@ def make_call(mode: str, num_bytes: int) -> Call:
 
     @tf.function
     def reduce(x: tf.Tensor) -> tf.Tensor:
-        return hvd.allreduce(x, hvd.Sum, name=name)
+        x = hvd.allreduce(x, hvd.Sum, name=name)
+        for i in range(1, chain_length(mode, num_bytes)):
+            x = hvd.allreduce(x, hvd.Average, name=f"{name}_{i}")
+        return x
 
     return lambda: reduce(tensor)
 
 
-def make_idle_call() -> Call:
-    """Returns a call of a `tf.function` that does next to nothing."""
+def chain_length(mode: str, num_bytes: int) -> int:
+    """Returns how many allreduces one call holds."""
+    if mode != "chain":
+        return 1
+    return max(1, min(MAX_CHAIN, MAX_BYTES_PER_ROUND // 5 // num_bytes))
+
+
+def make_idle_call(mode: str) -> Call:
+    """Returns a call of the `tf.function` with additions for allreduces."""
     import tensorflow as tf
 
     tensor = tf.constant([1.0])
-    add = tf.function(lambda x: x + 1.0)
+
+    @tf.function
+    def add(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(chain_length(mode, 4)):
+            x = x + 1.0
+        return x
+
     return lambda: add(tensor)
 
 
@@ -122,14 +143,6 @@ def time_call(call: Call, num_calls: int) -> list[float]:
     return seconds
 
 
-def gather_over_ranks(values: list[float]) -> np.ndarray:
-    """Returns the values of all ranks, one row a rank."""
-    from hvd_keras import _core
-
-    row = np.array([values], np.float64)
-    return np.asarray(_core.allgather("benchmark_result", [row])[0])
-
-
 def format_row(num_bytes: int, seconds: list[float], slowest: float) -> str:
     """Returns one line of the table."""
     median = float(np.median(seconds))
@@ -145,12 +158,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
     sizes = [parse_size(text) for text in FLAGS.sizes]
-    if FLAGS.np > 1 and "HVD_SIZE" not in os.environ:
-        launch = [sys.executable, "-m", "hvd_keras.run", "-np", str(FLAGS.np)]
-        command = [sys.executable, *sys.argv]
-        os.execv(sys.executable, [*launch, "--", *command])
-
-    hvd.init()
+    _common.start(FLAGS.np)
     calls = {size: make_call(FLAGS.mode, size) for size in sizes}
     for call in calls.values():
         check_call(call)
@@ -158,12 +166,15 @@ def main(argv: Sequence[str]) -> None:
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(FLAGS.rounds):
         for size, call in calls.items():
-            num_calls = MAX_BYTES_PER_ROUND // size
+            length = chain_length(FLAGS.mode, size)
+            num_calls = MAX_BYTES_PER_ROUND // (size * length)
             num_calls = max(3, min(FLAGS.max_calls, num_calls))
-            seconds[size] += time_call(call, num_calls)
+            seconds[size] += [
+                total / length for total in time_call(call, num_calls)
+            ]
 
     medians = [float(np.median(seconds[size])) for size in sizes]
-    slowest = gather_over_ranks(medians).max(axis=0)
+    slowest = _common.gather_over_ranks(medians).max(axis=0)
     if hvd.rank() == 0:
         print(f"allreduce, float32, {hvd.size()} ranks, mode {FLAGS.mode}")
         print(
@@ -172,9 +183,10 @@ def main(argv: Sequence[str]) -> None:
         )
         for size, worst in zip(sizes, slowest, strict=True):
             print(format_row(size, seconds[size], float(worst)), flush=True)
-        if FLAGS.mode == "function":
-            idle = time_call(make_idle_call(), FLAGS.max_calls)
-            print(f"without allreduce {np.median(idle) * 1e3:>.4f} ms")
+        if FLAGS.mode in ("function", "chain"):
+            idle = time_call(make_idle_call(FLAGS.mode), FLAGS.max_calls)
+            idle_ms = np.median(idle) / chain_length(FLAGS.mode, 4) * 1e3
+            print(f"without allreduce {idle_ms:>.4f} ms")
     hvd.shutdown()
 
 

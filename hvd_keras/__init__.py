@@ -12,35 +12,69 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hvd_keras import callbacks, exceptions
     from hvd_keras.basics import (
+        ccl_built,
+        check_num_rank_power_of_2,
         cross_rank,
         cross_size,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
         init,
+        is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        num_rank_is_power_2,
         rank,
+        rocm_built,
         shutdown,
         size,
         stats,
+    )
+    from hvd_keras.compression import (
+        Compression,
+        Compressor,
     )
     from hvd_keras.exceptions import (
         ConfigError,
         HvdError,
         InternalError,
         InvalidArgumentError,
+        JobError,
         LaunchError,
         MismatchError,
         NotInitializedError,
         PeerLostError,
+        ProcessSetMismatchError,
         ShutdownError,
         StalledError,
     )
-    from hvd_keras.objects import allgather_object, broadcast_object
+    from hvd_keras.gradient_tape import (
+        DistributedGradientTape,
+        PartialDistributedGradientTape,
+    )
+    from hvd_keras.objects import (
+        allgather_object,
+        broadcast_object,
+        broadcast_object_fn,
+    )
     from hvd_keras.ops.allgather import allgather
     from hvd_keras.ops.allreduce import allreduce
+    from hvd_keras.ops.alltoall import alltoall
+    from hvd_keras.ops.barrier import barrier
     from hvd_keras.ops.broadcast import broadcast
+    from hvd_keras.ops.broadcast_in_place import broadcast_
+    from hvd_keras.ops.grouped_allgather import grouped_allgather
     from hvd_keras.ops.grouped_allreduce import grouped_allreduce
+    from hvd_keras.ops.grouped_reducescatter import grouped_reducescatter
+    from hvd_keras.ops.join import join
     from hvd_keras.ops.reduce_op import (
+        Adasum,
         Average,
         Max,
         Min,
@@ -48,70 +82,153 @@ if TYPE_CHECKING:
         ReduceOp,
         Sum,
     )
-    from hvd_keras.optimizer import DistributedOptimizer
-    from hvd_keras.variables import broadcast_variables
+    from hvd_keras.ops.reducescatter import reducescatter
+    from hvd_keras.ops.topology import (
+        local_rank_op,
+        local_size_op,
+        process_set_included_op,
+        rank_op,
+        size_op,
+    )
+    from hvd_keras.optimizer import (
+        DistributedOptimizer,
+        PartialDistributedOptimizer,
+    )
+    from hvd_keras.process_set import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        process_set_by_id,
+        remove_process_set,
+    )
+    from hvd_keras.saving import load_model
+    from hvd_keras.variables import (
+        broadcast_global_variables,
+        broadcast_variables,
+    )
 
     __version__: str
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
+    "Compressor",
     "ConfigError",
+    "DistributedGradientTape",
     "DistributedOptimizer",
     "HvdError",
     "InternalError",
     "InvalidArgumentError",
+    "JobError",
     "LaunchError",
     "Max",
     "Min",
     "MismatchError",
     "NotInitializedError",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "PeerLostError",
+    "ProcessSet",
+    "ProcessSetMismatchError",
     "Product",
     "ReduceOp",
     "ShutdownError",
     "StalledError",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
+    "barrier",
     "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "exceptions",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
+    "is_homogeneous",
     "is_initialized",
+    "join",
+    "load_model",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "process_set_by_id",
+    "process_set_included_op",
     "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
     "stats",
 ]
 
 # Where each name lives; what is not here is a module of its own.
 _HOMES = {
     "basics": (
-        "cross_rank cross_size init is_initialized local_rank local_size "
-        "rank shutdown size stats"
+        "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
+        "cuda_built ddl_built gloo_built gloo_enabled init is_homogeneous "
+        "is_initialized local_rank local_size mpi_built mpi_enabled "
+        "mpi_threads_supported nccl_built num_rank_is_power_2 rank "
+        "rocm_built shutdown size stats"
     ),
+    "compression": "Compression Compressor",
     "exceptions": (
-        "ConfigError HvdError InternalError InvalidArgumentError LaunchError "
-        "MismatchError NotInitializedError PeerLostError ShutdownError "
-        "StalledError"
+        "ConfigError HvdError InternalError InvalidArgumentError "
+        "JobError LaunchError MismatchError NotInitializedError PeerLostError "
+        "ProcessSetMismatchError ShutdownError StalledError"
     ),
-    "objects": "allgather_object broadcast_object",
+    "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
+    "objects": "allgather_object broadcast_object broadcast_object_fn",
     "ops.allgather": "allgather",
     "ops.allreduce": "allreduce",
+    "ops.alltoall": "alltoall",
+    "ops.barrier": "barrier",
     "ops.broadcast": "broadcast",
+    "ops.broadcast_in_place": "broadcast_",
+    "ops.grouped_allgather": "grouped_allgather",
     "ops.grouped_allreduce": "grouped_allreduce",
-    "ops.reduce_op": "Average Max Min Product ReduceOp Sum",
-    "optimizer": "DistributedOptimizer",
-    "variables": "broadcast_variables",
+    "ops.grouped_reducescatter": "grouped_reducescatter",
+    "ops.join": "join",
+    "ops.reduce_op": "Adasum Average Max Min Product ReduceOp Sum",
+    "ops.reducescatter": "reducescatter",
+    "ops.topology": (
+        "local_rank_op local_size_op process_set_included_op rank_op size_op"
+    ),
+    "optimizer": "DistributedOptimizer PartialDistributedOptimizer",
+    "process_set": (
+        "ProcessSet add_process_set global_process_set process_set_by_id "
+        "remove_process_set"
+    ),
+    "saving": "load_model",
+    "variables": "broadcast_global_variables broadcast_variables",
 }
 _HOME_OF = {
     name: home for home, names in _HOMES.items() for name in names.split()

@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _native, basics, objects
+from hvd_keras import _native, objects
 from hvd_keras._object_format import encode
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 def disagreement(
-    name: str, value: Any, detail: Any = None
+    name: str,
+    value: Any,
+    detail: Any = None,
+    *,
+    process_set: ProcessSet = global_process_set,
 ) -> list[tuple[Any, Any]] | None:
     """Compares `value` over the ranks; a collective call, outside TensorFlow.
 
@@ -22,19 +27,24 @@ def disagreement(
         name: Pairs the call across ranks.
         value: What must be equal: anything that `broadcast_object` takes.
         detail: Words for the message; may differ, sent only on disagreement.
+        process_set: Ranks that compare; this rank is one of them.
 
     Returns:
         None if all ranks have the same value, else (value, detail) of every
-        rank, in order of rank; the same answer on all ranks.
+        rank, in order of rank in the process set; the same on all of them.
     """
-    if basics.size() == 1:
+    if process_set.size() == 1:
         return None
     digest = hashlib.sha256(encode(value)).digest()
     mine = np.frombuffer(digest, np.uint8).reshape(1, -1)
-    (digests,) = _native.core().allgather(f"{name}/digest", [mine])
+    (digests,) = _native.core().allgather(
+        f"{name}/digest", [mine], process_set.process_set_id or 0
+    )
     if (digests == digests[0]).all():
         return None
-    return objects.allgather_object((value, detail), name=f"{name}/values")
+    return objects.allgather_object(
+        (value, detail), name=f"{name}/values", process_set=process_set
+    )
 
 
 def first_difference(lists: list[list[Any]]) -> tuple[int, list[Any]]:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras import _agreement, basics, config
 from hvd_keras import _keras_private as private
+from hvd_keras._gradient_buckets import bucket_indices, group_indices
+from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras._sparse_gradients import gather_slices
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
-from hvd_keras.ops import allreduce, grouped_allreduce
-from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.ops import grouped_allreduce
+from hvd_keras.process_set import ProcessSet
 
 Gradient = Any  # tf.Tensor or tf.IndexedSlices
-
-
-@dataclasses.dataclass(frozen=True)
-class ReduceOptions:
-    """How gradients become one; the same on all ranks."""
-
-    op: ReduceOp = Average
-    sparse_as_dense: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,39 +47,29 @@ class GradientInfo:
         return f"{self.path!r} ({self.dtype}, {list(self.shape)}, {kind})"
 
 
-def bucket_indices(
-    num_bytes: Sequence[int], bucket_bytes: int
-) -> list[list[int]]:
-    """Cuts gradients into the lists that are reduced as one.
-
-    They go in reverse order of creation, because backpropagation gives the
-    gradients of the last layers first; so a bucket is complete, and on its
-    way, while the layers before it are still being computed.
+class GradientReducer:
+    """Reduces the gradients of one optimizer or tape over the ranks.
 
     Args:
-        num_bytes: Size of each gradient, in order of creation.
-        bucket_bytes: No bucket of two gradients or more is larger.
-
-    Returns:
-        The indices of each bucket; every index is in exactly one.
+        name: First part of the names that pair reductions across ranks.
+        options: How to reduce.
+        what: Whose gradients they are, for messages.
+        agrees: Whether a list of gradients, when it is first seen, is compared
+            over the ranks. Else the engine compares what it holds in common.
     """
-    buckets: list[list[int]] = []
-    room = 0
-    for index in reversed(range(len(num_bytes))):
-        if not buckets or num_bytes[index] > room:
-            buckets.append([])
-            room = bucket_bytes
-        buckets[-1].append(index)
-        room -= num_bytes[index]
-    return buckets
 
-
-class GradientReducer:
-    """Reduces the gradients of one optimizer over the ranks."""
-
-    def __init__(self, name: str, options: ReduceOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: ReduceOptions,
+        *,
+        what: str = "optimizer",
+        agrees: bool = True,
+    ) -> None:
         self._name = name
         self._options = options
+        self._what = what
+        self._agrees = agrees
         self._agreed: set[tuple[Any, ...]] = set()
 
     def __call__(
@@ -94,64 +79,115 @@ class GradientReducer:
         indices: Sequence[int],
         *,
         factor: float = 1.0,
+        local_ids: frozenset[int] = frozenset(),
     ) -> list[Gradient]:
         """Returns the gradients, reduced; those of a rank and all its peers.
+
+        A rank that is not in the process set keeps its own.
 
         Args:
             gradients: This rank's gradients, none of them None.
             variables: The variable of each gradient.
             indices: The place of each variable in the optimizer.
-            factor: Multiplies the result of the dense gradients.
+            factor: Multiplies the results.
+            local_ids: The `id` of variables whose gradients stay on this rank.
         """
-        if refuse_xla("gradients", self._name):
-            return list(gradients)
+        gradients = list(gradients)
+        process_set = self._options.process_set
+        size = process_set.size()
+        if size is None:
+            raise InvalidArgumentError(
+                "`process_set` must be registered, by `init` or "
+                f"`add_process_set`. Received: {process_set} ({self._what} "
+                f"{self._name!r}, rank {basics.rank()})."
+            )
+        alone = refuse_xla("gradients", self._name, process_set)
+        reduces = bool(process_set.included()) and not alone
+        is_local = [id(variable) in local_ids for variable in variables]
+        scale = factor
+        if self._options.scale_local_gradients:
+            scale /= size
+        reduced = [
+            _scaled(gradient, scale if local else factor)
+            if local or not reduces
+            else gradient
+            for gradient, local in zip(gradients, is_local, strict=True)
+        ]
+        if not reduces:
+            return reduced
+        shared = [i for i, local in enumerate(is_local) if not local]
         if self._options.sparse_as_dense:
             gradients = [tf.convert_to_tensor(g) for g in gradients]
+        results = self._reduce_shared(
+            [gradients[i] for i in shared],
+            [variables[i] for i in shared],
+            [indices[i] for i in shared],
+            factor,
+        )
+        for i, result in zip(shared, results, strict=True):
+            reduced[i] = result
+        return reduced
+
+    def _reduce_shared(
+        self,
+        gradients: list[Gradient],
+        variables: list[Any],
+        indices: list[int],
+        factor: float,
+    ) -> list[Gradient]:
         infos = [
             _describe(gradient, variable, index)
             for gradient, variable, index in zip(
                 gradients, variables, indices, strict=True
             )
         ]
-        bucket_bytes = config.current().bucket_bytes
-        self._agree(infos, bucket_bytes, factor)
-        return self._reduce(list(gradients), infos, bucket_bytes, factor)
-
-    def _reduce(
-        self,
-        gradients: list[Gradient],
-        infos: list[GradientInfo],
-        bucket_bytes: int,
-        factor: float,
-    ) -> list[Gradient]:
         dense = [i for i, info in enumerate(infos) if not info.is_sparse]
         sparse = [i for i, info in enumerate(infos) if info.is_sparse]
-        layout = bucket_indices(
-            [infos[i].num_bytes for i in dense], bucket_bytes
-        )
+        bucket_bytes = config.current().bucket_bytes
+        groups = self._options.groups
+        if groups is None:
+            layout = bucket_indices(
+                [infos[i].num_bytes for i in dense], bucket_bytes
+            )
+        else:
+            layout = group_indices([variables[i] for i in dense], groups)
+        layout = [[dense[member] for member in members] for members in layout]
+        if self._agrees:
+            self._agree(infos, layout, bucket_bytes, factor)
         reduced = list(gradients)
-        with _after(gradients[-1]):
-            for number, members in enumerate(layout):
-                bucket = [dense[member] for member in members]
+        if not reduced:
+            return reduced
+        predivide = self._options.gradient_predivide_factor
+        with _after(gradients[-1]), _on(self._options.device_dense):
+            for number, bucket in enumerate(layout):
                 results = grouped_allreduce(
                     [gradients[i] for i in bucket],
-                    self._options.op,
                     name=f"{self._name}/bucket_{number}",
-                    postscale_factor=factor,
+                    prescale_factor=1.0 / predivide,
+                    postscale_factor=predivide * factor,
+                    op=self._options.op,
+                    compression=self._options.compression,
+                    process_set=self._options.process_set,
                 )
                 for i, result in zip(bucket, results, strict=True):
                     result.set_shape(gradients[i].shape)
                     reduced[i] = result
+        with _after(gradients[-1]), _on(self._options.device_sparse):
             for i in sparse:
-                reduced[i] = allreduce(
+                reduced[i] = gather_slices(
                     gradients[i],
-                    self._options.op,
+                    self._options,
                     name=f"{self._name}/sparse_{infos[i].index}",
+                    factor=factor,
                 )
         return reduced
 
     def _agree(
-        self, infos: list[GradientInfo], bucket_bytes: int, factor: float
+        self,
+        infos: list[GradientInfo],
+        layout: list[list[int]],
+        bucket_bytes: int,
+        factor: float,
     ) -> None:
         """Raises MismatchError on all ranks unless they hold the same list.
 
@@ -160,45 +196,77 @@ class GradientReducer:
         retraced old one need not be asked about. Otherwise a rank without a
         gradient for some variable would wait for its peers, and they for it.
         """
+        options = self._options
+        compression = options.compression.__name__
         key = (
             self._name,
-            int(self._options.op),
-            bucket_bytes,
+            int(options.op),
+            compression,
+            options.gradient_predivide_factor,
+            tuple(map(tuple, layout)),
             factor,
+            options.process_set.process_set_id,
             tuple(info.key() for info in infos),
         )
         if key in self._agreed:
             return
+        grouping = f"HVD_BUCKET_BYTES={bucket_bytes}"
+        if options.groups is not None:
+            grouping = f"groups={options.groups}"
         detail = [
-            f"optimizer {self._name!r}",
-            f"op={self._options.op.name}, HVD_BUCKET_BYTES={bucket_bytes}, "
-            f"factor {factor}",
+            f"{self._what} {self._name!r}",
+            f"op={options.op.name}, {grouping}, factor {factor}, "
+            f"compression {compression}, "
+            f"gradient_predivide_factor={options.gradient_predivide_factor}",
             *(str(info) for info in infos),
         ]
         values = _agreement.disagreement(
-            "DistributedOptimizer/gradients", key, detail
+            "DistributedOptimizer/gradients",
+            key,
+            detail,
+            process_set=options.process_set,
         )
         if values is not None:
-            raise MismatchError(_describe_difference(values))
+            raise MismatchError(
+                _describe_difference(values, options.process_set.ranks or [])
+            )
         self._agreed.add(key)
 
 
-def refuse_xla(what: str, name: str) -> bool:
+def mark_reduced(gradients: Iterable[Gradient]) -> None:
+    """Notes that a tape has reduced the gradients."""
+    for gradient in gradients:
+        if gradient is not None:
+            gradient._hvd_is_reduced = True
+
+
+def refuse_reduced_twice(gradients: Iterable[Gradient], name: str) -> None:
+    """Raises if a tape has reduced one of the gradients already."""
+    if any(getattr(g, "_hvd_is_reduced", False) for g in gradients):
+        raise ValueError(
+            "Gradients must be reduced once: by DistributedGradientTape or by "
+            "DistributedOptimizer. Received: gradients of a "
+            f"DistributedGradientTape for the distributed optimizer {name!r}; "
+            "pass the plain one of the two."
+        )
+
+
+def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
     """Raises if XLA compiles what is traced; True if one rank is all.
 
     One process needs no reduction, so there XLA may stay on.
     """
     if not private.in_xla_context():
         return False
-    if basics.size() == 1:
+    if process_set.size() == 1 or not process_set.included():
         return True
     raise InvalidArgumentError(
-        f"The {what} of a distributed optimizer must be reduced outside XLA. "
+        f"The {what} of distributed training must be reduced outside XLA. "
         "Received: a train step that XLA compiles, which is what "
         "`jit_compile=True` asks for and what Keras's default "
         '`jit_compile="auto"` means on a GPU. Compile the model with '
         "`model.compile(..., jit_compile=False)`, or a function of your own "
-        f"with `tf.function(jit_compile=False)` (optimizer {name!r}, rank "
+        f"with `tf.function(jit_compile=False)` (name {name!r}, rank "
         f"{basics.rank()})."
     )
 
@@ -207,11 +275,27 @@ def _describe(gradient: Gradient, variable: Any, index: int) -> GradientInfo:
     shape = tf.TensorShape(getattr(variable, "shape", gradient.shape))
     return GradientInfo(
         index=index,
-        path=str(getattr(variable, "path", getattr(variable, "name", "?"))),
+        path=path_of(variable),
         dtype=gradient.dtype.name,
         shape=tuple(shape.as_list()) if shape.rank is not None else (),
         is_sparse=isinstance(gradient, tf.IndexedSlices),
     )
+
+
+def _scaled(gradient: Gradient, factor: float) -> Gradient:
+    if factor == 1.0:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _scaled(gradient.values, factor),
+            gradient.indices,
+            gradient.dense_shape,
+        )
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _on(device: str) -> contextlib.AbstractContextManager[Any]:
+    return tf.device(device) if device else contextlib.nullcontext()
 
 
 def _after(gradient: Gradient) -> contextlib.AbstractContextManager[Any]:
@@ -246,16 +330,18 @@ def _arguments_of_function() -> list[tf.Tensor]:
     return []
 
 
-def _describe_difference(values: list[tuple[Any, list[str]]]) -> str:
+def _describe_difference(
+    values: list[tuple[Any, list[str]]], global_ranks: list[int]
+) -> str:
     index, entries = _agreement.first_difference([d for _, d in values])
     ranks = "; ".join(
         f"rank {rank}: {entry or 'no gradient'}"
-        for rank, entry in enumerate(entries)
+        for rank, entry in zip(global_ranks, entries, strict=True)
     )
     counts = [len(detail) - 2 for _, detail in values]
     return (
         "All ranks must reduce the same gradients in the same way. Received: "
-        f"{counts} gradients on ranks 0 to {len(counts) - 1}, which differ "
+        f"{counts} gradients on ranks {global_ranks}, which differ "
         f"first at entry {index - 2 if index >= 2 else 'options'}: {ranks}. A "
         "variable that a rank's loss does not use has no gradient there; "
         "optimizers that were made in another order have other names (pass "

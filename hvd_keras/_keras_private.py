@@ -111,7 +111,7 @@ class ReducingOptimizer:
     ) -> list[Any]:
         raise NotImplementedError
 
-    def hvd_begin_apply(self) -> None:
+    def hvd_begin_apply(self, gradients: Any) -> None:
         raise NotImplementedError
 
     def hvd_end_apply(self, variables: Sequence[Any]) -> None:
@@ -120,7 +120,8 @@ class ReducingOptimizer:
     def apply(
         self, grads: Any, trainable_variables: Sequence[Any] | None = None
     ) -> None:
-        self.hvd_begin_apply()
+        grads = list(grads)
+        self.hvd_begin_apply(grads)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
         if len(grads):
             self.hvd_end_apply(

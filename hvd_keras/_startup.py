@@ -6,15 +6,21 @@ import base64
 import importlib.metadata
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from hvd_keras import _bootstrap, _log, _native
 from hvd_keras._bootstrap import Rendezvous, Topology
 from hvd_keras._bootstrap.client import error_class
 from hvd_keras.config import Config
-from hvd_keras.exceptions import HvdError, InternalError, MismatchError
+from hvd_keras.exceptions import (
+    HvdError,
+    InternalError,
+    MismatchError,
+    ProcessSetMismatchError,
+)
 
-_PROTOCOL_VERSION = 1  # of what the ranks exchange here
+_PROTOCOL_VERSION = 2  # of what the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
 
@@ -27,8 +33,20 @@ def package_version() -> str:
         return "unknown"
 
 
-def start(topology: Topology, config: Config, generation: int) -> None:
+def start(
+    topology: Topology,
+    config: Config,
+    generation: int,
+    check_arguments: Callable[[], str],
+) -> None:
     """Starts the core on this rank when every rank can; else on none.
+
+    Args:
+        topology: The place of this process.
+        config: The settings.
+        generation: How many times this process has tried to join, from 1.
+        check_arguments: Raises if the arguments of `init` cannot be used, and
+            the other ranks are told; returns them as they must be on all ranks.
 
     Raises:
         HvdError: What went wrong on this rank or, in the same words, on
@@ -36,17 +54,22 @@ def start(topology: Topology, config: Config, generation: int) -> None:
     """
     native = _native.core()
     if topology.size == 1:
+        check_arguments()
         _init_core(native, topology, config, [os.getpid()], None)
         return
     rendezvous = _bootstrap.join(topology, config, generation, _log.warning)
     with rendezvous:
+        call = check_arguments()
         segment_fd = None
         segment: Segment | None = None
         try:
             if topology.rank == 0:
                 segment_fd, token = native.create_segment(topology.size)
                 segment = (os.getpid(), segment_fd, token)
-            _attach(native, topology, config, rendezvous, segment)
+            own_value = _own_value(config, call, segment)
+            values = rendezvous.exchange(own_value)
+            peers = [json.loads(value) for value in values]
+            _attach(native, topology, config, rendezvous, peers)
         finally:
             if segment_fd is not None:
                 os.close(segment_fd)
@@ -78,10 +101,8 @@ def _attach(
     topology: Topology,
     config: Config,
     rendezvous: Rendezvous,
-    own_segment: Segment | None,
+    peers: list[dict[str, Any]],
 ) -> None:
-    values = rendezvous.exchange(_own_value(config, own_segment))
-    peers = [json.loads(value) for value in values]
     _check_equality(peers)
     pids = [int(peer["pid"]) for peer in peers]
     pid, fd, token = peers[0]["segment"]
@@ -98,13 +119,14 @@ def _attach(
         raise
 
 
-def _own_value(config: Config, segment: Segment | None) -> bytes:
+def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:
     value = {
         "protocol": _PROTOCOL_VERSION,
         "version": package_version(),
         "host": _host_identity(),
         "pid": os.getpid(),
         "settings": config.shared_values(),
+        "call": call,
         "segment": None,
     }
     if segment is not None:
@@ -134,12 +156,16 @@ def _check_equality(peers: list[dict[str, Any]]) -> None:
     for name in peers[0]["settings"]:
         values = [peer["settings"].get(name) for peer in peers]
         _check_equal(f"values of {name}", values)
+    calls = [peer["call"] for peer in peers]
+    _check_equal("process sets", calls, ProcessSetMismatchError)
 
 
-def _check_equal(what: str, values: list[Any]) -> None:
+def _check_equal(
+    what: str, values: list[Any], error: type[HvdError] = MismatchError
+) -> None:
     for rank, value in enumerate(values):
         if value != values[0]:
-            raise MismatchError(
+            raise error(
                 f"All ranks must have equal {what}. Received: {values[0]} on "
                 f"rank 0, {value} on rank {rank}."
             )
@@ -155,6 +181,7 @@ def _init_core(
     checks_stalls = not config.stall_check_disable
     # The stall warning is all that the core itself says to people.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
+    native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
         rank=topology.rank,
         size=topology.size,

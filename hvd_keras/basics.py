@@ -7,12 +7,22 @@ import contextlib
 import dataclasses
 import os
 import threading
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from hvd_keras import _bootstrap, _exit_hooks, _log, _native, _startup
+from hvd_keras import (
+    _bootstrap,
+    _exit_hooks,
+    _log,
+    _native,
+    _startup,
+    process_set,
+)
 from hvd_keras import config as config_module
 from hvd_keras._bootstrap import Topology
 from hvd_keras.config import Config
-from hvd_keras.exceptions import NotInitializedError
+from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
+from hvd_keras.process_set import ProcessSet
 
 _lock = threading.Lock()
 
@@ -28,7 +38,12 @@ _job: _Job | None = None
 _generation = 0  # how many times this process has tried to join
 
 
-def init() -> None:
+def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Sequence[ProcessSet | Sequence[int]]
+    | Literal["dynamic"]
+    | None = None,
+) -> None:
     """Joins the job that the launcher has started; a second call does nothing.
 
     Every rank calls this once before anything else. It reads the settings
@@ -37,10 +52,23 @@ def init() -> None:
     the job has one rank. Whoever leaves the job without `shutdown()` while
     others need it makes their calls fail.
 
+    Args:
+        comm: None, or a list of all ranks, which means the same.
+        process_sets: The sets of ranks that run collectives of their own,
+            equal on all ranks, each a `ProcessSet` or a list of ranks; they
+            get the ids 1, 2, ... in that order at the first `init()`. Or
+            "dynamic": none yet, `add_process_set` may add some.
+
     Raises:
         ConfigError: A setting is unknown or has a bad value.
         LaunchError: The launcher's description of the job cannot be used.
+        InvalidArgumentError: `process_sets` names a rank that does not exist,
+            or a set twice.
         MismatchError: The ranks differ in version or settings.
+        ProcessSetMismatchError: The ranks differ in `process_sets`; it is a
+            `ValueError` too.
+        NotImplementedError: `comm` is an MPI communicator or a part of the
+            ranks.
         PeerLostError: A rank died before all had joined.
         StalledError: A rank did not join within HVD_START_TIMEOUT.
 
@@ -59,7 +87,22 @@ def init() -> None:
         topology = _bootstrap.detect(os.environ)
         _log.configure(config.log_level, topology.rank)
         _generation += 1
-        _startup.start(topology, config, _generation)
+        sets: list[ProcessSet] = []
+
+        def check_arguments() -> str:
+            _check_comm(comm, topology.size)
+            sets.extend(process_set.parse(process_sets, topology.size))
+            shown = [one.ranks for one in sets] if sets else process_sets
+            return f"process_sets={shown or None}"
+
+        _startup.start(topology, config, _generation, check_arguments)
+        is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
+        process_set.attach(topology.rank, topology.size, is_dynamic=is_dynamic)
+        try:
+            process_set.register_static(sets)
+        except BaseException:
+            _stop("`init()` failed")
+            raise
         config_module.set_current(config)
         _job = _Job(topology, config, os.getpid())
         _exit_hooks.install(_leave_failing)
@@ -77,7 +120,7 @@ def shutdown() -> None:
     with _lock:
         if _is_member():
             _job = None
-            _startup.stop("shutdown() was called")
+            _stop("shutdown() was called")
 
 
 def is_initialized() -> bool:
@@ -121,11 +164,111 @@ def stats() -> dict[str, int]:
     Returns:
         `num_requests` (tensors or groups submitted), `num_collectives` (run,
         after fusion), `num_bytes` (of their inputs), `num_cache_hits` and
-        `num_cache_misses` (requests agreed on by a bit, or in full).
+        `num_cache_misses` (requests agreed on by a bit, or in full), each
+        over all process sets.
     """
     _topology("stats")
     counts: dict[str, int] = _native.core().stats()
     return counts
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of ranks.
+
+    Always True: all ranks of a job are on one host in this version.
+    """
+    return _topology("is_homogeneous").cross_size == 1
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads: False, there is none."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """Whether this job uses MPI: False, this build has none."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Whether this job uses Gloo: False, this build has none."""
+    return False
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether this build has MPI: False. `verbose` changes nothing."""
+    return False
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether this build has Gloo: False. `verbose` changes nothing."""
+    return False
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """The version of NCCL in this build: 0, none. `verbose` changes nothing."""
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether this build has IBM DDL: False. `verbose` changes nothing."""
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether this build has oneCCL: False. `verbose` changes nothing."""
+    return False
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether this build has CUDA: False. `verbose` changes nothing."""
+    return False
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """Whether this build has ROCm: False. `verbose` changes nothing."""
+    return False
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether `num_rank` is a power of two. Adasum here takes any number."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def check_num_rank_power_of_2(num_rank: int) -> bool:
+    """The same as `num_rank_is_power_2`: Horovod has both names."""
+    return num_rank_is_power_2(num_rank)
+
+
+def _check_comm(comm: Any, size: int) -> None:
+    if comm is None:
+        return
+    if hasattr(comm, "Get_rank"):
+        raise NotImplementedError(
+            "`comm` must be None or a list of all ranks: this build has no "
+            "MPI. Received: an MPI communicator."
+        )
+    try:
+        ranks = ProcessSet(comm).ranks or []
+    except InvalidArgumentError:
+        ranks = [size]
+    if ranks[-1] >= size:
+        raise InvalidArgumentError(
+            f"`comm` must be None or a list of all ranks, which are in [0, "
+            f"{size}). Received: comm={comm!r}."
+        )
+    if len(ranks) < size:
+        raise NotImplementedError(
+            f"`comm` must be None or a list of all {size} ranks: a job of some "
+            f"of the ranks cannot be made. Received: comm={comm!r}. Call "
+            f"`init(process_sets=[{ranks}])` on all ranks, and give the "
+            "collectives that process set."
+        )
+
+
+def _stop(reason: str) -> None:
+    _startup.stop(reason)
+    process_set.detach()
 
 
 def _is_member() -> bool:
@@ -157,9 +300,9 @@ def _leave_failing(reason: str) -> None:
         return
     _job = None
     with contextlib.suppress(Exception):  # the exception must be printed
-        _native.core().note_exit_reason(reason)
+        _native.core().note_failure(reason)
         _bootstrap.report_failure(job.topology, job.config, _generation, reason)
-        _startup.stop(reason)
+        _stop(reason)
 
 
 @atexit.register
@@ -170,4 +313,4 @@ def _leave_at_exit() -> None:
         _job = None
         # The launcher first: a peer may fail because of it, and sooner.
         _bootstrap.report_leaving(job.topology, job.config, _generation)
-        _startup.stop("the process exited without shutdown()")
+        _stop("the process exited without shutdown()")

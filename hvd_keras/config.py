@@ -159,6 +159,11 @@ class Config:
         "`StalledError`; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
+    dynamic_process_sets: bool = _setting(
+        "HVD_DYNAMIC_PROCESS_SETS", "bool", False, "1: process sets may be "
+        'added and removed after `init()`, as with `process_sets="dynamic"`.',
+        alias="HOROVOD_DYNAMIC_PROCESS_SETS", same_on_all_ranks=True,
+    )  # fmt: skip
     log_level: str = _setting(
         "HVD_LOG_LEVEL", "choice", "info", "Least grave messages that are "
         "logged.", alias="HOROVOD_LOG_LEVEL", choices=LOG_LEVELS,

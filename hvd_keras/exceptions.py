@@ -6,10 +6,12 @@
      ├── ConfigError (ValueError)           a setting is unknown or bad
      ├── LaunchError                        the launcher's word cannot be used
      ├── MismatchError                      ranks disagree
-     ├── PeerLostError                      a rank died or left the job
-     ├── StalledError                       a rank did not come in time
-     ├── ShutdownError                      shutdown() while the call waited
-     └── InternalError                      a system call failed, or a bug
+     │    └── ProcessSetMismatchError (ValueError)  on the process sets
+     └── JobError                           a collective could not be done:
+          ├── PeerLostError                 a rank died or left the job
+          ├── StalledError                  a rank did not come in time
+          ├── ShutdownError                 shutdown() while the call waited
+          └── InternalError                 a system call failed, or a bug
 
 What a TensorFlow op raises is in addition an instance of TensorFlow's own
 class, for instance `tf.errors.UnavailableError` for `PeerLostError`.
@@ -22,10 +24,12 @@ __all__ = [
     "HvdError",
     "InternalError",
     "InvalidArgumentError",
+    "JobError",
     "LaunchError",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProcessSetMismatchError",
     "ShutdownError",
     "StalledError",
 ]
@@ -55,17 +59,25 @@ class MismatchError(HvdError):
     """Ranks disagree; every rank gets this error with both values."""
 
 
-class PeerLostError(HvdError):
+class ProcessSetMismatchError(MismatchError, ValueError):
+    """Ranks disagree on the process sets."""
+
+
+class JobError(HvdError):
+    """A collective could not be done, and no argument was wrong."""
+
+
+class PeerLostError(JobError):
     """A rank that this call needs died or left the job."""
 
 
-class StalledError(HvdError):
+class StalledError(JobError):
     """A rank that this call needs did not come before the deadline."""
 
 
-class ShutdownError(HvdError):
+class ShutdownError(JobError):
     """This rank was shut down while the call waited."""
 
 
-class InternalError(HvdError):
+class InternalError(JobError):
     """A system call failed, or something that must hold does not."""

@@ -12,23 +12,17 @@ import keras
 import tensorflow as tf
 
 from hvd_keras import _keras_private as private
-from hvd_keras._gradients import GradientReducer, ReduceOptions, refuse_xla
+from hvd_keras._gradients import (
+    GradientReducer,
+    refuse_reduced_twice,
+    refuse_xla,
+)
+from hvd_keras._local_variables import LocalVariables
+from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras.compression import Compression, Compressor
 from hvd_keras.ops import allreduce
-from hvd_keras.ops.reduce_op import Average, Min, ReduceOp, Sum
-
-# Options of Horovod's that are not here, the value that asks for nothing, and
-# why another one is refused.
-_REFUSED: dict[str, tuple[Any, str]] = {
-    "compression": (None, "gradients travel in their own dtype"),
-    "device_dense": ("", "TensorFlow places the reduction"),
-    "device_sparse": ("", "TensorFlow places the reduction"),
-    "gradient_predivide_factor": (1.0, "the average is taken natively"),
-    "groups": (None, "HVD_BUCKET_BYTES says how gradients are grouped"),
-    "num_groups": (0, "HVD_BUCKET_BYTES says how gradients are grouped"),
-    "process_set": (None, "gradients are reduced over all ranks"),
-    "scale_local_gradients": (True, "there are no local gradients"),
-    "use_locking": (False, "Keras 3 optimizers have no locks"),
-}
+from hvd_keras.ops.reduce_op import Average, Min, ReduceOp
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
@@ -36,10 +30,17 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     *,
     name: str | None = None,
     op: ReduceOp = Average,
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = True,
-    sparse_as_dense: bool = False,
-    **options: Any,
+    gradient_predivide_factor: float = 1.0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    num_groups: int = 0,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    device_dense: str = "",
+    device_sparse: str = "",
 ) -> keras.optimizers.Optimizer:
     """Makes `optimizer` reduce its gradients over all ranks.
 
@@ -47,37 +48,55 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     that averages gradients over the ranks before it clips and applies them.
     Its state, its learning rate and `isinstance` stay as they were, and a
     model that is saved with it loads where hvd_keras is not installed, with
-    the plain optimizer; after `keras.models.load_model`, call this again on
-    `model.optimizer` to train on.
+    the plain optimizer; `hvd.load_model` loads and distributes it again.
 
     With N ranks on shares of the same batch, the weights become those of one
     process on the whole batch. Mixed precision works: whether a step with
     loss scaling is skipped is decided for all ranks together.
+
+    `optimizer.register_local_var(variable)`, before training, keeps the
+    gradient of a variable on its rank.
 
     Args:
         optimizer: A Keras 3 optimizer; of a `LossScaleOptimizer`, the inner
             optimizer is changed.
         name: First part of the names that pair reductions across ranks.
             Defaults to `optimizer.name`, which must be equal on all ranks.
-        op: `Average`, or `Sum`.
+        op: `Average`, `Sum`, or `Adasum`, which adds gradients that point in
+            different directions and averages those that agree.
+        compression: What gradients travel as: `Compression.none`, `fp16` or
+            `bf16`.
+        sparse_as_dense: Whether gradients of embeddings are made dense before
+            they are reduced, instead of gathered from all ranks. Optimizers
+            with slots then also update rows that no batch has used.
         backward_passes_per_step: Batches whose gradients are accumulated
             before they are reduced and applied, by Keras's own
             `gradient_accumulation_steps`. A learning rate schedule and the
             moving average of weights (`use_ema`) advance with each batch.
         average_aggregated_gradients: Whether accumulated gradients are
             averaged over the batches, as in Keras, or summed.
-        sparse_as_dense: Whether gradients of embeddings are made dense before
-            they are reduced, instead of gathered from all ranks. Optimizers
-            with slots then also update rows that no batch has used.
-        **options: Options of Horovod's that have no effect here; refused
-            unless they have the value that asks for nothing.
+        gradient_predivide_factor: Divides gradients before the sum over the
+            ranks; their average is then multiplied by it. Keeps float16 sums
+            in range.
+        groups: Which gradients are reduced as one: a number of groups, or
+            lists of variables, of which unlisted ones are reduced singly.
+            None: as many as HVD_BUCKET_BYTES holds.
+        num_groups: Old name of `groups`, where that is a number; 0: none.
+        process_set: Ranks that reduce together. Ranks outside of it train
+            with gradients of their own.
+        scale_local_gradients: Whether gradients of local variables are divided
+            by the size of the process set, as averaged ones are.
+        device_dense: Device of the reductions of dense gradients; "": where
+            TensorFlow places them.
+        device_sparse: The same for gradients of embeddings.
 
     Returns:
         `optimizer`. A second call with the same arguments changes nothing.
 
     Raises:
-        TypeError: `optimizer` is no Keras 3 optimizer, or an option unknown.
-        ValueError: An option is not supported; the optimizer is built, or
+        TypeError: `optimizer` is no Keras 3 optimizer, or another argument is
+            of a wrong type.
+        ValueError: Arguments cannot be honoured; the optimizer is built, or
             accumulates already, and `backward_passes_per_step` says otherwise;
             or it was made distributed with other arguments.
 
@@ -86,8 +105,18 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3))
     >>> model.compile(optimizer, loss="mse")
     """
-    _check_options(options)
-    _check_op(op)
+    options = ReduceOptions.checked(
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=groups,
+        num_groups=num_groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "`optimizer` must be a Keras 3 optimizer, from "
@@ -98,7 +127,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     settings = _Settings(
         name=name,
         average_aggregated_gradients=average_aggregated_gradients,
-        reduce=ReduceOptions(ReduceOp(op), sparse_as_dense),
+        reduce=options,
     )
     if is_distributed(inner) and inner.hvd_settings != settings:
         raise ValueError(
@@ -113,9 +142,49 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     return optimizer
 
 
+def PartialDistributedOptimizer(  # noqa: N802
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    local_layers: Any = None,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """Makes `optimizer` reduce all gradients but those of `local_layers`.
+
+    Args:
+        optimizer: As in `DistributedOptimizer`.
+        local_layers: A Keras layer, or a list of them, that each rank trains
+            by itself. They may be built later.
+        **options: As in `DistributedOptimizer`.
+
+    Returns:
+        `optimizer`.
+
+    Raises:
+        ValueError: `local_layers` holds something else; or as in
+            `DistributedOptimizer`.
+
+    Example:
+
+    >>> optimizer = hvd.PartialDistributedOptimizer(
+    ...     keras.optimizers.SGD(0.1), local_layers=model.layers[0]
+    ... )
+    """
+    local = LocalVariables()
+    local.add_layers(local_layers)
+    DistributedOptimizer(optimizer, **options)
+    unwrapped(optimizer).hvd_local.add_layers(local_layers)
+    return optimizer
+
+
 def is_distributed(optimizer: Any) -> bool:
     """Whether `optimizer`, or what it wraps, reduces over the ranks."""
     return isinstance(unwrapped(optimizer), _Distributed)
+
+
+def local_variables_of(optimizer: Any) -> list[Any]:
+    """Returns the variables that were registered as local with `optimizer`."""
+    inner = unwrapped(optimizer)
+    return list(inner.hvd_local) if is_distributed(inner) else []
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -141,6 +210,7 @@ class _Distributed(private.ReducingOptimizer):
     hvd_base: ClassVar[type]
     name: str
     gradient_accumulation_steps: int | None
+    global_clipnorm: float | None
 
     @property
     def hvd_name(self) -> str:
@@ -153,8 +223,33 @@ class _Distributed(private.ReducingOptimizer):
             state["_hvd_name"] = name if number == 1 else f"{name}#{number}"
         return str(state["_hvd_name"])
 
-    def hvd_begin_apply(self) -> None:
+    @property
+    def hvd_local(self) -> LocalVariables:
+        """The variables whose gradients stay on this rank."""
+        local: LocalVariables = vars(self).setdefault(
+            "_hvd_local", LocalVariables()
+        )
+        return local
+
+    def register_local_var(self, variable: Any) -> None:
+        """Keeps the gradient of `variable` on this rank.
+
+        All ranks register the same variables, before the first step.
+
+        Raises:
+            ValueError: The optimizer has reduced gradients already.
+        """
+        if "_hvd_reducer" in vars(self):
+            raise ValueError(
+                "A local variable must be registered before the first step: "
+                "a step that is traced does not change any more. Received: "
+                f"{path_of(variable)!r} for optimizer {self.hvd_name!r}."
+            )
+        self.hvd_local.add(variable)
+
+    def hvd_begin_apply(self, gradients: Any) -> None:
         vars(self)["_hvd_num_reductions"] = 0
+        refuse_reduced_twice(gradients, self.hvd_name)
 
     def hvd_end_apply(self, variables: Sequence[Any]) -> None:
         if (
@@ -182,6 +277,7 @@ class _Distributed(private.ReducingOptimizer):
         state["_hvd_num_reductions"] = state.get("_hvd_num_reductions", 0) + 1
         reducer = state.get("_hvd_reducer")
         if reducer is None:
+            self._check_clipping()
             reducer = GradientReducer(self.hvd_name, self.hvd_settings.reduce)
             state["_hvd_reducer"] = reducer
         if variables is None:  # `_clip_gradients` was called by hand
@@ -200,9 +296,24 @@ class _Distributed(private.ReducingOptimizer):
         if not self.hvd_settings.average_aggregated_gradients:
             factor = float(self.gradient_accumulation_steps or 1)
         reduced: list[Any] = reducer(
-            gradients, variables, indices, factor=factor
+            gradients,
+            variables,
+            indices,
+            factor=factor,
+            local_ids=self.hvd_local.ids(),
         )
         return reduced
+
+    def _check_clipping(self) -> None:
+        size = self.hvd_settings.reduce.process_set.size() or 1
+        if self.hvd_local and self.global_clipnorm and size > 1:
+            raise ValueError(
+                "`global_clipnorm` must be None where variables are local: "
+                "the norm of all gradients differs by rank then, and would "
+                "clip the shared ones apart. Received: global_clipnorm="
+                f"{self.global_clipnorm} (optimizer {self.hvd_name!r}); use "
+                "`clipnorm` or `clipvalue`."
+            )
 
     def __reduce__(self) -> Any:
         # A pickle names the plain class: it loads without hvd_keras.
@@ -214,6 +325,7 @@ class _Distributed(private.ReducingOptimizer):
         function, arguments = self.__reduce__()
         plain = function(*copy.deepcopy(arguments, memo))
         plain.__class__ = type(self)
+        vars(plain)["_hvd_local"] = self.hvd_local
         memo[id(self)] = plain
         return plain
 
@@ -254,35 +366,18 @@ def _check_finite_on_all_ranks(
     inner = unwrapped(optimizer)
     if not isinstance(inner, _Distributed):
         return finite
-    if refuse_xla("finiteness check", inner.hvd_name):
+    refuse_reduced_twice(grads, inner.hvd_name)
+    process_set = inner.hvd_settings.reduce.process_set
+    alone = refuse_xla("finiteness check", inner.hvd_name, process_set)
+    if alone or not process_set.included():
         return finite
     everywhere = allreduce(
-        tf.cast(finite, tf.int32), Min, name=f"{inner.hvd_name}/check_finite"
+        tf.cast(finite, tf.int32),
+        Min,
+        name=f"{inner.hvd_name}/check_finite",
+        process_set=process_set,
     )
     return tf.cast(everywhere, tf.bool)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for key, value in options.items():
-        if key not in _REFUSED:
-            raise TypeError(
-                "DistributedOptimizer must get options that it knows. "
-                f"Received: {key}={value!r}."
-            )
-        neutral, reason = _REFUSED[key]
-        if value is not None and value != neutral:
-            raise ValueError(
-                f"`{key}` must be {neutral!r} or left out: {reason}. "
-                f"Received: {key}={value!r}."
-            )
-
-
-def _check_op(op: ReduceOp) -> None:
-    if op not in (Average, Sum):
-        raise ValueError(
-            "`op` must be Average or Sum: gradients are linear in the loss. "
-            f"Received: op={op!r}."
-        )
 
 
 def _set_accumulation(optimizer: Any, num_passes: int) -> None:

@@ -8,34 +8,51 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_keras import _agreement, _native, basics
+from hvd_keras import _agreement, _native, basics, objects
+from hvd_keras._autograph import as_it_is
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
+from hvd_keras.ops.broadcast_in_place import broadcast_
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 # Host memory that one step of a broadcast takes beside the variables.
 _STEP_BYTES = 64 << 20
 
 
-def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
+@as_it_is
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int = 0,
+    *,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> tf.Operation | None:
     """Gives the variables of all ranks the values they have on `root_rank`.
 
     Every rank passes the same variables in the same order, by shape and
     dtype; names may differ. All of them travel in a few messages, bit for
     bit, whatever their dtype.
 
-    This goes through the core's blocking collectives on host memory and not
-    through TensorFlow ops: it needs no `tf.function`, leaves no ops in a graph
-    and blocks until the values are in place, which is what the start of a
-    training run wants. Call it from eager code. Seeds are the caller's
-    business: variables that hold them are broadcast like any other.
+    In eager code this goes through the core's blocking collectives on host
+    memory and not through TensorFlow ops: it leaves no ops in a graph and
+    blocks until the values are in place, which is what the start of a training
+    run wants. In a `tf.function` or a TF1-style graph it adds ops, as
+    `broadcast_` does, and takes the dtypes that collectives take. Seeds are the
+    caller's business: variables that hold them are broadcast like any other.
 
     Args:
         variables: Keras variables, TensorFlow variables, or a mixture.
-        root_rank: The rank whose values all get.
+        root_rank: The rank whose values all get: its number among all ranks,
+            also where `process_set` is a part of them.
+        process_set: The ranks that take part. Defaults to all.
+        inplace: Ignored: it is the memory of the variables that is written in
+            any case. Horovod has it.
+
+    Returns:
+        None; in a graph the operation that sets the variables.
 
     Raises:
-        InvalidArgumentError: `root_rank` is no rank, or a variable's values
-            are not numbers or booleans.
-        RuntimeError: Called while a graph is being built.
+        InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
+            is not, or a variable's values are not numbers or booleans.
         MismatchError: Ranks passed different variables; on all ranks.
         PeerLostError: A rank left before all had answered.
 
@@ -44,12 +61,17 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     >>> hvd.broadcast_variables(model.weights, root_rank=0)
     """
     variables = list(variables)
-    _check(root_rank)
-    _agree([_describe(variable) for variable in variables])
+    if not tf.executing_eagerly():
+        return _broadcast_in_graph(variables, root_rank, process_set)
+    objects.check_root_rank(root_rank, process_set, "broadcast_variables")
+    _agree([_describe(variable) for variable in variables], process_set)
     for step, group in enumerate(_steps(variables)):
         values = [_as_bytes(variable) for variable in group]
         received = _native.core().broadcast(
-            f"broadcast_variables/{step}", values, root_rank
+            f"broadcast_variables/{step}",
+            values,
+            root_rank,
+            process_set.process_set_id,
         )
         if basics.rank() == root_rank:
             continue
@@ -57,22 +79,49 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
             dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
             shape = tuple(variable.shape)
             variable.assign(np.asarray(data).view(dtype).reshape(shape))
+    return None
 
 
-def _check(root_rank: int) -> None:
-    size = basics.size()
-    if not 0 <= root_rank < size:
-        raise InvalidArgumentError(
-            f"`root_rank` must be in [0, {size}). Received: "
-            f"root_rank={root_rank} (rank {basics.rank()}, "
-            "broadcast_variables)."
-        )
-    if not tf.executing_eagerly():
+@as_it_is
+def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
+    """Gives all variables of a TF1-style graph the values of `root_rank`.
+
+    Args:
+        root_rank: The rank whose values all get.
+
+    Returns:
+        The operation that does so.
+
+    Raises:
+        RuntimeError: Called in eager code, where there is no list of all
+            variables.
+
+    Example, in a graph:
+
+    >>> session.run(tf.compat.v1.global_variables_initializer())
+    >>> session.run(hvd.broadcast_global_variables(root_rank=0))
+    """
+    if tf.executing_eagerly():
         raise RuntimeError(
-            "`broadcast_variables` must be called from eager code. Received: "
-            "a call while a graph is being built; call it before the "
-            "`tf.function`, or use `broadcast` on tensors inside it."
+            "`broadcast_global_variables` must be called in a TF1-style graph. "
+            "Received: a call in eager code. Use `broadcast_variables` with "
+            "the variables of your model and optimizer, or the callback "
+            "`hvd_keras.callbacks.BroadcastGlobalVariablesCallback`."
         )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def _broadcast_in_graph(
+    variables: list[Any], root_rank: int, process_set: ProcessSet
+) -> tf.Operation:
+    if not variables:
+        return tf.no_op()
+    return tf.group(
+        *(
+            broadcast_(group, root_rank, process_set=process_set)
+            for group in _steps(variables)
+        )
+    )
 
 
 def _describe(variable: Any) -> tuple[str, list[int], str]:
@@ -86,25 +135,30 @@ def _describe(variable: Any) -> tuple[str, list[int], str]:
     return dtype.name, [int(n) for n in variable.shape], _path(variable)
 
 
-def _agree(descriptions: list[tuple[str, list[int], str]]) -> None:
+def _agree(
+    descriptions: list[tuple[str, list[int], str]], process_set: ProcessSet
+) -> None:
     values = _agreement.disagreement(
         "broadcast_variables/agreement",
         [description[:2] for description in descriptions],
         [f"{path!r} ({dtype}, {shape})" for dtype, shape, path in descriptions],
+        process_set=process_set,
     )
     if values is None:
         return
     index, entries = _agreement.first_difference([v for v, _ in values])
+    members = process_set.ranks or []
     ranks = "; ".join(
         f"rank {rank}: {detail[index] if entry else 'nothing'}"
-        for rank, (entry, (_, detail)) in enumerate(
-            zip(entries, values, strict=True)
+        for rank, entry, (_, detail) in zip(
+            members, entries, values, strict=True
         )
     )
     raise MismatchError(
         "All ranks must broadcast the same variables. Received: "
-        f"{[len(value) for value, _ in values]} variables on ranks 0 to "
-        f"{len(values) - 1}, which differ first at index {index}: {ranks}."
+        f"{[len(value) for value, _ in values]} variables on ranks "
+        f"{', '.join(map(str, members))}, which differ first at index {index}: "
+        f"{ranks}."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -13,7 +14,11 @@ from hvd_keras import _agreement, _native, basics, objects
 from hvd_keras import _keras_private as private
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.ops.reduce_op import Average
-from hvd_keras.optimizer import is_distributed, unwrapped
+from hvd_keras.optimizer import (
+    is_distributed,
+    local_variables_of,
+    unwrapped,
+)
 from hvd_keras.variables import broadcast_variables
 
 # Between the seeds of neighbouring ranks; larger than the differences between
@@ -51,6 +56,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Args:
         root_rank: The rank whose state all get.
+        local_variables: Weights of the model that are not broadcast, beside
+            those that are registered as local with the optimizer.
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different numbers
@@ -63,8 +70,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     >>> model.fit(dataset, callbacks=callbacks)
     """
 
-    def __init__(self, root_rank: int = 0) -> None:
+    def __init__(
+        self, root_rank: int = 0, local_variables: Iterable[Any] | None = None
+    ) -> None:
         super().__init__()
+        self.local_variables = list(local_variables or ())
         self.root_rank = root_rank
         self._is_pending = False
         self._is_first_epoch = False
@@ -165,7 +175,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self, model: keras.Model) -> None:
         self._is_pending = False
-        variables = list(model.weights)
+        local = [*self.local_variables, *local_variables_of(model.optimizer)]
+        local_ids = {id(variable) for variable in local}
+        variables = [v for v in model.weights if id(v) not in local_ids]
         if model.optimizer is not None:
             variables += _common_variables(model)
         broadcast_variables(variables, self.root_rank)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, SupportsFloat
 
 import tensorflow as tf
 
 from hvd_keras import _native
 from hvd_keras.ops import _errors
-from hvd_keras.ops.reduce_op import ReduceOp
+from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.process_set import ProcessSet
 
 # HVD_TENSOR_TYPES in op_registration.h.
 _DTYPES = frozenset(
@@ -31,6 +33,17 @@ _DTYPES = frozenset(
 )
 
 
+# What to write instead of what Horovod has deprecated.
+_ADVICE = {
+    "average": (
+        "Write `op=hvd.Average` for `average=True` and `op=hvd.Sum` for "
+        "`average=False`. "
+    ),
+    "device_dense": "Leave it out, or place the call with `tf.device`. ",
+    "device_sparse": "Leave it out, or place the call with `tf.device`. ",
+}
+
+
 def check_name(name: str | None) -> None:
     """Raises unless `name` can pair a call across ranks."""
     if name is None or (isinstance(name, str) and name):
@@ -41,8 +54,56 @@ def check_name(name: str | None) -> None:
     )
 
 
-def to_reduce_op(op: ReduceOp | int, name: str | None) -> ReduceOp:
-    """Returns the member of `ReduceOp` that `op` is."""
+def default_name(
+    kind: str, tensor: tf.Tensor, name: str | None, ignore_name_scope: bool
+) -> str | None:
+    """Returns the name of a call that may have none.
+
+    The kernel takes the name of its node, with the name scopes around the
+    call, unless `ignore_name_scope` asks for that of the tensor.
+    """
+    if name is not None or not ignore_name_scope or tf.executing_eagerly():
+        return name
+    return f"{kind}.{re.sub('[^A-Za-z0-9_.]', '_', tensor.name)}"
+
+
+def process_set_id(process_set: ProcessSet, name: str | None) -> int:
+    """Returns the id of a registered set; the kernel checks membership.
+
+    A graph may hold collectives of sets that this rank is not in, behind a
+    condition.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise _errors.invalid_argument(
+            f"`process_set` must be a ProcessSet. Received: "
+            f"process_set={process_set!r}{_of(name)}."
+        )
+    if process_set.process_set_id is None:
+        raise _errors.invalid_argument(
+            f"`process_set` must be registered, with `init(process_sets=...)` "
+            f"or `add_process_set`. Received: process_set={process_set!r}"
+            f"{_of(name)}."
+        )
+    return process_set.process_set_id
+
+
+def refuse_keywords(function: str, keywords: dict[str, Any]) -> None:
+    """Raises TypeError for keywords that a function does not have.
+
+    It says what to write for those that Horovod has deprecated.
+    """
+    for keyword, value in keywords.items():
+        advice = _ADVICE.get(keyword, "")
+        raise TypeError(
+            f"`{function}` takes no argument `{keyword}`. {advice}Received: "
+            f"{keyword}={value!r}."
+        )
+
+
+def to_reduce_op(op: ReduceOp | int | None, name: str | None) -> ReduceOp:
+    """Returns the member of `ReduceOp` that `op` is; None: `Average`."""
+    if op is None:
+        return Average
     # `True` is 1, but means `average=True` of an interface that we do not have.
     if isinstance(op, int) and not isinstance(op, bool):
         for known in ReduceOp:
@@ -68,17 +129,24 @@ def to_factor(value: SupportsFloat, what: str, name: str | None) -> str:
     return repr(factor)
 
 
-def check_root_rank(root_rank: int, name: str | None) -> None:
-    """Raises unless `root_rank` is a rank of the job."""
+def check_root_rank(
+    root_rank: int, process_set: ProcessSet, name: str | None
+) -> None:
+    """Raises unless `root_rank` is a global rank, and one of the set."""
     is_int = isinstance(root_rank, int) and not isinstance(root_rank, bool)
-    core = _native.core()
-    if not core.is_initialized():
-        size, where = None, ""
-    else:
-        size, where = core.size(), f" (rank {core.rank()})"
-    if is_int and root_rank >= 0 and (size is None or root_rank < size):
+    ranks = process_set.ranks
+    if is_int and root_rank >= 0 and (ranks is None or root_rank in ranks):
         return
-    expected = "a rank" if size is None else f"an integer in [0, {size})"
+    if ranks is None:  # `init()` was not called
+        expected, where = "a rank", ""
+    else:
+        where = f" (rank {_native.core().rank()})"
+        expected = f"an integer in [0, {len(ranks)})"
+        if process_set.process_set_id != 0:
+            expected = (
+                f"one of {', '.join(map(str, ranks))}, the ranks of process "
+                f"set {process_set.process_set_id}"
+            )
     raise _errors.invalid_argument(
         f"`root_rank` must be {expected}. Received: "
         f"root_rank={root_rank!r}{where}{_of(name)}."
@@ -103,14 +171,94 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
     return tensor
 
 
-def check_dtype(tensor: tf.Tensor, op: ReduceOp, name: str | None) -> None:
+def check_members(tensors: Any, name: str | None) -> list[Any]:
+    """Returns the members of a group; raises unless it is a list of some."""
+    is_list = isinstance(tensors, list | tuple)
+    if not is_list or not tensors:
+        raise _errors.invalid_argument(
+            f"`tensors` must be a list of one or more tensors. Received: "
+            f"{'an empty list' if is_list else type(tensors).__name__}"
+            f"{_of(name)}."
+        )
+    for i, tensor in enumerate(tensors):
+        if tensor is None:
+            raise _errors.invalid_argument(
+                f"`tensors` must hold no None. Received: None at index {i} of "
+                f"{len(tensors)}{_of(name)}. A variable that the loss does not "
+                f"depend on has no gradient: leave it out on every rank."
+            )
+    return list(tensors)
+
+
+def check_has_rows(
+    tensor: tf.Tensor, what: str, verb: str, name: str | None
+) -> None:
+    """Raises if `tensor` is known to be a scalar."""
+    if tensor.shape.rank != 0:
+        return
+    raise _errors.invalid_argument(
+        f"`{what}` must have a first dimension to {verb} along. Received: "
+        f"a scalar of type {tensor.dtype.name}{_of(name)}."
+    )
+
+
+def check_dtype(
+    kind: str, tensor: tf.Tensor, op: ReduceOp, name: str | None
+) -> None:
     """Raises where `op` has no meaning for the type of `tensor`."""
+    if op == ReduceOp.Adasum and not tensor.dtype.is_floating:
+        raise _errors.invalid_argument(
+            f"An {kind} with Adasum must be of a floating dtype. Received: "
+            f"{tensor.dtype.name}{_of(name)}."
+        )
     if tensor.dtype != tf.bool or op in (ReduceOp.Min, ReduceOp.Max):
         return
     raise _errors.invalid_argument(
-        f"An allreduce of bool must use Min (all) or Max (any). Received: "
+        f"An {kind} of bool must use Min (all) or Max (any). Received: "
         f"op={op.name}{_of(name)}."
     )
+
+
+def check_splits(
+    tensor: tf.Tensor,
+    splits: tf.Tensor | None,
+    process_set: ProcessSet,
+    name: str | None,
+) -> None:
+    """Raises if rows cannot be cut so, as far as the values are known."""
+    size = process_set.size()
+    num_rows = None if tensor.shape.rank is None else tensor.shape[0]
+    if splits is None:
+        if num_rows is None or size is None or num_rows % size == 0:
+            return
+        raise _errors.invalid_argument(
+            f"Without `splits`, the first dimension of `tensor` must be "
+            f"divisible by the number of ranks, {size}. Received: a tensor of "
+            f"shape {tensor.shape.as_list()}{_of(name)}."
+        )
+    if splits.dtype not in (tf.int32, tf.int64) or splits.shape.rank not in (
+        None,
+        1,
+    ):
+        raise _errors.invalid_argument(
+            f"`splits` must be a vector of type int32 or int64. Received: "
+            f"shape {splits.shape}, type {splits.dtype.name}{_of(name)}."
+        )
+    length = splits.shape.num_elements()
+    if None not in (size, length) and length != size:
+        raise _errors.invalid_argument(
+            f"`splits` must have an entry for each of the {size} ranks. "
+            f"Received: {length} entries{_of(name)}."
+        )
+    values = tf.get_static_value(splits)
+    if values is None:
+        return
+    if (values < 0).any() or num_rows not in (None, values.sum()):
+        raise _errors.invalid_argument(
+            f"`splits` must be numbers of rows >= 0 whose sum is the first "
+            f"dimension of `tensor`. Received: splits={values.tolist()}, a "
+            f"tensor of shape {tensor.shape}{_of(name)}."
+        )
 
 
 def _of(name: str | None) -> str:

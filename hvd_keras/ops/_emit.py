@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,17 +14,19 @@ from tensorflow.python.ops import control_flow_util
 from hvd_keras import _native
 from hvd_keras.ops import _errors
 
-_counters = {
-    kind: itertools.count()
-    for kind in ("allreduce", "grouped_allreduce", "allgather", "broadcast")
-}
+# Of the nameless eager calls, by kind and process set: a rank counts those of
+# the sets that it is in.
+_counters: dict[tuple[str, int], Iterator[int]] = collections.defaultdict(
+    itertools.count
+)
 
 
 def emit(
     kind: str,
-    tensors: tf.Tensor | Sequence[tf.Tensor],
-    *,
+    *inputs: Any,
     name: str | tf.Tensor | None,
+    process_set_id: int = 0,
+    in_program_order: bool = False,
     **attributes: Any,
 ) -> Any:
     """Runs a collective, or adds its op to the graph under construction.
@@ -36,40 +39,64 @@ def emit(
 
     Args:
         kind: "allreduce" for `HorovodAllreduce`, and so on.
-        tensors: The op's first input: a tensor, or a list for a grouped op.
+        inputs: The op's inputs but for the name; a list for a grouped op.
         name: Pairs the call across ranks.
-        attributes: The op's attributes.
+        process_set_id: The set that runs it.
+        in_program_order: Whether a function runs the op after the side effects
+            before it and before those after it; for what has no output that
+            others may wait for.
+        attributes: The op's other attributes.
 
     Returns:
-        The op's output: a tensor, or a list for a grouped op.
+        The op's outputs, as TensorFlow gives them: a tensor, a list for a
+        grouped op, a tuple; without outputs None, or the operation in a graph.
     """
     # XLA will get a lowering of its own here.
     function = getattr(_native.ops(), f"horovod_{kind}")
+    attributes["process_set_id"] = process_set_id
     _errors.install()
     if tf.executing_eagerly():
         if name is None:
-            name = _name_tensor(f"{kind}.{next(_counters[kind])}")
+            number = next(_counters[kind, process_set_id])
+            name = _name_tensor(f"{kind}.{number}")
         elif isinstance(name, str):
             name = _known_name_tensor(name)
         try:
-            return function(tensors, name, **attributes)
+            return function(*inputs, name, **attributes)
         except tf.errors.OpError as error:
             raise _errors.convert(error) from None
 
     graph = tf.compat.v1.get_default_graph()
-    _refuse_xla(graph, kind)
+    refuse_xla(graph, kind)
     control_dependencies = getattr(graph, "experimental_acd_manager", None)
     output = function(
-        tensors,
+        *inputs,
         "" if name is None else name,
         iterations_may_overlap=control_dependencies is None
         or not tf.compat.v1.executing_eagerly_outside_functions(),
         **attributes,
     )
-    if control_dependencies is not None:
-        first = output[0] if isinstance(output, list) else output
-        control_dependencies.run_independently(first.op)
+    if not in_program_order:
+        run_independently(graph, output)
     return output
+
+
+def run_independently(graph: tf.Graph, output: Any) -> None:
+    """Takes the op of `output` out of the automatic control dependencies."""
+    control_dependencies = getattr(graph, "experimental_acd_manager", None)
+    if control_dependencies is not None:
+        first = output[0] if isinstance(output, list | tuple) else output
+        control_dependencies.run_independently(getattr(first, "op", first))
+
+
+def refuse_xla(graph: tf.Graph, kind: str) -> None:
+    """Raises if XLA compiles what is being traced."""
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise NotImplementedError(
+            f"`{kind}` must be traced without XLA. Received: a function that "
+            f"XLA compiles (graph '{getattr(graph, 'name', '')}'). Pass "
+            f"`jit_compile=False` to `tf.function` or `Model.compile`."
+        )
 
 
 def _name_tensor(name: str) -> tf.Tensor:
@@ -80,12 +107,3 @@ def _name_tensor(name: str) -> tf.Tensor:
 
 
 _known_name_tensor = functools.lru_cache(maxsize=1024)(_name_tensor)
-
-
-def _refuse_xla(graph: tf.Graph, kind: str) -> None:
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise NotImplementedError(
-            f"`{kind}` must be traced without XLA. Received: a function that "
-            f"XLA compiles (graph '{getattr(graph, 'name', '')}'). Pass "
-            f"`jit_compile=False` to `tf.function` or `Model.compile`."
-        )

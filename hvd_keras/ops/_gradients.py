@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
+from hvd_keras import _native
 from hvd_keras.ops import _errors
-from hvd_keras.ops.reduce_op import ReduceOp
+from hvd_keras.ops._emit import emit
+from hvd_keras.ops.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+from hvd_keras.ops.topology import size_op
+
+Name = Any  # str, tf.Tensor or None
+
+# The reductions whose gradient is a reduction of the same kind.
+LINEAR = (Average, Sum)
 
 
 def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
@@ -24,17 +35,158 @@ def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
     return f"{name}/gradient" if name else None
 
 
-def differentiable_reduce_op(op: tf.Operation) -> ReduceOp:
-    """Returns the reduction of an allreduce; raises where it has no gradient.
+def part_name(name: Name, part: str) -> Name:
+    """Returns the name of one of the collectives that `name` stands for."""
+    if name is None:
+        return None
+    if isinstance(name, str):
+        return f"{name}/{part}"
+    return tf.where(tf.equal(name, ""), "", tf.strings.join([name, "/" + part]))
 
-    The gradient of a minimum, a maximum or a product depends on the values of
-    all ranks, which this rank has not kept.
+
+def index_in_set(process_set_id: int) -> int:
+    """Returns the index of this rank in a process set; 0 if it is not in it.
+
+    A rank may build the gradient of a collective that it must not run.
     """
-    reduce_op = ReduceOp(op.get_attr("reduce_op"))
-    if reduce_op in (ReduceOp.Average, ReduceOp.Sum):
-        return reduce_op
-    raise _errors.invalid_argument(
-        f"An allreduce must use Average or Sum to have a gradient. Received: "
-        f"op={reduce_op.name} ({op.type}). Use `tf.stop_gradient` around it "
-        f"if none is wanted."
+    core = _native.core()
+    ranks = core.process_set_ranks(process_set_id)
+    return ranks.index(core.rank()) if core.rank() in ranks else 0
+
+
+def factor(op: tf.Operation) -> float:
+    """Returns the product of both scale factors of `op`."""
+    return _number(op, "prescale_factor") * _number(op, "postscale_factor")
+
+
+def scaled(tensor: tf.Tensor, by: float | tf.Tensor) -> tf.Tensor:
+    """Returns `tensor` times `by`, a number or a scalar of another dtype."""
+    if isinstance(by, float) and by == 1.0:
+        return tensor
+    return tensor * tf.cast(by, tensor.dtype)
+
+
+def floating_members(op: tf.Operation) -> list[int]:
+    """Returns which members of a group have gradients.
+
+    Every rank must pass the same list to the collective of the gradient, so it
+    may depend on dtypes alone and not on which outputs this rank's loss uses.
+    """
+    return [i for i, out in enumerate(op.outputs) if out.dtype.is_floating]
+
+
+def upstreams_of(
+    op: tf.Operation,
+    members: list[int],
+    upstreams: Sequence[tf.Tensor | None],
+) -> list[tf.Tensor]:
+    """Returns the upstream gradients of some members of a group; none: 0."""
+    return [
+        tf.zeros_like(op.outputs[i])
+        if upstreams[i] is None
+        else tf.convert_to_tensor(upstreams[i])
+        for i in members
+    ]
+
+
+def spread(
+    op: tf.Operation,
+    reduce_op: ReduceOp,
+    x: tf.Tensor,
+    total: Callable[[], tf.Tensor],
+    *,
+    name: Name,
+) -> tf.Tensor:
+    """Returns the gradient of a `Min`, `Max` or `Product` over the ranks.
+
+    Args:
+        op: The collective, for its factors and its process set.
+        reduce_op: Its reduction.
+        x: This rank's input.
+        total: Gives the sum over the ranks of the gradients that come from
+            above, in the shape of `x`.
+        name: Pairs the collectives in here across ranks.
+
+    Raises:
+        InvalidArgumentError: The reduction has no gradient.
+    """
+    arguments = {"process_set_id": op.get_attr("process_set_id")}
+    if reduce_op == Product:
+        return total() * _product_of_others(op, x, name, arguments)
+    if reduce_op not in (Min, Max):
+        raise _errors.invalid_argument(
+            f"An allreduce must not use Adasum to have a gradient. Received: "
+            f"op={reduce_op.name} ({op.type}). Use `tf.stop_gradient` around "
+            f"it if none is wanted."
+        )
+    # A negative factor turns the order around.
+    prescale = _number(op, "prescale_factor")
+    if prescale < 0:
+        reduce_op = Min if reduce_op == Max else Max
+    extremum = emit(
+        "allreduce",
+        x,
+        name=part_name(name, "extremum"),
+        reduce_op=int(reduce_op),
+        **arguments,
     )
+    is_extremal = tf.cast(tf.equal(x, extremum), x.dtype)
+    num_ties = emit(
+        "allreduce",
+        is_extremal,
+        name=part_name(name, "ties"),
+        reduce_op=int(Sum),
+        **arguments,
+    )
+    # No rank equals a NaN.
+    share = tf.math.divide_no_nan(is_extremal, num_ties)
+    return scaled(total() * tf.stop_gradient(share), factor(op))
+
+
+def gather_for_sum(
+    tensors: list[tf.Tensor], *, name: Name, process_set_id: int
+) -> list[tf.Tensor]:
+    """Gathers tensors; the gradient is that of the sum of the ranks' losses.
+
+    The gradient of `allgather` itself is an average, by convention.
+    """
+    size = size_op(process_set_id)
+
+    @tf.custom_gradient
+    def summing(gathered: tf.Tensor) -> Any:
+        return tf.identity(gathered), lambda up: up * tf.cast(size, up.dtype)
+
+    outputs = emit(
+        "grouped_allgather", tensors, name=name, process_set_id=process_set_id
+    )
+    return [
+        summing(output) if output.dtype.is_floating else output
+        for output in outputs
+    ]
+
+
+def _product_of_others(
+    op: tf.Operation, x: tf.Tensor, name: Name, arguments: dict[str, Any]
+) -> tf.Tensor:
+    """Returns the derivative of the product by this rank's `x`.
+
+    From the values of all ranks: a division by `x` would not be exact, nor
+    possible where it is zero.
+    """
+    wide = tf.float32 if x.dtype.size == 2 else x.dtype
+    prescale = _number(op, "prescale_factor")
+    (rows,) = gather_for_sum(
+        [scaled(x, prescale)[None]],
+        name=part_name(name, "factors"),
+        **arguments,
+    )
+    rank = index_in_set(arguments["process_set_id"])
+    rows = tf.cast(rows, wide)
+    others = tf.concat([rows[:rank], rows[rank + 1 :]], axis=0)
+    product = tf.cast(tf.reduce_prod(others, axis=0), x.dtype)
+    product.set_shape(x.shape)
+    return scaled(product, factor(op))
+
+
+def _number(op: tf.Operation, attribute: str) -> float:
+    return float(op.get_attr(attribute))

@@ -6,13 +6,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _native
-from hvd_keras.ops import _arguments, _errors, _gradients
+from hvd_keras._autograph import as_it_is
+from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.reduce_op import Average
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
-def allgather(tensor: Any, *, name: str | None = None) -> tf.Tensor:
+@as_it_is
+def allgather(
+    tensor: Any,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> tf.Tensor:
     """Concatenates the ranks' tensors along the first dimension.
 
     The first dimension may differ by rank and may be 0; all others and the
@@ -26,10 +34,13 @@ def allgather(tensor: Any, *, name: str | None = None) -> tf.Tensor:
             one: an array, a variable.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its tensor, and not with the name scopes around it.
 
     Returns:
-        Tensor of the dtype of `tensor`: first the rows of rank 0, then those of
-        rank 1, and so on; equal on every rank.
+        Tensor of the dtype of `tensor`: first the rows of the set's lowest
+        rank, then those of the next one, and so on; equal on every rank.
 
     Raises:
         NotInitializedError: `init()` was not called.
@@ -44,32 +55,21 @@ def allgather(tensor: Any, *, name: str | None = None) -> tf.Tensor:
     >>> hvd.allgather(tf.fill([hvd.rank() + 1], hvd.rank())).numpy()
     array([0, 1, 1], dtype=int32)
     """
-    return gather(tensor, average=False, name=name)
-
-
-def gather(tensor: Any, *, average: bool, name: str | None) -> tf.Tensor:
-    """Returns the allgather; if `average`, its values divided by the size."""
     _arguments.check_name(name)
+    set_id = _arguments.process_set_id(process_set, name)
     tensor = _arguments.to_tensor(tensor, "tensor", name)
-    if tensor.shape.rank == 0:
-        raise _errors.invalid_argument(
-            f"`tensor` must have a first dimension to gather along. Received: "
-            f"a scalar of type {tensor.dtype.name} (tensor '{name or ''}')."
-        )
-    return emit("allgather", tensor, name=name, average=average)
+    _arguments.check_has_rows(tensor, "tensor", "gather", name)
+    name = _arguments.default_name("allgather", tensor, name, ignore_name_scope)
+    return emit("allgather", tensor, name=name, process_set_id=set_id)
 
 
 @tf.RegisterGradient("HorovodAllgather")
 def _allgather_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:
-    if op.get_attr("average"):
-        raise _errors.invalid_argument(
-            "An allgather must not average to have a gradient. Received: the "
-            "gradient of an allreduce of `tf.IndexedSlices`."
-        )
     name = _gradients.gradient_name(op)
     process_set_id = op.get_attr("process_set_id")
+    # Where the op itself has averaged, this is the derivative.
     averaged = emit(
         "allreduce",
         tf.convert_to_tensor(upstream),
@@ -77,15 +77,41 @@ def _allgather_gradient(
         reduce_op=int(Average),
         process_set_id=process_set_id,
     )
-    # The first dimensions, so that each rank knows where its rows begin.
-    num_rows = emit(
+    rows = rows_of_this_rank([op.inputs[0]], name, process_set_id)
+    return [own_rows(averaged, rows, 0, op.inputs[0]), None]
+
+
+def rows_of_this_rank(
+    inputs: list[tf.Tensor], name: Any, process_set_id: int
+) -> tf.Tensor:
+    """Returns where this rank's rows are in the gathered tensors.
+
+    Args:
+        inputs: What this rank gave to an allgather.
+        name: Pairs the call across ranks.
+        process_set_id: The set of the allgather.
+
+    Returns:
+        The first row and the number of rows of each input: an int64 tensor of
+        shape [2, len(inputs)].
+    """
+    num_rows = [tf.shape(x, out_type=tf.int64)[0] for x in inputs]
+    on_all_ranks = emit(
         "allgather",
-        tf.shape(op.inputs[0], out_type=tf.int64)[:1],
-        name=None if name is None else tf.strings.join([name, "/rows"]),
+        tf.stack(num_rows)[None],
+        name=_gradients.part_name(name, "rows"),
         process_set_id=process_set_id,
     )
-    rank = _native.core().rank()
-    begin = tf.reduce_sum(num_rows[:rank])
-    gradient = averaged[begin : begin + num_rows[rank]]
-    gradient.set_shape(op.inputs[0].shape)
-    return [gradient, None]
+    rank = _gradients.index_in_set(process_set_id)
+    begin = tf.reduce_sum(on_all_ranks[:rank], axis=0)
+    return tf.stack([begin, on_all_ranks[rank]])
+
+
+def own_rows(
+    gathered: tf.Tensor, rows: tf.Tensor, index: int, like: tf.Tensor
+) -> tf.Tensor:
+    """Returns this rank's rows of `gathered`, in the shape of `like`."""
+    begin, num_rows = rows[0, index], rows[1, index]
+    own = gathered[begin : begin + num_rows]
+    own.set_shape(like.shape)
+    return own

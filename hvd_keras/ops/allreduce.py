@@ -6,41 +6,64 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras.ops import _arguments, _errors, _gradients
+from hvd_keras._autograph import as_it_is
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.allgather import gather
-from hvd_keras.ops.reduce_op import Average, ReduceOp, Sum
+from hvd_keras.ops._slices import Reduction, allreduce_slices
+from hvd_keras.ops.reduce_op import ReduceOp, Sum
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
+@as_it_is
 def allreduce(
     tensor: Any,
-    op: ReduceOp = Average,
+    op: ReduceOp | None = None,
     *,
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    **deprecated: Any,
 ) -> tf.Tensor | tf.IndexedSlices:
-    """Reduces `tensor` over the ranks; each gets the result.
+    """Reduces `tensor` over the ranks of a process set; each gets the result.
 
     Every rank calls this with the same `name`, shape and dtype, in any order.
-    With one rank it returns `tensor`, scaled. Differentiable for `Average` and
-    `Sum`: the gradient is an allreduce with the same `op` and factors.
+    With one rank it returns `tensor`, scaled.
 
-    A `tf.IndexedSlices` (the gradient of an embedding) is not reduced but
-    gathered: the result holds the slices of all ranks, those with one index
-    unmerged, and for `Average` divided by the size.
+    Differentiable but for `Adasum`: the gradient is the derivative of the sum
+    of the ranks' losses. For `Average` and `Sum` it is an allreduce with the
+    same `op` and factors. For `Min` and `Max` the sum of what comes from above
+    goes to the ranks that hold the extremum, in equal parts. For `Product` it
+    is multiplied by the product of the other ranks' values.
+
+    A `tf.IndexedSlices` (the gradient of an embedding) stays one: the result
+    holds each index of any rank once. The ranks gather the slices, or, where
+    that moves fewer bytes, allreduce a tensor with a row for each index that
+    occurs: when there are twice as many slices as different indices.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool
             dtype, or what converts to one: a number, an array, a variable. Or
-            a `tf.IndexedSlices`, for `Average` and `Sum`.
-        op: How values combine: `Average`, `Sum`, `Min`, `Max` or `Product`;
-            for bool `Min` (all) or `Max` (any). An `Average` of integers is
-            rounded towards zero.
+            a `tf.IndexedSlices`, for `Average` and `Sum`; any rank may have no
+            slices.
+        op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
+            `Product` or, for floating dtypes, `Adasum`; for bool `Min` (all)
+            or `Max` (any). An `Average` of integers is rounded towards zero.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         prescale_factor: Factor of the tensor before the reduction.
         postscale_factor: Factor of the result.
+        compression: Makes the tensor smaller on its way: `Compression.none`,
+            `Compression.fp16`, `Compression.bf16` or a class with static
+            methods as `Compressor` has them.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its tensor, and not with the name scopes around it.
+        **deprecated: None. Horovod's `average`, `device_dense` and
+            `device_sparse` are refused with a word on what to write.
 
     Returns:
         Tensor of the shape and dtype of `tensor`, equal on every rank.
@@ -48,6 +71,8 @@ def allreduce(
     Raises:
         NotInitializedError: `init()` was not called.
         InvalidArgumentError: The call is wrong on this rank.
+        NotImplementedError: `tensor` is a `tf.IndexedSlices` and `op` neither
+            `Average` nor `Sum`.
         MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.
@@ -57,22 +82,29 @@ def allreduce(
     >>> hvd.allreduce(tf.constant([1.0, 2.0]) * (hvd.rank() + 1)).numpy()
     array([1.5, 3. ], dtype=float32)
     """
+    _arguments.refuse_keywords("allreduce", deprecated)
     attributes = reduction_attributes(
-        op, prescale_factor, postscale_factor, name
+        op, prescale_factor, postscale_factor, name, process_set
     )
     if isinstance(tensor, tf.IndexedSlices):
-        factor = float(prescale_factor) * float(postscale_factor)
-        return gather_slices(tensor, op, factor, name=name)
+        how = slices_reduction(attributes, compression)
+        return allreduce_slices([tensor], how, name=name)[0]
     tensor = _arguments.to_tensor(tensor, "tensor", name)
-    _arguments.check_dtype(tensor, op, name)
-    return emit("allreduce", tensor, name=name, **attributes)
+    _arguments.check_dtype(
+        "allreduce", tensor, ReduceOp(attributes["reduce_op"]), name
+    )
+    name = _arguments.default_name("allreduce", tensor, name, ignore_name_scope)
+    wire, context = compression.compress(tensor)
+    reduced = emit("allreduce", wire, name=name, **attributes)
+    return compression.decompress(reduced, context)
 
 
 def reduction_attributes(
-    op: ReduceOp,
+    op: ReduceOp | None,
     prescale_factor: float,
     postscale_factor: float,
     name: str | None,
+    process_set: ProcessSet,
 ) -> dict[str, Any]:
     """Returns the attributes of an allreduce; raises if an argument is bad."""
     _arguments.check_name(name)
@@ -84,37 +116,20 @@ def reduction_attributes(
         "postscale_factor": _arguments.to_factor(
             postscale_factor, "postscale_factor", name
         ),
+        "process_set_id": _arguments.process_set_id(process_set, name),
     }
 
 
-def gather_slices(
-    slices: tf.IndexedSlices,
-    op: ReduceOp,
-    factor: float,
-    *,
-    name: str | None,
-) -> tf.IndexedSlices:
-    """Returns the slices of all ranks, as an allreduce of `slices`."""
-    if op not in (Average, Sum):
-        raise _errors.invalid_argument(
-            f"An allreduce of `tf.IndexedSlices` must use Average or Sum. "
-            f"Received: op={ReduceOp(op).name} (tensor '{name or ''}')."
-        )
-    values = slices.values
-    if factor != 1.0:
-        values = values * tf.cast(factor, values.dtype)
-    return tf.IndexedSlices(
-        gather(
-            values,
-            average=op == Average,
-            name=f"{name}/values" if name else None,
-        ),
-        gather(
-            slices.indices,
-            average=False,
-            name=f"{name}/indices" if name else None,
-        ),
-        dense_shape=slices.dense_shape,
+def slices_reduction(
+    attributes: dict[str, Any], compression: type[Compressor]
+) -> Reduction:
+    """Returns what `reduction_attributes` gave, for `tf.IndexedSlices`."""
+    return Reduction(
+        op=ReduceOp(attributes["reduce_op"]),
+        prescale=float(attributes["prescale_factor"]),
+        postscale=float(attributes["postscale_factor"]),
+        compression=compression,
+        process_set_id=attributes["process_set_id"],
     )
 
 
@@ -122,13 +137,43 @@ def gather_slices(
 def _allreduce_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:
-    gradient = emit(
-        "allreduce",
-        tf.convert_to_tensor(upstream),
-        name=_gradients.gradient_name(op),
-        reduce_op=int(_gradients.differentiable_reduce_op(op)),
-        prescale_factor=op.get_attr("prescale_factor"),
-        postscale_factor=op.get_attr("postscale_factor"),
-        process_set_id=op.get_attr("process_set_id"),
-    )
+    name = _gradients.gradient_name(op)
+    gradient = member_gradient(op, op.inputs[0], upstream, name=name)
     return [gradient, None]
+
+
+def member_gradient(
+    op: tf.Operation, x: tf.Tensor, upstream: tf.Tensor, *, name: Any
+) -> tf.Tensor:
+    """Returns the gradient by one input of an allreduce.
+
+    Args:
+        op: The allreduce, of one tensor or of a group.
+        x: The input.
+        upstream: The gradient by its output.
+        name: Pairs the collectives of the gradient across ranks.
+    """
+    reduce_op = ReduceOp(op.get_attr("reduce_op"))
+    process_set_id = op.get_attr("process_set_id")
+    upstream = tf.convert_to_tensor(upstream)
+    if reduce_op in _gradients.LINEAR:
+        return emit(
+            "allreduce",
+            upstream,
+            name=name,
+            reduce_op=int(reduce_op),
+            prescale_factor=op.get_attr("prescale_factor"),
+            postscale_factor=op.get_attr("postscale_factor"),
+            process_set_id=process_set_id,
+        )
+
+    def total() -> tf.Tensor:
+        return emit(
+            "allreduce",
+            upstream,
+            name=name,
+            reduce_op=int(Sum),
+            process_set_id=process_set_id,
+        )
+
+    return _gradients.spread(op, reduce_op, x, total, name=name)

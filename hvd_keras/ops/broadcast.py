@@ -7,26 +7,39 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
+from hvd_keras._autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.reduce_op import Average
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
+@as_it_is
 def broadcast(
-    tensor: Any, root_rank: int, *, name: str | None = None
+    tensor: Any,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
 ) -> tf.Tensor:
-    """Returns the tensor of `root_rank`, on every rank.
+    """Returns the tensor of `root_rank`, on every rank of a process set.
 
     Every rank passes a tensor of the same shape and dtype; only the root's
     values count. Differentiable: at the root the gradient is the average over
-    the ranks of the upstream gradients, on the others zero.
+    the ranks of the upstream gradients, on the others zero. (An average as in
+    Horovod, hence 1/size of the derivative of the sum of the ranks' losses.)
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool
             dtype, or what converts to one: a number, an array, a variable.
-        root_rank: The rank whose tensor all get.
+        root_rank: The rank whose tensor all get: its number among all ranks,
+            also where `process_set` is a part of them.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its tensor, and not with the name scopes around it.
 
     Returns:
         Tensor of the shape and dtype of `tensor`, equal on every rank.
@@ -44,9 +57,17 @@ def broadcast(
     array([1], dtype=int32)
     """
     _arguments.check_name(name)
-    _arguments.check_root_rank(root_rank, name)
+    set_id = _arguments.process_set_id(process_set, name)
+    _arguments.check_root_rank(root_rank, process_set, name)
     tensor = _arguments.to_tensor(tensor, "tensor", name)
-    return emit("broadcast", tensor, name=name, root_rank=root_rank)
+    name = _arguments.default_name("broadcast", tensor, name, ignore_name_scope)
+    return emit(
+        "broadcast",
+        tensor,
+        name=name,
+        root_rank=root_rank,
+        process_set_id=set_id,
+    )
 
 
 @tf.RegisterGradient("HorovodBroadcast")

@@ -7,35 +7,53 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras.ops import _arguments, _errors, _gradients
+from hvd_keras._autograph import as_it_is
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.allreduce import gather_slices, reduction_attributes
-from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.ops._slices import allreduce_slices
+from hvd_keras.ops.allreduce import (
+    member_gradient,
+    reduction_attributes,
+    slices_reduction,
+)
+from hvd_keras.ops.reduce_op import ReduceOp
+from hvd_keras.process_set import ProcessSet, global_process_set
 
 
+@as_it_is
 def grouped_allreduce(
     tensors: Sequence[Any],
-    op: ReduceOp = Average,
+    op: ReduceOp | None = None,
     *,
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    **deprecated: Any,
 ) -> list[tf.Tensor | tf.IndexedSlices]:
     """Reduces each of `tensors` over the ranks, all in one request.
 
     The ranks agree once for the whole group, and no member waits for another
     call. Members may differ in dtype and shape; every rank passes the same list
-    of dtypes and shapes. Differentiable for `Average` and `Sum`: the gradient
-    is a grouped allreduce of the members of floating dtype. Members that are
-    `tf.IndexedSlices` are gathered one by one, as by `allreduce`.
+    of dtypes and shapes. Differentiable as `allreduce`; the gradient reduces
+    the members of floating dtype. Members that are `tf.IndexedSlices` are
+    reduced as by `allreduce`, together in requests of their own.
 
     Args:
         tensors: What `allreduce` takes, one or more.
-        op: How values combine, for all members.
+        op: How values combine, for all members; by default `Average`.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         prescale_factor: Factor of the tensors before the reduction.
         postscale_factor: Factor of the results.
+        compression: As for `allreduce`, for each member.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its first tensor, and not with the name scopes around it.
+        **deprecated: As for `allreduce`.
 
     Returns:
         A list as long as `tensors`: each member's reduction.
@@ -43,6 +61,8 @@ def grouped_allreduce(
     Raises:
         NotInitializedError: `init()` was not called.
         InvalidArgumentError: The call is wrong on this rank.
+        NotImplementedError: A member is a `tf.IndexedSlices` and `op` neither
+            `Average` nor `Sum`.
         MismatchError: Ranks disagree on the number of tensors, a shape, a
             dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.
@@ -54,68 +74,67 @@ def grouped_allreduce(
     >>> a.numpy(), b.numpy()
     (array([2., 2.], dtype=float32), 6)
     """
+    _arguments.refuse_keywords("grouped_allreduce", deprecated)
     attributes = reduction_attributes(
-        op, prescale_factor, postscale_factor, name
+        op, prescale_factor, postscale_factor, name, process_set
     )
-    members = _check_members(tensors, name)
-    factor = float(prescale_factor) * float(postscale_factor)
+    reduce_op = ReduceOp(attributes["reduce_op"])
     results: dict[int, tf.Tensor | tf.IndexedSlices] = {}
+    sparse: dict[int, tf.IndexedSlices] = {}
     dense: dict[int, tf.Tensor] = {}
-    for i, member in enumerate(members):
+    for i, member in enumerate(_arguments.check_members(tensors, name)):
         if isinstance(member, tf.IndexedSlices):
-            results[i] = gather_slices(
-                member, op, factor, name=f"{name}/{i}" if name else None
-            )
+            sparse[i] = member
         else:
             dense[i] = _arguments.to_tensor(member, f"tensors[{i}]", name)
-            _arguments.check_dtype(dense[i], op, name)
+            _arguments.check_dtype("allreduce", dense[i], reduce_op, name)
+    if sparse:
+        how = slices_reduction(attributes, compression)
+        slices = allreduce_slices(list(sparse.values()), how, name=name)
+        results.update(zip(sparse, slices, strict=True))
     if dense:
+        members = list(dense.values())
+        name = _arguments.default_name(
+            "grouped_allreduce", members[0], name, ignore_name_scope
+        )
+        wires, contexts = zip(*map(compression.compress, members), strict=True)
         reduced = emit(
-            "grouped_allreduce", list(dense.values()), name=name, **attributes
+            "grouped_allreduce", list(wires), name=name, **attributes
         )
-        results.update(zip(dense, reduced, strict=True))
-    return [results[i] for i in range(len(members))]
-
-
-def _check_members(tensors: Sequence[Any], name: str | None) -> list[Any]:
-    where = f" (tensor '{name}')" if name else ""
-    is_list = isinstance(tensors, list | tuple)
-    if not is_list or not tensors:
-        raise _errors.invalid_argument(
-            f"`tensors` must be a list of one or more tensors. Received: "
-            f"{'an empty list' if is_list else type(tensors).__name__}"
-            f"{where}."
-        )
-    for i, tensor in enumerate(tensors):
-        if tensor is None:
-            raise _errors.invalid_argument(
-                f"`tensors` must hold no None. Received: None at index {i} of "
-                f"{len(tensors)}{where}. A variable that the loss does not "
-                f"depend on has no gradient: leave it out on every rank."
+        results.update(
+            zip(
+                dense,
+                map(compression.decompress, reduced, contexts),
+                strict=True,
             )
-    return list(tensors)
+        )
+    return [results[i] for i in range(len(tensors))]
 
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")
 def _grouped_allreduce_gradient(
     op: tf.Operation, *upstreams: tf.Tensor | None
 ) -> list[tf.Tensor | None]:
-    # Every rank must pass the same list, so that it may depend on dtypes alone
-    # and not on which outputs this rank's loss uses.
-    members = [i for i, out in enumerate(op.outputs) if out.dtype.is_floating]
+    members = _gradients.floating_members(op)
+    ups = _gradients.upstreams_of(op, members, upstreams)
     gradients: list[tf.Tensor | None] = [None] * len(op.inputs)
+    name = _gradients.gradient_name(op)
     if not members:
+        return gradients
+    if ReduceOp(op.get_attr("reduce_op")) not in _gradients.LINEAR:
+        for i, upstream in zip(members, ups, strict=True):
+            gradients[i] = member_gradient(
+                op,
+                op.inputs[i],
+                upstream,
+                name=_gradients.part_name(name, str(i)),
+            )
         return gradients
     reduced = emit(
         "grouped_allreduce",
-        [
-            tf.zeros_like(op.outputs[i])
-            if upstreams[i] is None
-            else tf.convert_to_tensor(upstreams[i])
-            for i in members
-        ],
-        name=_gradients.gradient_name(op),
-        reduce_op=int(_gradients.differentiable_reduce_op(op)),
+        ups,
+        name=name,
+        reduce_op=op.get_attr("reduce_op"),
         prescale_factor=op.get_attr("prescale_factor"),
         postscale_factor=op.get_attr("postscale_factor"),
         process_set_id=op.get_attr("process_set_id"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import arguments, check
+from hvd_keras.run import arguments, check, horovod_compat
 from hvd_keras.run.supervisor import Supervisor
 
 
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.validate(options)
         arguments.check_outer_launcher(os.environ)
         environ = {**os.environ, **options.settings()}
+        if options.horovod_compat:
+            environ["PYTHONPATH"] = horovod_compat.python_path(environ)
         # A bad setting is one message here, not one on every rank.
         Config.from_environ(environ)
         return Supervisor(options, environ).run()

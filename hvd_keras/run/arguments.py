@@ -56,6 +56,7 @@ class Options(argparse.Namespace):
     stall_check_shutdown_time_seconds: float | None
     no_stall_check: bool
     log_level: str | None
+    horovod_compat: bool
 
     def settings(self) -> dict[str, str]:
         """The settings (environment variables) that the flags ask for."""
@@ -203,6 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--start-timeout", type=float, metavar="SECONDS",
         help="time for all ranks to call init() (default: 120)")  # fmt: skip
     add("--verbose", action="store_true", help="tell each start and end")
+    add("--horovod-compat", action="store_true",
+        help="let `import horovod` in the ranks mean hvd_keras (see "
+        "docs/horovod.md)")  # fmt: skip
     _add_output(parser.add_argument_group("output"))
     _add_tuning(parser.add_argument_group("tuning (see --help-env)"))
     hosts = parser.add_argument_group("hosts (this machine alone, so far)")

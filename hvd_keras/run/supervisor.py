@@ -14,7 +14,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from hvd_keras._bootstrap.server import ExchangeServer
-from hvd_keras.run import environment, rendezvous, report
+from hvd_keras.run import environment, horovod_compat, rendezvous, report
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.guard import Guard
 from hvd_keras.run.output import RankStream, make_screens
@@ -119,11 +119,12 @@ class Supervisor:
         options = self._options
         screens = self._screens
         for rank in range(self._size):
-            process = RankProcess(
-                rank,
-                options.command,
-                environment.of_rank(base, rank, self._size, address, secret),
+            environ = environment.of_rank(
+                base, rank, self._size, address, secret
             )
+            if options.horovod_compat:
+                environ = horovod_compat.of_rank(environ)
+            process = RankProcess(rank, options.command, environ)
             self._processes.append(process)
             guard.add(process.pid)
             self._selector.register(

@@ -1,6 +1,7 @@
 // The coordinator alone: pairing, every kind of disagreement, the cache, and
 // stalls, without a thread or a clock.
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -88,8 +89,6 @@ void TestMismatches() {
   TestMismatch([](RequestParams* p) { p->op = ReduceOp::kMax; }, "Sum", "Max");
   TestMismatch([](RequestParams* p) { p->root_rank = 2; }, "root_rank=0",
                "root_rank=2");
-  TestMismatch([](RequestParams* p) { p->process_set_id = 4; }, "process set 0",
-               "process set 4");
   TestMismatch([](RequestParams* p) { p->prescale = 0.1; }, "1", "0.1");
   TestMismatch([](RequestParams* p) { p->postscale = 0.25; }, "1", "0.25");
   TestMismatch([](RequestParams* p) { p->kind = CollectiveKind::kBroadcast; },
@@ -111,8 +110,6 @@ void TestInvalid(const std::function<void(RequestParams*)>& change,
 }
 
 void TestInvalidOnAllRanks() {
-  TestInvalid([](RequestParams* p) { p->process_set_id = 4; },
-              "process_set_id=4");
   TestInvalid(
       [](RequestParams* p) {
         p->kind = CollectiveKind::kBroadcast;
@@ -128,6 +125,128 @@ void TestInvalidOnAllRanks() {
       },
       "a scalar");
   TestInvalid([](RequestParams* p) { p->prescale = INFINITY; }, "finite");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kReducescatter;
+        p->tensors[0].shape = {};
+      },
+      "a reducescatter needs tensors of at least one dimension");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kReducescatter;
+        p->op = ReduceOp::kAdasum;
+      },
+      "Adasum is for allreduce only. Received: a reducescatter");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->op = ReduceOp::kAdasum;
+        p->tensors[0].dtype = DataType::kInt32;
+      },
+      "Adasum");
+  // Of a group, the member that is wrong.
+  TestInvalid(
+      [](RequestParams* p) { p->tensors.push_back({DataType::kBool, {2}}); },
+      "tensor 1: ");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kAllgather;
+        p->average = true;
+        p->tensors[0].dtype = DataType::kBool;
+      },
+      "bool");
+}
+
+// A set of global ranks 3, 5 and 8: messages hold these.
+CoordinatorOptions SetOptions() {
+  CoordinatorOptions options;
+  options.global_ranks = {3, 5, 8};
+  return options;
+}
+
+void TestMessagesNameGlobalRanks() {
+  Coordinator c(3, SetOptions());
+  RankMessage message = Request("a");
+  message.params.process_set_id = 1;
+  CHECK_OK(c.OnMessage(0, message, kStart));
+  CHECK_OK(c.OnMessage(2, message, kStart));
+  CHECK(c.CheckStalls(After(10))[0] ==
+        "'a' (process set 1): ranks 3 and 8 wait, rank 5 has not come for 10 "
+        "s");
+  message.params.op = ReduceOp::kMax;
+  CHECK_OK(c.OnMessage(1, message, kStart));
+  for (const Response& response : c.TakeResponses()) {
+    if (response.type == Response::Type::kQuery) continue;
+    CHECK(response.error.message() ==
+          "ranks disagree on the reduce op: Sum on ranks 3 and 8; Max on rank "
+          "5");
+  }
+  message = Request("b");
+  message.params.process_set_id = 1;
+  message.params.kind = CollectiveKind::kBroadcast;
+  message.params.root_rank = 8;
+  for (int rank : {0, 1, 2}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  message.params.root_rank = 1;
+  for (int rank : {0, 1, 2}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  CHECK(c.TakeResponses()[0].error.message() ==
+        "`root_rank` must be one of ranks 3, 5, 8 (process set 1). Received: "
+        "root_rank=1");
+}
+
+RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
+  RankMessage message = Request("a", {num_rows, 3});
+  message.params.kind = CollectiveKind::kAlltoall;
+  message.params.splits = std::move(splits);
+  return message;
+}
+
+// What the others ask for is fine.
+void TestBadAlltoall(const RankMessage& message, const std::string& text) {
+  Coordinator c(3, SetOptions());
+  for (int rank : {0, 2}) {
+    CHECK_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
+  }
+  CHECK_OK(c.OnMessage(1, message, kStart));
+  const Response response = c.TakeResponses()[0];
+  CHECK(!response.error.ok() && response.ranks.empty());
+  CHECK(Contains(response.error.message(), text));
+}
+
+void TestAlltoall() {
+  Coordinator c(3, SetOptions());
+  for (int round = 0; round < 2; ++round) {
+    CHECK_OK(c.OnMessage(0, AnAlltoall(6, {}), kStart));
+    CHECK_OK(c.OnMessage(1, AnAlltoall(5, {0, 4, 1}), kStart));
+    CHECK_OK(c.OnMessage(2, AnAlltoall(0, {0, 0, 0}), kStart));
+    const ResponseItem item = c.TakeResponses()[0].items[0];
+    CHECK((item.rows ==
+           std::vector<std::vector<int64_t>>{{2, 2, 2}, {0, 4, 1}, {0, 0, 0}}));
+  }
+  TestBadAlltoall(AnAlltoall(5, {}), "shape=[5, 3] on rank 5");
+  TestBadAlltoall(AnAlltoall(6, {3, 3}), "splits=[3, 3], shape=[6, 3] on rank");
+  TestBadAlltoall(AnAlltoall(6, {3, 3, 1}), "splits=[3, 3, 1]");
+  TestBadAlltoall(AnAlltoall(6, {3, 1, 1}), "splits=[3, 1, 1]");
+  TestBadAlltoall(AnAlltoall(6, {7, -1, 0}), "splits=[7, -1, 0]");
+  TestBadAlltoall(AnAlltoall(6, {INT64_MAX, INT64_MAX, 8}), "on rank 5");
+  RankMessage other = AnAlltoall(6, {});
+  other.params.tensors[0].shape = {6, 4};
+  TestBadAlltoall(other, "[*, 3] on ranks 3 and 8; [*, 4] on rank 5");
+  other.params.tensors[0].shape = {};
+  TestBadAlltoall(other, "ranks disagree on the shape");
+  other = AnAlltoall(6, {});
+  other.params.tensors[0].dtype = DataType::kInt8;
+  TestBadAlltoall(other, "int8 on rank 5");
+}
+
+void TestBarrier() {
+  Coordinator c(2, CoordinatorOptions());
+  RankMessage message = Request("b");
+  message.params.kind = CollectiveKind::kBarrier;
+  message.params.tensors.clear();
+  CHECK_OK(c.OnMessage(0, message, kStart));
+  CHECK(c.TakeResponses().empty());
+  CHECK_OK(c.OnMessage(1, message, kStart));
+  CHECK(c.TakeResponses()[0].items[0].name == "b");
 }
 
 void TestAllgatherNeedsNoEqualFirstDimension() {
@@ -138,7 +257,7 @@ void TestAllgatherNeedsNoEqualFirstDimension() {
   message.params.tensors[0].shape = {5, 3};
   CHECK_OK(c.OnMessage(1, message, kStart));
   const ResponseItem item = c.TakeResponses()[0].items[0];
-  CHECK((item.first_dims == std::vector<std::vector<int64_t>>{{2, 5}}));
+  CHECK((item.rows == std::vector<std::vector<int64_t>>{{2, 5}}));
 }
 
 void TestCache() {
@@ -219,6 +338,34 @@ void TestFusion() {
   CHECK(responses[2].items[0].name == "d");
 }
 
+void TestOnlySomeKindsFuse() {
+  for (CollectiveKind kind :
+       {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter,
+        CollectiveKind::kBroadcast, CollectiveKind::kAllgather,
+        CollectiveKind::kAlltoall, CollectiveKind::kBarrier}) {
+    Coordinator c(1, CoordinatorOptions());
+    for (const char* name : {"a", "b"}) {
+      RankMessage message = Request(name);
+      message.params.kind = kind;
+      if (kind == CollectiveKind::kBarrier) message.params.tensors.clear();
+      CHECK_OK(c.OnMessage(0, message, kStart));
+    }
+    const bool fuses = kind == CollectiveKind::kAllreduce ||
+                       kind == CollectiveKind::kReducescatter ||
+                       kind == CollectiveKind::kBroadcast;
+    CHECK(c.TakeResponses().size() == (fuses ? 1 : 2));
+  }
+  // Nor do groups of several dtypes; each stays one item.
+  Coordinator c(1, CoordinatorOptions());
+  for (const char* name : {"a", "b"}) {
+    RankMessage message = Request(name);
+    message.params.tensors.push_back({DataType::kInt32, {2}});
+    CHECK_OK(c.OnMessage(0, message, kStart));
+  }
+  const std::vector<Response> responses = c.TakeResponses();
+  CHECK(responses.size() == 2 && responses[0].items.size() == 1);
+}
+
 void TestStalls() {
   Coordinator c(4, CoordinatorOptions());
   CHECK_OK(c.OnMessage(0, Request("a"), kStart));
@@ -228,7 +375,8 @@ void TestStalls() {
   CHECK(warnings.size() == 1);
   CHECK(warnings[0] ==
         "'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s");
-  CHECK(c.CheckStalls(After(20)).empty());  // once
+  CHECK(c.CheckStalls(After(19)).empty());  // once
+  CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
   CHECK(c.TakeResponses().empty());
   CHECK(c.CheckStalls(After(60.1)).empty());
   const Response response = c.TakeResponses()[0];
@@ -244,11 +392,15 @@ int main() {
   hvd::TestRunsWhenAllHaveCome();
   hvd::TestMismatches();
   hvd::TestInvalidOnAllRanks();
+  hvd::TestMessagesNameGlobalRanks();
   hvd::TestAllgatherNeedsNoEqualFirstDimension();
+  hvd::TestAlltoall();
+  hvd::TestBarrier();
   hvd::TestCache();
   hvd::TestEviction();
   hvd::TestDuplicate();
   hvd::TestFusion();
+  hvd::TestOnlySomeKindsFuse();
   hvd::TestStalls();
   std::puts("coordinator_test passed");
   return 0;

@@ -6,30 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/test_util.h"
-#include "tf_ops/core/engine.h"
+#include "tests/cc/engine_util.h"
 
 namespace hvd {
 namespace {
-
-using Engines = std::vector<std::unique_ptr<Engine>>;
-
-EngineOptions QuickOptions() {
-  EngineOptions options;
-  options.stall_warning_seconds = 0.2;
-  options.stall_timeout_seconds = 20.0;
-  return options;
-}
-
-Engines MakeEngines(int size, const EngineOptions& options,
-                    std::vector<InMemoryTransport*>* transports = nullptr) {
-  Engines engines;
-  for (auto& transport : InMemoryTransport::CreateGroup(size)) {
-    if (transports != nullptr) transports->push_back(transport.get());
-    engines.push_back(Engine::Create(std::move(transport), options));
-  }
-  return engines;
-}
 
 // A sum of `values`, in place.
 std::future<Status> Sum(Engine* engine, const std::string& name,

@@ -18,6 +18,7 @@ RankMessage ARequest() {
   message.params.root_rank = 3;
   message.params.prescale = 0.25;
   message.params.average = true;
+  message.params.splits = {4, 0, -1};
   message.params.tensors = {{DataType::kInt64, {2, 0, 5}},
                             {DataType::kBfloat16, {}}};
   return message;
@@ -32,7 +33,12 @@ Response AnExecution() {
   response.items.emplace_back();
   response.items.back().name = "new";
   response.items.back().new_id = 10;
-  response.items.back().first_dims = {{1, 2}, {0, 7}};
+  response.items.back().rows = {{1, 2}, {0, 7}};
+  response.divisor = 3;
+  ResponseItem joined = response.items.back();
+  joined.name = "newer";
+  joined.params = std::make_shared<const RequestParams>(ARequest().params);
+  response.items.push_back(joined);
   return response;
 }
 
@@ -57,6 +63,20 @@ void TestRoundTrip() {
   CHECK(message.ids[1].first == 7);
   CHECK_OK(Decode(bytes, &offset, &message, &found));
   CHECK(!found && offset == bytes.size());
+
+  RankMessage join;
+  join.type = RankMessage::Type::kJoin;
+  join.average_over_active = true;
+  Encode(join, &bytes);
+  RankMessage elsewhere;
+  elsewhere.type = RankMessage::Type::kElsewhere;
+  elsewhere.name = "x";
+  elsewhere.process_set_id = 2;
+  Encode(elsewhere, &bytes);
+  CHECK_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(found && message.average_over_active);
+  CHECK_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(found && message.name == "x" && message.process_set_id == 2);
 }
 
 void TestResponses() {
@@ -67,19 +87,37 @@ void TestResponses() {
   error.items.resize(1);
   error.items[0].name = "x";
   error.error = Status::Mismatch("no");
+  error.is_misplaced = true;
+  error.ranks = {1};
   Encode(error, &bytes);
+  Response joined;
+  joined.type = Response::Type::kJoined;
+  joined.last_rank = 7;
+  Encode(joined, &bytes);
+  Response query = error;
+  query.type = Response::Type::kQuery;
+  query.waiting = {4, 5};
+  Encode(query, &bytes);
 
   size_t offset = 0;
   bool found = false;
   Response response;
   CHECK_OK(Decode(bytes, &offset, &response, &found));
-  CHECK(found && response.items.size() == 5);
+  CHECK(found && response.items.size() == 6);
   CHECK(response.items[3].cached_id == 9);
   CHECK(response.items[4].new_id == 10);
-  CHECK(response.items[4].first_dims[1][1] == 7);
+  CHECK(response.items[4].rows[1][1] == 7);
+  CHECK(response.items[4].params == nullptr && response.divisor == 3);
+  CHECK(*response.items[5].params == ARequest().params);
   CHECK_OK(Decode(bytes, &offset, &response, &found));
   CHECK(response.error.code() == StatusCode::kMismatch);
   CHECK(response.error.message() == "no");
+  CHECK(response.is_misplaced && response.ranks.size() == 1);
+  CHECK_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(response.last_rank == 7 && response.error.ok());
+  CHECK_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(response.items[0].name == "x" && response.ranks[0] == 1);
+  CHECK(response.waiting[1] == 5);
 }
 
 // A known request costs two cache lines for a thousand tensors.

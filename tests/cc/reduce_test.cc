@@ -24,6 +24,8 @@ double Combine(ReduceOp op, double a, double b) {
       return std::max(a, b);
     case ReduceOp::kProduct:
       return a * b;
+    case ReduceOp::kAdasum:  // adasum_test.cc
+      break;
   }
   return 0;
 }
@@ -186,6 +188,64 @@ void TestBool() {
   CHECK(ReduceOne<uint8_t>(spec, {1, 1, 0}) == 0);
 }
 
+void TestAdasumNeedsFloats() {
+  for (int i = 0; i < kNumDataTypes; ++i) {
+    const DataType dtype = static_cast<DataType>(i);
+    const Status status = CheckReduce(dtype, ReduceOp::kAdasum);
+    CHECK(status.ok() == IsFloating(dtype));
+    if (!status.ok()) CHECK(Contains(status.message(), DataTypeName(dtype)));
+  }
+}
+
+// A neutral source, before or after the others, changes no bit.
+template <typename T>
+void TestNeutral(DataType dtype, const std::vector<T>& values) {
+  for (ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+    if (!CheckReduce(dtype, op).ok()) continue;
+    std::vector<T> neutral(values.size() + 1, T(42));
+    FillNeutral(dtype, op, neutral.data(), values.size());
+    CHECK(neutral.back() == T(42));
+    const void* sources[] = {neutral.data(), values.data(), neutral.data()};
+    std::vector<T> out(values.size());
+    ReduceSpec spec;
+    spec.dtype = dtype;
+    spec.op = op;
+    Reduce(spec, sources, 3, out.data(), values.size());
+    CHECK(out == values);
+  }
+}
+
+template <typename T>
+void TestNeutralOf(DataType dtype) {
+  using Limits = std::numeric_limits<T>;
+  TestNeutral<T>(dtype, {Limits::lowest(), Limits::max(), T(0), T(1), T(5)});
+  if (!Limits::has_infinity) return;
+  TestNeutral<T>(dtype, {Limits::infinity(), -Limits::infinity()});
+}
+
+void TestNeutrals() {
+  TestNeutral<uint8_t>(DataType::kBool, {0, 1, 1});
+  TestNeutralOf<uint8_t>(DataType::kUint8);
+  TestNeutralOf<int8_t>(DataType::kInt8);
+  TestNeutralOf<uint16_t>(DataType::kUint16);
+  TestNeutralOf<int16_t>(DataType::kInt16);
+  TestNeutralOf<uint32_t>(DataType::kUint32);
+  TestNeutralOf<int32_t>(DataType::kInt32);
+  TestNeutralOf<uint64_t>(DataType::kUint64);
+  TestNeutralOf<int64_t>(DataType::kInt64);
+  TestNeutralOf<float>(DataType::kFloat32);
+  TestNeutralOf<double>(DataType::kFloat64);
+  // As bits: 1, -1, the largest, the infinities.
+  TestNeutral<uint16_t>(DataType::kFloat16,
+                        {0x3c00, 0xbc00, 0x7bff, 0x7c00, 0xfc00});
+  TestNeutral<uint16_t>(DataType::kBfloat16,
+                        {0x3f80, 0xbf80, 0x7f7f, 0x7f80, 0xff80});
+  float zero = 1.0f;
+  FillNeutral(DataType::kFloat32, ReduceOp::kAdasum, &zero, 1);
+  CHECK(zero == 0.0f);
+}
+
 }  // namespace
 }  // namespace hvd
 
@@ -208,6 +268,8 @@ int main() {
   hvd::TestSixteenBitFloats(DataType::kBfloat16, 0x7f80, 0x3f80, 0x3f81);
   hvd::TestSixteenBitFloats(DataType::kFloat16, 0x7c00, 0x3c00, 0x3c01);
   hvd::TestBool();
+  hvd::TestAdasumNeedsFloats();
+  hvd::TestNeutrals();
   std::puts("reduce_test passed");
   return 0;
 }

@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
+#include "tf_ops/collectives/adasum.h"
 #include "tf_ops/collectives/allgather.h"
 #include "tf_ops/collectives/allreduce.h"
+#include "tf_ops/collectives/alltoall.h"
 #include "tf_ops/collectives/broadcast.h"
+#include "tf_ops/collectives/reducescatter.h"
 
 namespace hvd {
 namespace {
@@ -96,6 +99,69 @@ void TestAllgather(Transport* t, size_t count) {
   }
 }
 
+// Rank r gives rank p (r + p) % 3 * count elements.
+void TestAlltoall(Transport* t, size_t count) {
+  const size_t size = static_cast<size_t>(t->size());
+  const size_t rank = static_cast<size_t>(t->rank());
+  ByteMatrix num_bytes(size, std::vector<size_t>(size));
+  for (size_t from = 0; from < size; ++from) {
+    for (size_t to = 0; to < size; ++to) {
+      num_bytes[from][to] = (from + to) % 3 * count * sizeof(float);
+    }
+  }
+  const std::vector<float> input = InputOf(2 * count, t->rank());
+  std::vector<std::vector<float>> received(size);
+  AlltoallLists lists;
+  for (size_t r = 0; r < size; ++r) {
+    lists.send.emplace_back(std::vector<ListTensor>{
+        ListTensor{input.data(), nullptr, num_bytes[rank][r]}});
+    received[r].assign((r + rank) % 3 * count, -1.0f);
+    lists.recv.push_back(Cut(received[r], &received[r]));
+  }
+  CHECK_OK(Alltoall(t, lists, num_bytes));
+  for (size_t r = 0; r < size; ++r) {
+    for (size_t i = 0; i < received[r].size(); ++i) {
+      CHECK(received[r][i] == ValueOf(i, static_cast<int>(r)));
+    }
+  }
+}
+
+// Rank r ends up with r % 3 * count elements, all of which it has itself.
+void TestReducescatter(Transport* t, size_t count) {
+  const int n = t->size();
+  std::vector<std::vector<float>> values;
+  std::vector<TensorList> by_rank;
+  for (int r = 0; r < n; ++r) {
+    values.push_back(InputOf(count * static_cast<size_t>(r % 3), t->rank()));
+  }
+  for (std::vector<float>& part : values) by_rank.push_back(Cut(part, &part));
+  CHECK_OK(Reducescatter(t, by_rank, SumOf(t)));
+  for (int r = 0; r < n; ++r) {
+    for (size_t i = 0; i < values[static_cast<size_t>(r)].size(); ++i) {
+      const float sum = static_cast<float>(i % 13) * static_cast<float>(n) +
+                        static_cast<float>(n * (n - 1) / 2);
+      const float expected = r == t->rank() ? sum : ValueOf(i, t->rank());
+      CHECK(values[static_cast<size_t>(r)][i] == expected);
+    }
+  }
+}
+
+// Rank r has its rank + 1 where i % size is r, else 0: orthogonal vectors,
+// which are added.
+void TestAdasum(Transport* t, size_t count) {
+  const size_t size = static_cast<size_t>(t->size());
+  std::vector<float> values(count, 0.0f);
+  for (size_t i = static_cast<size_t>(t->rank()); i < count; i += size) {
+    values[i] = static_cast<float>(t->rank() + 1);
+  }
+  CHECK_OK(AdasumAllreduce(
+      t, {ListTensor{values.data(), values.data(), count * sizeof(float)}},
+      SumOf(t)));
+  for (size_t i = 0; i < count; ++i) {
+    CHECK(values[i] == static_cast<float>(i % size + 1));
+  }
+}
+
 void TestEverything(std::unique_ptr<Transport> transport) {
   Transport* t = transport.get();
   for (size_t count : kCounts) {
@@ -103,14 +169,21 @@ void TestEverything(std::unique_ptr<Transport> transport) {
     TestAllreduce(t, count, /*in_place=*/true);
     for (int root = 0; root < t->size(); ++root) TestBroadcast(t, count, root);
     TestAllgather(t, count);
+    TestAlltoall(t, count);
+    TestReducescatter(t, count);
+    TestAdasum(t, count);
   }
   // Kinds and sizes in turn, so that the slots of one are still being read
   // when the next one begins.
-  for (uint32_t i = 0; i < 60; ++i) {
+  for (uint32_t i = 0; i < 120; ++i) {
     const size_t count = kCounts[(i * 7 + 3) % 5] / (1 + i % 4);
-    if (i % 3 == 0) TestAllreduce(t, count, i % 2 == 0);
-    if (i % 3 == 1) TestBroadcast(t, count, static_cast<int>(i) % t->size());
-    if (i % 3 == 2) TestAllgather(t, count);
+    const uint32_t kind = (i ^ i / 8) % 6;
+    if (kind == 0) TestAllreduce(t, count, i % 4 == 0);
+    if (kind == 1) TestBroadcast(t, count, static_cast<int>(i) % t->size());
+    if (kind == 2) TestAllgather(t, count);
+    if (kind == 3) TestAlltoall(t, count);
+    if (kind == 4) TestReducescatter(t, count);
+    if (kind == 5) TestAdasum(t, count);
   }
 }
 

@@ -88,7 +88,9 @@ def pytest_sessionfinish() -> None:
 
 
 def _append_report(entry: dict[str, str]) -> None:
-    path = pathlib.Path(REPORT_DIR or "") / f"rank_{hvd.rank()}.jsonl"
+    # Of the launcher: a test may have ended without a job.
+    rank = os.environ.get("HVD_RANK", "0")
+    path = pathlib.Path(REPORT_DIR or "") / f"rank_{rank}.jsonl"
     with path.open("a") as file:
         file.write(json.dumps(entry) + "\n")
 
@@ -128,6 +130,37 @@ def _to_numpy(tensor: Any) -> Any:
 def run(request: pytest.FixtureRequest) -> Run:
     """Calls a function of tensors with arrays and returns arrays."""
     return request.param
+
+
+@contextlib.contextmanager
+def parity_sets() -> Iterator[dict[str, hvd.ProcessSet]]:
+    """A job anew, with a set of the even ranks and one of the odd ones.
+
+    Yields the sets by name: "global", and "parity" for that of the two which
+    this rank is in; on one rank that is all ranks.
+    """
+    rank, size = hvd.rank(), hvd.size()
+    sets = [hvd.ProcessSet(range(i, size, 2)) for i in range(2) if size > 1]
+    hvd.shutdown()
+    hvd.init(process_sets=sets)
+    own = sets[rank % 2] if sets else hvd.global_process_set
+    yield {"global": hvd.global_process_set, "parity": own}
+    hvd.shutdown()
+    hvd.init()
+
+
+@pytest.fixture(scope="module")
+def sets() -> Iterator[dict[str, hvd.ProcessSet]]:
+    with parity_sets() as made:
+        yield made
+
+
+@pytest.fixture(params=["global", "parity"])
+def process_set(
+    sets: dict[str, hvd.ProcessSet], request: pytest.FixtureRequest
+) -> hvd.ProcessSet:
+    """All ranks, and half of them."""
+    return sets[request.param]
 
 
 @pytest.fixture

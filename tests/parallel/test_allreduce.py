@@ -167,95 +167,13 @@ def test_shape_is_inferred() -> None:
     reduce.get_concrete_function()
 
 
-@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
-def test_gradient_is_an_allreduce(run, rank, size, op) -> None:
-    def gradient(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = hvd.allreduce(
-                x, op, name="forward", prescale_factor=2, postscale_factor=4
-            )
-            loss = tf.reduce_sum(y * weight)
-        return tape.gradient(loss, x)
-
-    weight = np.array([1, 2, 3], "f4") * (rank + 1)
-    result = run(gradient, np.ones([3], "f4"), weight)
-    mean = 8 * np.array([1, 2, 3]) * (size + 1) / 2
-    np.testing.assert_array_equal(result, mean * (size if op == hvd.Sum else 1))
-
-
-def test_gradient_is_the_derivative_of_the_sum_of_losses(rank, size) -> None:
-    """Numerically: loss = sum over ranks of weight_r * (sum of x_s ** 2)."""
-    x = tf.constant([1.0 + rank, 2.0], tf.float64)
-    weight = tf.constant(2.0 + rank, tf.float64)
-
-    def local_loss(x: tf.Tensor) -> tf.Tensor:
-        return weight * tf.reduce_sum(hvd.allreduce(x, hvd.Sum) ** 2)
-
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = local_loss(x)
-    gradient = tape.gradient(loss, x)
-    step = 2.0**-10
-    for moving in range(size):  # one rank's x moves, all compute
-        direction = tf.constant(
-            [step if rank == moving else 0.0, 0.0], tf.float64
-        )
-        up, down = local_loss(x + direction), local_loss(x - direction)
-        slope = hvd.allreduce((up - down) / (2 * step), hvd.Sum)
-        if rank == moving:
-            assert gradient[0].numpy() == pytest.approx(slope.numpy(), 1e-9)
-
-
-def test_second_gradient(rank, size) -> None:
-    x = tf.constant(1.0 + rank)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = hvd.allreduce(x * x, hvd.Sum, name="second")
-        first = inner.gradient(y, x)
-    # Each rank's upstream is 1, so that first = size * 2 * x.
-    assert first == size * 2 * (1 + rank)
-    assert outer.gradient(first, x) == 2 * size
-
-
-@pytest.mark.parametrize("op", [hvd.Min, hvd.Max, hvd.Product])
-def test_gradient_raises_for_other_reductions(run, op) -> None:
-    def gradient(x: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = hvd.allreduce(x, op)
-        return tape.gradient(y, x)
-
-    with pytest.raises(hvd.exceptions.InvalidArgumentError, match=op.name):
-        run(gradient, np.float32(1))
-
-
-@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
-def test_slices_are_gathered(run, rank, size, op) -> None:
-    def reduce(values: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
-        slices = tf.IndexedSlices(values, indices, tf.constant([10, 2]))
-        result = hvd.allreduce(slices, op, name="embedding", prescale_factor=2)
-        return [result.values, result.indices, tf.convert_to_tensor(result)]
-
-    values, indices, dense = run(
-        reduce, np.full([2, 2], rank + 1, "f4"), np.array([rank, 9])
-    )
-    factor = 2 if op == hvd.Sum else 2 / size
-    rows = np.repeat(np.arange(size), 2)
-    assert values.tolist() == [[factor * (r + 1)] * 2 for r in rows]
-    assert indices.tolist() == [i for r in range(size) for i in (r, 9)]
-    assert dense[9].tolist() == [factor * size * (size + 1) / 2] * 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"op": 2}, "op=2"),
+        ({"op": 6}, "op=6"),
+        ({"op": hvd.Adasum, "tensor": 1}, "int32"),
         ({"op": True}, "op=True"),
         ({"op": "Sum"}, "op='Sum'"),
-        ({"op": None}, "op=None"),
         ({"name": ""}, "name=''"),
         ({"name": 3}, "name=3"),
         ({"prescale_factor": math.nan}, "prescale_factor=nan"),
@@ -265,6 +183,8 @@ def test_slices_are_gathered(run, rank, size, op) -> None:
         ({"tensor": tf.ragged.constant([[1], [2, 3]])}, "RaggedTensor"),
         ({"tensor": tf.complex(1.0, 2.0)}, "complex64"),
         ({"tensor": None}, "NoneType"),
+        ({"process_set": [0]}, "ProcessSet"),
+        ({"process_set": hvd.ProcessSet([0])}, "must be registered"),
     ],
     ids=str,
 )
@@ -273,6 +193,38 @@ def test_raises_for_bad_arguments(arguments: dict[str, Any], text: str) -> None:
         hvd.allreduce(**{"tensor": 1.0, **arguments})
     assert isinstance(raised.value, hvd.exceptions.InvalidArgumentError)
     assert isinstance(raised.value, tf.errors.InvalidArgumentError)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "text"),
+    [
+        ("average", "op=hvd.Average"),
+        ("device_dense", "tf.device"),
+        ("device_sparse", "tf.device"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_refuses_deprecated_keywords(keyword: str, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        hvd.allreduce(1.0, **{keyword: True})
+    with pytest.raises(TypeError, match=text):
+        hvd.grouped_allreduce([1.0], **{keyword: True})
+    with pytest.raises(TypeError, match=text):
+        hvd.reducescatter([1.0], **{keyword: True})
+
+
+def test_average_is_the_default(rank, size) -> None:
+    assert hvd.allreduce(float(rank)) == (size - 1) / 2
+    assert hvd.allreduce(float(rank), None) == (size - 1) / 2
+
+
+def test_names_may_ignore_name_scopes(run, rank, size) -> None:
+    def reduce(x: tf.Tensor) -> tf.Tensor:
+        x = tf.identity(x, name="unscoped")
+        with tf.name_scope(f"scope_of_rank_{rank}"):
+            return hvd.allreduce(x, hvd.Sum, ignore_name_scope=True)
+
+    assert run(reduce, np.float32(rank)) == size * (size - 1) / 2
 
 
 def test_raises_under_xla_with_the_remedy() -> None:

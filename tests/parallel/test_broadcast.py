@@ -92,3 +92,70 @@ def test_raises_when_root_rank_is_not_a_rank(root_rank, rank, size) -> None:
     assert f"[0, {size})" in text
     assert f"root_rank={root_rank!r} (rank {rank})" in text
     assert "'bad root'" in text
+
+
+def test_broadcast_in_place(process_set, rank) -> None:
+    root = process_set.ranks[-1]
+    variables = [
+        tf.Variable(rank),
+        keras.Variable([float(rank)] * 3),
+        tf.Variable(tf.fill([2, 0], rank)),
+        keras.Variable([rank], dtype="bfloat16"),
+    ]
+    results = hvd.broadcast_(variables, root, process_set=process_set)
+    for variable, result in zip(variables, results, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), result.numpy())
+        expected = np.full(variable.shape, root)
+        np.testing.assert_array_equal(variable.numpy(), expected)
+
+
+def test_broadcast_in_place_in_a_function(rank, size) -> None:
+    variables = [tf.Variable(float(rank)), keras.Variable([float(rank)])]
+
+    @tf.function
+    def step() -> tf.Tensor:
+        variables[0].assign_add(1.0)
+        hvd.broadcast_(variables, size - 1)
+        return variables[0] * 2.0
+
+    assert step() == 2 * size
+    assert variables[0] == size
+    assert variables[1].numpy() == [size - 1]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_broadcast_in_place_in_a_graph(rank, size, use_resource: bool) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(
+                f"v{i}", initializer=[rank, i], use_resource=use_resource
+            )
+            for i in range(2)
+        ]
+        results = hvd.broadcast_(variables, size - 1)
+        session.run(tf.compat.v1.global_variables_initializer())
+        values = session.run(results)
+        np.testing.assert_array_equal(values, [[size - 1, 0], [size - 1, 1]])
+        np.testing.assert_array_equal(session.run(variables), values)
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ([], "empty list"),
+        ([tf.constant(1)], "must be TensorFlow or Keras variables"),
+        ([None], "NoneType"),
+        ([tf.Variable("text")], "string"),
+    ],
+    ids=str,
+)
+def test_broadcast_in_place_raises(variables, text: str) -> None:
+    with pytest.raises(hvd.InvalidArgumentError, match=text):
+        hvd.broadcast_(variables, 0)
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_broadcast_in_place_of_other_shapes(rank) -> None:
+    variable = tf.Variable(tf.zeros([2 + (rank == 0)]))
+    with pytest.raises(hvd.MismatchError, match=r"\[3\] on rank 0"):
+        hvd.broadcast_([variable], 0, name="other shapes")

@@ -8,6 +8,7 @@ orders, do not wait for each other for ever.
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import random
 
 import numpy as np
@@ -270,3 +271,26 @@ def test_session_runs_only_what_it_is_asked_for(rank, size) -> None:
         for value in range(5):
             assert session.run(wanted, {x: value}) == size * value
         assert num_requests() - before == 5
+
+
+def test_autograph_does_not_rewrite_the_ops() -> None:
+    """It would take seconds in the first trace."""
+    callers = []
+
+    class Watching(hvd.Compressor):
+        @staticmethod
+        def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, None]:
+            callers.append(inspect.stack()[1].filename)
+            return tensor, None
+
+        @staticmethod
+        def decompress(tensor: tf.Tensor, ctx: None) -> tf.Tensor:
+            return tensor
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x, compression=Watching)
+
+    step(tf.constant(1.0))
+    (caller,) = callers
+    assert caller.endswith("hvd_keras/ops/allreduce.py")

@@ -91,30 +91,6 @@ def test_shapes_are_inferred() -> None:
     reduce.get_concrete_function()
 
 
-@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
-def test_gradients_are_a_grouped_allreduce(run, rank, size, op) -> None:
-    def gradients(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch([x, y])
-            # The loss does not use the last two; one has no gradient.
-            a, b, _, _ = hvd.grouped_allreduce(
-                [x, y, x * 2, tf.constant([1, 2])],
-                op,
-                name="group",
-                prescale_factor=2,
-            )
-            loss = (rank + 1) * (tf.reduce_sum(a) + 3 * tf.reduce_sum(b))
-        return tape.gradient(loss, [x, y])
-
-    x_gradient, y_gradient = run(
-        gradients, np.ones([2], "f4"), np.ones([3], "f4")
-    )
-    mean = 2 * (size + 1) / 2
-    unit = mean * size if op == hvd.Sum else mean
-    np.testing.assert_array_equal(x_gradient, [unit] * 2)
-    np.testing.assert_array_equal(y_gradient, [3 * unit] * 3)
-
-
 def test_a_rank_may_leave_outputs_out_of_its_loss(run, rank, size) -> None:
     def gradient(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -124,20 +100,6 @@ def test_a_rank_may_leave_outputs_out_of_its_loss(run, rank, size) -> None:
         return tape.gradient(loss, [x, y])
 
     assert run(gradient, np.float32(1), np.float32(1)) == [1, size - 1]
-
-
-def test_slices_are_gathered_beside_dense_members(run, rank, size) -> None:
-    def reduce(x: tf.Tensor) -> list[tf.Tensor]:
-        slices = tf.IndexedSlices(x, tf.constant([1]), tf.constant([4, 1]))
-        a, b, c = hvd.grouped_allreduce(
-            [x, slices, x + 1], hvd.Average, name="with slices"
-        )
-        return [a, b.values, c]
-
-    a, values, c = run(reduce, np.full([1, 1], rank, "f4"))
-    assert a == (size - 1) / 2
-    assert c == (size + 1) / 2
-    np.testing.assert_array_equal(values[:, 0], np.arange(size) / size)
 
 
 @pytest.mark.parametrize(

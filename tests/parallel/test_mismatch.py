@@ -128,12 +128,6 @@ MISTAKES: dict[str, tuple[Collective, Collective, str, str]] = {
         "root_rank=0",
         "root_rank=1",
     ),
-    "process set": (
-        raw("broadcast", root_rank=0),
-        raw("broadcast", root_rank=0, process_set_id=7),
-        "process set 0",
-        "process set 7",
-    ),
     "averaging": (
         raw("allgather", average=False),
         raw("allgather", average=True),

@@ -140,15 +140,47 @@ def test_different_variables_are_an_error_on_all_ranks() -> None:
     kt.assert_equal_on_all_ranks([np.ones(2)])
 
 
-def test_broadcast_variables_refuses_a_graph_under_construction() -> None:
-    variable = tf.Variable(0.0)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_broadcast_variables_in_a_function(inplace: bool) -> None:
+    last = hvd.size() - 1
+    variables = [tf.Variable(hvd.rank()), keras.Variable([hvd.rank() + 0.5])]
 
     @tf.function(autograph=False)
-    def function() -> None:
-        hvd.broadcast_variables([variable])
+    def function() -> tf.Tensor:
+        hvd.broadcast_variables(variables, last, inplace=inplace)
+        return variables[0] + 1
 
-    with pytest.raises(RuntimeError, match="eager"):
-        function()
+    assert function() == last + 1
+    assert variables[0] == last
+    assert variables[1].numpy() == [last + 0.5]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_broadcast_global_variables(use_resource: bool) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(
+                f"v{i}",
+                initializer=float(hvd.rank() + i),
+                use_resource=use_resource,
+            )
+            for i in range(2)
+        ]
+        broadcast = hvd.broadcast_global_variables(hvd.size() - 1)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(broadcast)
+        assert session.run(variables) == [hvd.size() - 1, hvd.size()]
+
+
+def test_broadcast_global_variables_says_what_to_use_in_eager_code() -> None:
+    with pytest.raises(RuntimeError, match="broadcast_variables"):
+        hvd.broadcast_global_variables(0)
+
+
+def test_broadcast_object_fn(rank: int, size: int) -> None:
+    broadcast = hvd.broadcast_object_fn(size - 1, session=None)
+    assert broadcast(rank) == size - 1
+    assert broadcast([rank]) == [size - 1]
 
 
 def test_broadcast_variables_refuses_strings() -> None:

@@ -101,5 +101,6 @@ def test_only_what_must_match_is_shared() -> None:
     assert set(Config().shared_values()) == {
         "HVD_BUCKET_BYTES",
         "HVD_CACHE_CAPACITY",
+        "HVD_DYNAMIC_PROCESS_SETS",
         "HVD_FUSION_THRESHOLD",
     }

@@ -66,3 +66,13 @@ def test_a_function_waits_for_the_side_effects_of_an_iteration() -> None:
 
     loop()
     assert seen == list(range(50))
+
+
+def test_autograph_knows_its_own_mark() -> None:
+    """`_autograph.py`: else it rewrites the ops, which takes seconds."""
+
+    @tf.autograph.experimental.do_not_convert
+    def function() -> None:
+        """Does nothing."""
+
+    assert hasattr(function, "autograph_info__")

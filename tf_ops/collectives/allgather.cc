@@ -5,16 +5,6 @@
 #include "tf_ops/collectives/pipeline.h"
 
 namespace hvd {
-namespace {
-
-Range ChunkOf(const TensorList& tensors, uint32_t c) {
-  const size_t begin =
-      std::min(tensors.num_bytes(), static_cast<size_t>(c) * kSlotBytes);
-  return Range{begin, std::min(tensors.num_bytes(), begin + kSlotBytes)};
-}
-
-}  // namespace
-
 // In step s a rank writes its chunk s and reads the peers' chunk s - 1, so
 // who posts kIn for chunk s has read all of chunk s - 2.
 Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank) {
@@ -32,7 +22,7 @@ Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank) {
     if (step < num_chunks) {
       const uint32_t chunk = first + step;
       HVD_RETURN_IF_ERROR(WaitForSlot(transport, chunk));
-      const Range range = ChunkOf(own, step);
+      const Range range = ChunkOf(own.num_bytes(), kSlotBytes, step);
       own.CopyIn(range.begin, range.end, transport->slot(rank, chunk));
       transport->Post(Flag::kIn, chunk + 1);
     }
@@ -42,14 +32,14 @@ Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank) {
       const int peer = (rank + hop) % size;
       HVD_RETURN_IF_ERROR(transport->Wait(peer, Flag::kIn, chunk + 1));
       const TensorList& theirs = by_rank[static_cast<size_t>(peer)];
-      const Range range = ChunkOf(theirs, step - 1);
+      const Range range = ChunkOf(theirs.num_bytes(), kSlotBytes, step - 1);
       theirs.CopyOut(range.begin, range.end, transport->slot(peer, chunk));
     }
   }
   transport->AdvanceChunks(num_chunks);
   own.ForEach(0, own.num_bytes(),
               [](const std::byte* in, std::byte* out, size_t count) {
-                std::memcpy(out, in, count);
+                if (in != out) std::memcpy(out, in, count);
               });
   return Status::Ok();
 }

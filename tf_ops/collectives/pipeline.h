@@ -48,4 +48,32 @@ inline Range PartOf(size_t num_bytes, int num_parts, int index, size_t unit) {
 
 inline size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
+// The bytes of chunk `c` of a run of `num_bytes`, empty behind its end.
+inline Range ChunkOf(size_t num_bytes, size_t chunk_bytes, uint32_t c) {
+  const size_t begin =
+      std::min(num_bytes, static_cast<size_t>(c) * chunk_bytes);
+  return Range{begin, std::min(num_bytes, begin + chunk_bytes)};
+}
+
+// A slot cut into one part for each other rank, where what a rank has for one
+// peer is not what it has for the next.
+class PeerParts {
+ public:
+  explicit PeerParts(int size)  // ranks
+      : part_bytes_(size == 1 ? kSlotBytes
+                              : kSlotBytes / static_cast<size_t>(size - 1) /
+                                    kUnit * kUnit) {}
+
+  size_t part_bytes() const { return part_bytes_; }
+  // Where in a slot of `from` the part for `to`, another rank, begins.
+  size_t Offset(int from, int to) const {
+    return part_bytes_ * static_cast<size_t>(to < from ? to : to - 1);
+  }
+
+ private:
+  static constexpr size_t kUnit = 64;  // parts do not share a cache line
+
+  const size_t part_bytes_;
+};
+
 }  // namespace hvd

@@ -1,9 +1,11 @@
 #include "tf_ops/collectives/reduce.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
+
+#include "tf_ops/collectives/half.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HVD_MULTIVERSION 1
@@ -12,54 +14,6 @@
 
 namespace hvd {
 namespace {
-
-struct Float16 {
-  uint16_t bits;
-};
-struct Bfloat16 {
-  uint16_t bits;
-};
-
-float FromFloat16(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1fu;
-  const uint32_t mantissa = half & 0x3ffu;
-  uint32_t bits;
-  if (exponent == 0x1f) {  // inf, NaN
-    bits = sign | 0x7f800000u | (mantissa << 13);
-  } else if (exponent != 0) {
-    bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
-  } else {  // zero, subnormal: exact in float32
-    const float value = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// Rounds to nearest even.
-uint16_t ToFloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) {  // rounds to 2^16 or more
-    return static_cast<uint16_t>(sign | 0x7c00u);
-  }
-  if (magnitude < 0x38800000u) {  // subnormal: let the FPU round at 2^-24
-    float absolute;
-    std::memcpy(&absolute, &magnitude, sizeof(absolute));
-    const float shifted = absolute + 0.5f;  // one unit is now 2^-24
-    uint32_t shifted_bits;
-    std::memcpy(&shifted_bits, &shifted, sizeof(shifted_bits));
-    return static_cast<uint16_t>(sign | (shifted_bits - 0x3f000000u));
-  }
-  const uint32_t odd = (magnitude >> 13) & 1u;
-  const uint32_t rounded = magnitude + 0xfffu + odd - (112u << 23);
-  return static_cast<uint16_t>(sign | (rounded >> 13));
-}
 
 // value * factor / divisor.
 struct Scale {
@@ -134,28 +88,68 @@ namespace v4 {
 #undef HVD_F16C
 #endif
 
-using DispatchFunction = void (*)(DataType, ReduceOp, const Scales&,
-                                  const void* const*, int, void*, size_t);
+// The functions of reduce_kernels.inc for one instruction set.
+struct Kernels {
+  void (*reduce)(DataType, ReduceOp, const Scales&, const void* const*, int,
+                 void*, size_t);
+  void (*widen)(DataType, const void*, float*, size_t);
+  void (*narrow)(DataType, const float*, void*, size_t);
+};
 
-DispatchFunction ChooseDispatch() {
+Kernels ChooseKernels() {
 #if HVD_MULTIVERSION
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512cd")) {
-    return v4::ReduceDispatch;
+    return {v4::ReduceDispatch, v4::WidenDispatch, v4::NarrowDispatch};
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi2")) {
-    return v3::ReduceDispatch;
+    return {v3::ReduceDispatch, v3::WidenDispatch, v3::NarrowDispatch};
   }
 #endif
-  return baseline::ReduceDispatch;
+  return {baseline::ReduceDispatch, baseline::WidenDispatch,
+          baseline::NarrowDispatch};
+}
+
+const Kernels& ChosenKernels() {
+  static const Kernels kernels = ChooseKernels();
+  return kernels;
+}
+
+template <typename T>
+T NeutralOf(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+    case ReduceOp::kAdasum:
+      return T(0);
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kProduct:
+      return T(1);
+  }
+  return T(0);
+}
+
+template <typename T>
+void FillWith(void* to, size_t num_elements, T value) {
+  std::fill_n(static_cast<T*>(to), num_elements, value);
 }
 
 }  // namespace
 
 Status CheckReduce(DataType dtype, ReduceOp op) {
+  if (op == ReduceOp::kAdasum) {
+    if (IsFloating(dtype)) return Status::Ok();
+    return Status::InvalidArgument(
+        std::string("Adasum needs a floating dtype. Received: dtype=") +
+        DataTypeName(dtype));
+  }
   if (dtype != DataType::kBool || op == ReduceOp::kMin ||
       op == ReduceOp::kMax) {
     return Status::Ok();
@@ -168,9 +162,49 @@ Status CheckReduce(DataType dtype, ReduceOp op) {
 
 void Reduce(const ReduceSpec& spec, const void* const* sources, int num_sources,
             void* out, size_t num_elements) {
-  static const DispatchFunction dispatch = ChooseDispatch();
-  dispatch(spec.dtype, spec.op, MakeScales(spec), sources, num_sources, out,
-           num_elements);
+  ChosenKernels().reduce(spec.dtype, spec.op, MakeScales(spec), sources,
+                         num_sources, out, num_elements);
+}
+
+void WidenHalves(DataType dtype, const void* from, float* to,
+                 size_t num_elements) {
+  ChosenKernels().widen(dtype, from, to, num_elements);
+}
+
+void NarrowToHalves(DataType dtype, const float* from, void* to,
+                    size_t num_elements) {
+  ChosenKernels().narrow(dtype, from, to, num_elements);
+}
+
+void FillNeutral(DataType dtype, ReduceOp op, void* to, size_t num_elements) {
+  switch (dtype) {
+    case DataType::kBool:
+      return FillWith(to, num_elements, NeutralOf<bool>(op));
+    case DataType::kUint8:
+      return FillWith(to, num_elements, NeutralOf<uint8_t>(op));
+    case DataType::kInt8:
+      return FillWith(to, num_elements, NeutralOf<int8_t>(op));
+    case DataType::kUint16:
+      return FillWith(to, num_elements, NeutralOf<uint16_t>(op));
+    case DataType::kInt16:
+      return FillWith(to, num_elements, NeutralOf<int16_t>(op));
+    case DataType::kUint32:
+      return FillWith(to, num_elements, NeutralOf<uint32_t>(op));
+    case DataType::kInt32:
+      return FillWith(to, num_elements, NeutralOf<int32_t>(op));
+    case DataType::kUint64:
+      return FillWith(to, num_elements, NeutralOf<uint64_t>(op));
+    case DataType::kInt64:
+      return FillWith(to, num_elements, NeutralOf<int64_t>(op));
+    case DataType::kFloat16:
+      return FillWith(to, num_elements, ToFloat16(NeutralOf<float>(op)));
+    case DataType::kBfloat16:
+      return FillWith(to, num_elements, ToBfloat16(NeutralOf<float>(op)));
+    case DataType::kFloat32:
+      return FillWith(to, num_elements, NeutralOf<float>(op));
+    case DataType::kFloat64:
+      return FillWith(to, num_elements, NeutralOf<double>(op));
+  }
 }
 
 }  // namespace hvd

@@ -27,7 +27,20 @@ Status CheckReduce(DataType dtype, ReduceOp op);
 // float16, bfloat16 and float32 accumulate in float32, float64 in float64;
 // integers in 64 bits, a sum wraps. Average divides; integers truncate toward
 // zero, as do scaled integers, which saturate. Min and Max propagate NaN.
+// Not for Adasum, which is not made element by element: see adasum.h.
 void Reduce(const ReduceSpec& spec, const void* const* sources, int num_sources,
             void* out, size_t num_elements);
+
+// Between float32 and `dtype`, kFloat16 or kBfloat16, as Reduce does it.
+void WidenHalves(DataType dtype, const void* from, float* to,
+                 size_t num_elements);
+void NarrowToHalves(DataType dtype, const float* from, void* to,
+                    size_t num_elements);
+
+// Writes the value that leaves a reduction by `op` as it is: 0 for Sum,
+// Average and Adasum, 1 for Product, the highest for Min and the lowest for
+// Max (true and false for bool, the infinities for floats). That holds before
+// any scaling: a prescale would change it where it is not 0.
+void FillNeutral(DataType dtype, ReduceOp op, void* to, size_t num_elements);
 
 }  // namespace hvd

@@ -35,6 +35,8 @@ const char* ReduceOpName(ReduceOp op) {
       return "Average";
     case ReduceOp::kSum:
       return "Sum";
+    case ReduceOp::kAdasum:
+      return "Adasum";
     case ReduceOp::kMin:
       return "Min";
     case ReduceOp::kMax:
@@ -53,6 +55,14 @@ const char* CollectiveKindName(CollectiveKind kind) {
       return "allgather";
     case CollectiveKind::kBroadcast:
       return "broadcast";
+    case CollectiveKind::kAlltoall:
+      return "alltoall";
+    case CollectiveKind::kReducescatter:
+      return "reducescatter";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+    case CollectiveKind::kJoin:
+      return "join";
   }
   return "unknown";
 }

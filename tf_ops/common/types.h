@@ -25,11 +25,11 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 13;
 
-// Numbered as the Python constants `hvd.Average`, `hvd.Sum`, ...; 2 is kept
-// free for Adasum.
+// Numbered as the Python constants `hvd.Average`, `hvd.Sum`, ...
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
+  kAdasum = 2,
   kMin = 3,
   kMax = 4,
   kProduct = 5,
@@ -39,6 +39,10 @@ enum class CollectiveKind : uint8_t {
   kAllreduce = 0,
   kAllgather,
   kBroadcast,
+  kAlltoall,
+  kReducescatter,
+  kBarrier,
+  kJoin,
 };
 
 size_t ElementBytes(DataType dtype);

@@ -1,6 +1,7 @@
 #include "tf_ops/core/coordinator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tf_ops/core/fusion_plan.h"
@@ -10,33 +11,41 @@
 namespace hvd {
 namespace {
 
-std::chrono::duration<double> Seconds(double seconds) {
-  return std::chrono::duration<double>(seconds);
-}
-
-std::string SecondsToString(double seconds) {
-  std::string text = std::to_string(seconds);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
-// Allgather: the first dimensions, [tensor][rank].
-std::vector<std::vector<int64_t>> FirstDims(
-    const std::vector<std::shared_ptr<const RequestParams>>& by_rank) {
-  std::vector<std::vector<int64_t>> dims(by_rank[0]->tensors.size());
-  for (size_t i = 0; i < dims.size(); ++i) {
+// See ResponseItem.
+std::vector<std::vector<int64_t>> RowsOf(const ParamsByRank& by_rank) {
+  std::vector<std::vector<int64_t>> rows;
+  if (by_rank[0]->kind == CollectiveKind::kAllgather) {
+    rows.resize(by_rank[0]->tensors.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const auto& params : by_rank) {
+        rows[i].push_back(params->tensors[i].shape[0]);
+      }
+    }
+  } else if (by_rank[0]->kind == CollectiveKind::kAlltoall) {
+    const int64_t size = static_cast<int64_t>(by_rank.size());
     for (const auto& params : by_rank) {
-      dims[i].push_back(params->tensors[i].shape[0]);
+      rows.push_back(params->splits);
+      if (!rows.back().empty()) continue;
+      rows.back().assign(by_rank.size(), params->tensors[0].shape[0] / size);
     }
   }
-  return dims;
+  return rows;
+}
+
+CoordinatorOptions WithGlobalRanks(CoordinatorOptions options, int size) {
+  if (options.global_ranks.empty()) {
+    options.global_ranks.resize(static_cast<size_t>(size));
+    std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
+  }
+  return options;
 }
 
 }  // namespace
 
 Coordinator::Coordinator(int size, const CoordinatorOptions& options)
-    : size_(size), options_(options) {}
+    : size_(size),
+      options_(WithGlobalRanks(options, size)),
+      joins_(&options_.global_ranks) {}
 
 Status Coordinator::OnMessage(int rank, const RankMessage& message,
                               Clock::time_point now) {
@@ -69,6 +78,12 @@ Status Coordinator::OnMessage(int rank, const RankMessage& message,
           HVD_RETURN_IF_ERROR(OnForgotten(run.first + i));
         }
       }
+      return Status::Ok();
+    case RankMessage::Type::kJoin:
+      OnJoin(rank, message.average_over_active);
+      return Status::Ok();
+    case RankMessage::Type::kElsewhere:
+      OnElsewhere(rank, message);
       return Status::Ok();
   }
   return Status::Internal("unknown control message from rank " +
@@ -105,6 +120,26 @@ Status Coordinator::OnForgotten(uint32_t id) {
   return Status::Ok();
 }
 
+void Coordinator::OnJoin(int rank, bool average_over_active) {
+  // It will not come any more for calls that have failed without it.
+  for (auto it = missed_.begin(); it != missed_.end();) {
+    std::vector<bool>& by_rank = it->second.by_rank;
+    by_rank[static_cast<size_t>(rank)] = false;
+    const bool is_over =
+        std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end();
+    it = is_over ? missed_.erase(it) : std::next(it);
+  }
+  if (!joins_.Join(rank, average_over_active)) return;
+  std::vector<Entry*> pending;
+  for (const auto& [name, entry] : entries_) {
+    if (entry->num_arrived > 0) pending.push_back(entry.get());
+  }
+  std::sort(pending.begin(), pending.end(), [](const Entry* a, const Entry* b) {
+    return a->first_arrival < b->first_arrival;
+  });
+  for (Entry* entry : pending) CompleteIfAllCame(entry);
+}
+
 bool Coordinator::AnswerLate(const std::string& name, int rank) {
   const auto found = missed_.find(name);
   if (found == missed_.end()) return false;
@@ -139,7 +174,19 @@ void Coordinator::Arrive(Entry* entry, int rank, Params params, bool by_id,
   if (slot == nullptr) ++entry->num_arrived;
   slot = std::move(params);
   entry->all_cached = entry->all_cached && by_id;
-  if (entry->num_arrived == size_) complete_.push_back(entry);
+  if (entry->num_arrived == size_ || joins_.any()) CompleteIfAllCame(entry);
+}
+
+void Coordinator::CompleteIfAllCame(Entry* entry) {
+  if (entry->is_complete) return;
+  if (entry->num_arrived < size_) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!HasCome(*entry, rank) && !joins_.has(rank)) return;
+    }
+    entry->average_over_active = joins_.average_over_active();
+  }
+  entry->is_complete = true;
+  complete_.push_back(entry);
 }
 
 void Coordinator::Reset(Entry* entry) {
@@ -147,7 +194,11 @@ void Coordinator::Reset(Entry* entry) {
   std::fill(entry->arrived.begin(), entry->arrived.end(), nullptr);
   entry->num_arrived = 0;
   entry->all_cached = true;
+  entry->is_complete = false;
   entry->warned = false;
+  entry->num_queries = 0;
+  entry->asked.clear();
+  entry->elsewhere.clear();
   entry->duplicate_rank = -1;
   if (entry->cache_id == 0) entries_.erase(std::string(entry->name));
 }
@@ -159,9 +210,10 @@ std::vector<Response> Coordinator::TakeResponses() {
   for (Entry* entry : complete_) {
     ResponseItem item;
     Response error;
-    const Params params = entry->arrived[0];
+    const Params params = LeaderOf(*entry);
+    const int32_t divisor = DivisorOf(*entry);
     if (Conclude(entry, &item, &error)) {
-      plan.Add(std::move(item), *params);
+      plan.Add(std::move(item), *params, divisor);
     } else {
       errors.push_back(std::move(error));
     }
@@ -174,6 +226,8 @@ std::vector<Response> Coordinator::TakeResponses() {
   for (Response& response : plan.Take()) {
     responses.push_back(std::move(response));
   }
+  // After what runs above, in which ranks that have joined take part.
+  joins_.TakeResponses(&responses);
   // Last: what runs above may still go by an id that is evicted here.
   if (!evictions_.empty()) {
     responses.emplace_back();
@@ -185,14 +239,17 @@ std::vector<Response> Coordinator::TakeResponses() {
 }
 
 bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
-  Status status;
-  if (entry->duplicate_rank >= 0) {
-    status = Status::InvalidArgument(
-        "submitted twice by rank " + std::to_string(entry->duplicate_rank) +
-        " before its first call had finished; a name may be in flight once");
-  } else if (!entry->all_cached) {
-    status = CheckAgreement(entry->arrived);
-    if (status.ok()) status = ValidateParams(*entry->arrived[0], size_);
+  // Ranks that have joined go by the request of another one: an allreduce is
+  // the same on all ranks.
+  const Params leader = LeaderOf(*entry);
+  Status status = Check(*entry);
+  if (status.ok() && !entry->all_cached) {
+    for (Params& params : entry->arrived) {
+      if (params != nullptr) continue;
+      params = leader;
+      item->params = leader;
+    }
+    status = ValidateParams(entry->arrived, options_.global_ranks);
   }
   if (!status.ok()) {
     error->type = Response::Type::kError;
@@ -207,12 +264,49 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
     return true;
   }
   item->name = entry->name;
-  if (entry->arrived[0]->kind == CollectiveKind::kAllgather) {
-    item->first_dims = FirstDims(entry->arrived);
-  }
+  item->rows = RowsOf(entry->arrived);
   Remember(entry);
   item->new_id = entry->cache_id;
   return true;
+}
+
+// Of a rank that has come.
+Coordinator::Params Coordinator::LeaderOf(const Entry& entry) {
+  size_t rank = 0;
+  while (entry.arrived[rank] == nullptr) ++rank;
+  return entry.arrived[rank];
+}
+
+Status Coordinator::Check(const Entry& entry) const {
+  if (entry.duplicate_rank >= 0) {
+    return Status::InvalidArgument(
+        "submitted twice by rank " +
+        std::to_string(GlobalRank(entry.duplicate_rank)) +
+        " before its first call had finished; a name may be in flight once");
+  }
+  if (!entry.all_cached) {
+    HVD_RETURN_IF_ERROR(CheckAgreement(entry.arrived, options_.global_ranks));
+  }
+  return entry.num_arrived == size_ ? Status::Ok() : CheckWithoutJoined(entry);
+}
+
+Status Coordinator::CheckWithoutJoined(const Entry& entry) const {
+  const CollectiveKind kind = LeaderOf(entry)->kind;
+  if (kind == CollectiveKind::kAllreduce) return Status::Ok();
+  std::vector<int> joined;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!HasCome(entry, rank)) joined.push_back(GlobalRank(rank));
+  }
+  return Status::Mismatch(
+      RanksToString(joined) + (joined.size() == 1 ? " has" : " have") +
+      " joined; from then on only allreduces can run. Received: " +
+      CollectiveKindName(kind) + " on " + RanksToString(WaitingRanks(entry)));
+}
+
+// See Response.
+int32_t Coordinator::DivisorOf(const Entry& entry) const {
+  if (entry.num_arrived == size_) return 0;
+  return entry.average_over_active ? entry.num_arrived : size_;
 }
 
 void Coordinator::Remember(Entry* entry) {
@@ -253,62 +347,6 @@ void Coordinator::EvictIfFull() {
     Retire(entry);
     entries_.erase(std::string(entry->name));
   }
-}
-
-std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
-  std::vector<std::string> warnings;
-  if (num_pending_ == 0) return warnings;
-  const double warning = options_.stall_warning_seconds;
-  const double timeout = options_.stall_timeout_seconds;
-  std::vector<Entry*> failed;
-  for (const auto& [name, entry] : entries_) {
-    if (entry->num_arrived == 0 || entry->num_arrived == size_) continue;
-    const auto waited = now - entry->first_arrival;
-    if (timeout > 0 && waited >= Seconds(timeout)) {
-      failed.push_back(entry.get());
-    } else if (warning > 0 && !entry->warned && waited >= Seconds(warning)) {
-      entry->warned = true;
-      warnings.push_back("'" + name + "': " + WaitingText(*entry) + " for " +
-                         SecondsToString(warning));
-    }
-  }
-  for (Entry* entry : failed) {
-    Missed& missed = missed_[entry->name];
-    missed.error = StallError(*entry);
-    missed.by_rank.resize(static_cast<size_t>(size_));
-    early_.push_back(missed.error);
-    for (int rank = 0; rank < size_; ++rank) {
-      const bool came = entry->arrived[static_cast<size_t>(rank)] != nullptr;
-      if (came) early_.back().ranks.push_back(rank);
-      if (!came) missed.by_rank[static_cast<size_t>(rank)] = true;
-    }
-    Reset(entry);
-  }
-  return warnings;
-}
-
-Response Coordinator::StallError(const Entry& entry) const {
-  Response response;
-  response.type = Response::Type::kError;
-  response.items.resize(1);
-  response.items[0].name = entry.name;
-  response.error =
-      Status::Stalled(WaitingText(entry) + " within " +
-                      SecondsToString(options_.stall_timeout_seconds));
-  return response;
-}
-
-std::string Coordinator::WaitingText(const Entry& entry) const {
-  std::vector<int> waiting;
-  std::vector<int> missing;
-  for (int rank = 0; rank < size_; ++rank) {
-    const Params& arrived = entry.arrived[static_cast<size_t>(rank)];
-    (arrived != nullptr ? waiting : missing).push_back(rank);
-  }
-  return RanksToString(waiting) +
-         (waiting.size() == 1 ? " waits, " : " wait, ") +
-         RanksToString(missing) +
-         (missing.size() == 1 ? " has not come" : " have not come");
 }
 
 }  // namespace hvd

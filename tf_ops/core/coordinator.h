@@ -10,7 +10,9 @@
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/core/join_round.h"
 #include "tf_ops/core/message.h"
+#include "tf_ops/core/mismatch.h"
 
 namespace hvd {
 
@@ -19,6 +21,7 @@ struct CoordinatorOptions {
   int32_t cache_capacity = 1024;
   double stall_warning_seconds = 10.0;  // 0: never
   double stall_timeout_seconds = 60.0;  // 0: never
+  std::vector<int> global_ranks;  // see EngineOptions; empty: the same numbers
 };
 
 // Not thread-safe: the worker of rank 0 alone uses it. Knows nothing of how
@@ -34,7 +37,8 @@ class Coordinator {
   std::vector<Response> TakeResponses();
 
   // Fails what has waited too long, by TakeResponses, and returns a line of
-  // warning for each tensor that has waited long.
+  // warning for each tensor that has waited long. Asks the missing ranks of
+  // those, now and then, whether they wait in another process set.
   std::vector<std::string> CheckStalls(Clock::time_point now);
 
   bool has_pending() const { return num_pending_ > 0; }
@@ -48,8 +52,14 @@ class Coordinator {
     std::string name;
     std::vector<Params> arrived;  // by rank, null: not yet
     int num_arrived = 0;
-    bool all_cached = true;  // every arrival was by id
+    bool all_cached = true;    // every arrival was by id
+    bool is_complete = false;  // all ranks have come, or have joined
+    // Whether to average over those that have come, where some have joined.
+    bool average_over_active = false;
     bool warned = false;
+    int num_queries = 0;                 // see coordinator_stalls.cc
+    std::vector<int> asked;              // ranks that owe an answer to the last
+    std::vector<ValueOnRank> elsewhere;  // what they have said
     int duplicate_rank = -1;
     Clock::time_point first_arrival;
 
@@ -65,9 +75,12 @@ class Coordinator {
   };
 
   Status OnId(int rank, uint32_t id, Clock::time_point now);
+  void OnJoin(int rank, bool average_over_active);
+  void OnElsewhere(int rank, const RankMessage& message);
   Status OnForgotten(uint32_t id);
   void Arrive(Entry* entry, int rank, Params params, bool by_id,
               Clock::time_point now);
+  void CompleteIfAllCame(Entry* entry);
   // Answers a rank that comes for a call which has failed without it.
   bool AnswerLate(const std::string& name, int rank);
   Entry* FindOrAdd(const std::string& name);
@@ -75,14 +88,33 @@ class Coordinator {
 
   // The response of a complete entry: an error, or an item to be run.
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
+  static Params LeaderOf(const Entry& entry);
+  Status Check(const Entry& entry) const;
+  Status CheckWithoutJoined(const Entry& entry) const;
+  int32_t DivisorOf(const Entry& entry) const;
   void Remember(Entry* entry);
   void Retire(Entry* entry);
   void EvictIfFull();
-  Response StallError(const Entry& entry) const;
+
+  // coordinator_stalls.cc
+  void Query(Entry* entry);
+  // Fails a call that not all ranks have come for, on those that have, and
+  // later on those that have still to come.
+  void FailIncomplete(Entry* entry, Status error);
   std::string WaitingText(const Entry& entry) const;
+  // Global numbers.
+  std::vector<int> WaitingRanks(const Entry& entry) const;
+
+  bool HasCome(const Entry& entry, int rank) const {
+    return entry.arrived[static_cast<size_t>(rank)] != nullptr;
+  }
+  int GlobalRank(int rank) const {
+    return options_.global_ranks[static_cast<size_t>(rank)];
+  }
 
   const int size_;
   const CoordinatorOptions options_;
+  JoinRound joins_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint32_t, Entry*> by_id_;
   std::unordered_map<uint32_t, Retired> retired_;

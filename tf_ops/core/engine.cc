@@ -6,6 +6,7 @@
 
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/core/completion_queue.h"
+#include "tf_ops/core/patience.h"
 #include "tf_ops/core/worker.h"
 #include "tf_ops/transport/transport.h"
 
@@ -24,40 +25,54 @@ constexpr int64_t kMaxBytesOfCaller = 64 << 10;
 // Threads: any thread calls Submit. The worker belongs to the thread that
 // holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
 // that submits, which saves the wake-up of the engine, and of the completion
-// thread, where a small collective is ready at once.
+// thread, where a small collective is ready at once or very soon.
 class EngineImpl : public Engine {
  public:
-  EngineImpl(std::unique_ptr<Transport> transport,
+  EngineImpl(std::shared_ptr<Transport> transport,
              const EngineOptions& options);
   ~EngineImpl() override { Shutdown("the engine was destroyed"); }
 
   void Submit(Request request) override EXCLUDES(mu_, work_mu_);
   void Shutdown(const std::string& reason) override EXCLUDES(mu_);
+  void Remove(const std::string& reason) override EXCLUDES(mu_);
+  bool IsInFlight(const std::string& name) override EXCLUDES(mu_, work_mu_);
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
   EngineStats stats() const override;
+  const EngineOptions& options() const override { return options_; }
+  const std::shared_ptr<Transport>& transport() const override {
+    return transport_;
+  }
   void NoteExitReason(const std::string& reason) override {
     transport_->NoteExitReason(reason);
+  }
+  void NoteFailure(const std::string& reason) override {
+    transport_->NoteFailure(reason);
   }
 
  private:
   void Run() EXCLUDES(mu_, work_mu_);
-  bool Enqueue(Request* request) EXCLUDES(mu_);
+  // Refuses, and leaves `*request` as it is, after Shutdown or Remove.
+  Status Enqueue(Request* request) EXCLUDES(mu_);
+  // `why`: of what is pending and of what comes later. False if it has stopped.
+  bool RefuseMore(const Status& why) EXCLUDES(mu_);
+  void Stop();
   std::vector<Request> TakeSubmitted() EXCLUDES(mu_);
   // Returns what is to be called back; `*must_ring` if the engine's thread
   // has to go on.
   std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
 
-  const std::unique_ptr<Transport> transport_;
+  const std::shared_ptr<Transport> transport_;
   const EngineOptions options_;
   CompletionQueue completions_;
 
   Mutex mu_;  // held for a moment at a time
   std::vector<Request> submitted_ GUARDED_BY(mu_);
-  bool stop_ GUARDED_BY(mu_) = false;
+  Status stopped_ GUARDED_BY(mu_);  // not ok: why nothing is taken any more
 
   Mutex work_mu_;  // held while collectives run; before `mu_`
   Worker worker_ GUARDED_BY(work_mu_);
+  Patience patience_ GUARDED_BY(work_mu_);
 
   Mutex join_mu_;
   std::atomic<bool> stopping_{false};
@@ -65,7 +80,7 @@ class EngineImpl : public Engine {
   std::thread thread_;  // last: it uses all of the above
 };
 
-EngineImpl::EngineImpl(std::unique_ptr<Transport> transport,
+EngineImpl::EngineImpl(std::shared_ptr<Transport> transport,
                        const EngineOptions& options)
     : transport_(std::move(transport)),
       options_(options),
@@ -81,13 +96,21 @@ void EngineImpl::Submit(Request request) {
     return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
            "'";
   };
-  if (request.name.empty() || request.tensors.empty()) {
+  const bool is_bare = request.kind == CollectiveKind::kBarrier ||
+                       request.kind == CollectiveKind::kJoin;
+  if (request.name.empty() || request.tensors.empty() != is_bare) {
     request.done(Status::InvalidArgument(
-        what() + " must have a name and at least one tensor"));
+        what() + " must have a name and " +
+        (is_bare ? "no tensor" : "at least one tensor")));
     return;
   }
-  if (!Enqueue(&request)) {
-    request.done(Status::NotInitialized(what() + " came after shutdown()"));
+  Status taken;
+  // A rank that is alone in its process set never waits, which is when others
+  // hear of a death.
+  if (size() == 1) taken = transport_->CheckPeers();
+  if (taken.ok()) taken = Enqueue(&request);
+  if (!taken.ok()) {
+    request.done(taken.WithContext(what()));
     return;
   }
   std::vector<Completion> finished;
@@ -100,11 +123,25 @@ void EngineImpl::Submit(Request request) {
   for (Completion& completion : finished) completion.done(completion.status);
 }
 
-bool EngineImpl::Enqueue(Request* request) {
+Status EngineImpl::Enqueue(Request* request) {
   MutexLock lock(&mu_);
-  if (stop_) return false;
+  if (!stopped_.ok()) {
+    return Status::NotInitialized("it came late: " + stopped_.message());
+  }
   submitted_.push_back(std::move(*request));
-  return true;
+  return Status::Ok();
+}
+
+bool EngineImpl::IsInFlight(const std::string& name) {
+  if (!work_mu_.try_lock()) return false;
+  bool found = worker_.has_request(name);
+  work_mu_.unlock();
+  if (found || !mu_.try_lock()) return found;
+  for (const Request& request : submitted_) {
+    found = found || request.name == name;
+  }
+  mu_.unlock();
+  return found;
 }
 
 std::vector<Request> EngineImpl::TakeSubmitted() {
@@ -114,25 +151,62 @@ std::vector<Request> EngineImpl::TakeSubmitted() {
 
 std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
   if (stopping_.load()) return {};
-  worker_.Admit(TakeSubmitted());
-  while (worker_.Progress(kMaxBytesOfCaller)) {
+  const std::chrono::nanoseconds patience = patience_.Next();
+  Clock::time_point end;  // of the wait for other ranks, if there is one
+  bool waited = false;
+  transport_->BeginWatch();
+  uint32_t ticket;
+  bool go_on;
+  do {
+    ticket = transport_->DoorbellTicket();
+    worker_.Admit(TakeSubmitted());
+    while (worker_.Progress(kMaxBytesOfCaller)) {
+    }
+    if (!worker_.has_requests()) {
+      go_on = transport_->DoorbellTicket() != ticket;
+      continue;
+    }
+    if (!waited) end = Clock::now() + patience;
+    waited = true;
+    go_on = Clock::now() < end && transport_->WatchDoorbell(ticket, end);
+  } while (go_on);
+  if (waited && patience.count() > 0) {
+    patience_.Learn(!worker_.has_requests());
   }
-  // Whoever found us here has rung.
-  *must_ring = worker_.has_requests();
+  transport_->EndWatch();
+  // The engine's thread goes on with what is left, or with what somebody asked
+  // for meanwhile, whose ring has woken nobody.
+  *must_ring = worker_.has_requests() || stopping_.load() ||
+               transport_->DoorbellTicket() != ticket;
   return worker_.TakeFinished();
 }
 
 void EngineImpl::Shutdown(const std::string& reason) {
   MutexLock join_lock(&join_mu_);
-  if (!thread_.joinable()) return;
-  {
-    MutexLock lock(&mu_);
-    stop_ = true;
+  const std::string who = std::to_string(transport_->global_rank(rank()));
+  if (!RefuseMore(Status::Shutdown("shutdown() was called on rank " + who))) {
+    return;
   }
   // Whatever this rank owes its peers is in their sight already: it finishes a
   // collective only after its last post. One that it is in the middle of is
   // given up, for the peers may not come.
   transport_->Leave(reason);
+  Stop();
+}
+
+void EngineImpl::Remove(const std::string& reason) {
+  MutexLock join_lock(&join_mu_);
+  if (RefuseMore(Status::Shutdown(reason))) Stop();
+}
+
+bool EngineImpl::RefuseMore(const Status& why) {
+  MutexLock lock(&mu_);
+  if (!stopped_.ok()) return false;
+  stopped_ = why;
+  return true;
+}
+
+void EngineImpl::Stop() {
   stopping_.store(true);
   transport_->Interrupt();
   thread_.join();
@@ -173,17 +247,21 @@ void EngineImpl::Run() {
     transport_->WaitDoorbell(ticket, must_watch ? kPendingSleep : kIdleSleep,
                              /*spin=*/has_requests);
   }
+  Status why;
+  {
+    MutexLock lock(&mu_);
+    why = Status::Shutdown(stopped_.message() +
+                           " while the collective was in flight");
+  }
   MutexLock lock(&work_mu_);
   worker_.Admit(TakeSubmitted());
-  worker_.FailAll(Status::Shutdown("shutdown() was called on rank " +
-                                   std::to_string(rank()) +
-                                   " while the collective was in flight"));
+  worker_.FailAll(why);
   completions_.Push(worker_.TakeFinished());
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> Engine::Create(std::unique_ptr<Transport> transport,
+std::unique_ptr<Engine> Engine::Create(std::shared_ptr<Transport> transport,
                                        const EngineOptions& options) {
   return std::make_unique<EngineImpl>(std::move(transport), options);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,16 @@ struct EngineOptions {
   double cycle_time_ms = 0.0;           // > 0: wait this long to batch requests
   double stall_warning_seconds = 10.0;  // 0: never warn
   double stall_timeout_seconds = 60.0;  // 0: never fail
+
+  // The engine of a process set: the global rank of each of its members, in
+  // the order of the transport's ranks. Empty: the same numbers.
+  std::vector<int> global_ranks;
+  // Finds calls that went to another process set by mistake: another set, of
+  // which one of the global ranks `waiting` is a member, in which a request
+  // `name` of this process is in flight; -1: none. May be null. Called under
+  // the engine's locks: it must not call back into this engine.
+  std::function<int(const std::string& name, const std::vector<int>& waiting)>
+      pending_elsewhere;
 };
 
 struct EngineStats {
@@ -30,7 +41,7 @@ struct EngineStats {
   uint64_t num_cache_misses = 0;
 };
 
-// Thread-safe. One instance per process outside of tests.
+// Thread-safe. Outside of tests one instance a process set of this process.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -43,26 +54,59 @@ class Engine {
   // `reason`. Idempotent; returns when the engine's threads have ended.
   virtual void Shutdown(const std::string& reason) = 0;
 
+  // Ends the engine of a process set that all its ranks remove: pending
+  // requests fail with kShutdown and `reason`, and peers are told nothing, for
+  // they do the same. Otherwise as Shutdown.
+  virtual void Remove(const std::string& reason) = 0;
+
   // What the peers are told if this process ends without Shutdown.
   virtual void NoteExitReason(const std::string& reason) = 0;
+  // See Transport::NoteFailure.
+  virtual void NoteFailure(const std::string& reason) = 0;
 
-  virtual int rank() const = 0;
+  // Whether a request of this name is in flight; false if that cannot be seen
+  // without waiting.
+  virtual bool IsInFlight(const std::string& name) = 0;
+
+  virtual int rank() const = 0;  // in the process set
   virtual int size() const = 0;
   virtual EngineStats stats() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  virtual const std::shared_ptr<Transport>& transport() const = 0;
 
-  static std::unique_ptr<Engine> Create(std::unique_ptr<Transport> transport,
+  static std::unique_ptr<Engine> Create(std::shared_ptr<Transport> transport,
                                         const EngineOptions& options);
 };
 
-// ---- The process's engine, for kernels and for Python ----
+// ---- The engines of this process, for kernels and for Python ----
 
-// Makes `engine` the one that SubmitGlobal uses; null: none. Returns the old
-// one. The holder is leaked on purpose: kernels may run until the very end of
-// the process.
-std::shared_ptr<Engine> SetGlobalEngine(std::shared_ptr<Engine> engine);
-std::shared_ptr<Engine> GlobalEngine();
+// Makes `engine` that of process set 0, all ranks. There must be none.
+void SetGlobalEngine(std::shared_ptr<Engine> engine);
+std::shared_ptr<Engine> GlobalEngine();  // null: none
 
-// GlobalEngine()->Submit(), or done(kNotInitialized).
+// Registers process set `id` of the global ranks `ranks`, which grow; `engine`
+// is null if this rank is not one of them. InvalidArgument, and nothing is
+// registered, if that cannot be.
+Status AddProcessSet(int32_t id, std::vector<int> ranks,
+                     std::shared_ptr<Engine> engine);
+// Ends its engine, if there is one, and forgets it.
+Status RemoveProcessSet(int32_t id);
+// Of all process sets, 0 among them; none without a global engine.
+std::vector<int32_t> ProcessSetIds();
+// The global ranks of a process set. NotInitialized without a global engine,
+// InvalidArgument if there is no such set.
+Status ProcessSetRanks(int32_t id, std::vector<int>* ranks);
+// The sum over all process sets since SetGlobalEngine.
+EngineStats TotalStats();
+// For EngineOptions::pending_elsewhere of the engine of `own_id`.
+int PendingElsewhere(int32_t own_id, const std::string& name,
+                     const std::vector<int>& waiting);
+
+// Ends all engines, those of the process sets first; forgets all of them.
+void ShutdownGlobal(const std::string& reason);
+
+// Hands the request to the engine of its process set; where there is none,
+// done(kNotInitialized) or done(kInvalidArgument).
 void SubmitGlobal(Request request);
 
 }  // namespace hvd

@@ -11,24 +11,36 @@ bool HasOneDataType(const RequestParams& p) {
 }
 
 bool MayFuse(const RequestParams& p) {
-  return p.kind != CollectiveKind::kAllgather && HasOneDataType(p);
+  switch (p.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kBroadcast:
+      return HasOneDataType(p);
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+      return false;
+  }
+  return false;
 }
 
 bool AreAlike(const RequestParams& a, const RequestParams& b) {
-  return a.kind == b.kind && a.process_set_id == b.process_set_id &&
-         a.op == b.op && a.root_rank == b.root_rank &&
+  return a.kind == b.kind && a.op == b.op && a.root_rank == b.root_rank &&
          a.prescale == b.prescale && a.postscale == b.postscale &&
          a.tensors[0].dtype == b.tensors[0].dtype;
 }
 
 }  // namespace
 
-void FusionPlan::Add(ResponseItem item, const RequestParams& params) {
+void FusionPlan::Add(ResponseItem item, const RequestParams& params,
+                     int32_t divisor) {
   const int64_t num_bytes = params.num_bytes();
   const bool may_fuse = MayFuse(params) && num_bytes < threshold_bytes_;
   if (may_fuse) {
     for (Group& group : groups_) {
-      if (!group.open || !AreAlike(group.like, params)) continue;
+      if (!group.open || group.response.divisor != divisor) continue;
+      if (!AreAlike(group.like, params)) continue;
       if (group.num_bytes + num_bytes > threshold_bytes_) continue;
       group.num_bytes += num_bytes;
       group.response.items.push_back(std::move(item));
@@ -40,6 +52,7 @@ void FusionPlan::Add(ResponseItem item, const RequestParams& params) {
   group.like = params;
   group.num_bytes = num_bytes;
   group.open = may_fuse;
+  group.response.divisor = divisor;
   group.response.items.push_back(std::move(item));
 }
 

@@ -9,15 +9,17 @@
 
 namespace hvd {
 
-// Collects items into responses. Items that are alike in kind, dtype, op,
-// scale and root go together until the threshold; an item that does not fit
-// begins another response, later ones may still join the first.
+// Collects items into responses. Allreduces, reducescatters and broadcasts of
+// one dtype that are alike in kind, dtype, op, scale and root go together until
+// the threshold; an item that does not fit begins another response, later ones
+// may still join the first. A group is one item: it is never taken apart.
 class FusionPlan {
  public:
   explicit FusionPlan(int64_t threshold_bytes)
       : threshold_bytes_(threshold_bytes) {}
 
-  void Add(ResponseItem item, const RequestParams& params);
+  // `divisor`: of the response, see there.
+  void Add(ResponseItem item, const RequestParams& params, int32_t divisor);
   std::vector<Response> Take();
 
  private:

@@ -7,6 +7,28 @@
 namespace hvd {
 namespace {
 
+template <typename T>
+void WriteList(const std::vector<T>& values, WireWriter* w) {
+  w->Put(static_cast<uint32_t>(values.size()));
+  for (T value : values) w->Put(value);
+}
+
+template <typename T>
+void ReadList(WireReader* r, std::vector<T>* values) {
+  values->resize(r->GetCount(sizeof(T)));
+  for (T& value : *values) value = r->Get<T>();
+}
+
+void Write(const Status& status, WireWriter* w) {
+  w->Put(status.code());
+  w->PutString(status.message());
+}
+
+void Read(WireReader* r, Status* status) {
+  const StatusCode code = r->Get<StatusCode>();
+  *status = Status(code, r->GetString());
+}
+
 void Write(const RequestParams& p, WireWriter* w) {
   w->Put(p.kind);
   w->Put(p.process_set_id);
@@ -15,11 +37,11 @@ void Write(const RequestParams& p, WireWriter* w) {
   w->Put(p.prescale);
   w->Put(p.postscale);
   w->Put(p.average);
+  WriteList(p.splits, w);
   w->Put(static_cast<uint32_t>(p.tensors.size()));
   for (const TensorParams& t : p.tensors) {
     w->Put(t.dtype);
-    w->Put(static_cast<uint32_t>(t.shape.size()));
-    for (int64_t dim : t.shape) w->Put(dim);
+    WriteList(t.shape, w);
   }
 }
 
@@ -31,11 +53,11 @@ void Read(WireReader* r, RequestParams* p) {
   p->prescale = r->Get<double>();
   p->postscale = r->Get<double>();
   p->average = r->Get<uint8_t>() != 0;
+  ReadList(r, &p->splits);
   p->tensors.resize(r->GetCount(5));
   for (TensorParams& t : p->tensors) {
     t.dtype = r->Get<DataType>();
-    t.shape.resize(r->GetCount(sizeof(int64_t)));
-    for (int64_t& dim : t.shape) dim = r->Get<int64_t>();
+    ReadList(r, &t.shape);
   }
 }
 
@@ -56,7 +78,7 @@ void Read(WireReader* r, std::vector<IdRun>* ids) {
 }
 
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
-// (1, item).
+// (1, item) or, with parameters, (2, item, parameters).
 void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
   size_t next = 0;
   while (next < items.size()) {
@@ -70,20 +92,19 @@ void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
       continue;
     }
     const ResponseItem& item = items[next++];
-    w->Put(uint8_t{1});
+    w->Put(static_cast<uint8_t>(item.params == nullptr ? 1 : 2));
     w->PutString(item.name);
     w->Put(item.new_id);
-    w->Put(static_cast<uint32_t>(item.first_dims.size()));
-    for (const std::vector<int64_t>& dims : item.first_dims) {
-      w->Put(static_cast<uint32_t>(dims.size()));
-      for (int64_t dim : dims) w->Put(dim);
-    }
+    w->Put(static_cast<uint32_t>(item.rows.size()));
+    for (const std::vector<int64_t>& rows : item.rows) WriteList(rows, w);
+    if (item.params != nullptr) Write(*item.params, w);
   }
 }
 
 void Read(WireReader* r, std::vector<ResponseItem>* items) {
   while (r->ok() && !r->at_end()) {
-    if (r->Get<uint8_t>() == 0) {
+    const uint8_t form = r->Get<uint8_t>();
+    if (form == 0) {
       std::vector<IdRun> runs;
       Read(r, &runs);
       for (const IdRun& run : runs) {
@@ -98,10 +119,12 @@ void Read(WireReader* r, std::vector<ResponseItem>* items) {
     ResponseItem& item = items->back();
     item.name = r->GetString();
     item.new_id = r->Get<uint32_t>();
-    item.first_dims.resize(r->GetCount(sizeof(uint32_t)));
-    for (std::vector<int64_t>& dims : item.first_dims) {
-      dims.resize(r->GetCount(sizeof(int64_t)));
-      for (int64_t& dim : dims) dim = r->Get<int64_t>();
+    item.rows.resize(r->GetCount(sizeof(uint32_t)));
+    for (std::vector<int64_t>& rows : item.rows) ReadList(r, &rows);
+    if (form == 2) {
+      RequestParams params;
+      Read(r, &params);
+      item.params = std::make_shared<const RequestParams>(std::move(params));
     }
   }
 }
@@ -120,6 +143,13 @@ void WriteBody(const RankMessage& m, WireWriter* w) {
     case RankMessage::Type::kForgotten:
       Write(m.ids, w);
       return;
+    case RankMessage::Type::kJoin:
+      w->Put(m.average_over_active);
+      return;
+    case RankMessage::Type::kElsewhere:
+      w->PutString(m.name);
+      w->Put(m.process_set_id);
+      return;
   }
 }
 
@@ -137,6 +167,13 @@ void ReadBody(WireReader* r, RankMessage* m) {
     case RankMessage::Type::kForgotten:
       Read(r, &m->ids);
       return;
+    case RankMessage::Type::kJoin:
+      m->average_over_active = r->Get<uint8_t>() != 0;
+      return;
+    case RankMessage::Type::kElsewhere:
+      m->name = r->GetString();
+      m->process_set_id = r->Get<int32_t>();
+      return;
   }
 }
 
@@ -144,17 +181,27 @@ void WriteBody(const Response& m, WireWriter* w) {
   w->Put(m.type);
   switch (m.type) {
     case Response::Type::kExecute:
+      w->Put(m.divisor);
       Write(m.items, w);
       return;
     case Response::Type::kError:
       w->PutString(m.items[0].name);
-      w->Put(m.error.code());
-      w->PutString(m.error.message());
-      w->Put(static_cast<uint32_t>(m.ranks.size()));
-      for (int32_t rank : m.ranks) w->Put(rank);
+      Write(m.error, w);
+      w->Put(m.is_misplaced);
+      WriteList(m.ranks, w);
       return;
     case Response::Type::kEvict:
       Write(m.ids, w);
+      return;
+    case Response::Type::kJoined:
+      w->Put(m.last_rank);
+      Write(m.error, w);
+      WriteList(m.ranks, w);
+      return;
+    case Response::Type::kQuery:
+      w->PutString(m.items[0].name);
+      WriteList(m.ranks, w);
+      WriteList(m.waiting, w);
       return;
   }
 }
@@ -163,19 +210,29 @@ void ReadBody(WireReader* r, Response* m) {
   m->type = r->Get<Response::Type>();
   switch (m->type) {
     case Response::Type::kExecute:
+      m->divisor = r->Get<int32_t>();
       Read(r, &m->items);
       return;
-    case Response::Type::kError: {
+    case Response::Type::kError:
       m->items.resize(1);
       m->items[0].name = r->GetString();
-      const StatusCode code = r->Get<StatusCode>();
-      m->error = Status(code, r->GetString());
-      m->ranks.resize(r->GetCount(sizeof(int32_t)));
-      for (int32_t& rank : m->ranks) rank = r->Get<int32_t>();
+      Read(r, &m->error);
+      m->is_misplaced = r->Get<uint8_t>() != 0;
+      ReadList(r, &m->ranks);
       return;
-    }
     case Response::Type::kEvict:
       Read(r, &m->ids);
+      return;
+    case Response::Type::kJoined:
+      m->last_rank = r->Get<int32_t>();
+      Read(r, &m->error);
+      ReadList(r, &m->ranks);
+      return;
+    case Response::Type::kQuery:
+      m->items.resize(1);
+      m->items[0].name = r->GetString();
+      ReadList(r, &m->ranks);
+      ReadList(r, &m->waiting);
       return;
   }
 }
@@ -216,7 +273,7 @@ bool RequestParams::operator==(const RequestParams& o) const {
   return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
          root_rank == o.root_rank && prescale == o.prescale &&
          postscale == o.postscale && average == o.average &&
-         tensors == o.tensors;
+         splits == o.splits && tensors == o.tensors;
 }
 
 int64_t RequestParams::num_bytes() const {
@@ -236,6 +293,7 @@ RequestParams ParamsOf(const Request& request) {
   p.prescale = request.prescale;
   p.postscale = request.postscale;
   p.average = request.average;
+  p.splits = request.splits;
   p.tensors.reserve(request.tensors.size());
   for (const RequestTensor& t : request.tensors) {
     p.tensors.push_back(TensorParams{t.dtype, t.shape});

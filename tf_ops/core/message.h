@@ -20,7 +20,7 @@ struct TensorParams {
   }
 };
 
-// All of a request that ranks must agree on, and its shapes.
+// All of a request that ranks must agree on, its shapes and splits.
 struct RequestParams {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   int32_t process_set_id = 0;
@@ -29,6 +29,7 @@ struct RequestParams {
   double prescale = 1.0;
   double postscale = 1.0;
   bool average = false;
+  std::vector<int64_t> splits;
   std::vector<TensorParams> tensors;
 
   bool operator==(const RequestParams& o) const;
@@ -49,11 +50,16 @@ struct RankMessage {
     kReady,        // `ids`: ready for requests that all ranks know
     kDuplicate,    // `name` was submitted again while in flight
     kForgotten,    // `ids`: an eviction was seen
+    kJoin,         // this rank takes part in nothing more until all have joined
+    kElsewhere,    // answers Response::kQuery for `name`
   };
   Type type = Type::kRequest;
   std::string name;
   RequestParams params;
   std::vector<IdRun> ids;
+  bool average_over_active = false;  // kJoin
+  // kElsewhere: where the request is in flight; -1: nowhere.
+  int32_t process_set_id = -1;
 };
 
 // One request of a response: known by its id, or told in full.
@@ -61,8 +67,12 @@ struct ResponseItem {
   uint32_t cached_id = 0;  // not 0: a known request, the rest is empty
   std::string name;
   uint32_t new_id = 0;  // not 0: remember the request under this id
-  // Allgather: first dimensions, [tensor][rank].
-  std::vector<std::vector<int64_t>> first_dims;
+  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall:
+  // [from rank][to rank].
+  std::vector<std::vector<int64_t>> rows;
+  // For ranks that have joined, which run it without a request of their own;
+  // null if there are none.
+  std::shared_ptr<const RequestParams> params;
 };
 
 // From the coordinator to all ranks; they act on responses in this order.
@@ -71,11 +81,19 @@ struct Response {
     kExecute = 1,  // run `items` together
     kError,        // `items[0].name` fails with `error`
     kEvict,        // forget `ids`
+    kJoined,       // join ends: all have joined, or `error`
+    kQuery,        // say whether `items[0].name` waits in another process set
   };
   Type type = Type::kExecute;
   std::vector<ResponseItem> items;
+  // kExecute: what Average divides by if some ranks have joined; 0: none has.
+  int32_t divisor = 0;
   Status error;
-  std::vector<int32_t> ranks;  // kError: whom it concerns; empty: all
+  bool is_misplaced = false;  // kError: some ranks call in another process set
+  // kError, kJoined, kQuery: whom it concerns; empty: all.
+  std::vector<int32_t> ranks;
+  std::vector<int32_t> waiting;  // kQuery: global ranks that wait
+  int32_t last_rank = 0;         // kJoined: a global rank
   std::vector<IdRun> ids;
 };
 

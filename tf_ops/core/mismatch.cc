@@ -8,7 +8,6 @@
 namespace hvd {
 namespace {
 
-using ByRank = std::vector<std::shared_ptr<const RequestParams>>;
 using Describe = std::function<std::string(const RequestParams&)>;
 
 // The shortest decimal that reads back as `value`.
@@ -21,36 +20,28 @@ std::string DoubleToString(double value) {
   return text;
 }
 
-// Ranks of each value, the values in the order of the first rank that has it.
-using Groups = std::vector<std::pair<std::string, std::vector<int>>>;
+// Compares `describe` of the requests that are there.
+struct Checker {
+  const ParamsByRank& by_rank;
+  const std::vector<int>& global_ranks;
 
-Groups GroupRanks(const ByRank& by_rank, const Describe& describe) {
-  Groups groups;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const std::string value = describe(*by_rank[rank]);
-    size_t i = 0;
-    while (i < groups.size() && groups[i].first != value) ++i;
-    if (i == groups.size()) groups.emplace_back(value, std::vector<int>());
-    groups[i].second.push_back(static_cast<int>(rank));
+  Status Check(const std::string& what, const Describe& describe) const {
+    std::vector<ValueOnRank> values;
+    bool differ = false;
+    for (size_t i = 0; i < by_rank.size(); ++i) {
+      if (by_rank[i] == nullptr) continue;
+      values.push_back({describe(*by_rank[i]), global_ranks[i]});
+      differ = differ || values.back().value != values[0].value;
+    }
+    return differ ? Disagreement(what, values) : Status::Ok();
   }
-  return groups;
-}
-
-Status CheckOne(const ByRank& by_rank, const std::string& what,
-                const Describe& describe) {
-  const Groups groups = GroupRanks(by_rank, describe);
-  if (groups.size() < 2) return Status::Ok();
-  std::string text = "ranks disagree on " + what + ": ";
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (i > 0) text += "; ";
-    text += groups[i].first + " on " + RanksToString(groups[i].second);
-  }
-  return Status::Mismatch(text);
-}
+};
 
 // The part of the shape that ranks must share.
 std::string CommonShape(const RequestParams& p, size_t i) {
-  if (p.kind != CollectiveKind::kAllgather || p.tensors[i].shape.empty()) {
+  const bool first_is_free = p.kind == CollectiveKind::kAllgather ||
+                             p.kind == CollectiveKind::kAlltoall;
+  if (!first_is_free || p.tensors[i].shape.empty()) {
     return ShapeToString(p.tensors[i].shape);
   }
   std::string text = ShapeToString(p.tensors[i].shape);
@@ -58,26 +49,32 @@ std::string CommonShape(const RequestParams& p, size_t i) {
   return comma == std::string::npos ? "[*]" : "[*" + text.substr(comma);
 }
 
-Status CheckTensors(const ByRank& by_rank) {
-  const size_t num_tensors = by_rank[0]->tensors.size();
+Status CheckTensors(const Checker& checker, size_t num_tensors) {
   for (size_t i = 0; i < num_tensors; ++i) {
     const std::string which =
         num_tensors == 1 ? "" : " of tensor " + std::to_string(i);
     HVD_RETURN_IF_ERROR(
-        CheckOne(by_rank, "the dtype" + which, [i](const RequestParams& p) {
+        checker.Check("the dtype" + which, [i](const RequestParams& p) {
           return std::string(DataTypeName(p.tensors[i].dtype));
         }));
-    HVD_RETURN_IF_ERROR(
-        CheckOne(by_rank, "the shape" + which,
-                 [i](const RequestParams& p) { return CommonShape(p, i); }));
+    HVD_RETURN_IF_ERROR(checker.Check(
+        "the shape" + which,
+        [i](const RequestParams& p) { return CommonShape(p, i); }));
   }
   return Status::Ok();
 }
 
-bool AllEqual(const ByRank& by_rank) {
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    if (by_rank[rank] == by_rank[0]) continue;
-    if (!(*by_rank[rank] == *by_rank[0])) return false;
+const RequestParams& Leader(const ParamsByRank& by_rank) {
+  size_t i = 0;
+  while (by_rank[i] == nullptr) ++i;
+  return *by_rank[i];
+}
+
+bool AllEqual(const ParamsByRank& by_rank) {
+  const RequestParams& leader = Leader(by_rank);
+  for (const auto& params : by_rank) {
+    if (params == nullptr || params.get() == &leader) continue;
+    if (!(*params == leader)) return false;
   }
   return true;
 }
@@ -93,36 +90,52 @@ std::string RanksToString(const std::vector<int>& ranks) {
   return text;
 }
 
-Status CheckAgreement(const ByRank& by_rank) {
+Status Disagreement(const std::string& what,
+                    const std::vector<ValueOnRank>& values) {
+  // The ranks of each value, the values as they first appear.
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const ValueOnRank& one : values) {
+    size_t i = 0;
+    while (i < groups.size() && groups[i].first != one.value) ++i;
+    if (i == groups.size()) groups.emplace_back(one.value, std::vector<int>());
+    groups[i].second.push_back(one.rank);
+  }
+  std::string text = "ranks disagree on " + what + ": ";
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i > 0) text += "; ";
+    text += groups[i].first + " on " + RanksToString(groups[i].second);
+  }
+  return Status::Mismatch(text);
+}
+
+Status CheckAgreement(const ParamsByRank& by_rank,
+                      const std::vector<int>& global_ranks) {
   if (AllEqual(by_rank)) return Status::Ok();
+  const Checker checker{by_rank, global_ranks};
   HVD_RETURN_IF_ERROR(
-      CheckOne(by_rank, "the collective", [](const RequestParams& p) {
+      checker.Check("the collective", [](const RequestParams& p) {
         return std::string(CollectiveKindName(p.kind));
       }));
   HVD_RETURN_IF_ERROR(
-      CheckOne(by_rank, "the process set", [](const RequestParams& p) {
-        return "process set " + std::to_string(p.process_set_id);
-      }));
-  HVD_RETURN_IF_ERROR(
-      CheckOne(by_rank, "the number of tensors", [](const RequestParams& p) {
+      checker.Check("the number of tensors", [](const RequestParams& p) {
         return std::to_string(p.tensors.size()) +
                (p.tensors.size() == 1 ? " tensor" : " tensors");
       }));
-  HVD_RETURN_IF_ERROR(CheckTensors(by_rank));
-  HVD_RETURN_IF_ERROR(CheckOne(
-      by_rank, "the reduce op",
+  HVD_RETURN_IF_ERROR(CheckTensors(checker, Leader(by_rank).tensors.size()));
+  HVD_RETURN_IF_ERROR(checker.Check(
+      "the reduce op",
       [](const RequestParams& p) { return std::string(ReduceOpName(p.op)); }));
   HVD_RETURN_IF_ERROR(
-      CheckOne(by_rank, "the root rank", [](const RequestParams& p) {
+      checker.Check("the root rank", [](const RequestParams& p) {
         return "root_rank=" + std::to_string(p.root_rank);
       }));
-  HVD_RETURN_IF_ERROR(CheckOne(
-      by_rank, "the prescale factor",
+  HVD_RETURN_IF_ERROR(checker.Check(
+      "the prescale factor",
       [](const RequestParams& p) { return DoubleToString(p.prescale); }));
-  HVD_RETURN_IF_ERROR(CheckOne(
-      by_rank, "the postscale factor",
+  HVD_RETURN_IF_ERROR(checker.Check(
+      "the postscale factor",
       [](const RequestParams& p) { return DoubleToString(p.postscale); }));
-  return CheckOne(by_rank, "averaging", [](const RequestParams& p) {
+  return checker.Check("averaging", [](const RequestParams& p) {
     return std::string(p.average ? "average=true" : "average=false");
   });
 }

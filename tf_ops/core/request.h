@@ -23,18 +23,28 @@ struct Request {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::string name;              // pairs the call across ranks; not empty
   int32_t process_set_id = 0;    // 0: all ranks
-  ReduceOp op = ReduceOp::kSum;  // allreduce
-  int32_t root_rank = 0;         // broadcast: a global rank
-  double prescale = 1.0;         // allreduce: factor of every input
-  double postscale = 1.0;        // allreduce: factor of the result
-  bool average = false;          // allgather: divide the values by the size
-  std::vector<RequestTensor> tensors;  // one, or the members of a group
+  ReduceOp op = ReduceOp::kSum;  // allreduce, reducescatter
+  int32_t root_rank = 0;         // broadcast: a global rank, of the set
+  double prescale = 1.0;   // allreduce, reducescatter: factor of every input
+  double postscale = 1.0;  // allreduce, reducescatter: factor of the result
+  bool average = false;    // allgather: divide the values by the size
+  // Join: Average divides by the ranks that have not joined, not by all.
+  bool average_over_active = false;
+  // Alltoall: rows of the one tensor for each rank of the set, their sum its
+  // first dimension; empty: equal parts.
+  std::vector<int64_t> splits;
+  // One, or the members of a group; none for barrier and join.
+  std::vector<RequestTensor> tensors;
 
-  // Allgather alone: gives the memory for output `index`, whose shape is
-  // `shape` (the first dimension summed over the ranks). Called once for each
-  // tensor, on any thread, before data moves.
+  // Allgather, alltoall and reducescatter: gives the memory for output
+  // `index`, whose shape is `shape`. Called once for each tensor, on any
+  // thread, before data moves.
   std::function<Status(size_t index, const Shape& shape, void** output)>
       allocate_output;
+
+  // May be null. Alltoall: the rows received from each rank; join: the rank
+  // that joined last, as one value. Called once, on any thread, before `done`.
+  std::function<Status(const std::vector<int64_t>& values)> take_values;
 
   // Called exactly once, on the engine's completion thread or on a thread that
   // submits, perhaps before its Submit returns; never under a lock.

@@ -33,6 +33,17 @@ void RequestTable::Admit(Request request, std::vector<IdRun>* ready,
   messages->back().params = slot->params;
 }
 
+void RequestTable::AdmitJoin(Request request) {
+  join_ = std::make_unique<PendingRequest>();
+  join_->params = ParamsOf(request);
+  join_->request = std::move(request);
+  join_->submitted = Clock::now();
+}
+
+std::unique_ptr<PendingRequest> RequestTable::TakeJoin() {
+  return std::move(join_);
+}
+
 std::unique_ptr<PendingRequest> RequestTable::Take(const std::string& name) {
   const auto found = pending_.find(name);
   if (found == pending_.end()) return nullptr;
@@ -45,6 +56,7 @@ std::vector<std::unique_ptr<PendingRequest>> RequestTable::TakeAll() {
   std::vector<std::unique_ptr<PendingRequest>> all;
   for (auto& [name, pending] : pending_) all.push_back(std::move(pending));
   pending_.clear();
+  if (join_ != nullptr) all.push_back(std::move(join_));
   return all;
 }
 
@@ -53,12 +65,12 @@ const PendingRequest* RequestTable::Peek(const std::string& name) const {
   return found == pending_.end() ? nullptr : found->second.get();
 }
 
-const PendingRequest& RequestTable::Oldest() const {
+const PendingRequest* RequestTable::Oldest() const {
   const auto oldest = std::min_element(
       pending_.begin(), pending_.end(), [](const auto& a, const auto& b) {
         return a.second->submitted < b.second->submitted;
       });
-  return *oldest->second;
+  return oldest == pending_.end() ? nullptr : oldest->second.get();
 }
 
 void RequestTable::Remember(uint32_t id, const ResponseItem& item,
@@ -66,7 +78,7 @@ void RequestTable::Remember(uint32_t id, const ResponseItem& item,
   KnownRequest& known = known_[id];
   known.name = item.name;
   known.params = params;
-  known.first_dims = item.first_dims;
+  known.rows = item.rows;
   id_of_name_[item.name] = id;
 }
 

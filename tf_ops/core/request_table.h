@@ -25,8 +25,8 @@ struct PendingRequest {
 // The coordinator's words about a known request.
 struct KnownRequest {
   std::string name;
-  RequestParams params;                          // of this rank
-  std::vector<std::vector<int64_t>> first_dims;  // see ResponseItem
+  RequestParams params;                    // of this rank
+  std::vector<std::vector<int64_t>> rows;  // see ResponseItem
 };
 
 // Not thread-safe: the worker alone uses it.
@@ -37,14 +37,21 @@ class RequestTable {
   void Admit(Request request, std::vector<IdRun>* ready,
              std::vector<RankMessage>* messages);
 
+  // Takes a join in. There must be none.
+  void AdmitJoin(Request request);
+  bool has_join() const { return join_ != nullptr; }
+  const PendingRequest& join() const { return *join_; }  // has_join()
+  std::unique_ptr<PendingRequest> TakeJoin();            // may be null
+
   // Takes a request out; null if there is none of this name.
   std::unique_ptr<PendingRequest> Take(const std::string& name);
   std::vector<std::unique_ptr<PendingRequest>> TakeAll();
   const PendingRequest* Peek(const std::string& name) const;  // or null
 
-  bool empty() const { return pending_.empty(); }
-  // Of the request that has waited longest; must not be empty().
-  const PendingRequest& Oldest() const;
+  bool empty() const { return pending_.empty() && join_ == nullptr; }
+  // Of the request that has waited longest; null if there is none. Without
+  // the join: it may wait for as long as the others have data.
+  const PendingRequest* Oldest() const;
 
   void Remember(uint32_t id, const ResponseItem& item,
                 const RequestParams& params);
@@ -56,6 +63,7 @@ class RequestTable {
 
  private:
   std::unordered_map<std::string, std::unique_ptr<PendingRequest>> pending_;
+  std::unique_ptr<PendingRequest> join_;  // goes by no name
   std::unordered_map<std::string, uint32_t> id_of_name_;
   std::unordered_map<uint32_t, KnownRequest> known_;
   uint64_t num_hits_ = 0;

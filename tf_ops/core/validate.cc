@@ -1,5 +1,6 @@
 #include "tf_ops/core/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -8,51 +9,136 @@
 namespace hvd {
 namespace {
 
-Status ValidateKind(const RequestParams& params, int size) {
-  switch (params.kind) {
-    case CollectiveKind::kAllreduce:
-      if (!std::isfinite(params.prescale) || !std::isfinite(params.postscale)) {
-        return Status::InvalidArgument(
-            "scale factors must be finite. Received: prescale_factor=" +
-            std::to_string(params.prescale) +
-            ", postscale_factor=" + std::to_string(params.postscale));
-      }
-      for (const TensorParams& t : params.tensors) {
-        HVD_RETURN_IF_ERROR(CheckReduce(t.dtype, params.op));
-        if (t.dtype == DataType::kBool &&
-            (params.prescale != 1.0 || params.postscale != 1.0)) {
-          return Status::InvalidArgument("an allreduce of bool has no scale");
-        }
-      }
-      return Status::Ok();
-    case CollectiveKind::kBroadcast:
-      if (params.root_rank < 0 || params.root_rank >= size) {
-        return Status::InvalidArgument(
-            "`root_rank` must be in [0, " + std::to_string(size) +
-            "). Received: root_rank=" + std::to_string(params.root_rank));
-      }
-      return Status::Ok();
-    case CollectiveKind::kAllgather:
-      for (const TensorParams& t : params.tensors) {
-        if (!t.shape.empty()) continue;
-        return Status::InvalidArgument(
-            "an allgather needs tensors of at least one dimension. Received: "
-            "a scalar; expand its dimensions first");
-      }
-      return Status::Ok();
+// "an allreduce", "a broadcast"
+std::string AKind(CollectiveKind kind) {
+  const std::string name = CollectiveKindName(kind);
+  return (name[0] == 'a' ? "an " : "a ") + name;
+}
+
+Status ValidateReduction(const RequestParams& params) {
+  if (params.kind != CollectiveKind::kAllreduce &&
+      params.op == ReduceOp::kAdasum) {
+    return Status::InvalidArgument("Adasum is for allreduce only. Received: " +
+                                   AKind(params.kind));
   }
-  return Status::InvalidArgument("unknown kind of collective");
+  if (!std::isfinite(params.prescale) || !std::isfinite(params.postscale)) {
+    return Status::InvalidArgument(
+        "scale factors must be finite. Received: prescale_factor=" +
+        std::to_string(params.prescale) +
+        ", postscale_factor=" + std::to_string(params.postscale));
+  }
+  for (size_t i = 0; i < params.tensors.size(); ++i) {
+    const DataType dtype = params.tensors[i].dtype;
+    Status status = CheckReduce(dtype, params.op);
+    if (status.ok() && dtype == DataType::kBool &&
+        (params.prescale != 1.0 || params.postscale != 1.0)) {
+      status =
+          Status::InvalidArgument(AKind(params.kind) + " of bool has no scale");
+    }
+    if (status.ok()) continue;
+    return params.tensors.size() == 1
+               ? status
+               : status.WithContext("tensor " + std::to_string(i));
+  }
+  return Status::Ok();
+}
+
+Status ValidateRoot(const RequestParams& params,
+                    const std::vector<int>& global_ranks) {
+  if (std::find(global_ranks.begin(), global_ranks.end(), params.root_rank) !=
+      global_ranks.end()) {
+    return Status::Ok();
+  }
+  std::string allowed;
+  if (params.process_set_id == 0) {
+    allowed = "in [0, " + std::to_string(global_ranks.size()) + ")";
+  } else {
+    for (int rank : global_ranks) {
+      allowed += (allowed.empty() ? "one of ranks " : ", ");
+      allowed += std::to_string(rank);
+    }
+    allowed += " (process set " + std::to_string(params.process_set_id) + ")";
+  }
+  return Status::InvalidArgument(
+      "`root_rank` must be " + allowed +
+      ". Received: root_rank=" + std::to_string(params.root_rank));
+}
+
+Status RefuseScalars(const RequestParams& params) {
+  for (const TensorParams& t : params.tensors) {
+    if (!t.shape.empty()) continue;
+    return Status::InvalidArgument(
+        AKind(params.kind) +
+        " needs tensors of at least one dimension. Received: a scalar; expand "
+        "its dimensions first");
+  }
+  return Status::Ok();
+}
+
+Status ValidateSplits(const RequestParams& params, int64_t size,
+                      const std::string& rank) {
+  if (params.tensors.size() != 1) {
+    return Status::InvalidArgument("an alltoall takes one tensor. Received: " +
+                                   std::to_string(params.tensors.size()) +
+                                   " tensors");
+  }
+  const std::string received =
+      ", shape=" + ShapeToString(params.tensors[0].shape) + " on " + rank;
+  const int64_t num_rows = params.tensors[0].shape[0];
+  if (params.splits.empty()) {
+    if (num_rows % size == 0) return Status::Ok();
+    return Status::InvalidArgument(
+        "without `splits` the first dimension must be a multiple of the " +
+        std::to_string(size) + " ranks. Received: no splits" + received);
+  }
+  int64_t rest = num_rows;
+  bool fits = params.splits.size() == static_cast<size_t>(size);
+  for (int64_t rows : params.splits) {
+    fits = fits && rows >= 0 && rows <= rest;  // a sum could overflow
+    if (fits) rest -= rows;
+  }
+  if (fits && rest == 0) return Status::Ok();
+  return Status::InvalidArgument(
+      "`splits` must be " + std::to_string(size) +
+      " values, one a rank, of at least 0, which sum to the first dimension. "
+      "Received: splits=" +
+      ShapeToString(params.splits) + received);
 }
 
 }  // namespace
 
-Status ValidateParams(const RequestParams& params, int size) {
-  if (params.process_set_id != 0) {
-    return Status::InvalidArgument(
-        "the process set must be 0, all ranks. Received: process_set_id=" +
-        std::to_string(params.process_set_id));
+Status ValidateParams(const ParamsByRank& by_rank,
+                      const std::vector<int>& global_ranks) {
+  const RequestParams& params = *by_rank[0];
+  switch (params.kind) {
+    case CollectiveKind::kAllreduce:
+      return ValidateReduction(params);
+    case CollectiveKind::kReducescatter:
+      HVD_RETURN_IF_ERROR(ValidateReduction(params));
+      return RefuseScalars(params);
+    case CollectiveKind::kBroadcast:
+      return ValidateRoot(params, global_ranks);
+    case CollectiveKind::kAllgather:
+      HVD_RETURN_IF_ERROR(RefuseScalars(params));
+      for (const TensorParams& t : params.tensors) {
+        if (!params.average) break;
+        HVD_RETURN_IF_ERROR(CheckReduce(t.dtype, ReduceOp::kAverage));
+      }
+      return Status::Ok();
+    case CollectiveKind::kAlltoall:
+      HVD_RETURN_IF_ERROR(RefuseScalars(params));
+      for (size_t i = 0; i < by_rank.size(); ++i) {
+        HVD_RETURN_IF_ERROR(
+            ValidateSplits(*by_rank[i], static_cast<int64_t>(by_rank.size()),
+                           "rank " + std::to_string(global_ranks[i])));
+      }
+      return Status::Ok();
+    case CollectiveKind::kBarrier:
+      return Status::Ok();
+    case CollectiveKind::kJoin:  // has messages of its own
+      break;
   }
-  return ValidateKind(params, size);
+  return Status::InvalidArgument("unknown kind of collective");
 }
 
 }  // namespace hvd

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <utility>
-
-#include "tf_ops/core/executor.h"
 
 namespace hvd {
 namespace {
@@ -12,6 +11,7 @@ namespace {
 constexpr std::chrono::milliseconds kStallCheckInterval{100};
 // How much later a rank blames the coordinator.
 constexpr double kCoordinatorGraceSeconds = 3.0;
+constexpr std::chrono::seconds kMisplacedFor{60};
 
 CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   CoordinatorOptions result;
@@ -19,23 +19,33 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   result.cache_capacity = options.cache_capacity;
   result.stall_warning_seconds = options.stall_warning_seconds;
   result.stall_timeout_seconds = options.stall_timeout_seconds;
+  result.global_ranks = options.global_ranks;
   return result;
+}
+
+EngineOptions WithGlobalRanks(EngineOptions options, int size) {
+  if (options.global_ranks.empty()) {
+    options.global_ranks.resize(static_cast<size_t>(size));
+    std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
+  }
+  return options;
 }
 
 }  // namespace
 
 Worker::Worker(Transport* transport, const EngineOptions& options)
     : transport_(transport),
-      options_(options),
-      negotiator_(transport, AsCoordinatorOptions(options)) {}
+      options_(WithGlobalRanks(options, transport->size())),
+      negotiator_(transport, AsCoordinatorOptions(options_)) {}
 
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
   if (requests.empty()) return;
   std::vector<IdRun> ready;
   std::vector<RankMessage> messages;
+  const bool had_joined = table_.has_join();
   for (Request& request : requests) {
-    table_.Admit(std::move(request), &ready, &messages);
+    AdmitOne(std::move(request), &ready, &messages);
   }
   num_cache_hits_.store(table_.num_hits(), std::memory_order_relaxed);
   num_cache_misses_.store(table_.num_misses(), std::memory_order_relaxed);
@@ -48,9 +58,33 @@ void Worker::Admit(std::vector<Request> requests) {
     messages.back().type = RankMessage::Type::kReady;
     messages.back().ids = std::move(ready);
   }
+  if (table_.has_join() && !had_joined) {
+    // Last: what this rank has submitted before counts.
+    messages.emplace_back();
+    messages.back().type = RankMessage::Type::kJoin;
+    messages.back().average_over_active =
+        table_.join().request.average_over_active;
+  }
   for (const RankMessage& message : messages) {
     const Status status = negotiator_.Say(message);
     if (!status.ok()) Break(status);
+  }
+}
+
+void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
+                      std::vector<RankMessage>* messages) {
+  if (!misplaced_.empty()) misplaced_.erase(request.name);
+  if (table_.has_join()) {
+    auto refused = std::make_unique<PendingRequest>();
+    refused->request = std::move(request);
+    Finish(std::move(refused),
+           Status::InvalidArgument(
+               "rank " + std::to_string(global_rank()) +
+               " has joined; it may submit more when join has returned"));
+  } else if (request.kind == CollectiveKind::kJoin) {
+    table_.AdmitJoin(std::move(request));
+  } else {
+    table_.Admit(std::move(request), ready, messages);
   }
 }
 
@@ -85,6 +119,13 @@ bool Worker::Progress(int64_t max_bytes) {
   return worked;
 }
 
+bool Worker::has_request(const std::string& name) const {
+  if (table_.Peek(name) != nullptr) return true;
+  const auto misplaced = misplaced_.find(name);
+  return misplaced != misplaced_.end() &&
+         Clock::now() - misplaced->second < kMisplacedFor;
+}
+
 std::vector<Completion> Worker::TakeFinished() {
   return std::exchange(finished_, {});
 }
@@ -101,70 +142,127 @@ int64_t Worker::NumBytes(const Response& response) const {
   if (response.type != Response::Type::kExecute) return 0;
   int64_t num_bytes = 0;
   for (const ResponseItem& item : response.items) {
-    const KnownRequest* known =
-        item.cached_id == 0 ? nullptr : table_.Find(item.cached_id);
-    const PendingRequest* pending =
-        table_.Peek(known == nullptr ? item.name : known->name);
-    if (pending != nullptr) num_bytes += pending->params.num_bytes();
+    const RequestParams* params = ParamsOfItem(item);
+    if (params != nullptr) num_bytes += params->num_bytes();
   }
   return num_bytes;
 }
 
+// Of this rank, or what a rank that has joined goes by.
+const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
+  if (item.cached_id != 0) {
+    const KnownRequest* known = table_.Find(item.cached_id);
+    return known == nullptr ? nullptr : &known->params;
+  }
+  const PendingRequest* pending = table_.Peek(item.name);
+  return pending == nullptr ? item.params.get() : &pending->params;
+}
+
+bool Worker::Concerns(const Response& response) const {
+  return response.ranks.empty() ||
+         std::find(response.ranks.begin(), response.ranks.end(),
+                   transport_->rank()) != response.ranks.end();
+}
+
 Status Worker::Run(const Response& response) {
+  if (!Concerns(response)) return Status::Ok();
   switch (response.type) {
     case Response::Type::kExecute:
       return RunItems(response);
     case Response::Type::kError:
-      if (!response.ranks.empty() &&
-          std::find(response.ranks.begin(), response.ranks.end(),
-                    transport_->rank()) == response.ranks.end()) {
-        return Status::Ok();
+      if (response.is_misplaced) {
+        misplaced_[response.items[0].name] = Clock::now();
       }
       Finish(table_.Take(response.items[0].name), response.error);
       return Status::Ok();
     case Response::Type::kEvict:
       return Forget(response);
+    case Response::Type::kJoined:
+      return EndJoin(response);
+    case Response::Type::kQuery:
+      return AnswerQuery(response);
   }
   return Status::Internal("unknown response");
+}
+
+Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
+  const KnownRequest* known =
+      item.cached_id == 0 ? nullptr : table_.Find(item.cached_id);
+  if (item.cached_id != 0 && known == nullptr) {
+    return Status::Internal("the coordinator speaks of unknown id " +
+                            std::to_string(item.cached_id));
+  }
+  const std::string& name = known == nullptr ? item.name : known->name;
+  ready->pending = table_.Take(name);
+  if (ready->pending == nullptr) {
+    const RequestParams* params = ParamsOfItem(item);
+    if (!table_.has_join() || params == nullptr) {
+      return Status::Internal("the coordinator runs '" + name +
+                              "', which this rank has not submitted");
+    }
+    *ready = MakeNeutral(name, *params);
+  }
+  ready->rows = known == nullptr ? item.rows : known->rows;
+  if (item.new_id != 0) {
+    table_.Remember(item.new_id, item, ready->pending->params);
+  }
+  return Status::Ok();
 }
 
 Status Worker::RunItems(const Response& response) {
   std::vector<ReadyRequest> ready;
   ready.reserve(response.items.size());
-  const auto fail = [&](const std::string& text) {
-    const Status status = Status::Internal(text);
-    for (ReadyRequest& one : ready) Finish(std::move(one.pending), status);
-    return status;
-  };
+  Status status;
   for (const ResponseItem& item : response.items) {
-    const KnownRequest* known =
-        item.cached_id == 0 ? nullptr : table_.Find(item.cached_id);
-    if (item.cached_id != 0 && known == nullptr) {
-      return fail("the coordinator speaks of unknown id " +
-                  std::to_string(item.cached_id));
-    }
-    const std::string& name = known == nullptr ? item.name : known->name;
     ReadyRequest one;
-    one.pending = table_.Take(name);
-    if (one.pending == nullptr) {
-      return fail("the coordinator runs '" + name +
-                  "', which this rank has not submitted");
-    }
-    one.first_dims = known == nullptr ? item.first_dims : known->first_dims;
-    if (item.new_id != 0) {
-      table_.Remember(item.new_id, item, one.pending->params);
-    }
+    status = FindReady(item, &one);
+    if (!status.ok()) break;
     ready.push_back(std::move(one));
   }
-  const Status status = Execute(transport_, ready);
+  if (status.ok()) {
+    ExecuteOptions options;
+    options.global_ranks = &options_.global_ranks;
+    options.divisor = response.divisor;
+    status = Execute(transport_, options, ready);
+  }
   uint64_t num_bytes = 0;
   for (ReadyRequest& one : ready) {
     num_bytes += static_cast<uint64_t>(one.pending->params.num_bytes());
-    Finish(std::move(one.pending), status);
+    if (one.is_neutral) continue;
+    if (status.ok() && one.pending->params.kind == CollectiveKind::kAlltoall) {
+      const std::vector<int64_t> rows = ReceivedRows(one, transport_->rank());
+      FinishWithValues(std::move(one.pending), rows);
+    } else {
+      Finish(std::move(one.pending), status);
+    }
   }
   num_collectives_.fetch_add(1, std::memory_order_relaxed);
   num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
   return status;
+}
+
+Status Worker::EndJoin(const Response& response) {
+  if (!table_.has_join()) {
+    return Status::Internal("the coordinator ends a join of others");
+  }
+  if (response.error.ok()) {
+    FinishWithValues(table_.TakeJoin(), {response.last_rank});
+  } else {
+    Finish(table_.TakeJoin(), response.error);
+  }
+  return Status::Ok();
+}
+
+Status Worker::AnswerQuery(const Response& response) {
+  RankMessage message;
+  message.type = RankMessage::Type::kElsewhere;
+  message.name = response.items[0].name;
+  if (options_.pending_elsewhere != nullptr) {
+    const std::vector<int> waiting(response.waiting.begin(),
+                                   response.waiting.end());
+    message.process_set_id = options_.pending_elsewhere(message.name, waiting);
+  }
+  return negotiator_.Say(message);
 }
 
 Status Worker::Forget(const Response& response) {
@@ -177,6 +275,15 @@ Status Worker::Forget(const Response& response) {
   return negotiator_.Say(message);
 }
 
+void Worker::FinishWithValues(std::unique_ptr<PendingRequest> pending,
+                              const std::vector<int64_t>& values) {
+  Status status;
+  if (pending->request.take_values != nullptr) {
+    status = pending->request.take_values(values);
+  }
+  Finish(std::move(pending), status);
+}
+
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,
                     const Status& status) {
   if (pending == nullptr) return;  // this rank had not come
@@ -184,12 +291,15 @@ void Worker::Finish(std::unique_ptr<PendingRequest> pending,
     finished_.push_back(Completion{std::move(pending->request.done), status});
     return;
   }
-  const std::string what =
-      std::string(CollectiveKindName(pending->request.kind)) + " '" +
-      pending->request.name + "'";
+  const Request& request = pending->request;
+  std::string what = CollectiveKindName(request.kind);
+  if (request.kind != CollectiveKind::kJoin) what += " '" + request.name + "'";
+  if (request.process_set_id != 0) {
+    what += " (process set " + std::to_string(request.process_set_id) + ")";
+  }
   for (Request& duplicate : pending->duplicates) {
     const Status early = Status::InvalidArgument(
-        "rank " + std::to_string(transport_->rank()) +
+        "rank " + std::to_string(global_rank()) +
         " submitted it before its last call had finished");
     finished_.push_back(
         Completion{std::move(duplicate.done),
@@ -228,17 +338,18 @@ void Worker::CheckStalls() {
 // it is the one that has stopped.
 void Worker::CheckCoordinator() {
   const double timeout = options_.stall_timeout_seconds;
-  if (table_.empty() || timeout <= 0) return;
-  const PendingRequest& oldest = table_.Oldest();
-  const std::chrono::duration<double> waited = Clock::now() - oldest.submitted;
+  const PendingRequest* oldest = timeout > 0 ? table_.Oldest() : nullptr;
+  if (oldest == nullptr) return;
+  const std::chrono::duration<double> waited = Clock::now() - oldest->submitted;
   if (waited.count() < timeout + kCoordinatorGraceSeconds) return;
-  Break(
-      Status::Stalled("rank " + std::to_string(transport_->rank()) +
-                      " waits, and rank 0, the coordinator, does not answer"));
+  Break(Status::Stalled("rank " + std::to_string(global_rank()) +
+                        " waits, and rank " +
+                        std::to_string(options_.global_ranks[0]) +
+                        ", the coordinator, does not answer"));
 }
 
 void Worker::Log(const std::string& text) const {
-  std::fprintf(stderr, "[hvd_keras, rank %d] %s\n", transport_->rank(),
+  std::fprintf(stderr, "[hvd_keras, rank %d] %s\n", global_rank(),
                text.c_str());
 }
 

@@ -7,12 +7,14 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/core/completion_queue.h"
 #include "tf_ops/core/engine.h"
+#include "tf_ops/core/executor.h"
 #include "tf_ops/core/negotiator.h"
 #include "tf_ops/core/request_table.h"
 #include "tf_ops/transport/transport.h"
@@ -42,6 +44,10 @@ class Worker {
 
   // Whether requests of this rank are in flight.
   bool has_requests() const { return !table_.empty(); }
+  // Whether one of this name is in flight, or was a moment ago, and failed
+  // because other ranks have it in another process set, where they still wait
+  // and will ask for it.
+  bool has_request(const std::string& name) const;
   // Whether this rank has to look for stalls.
   bool must_watch() const {
     return has_requests() || negotiator_.has_pending();
@@ -55,10 +61,25 @@ class Worker {
   int64_t NumBytes(const Response& response) const;
   Status Run(const Response& response);
   Status RunItems(const Response& response);
+  // Finds what `item` means on this rank. Internal if it means nothing.
+  Status FindReady(const ResponseItem& item, ReadyRequest* ready);
+  const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
+  Status EndJoin(const Response& response);
+  Status AnswerQuery(const Response& response);
+  bool Concerns(const Response& response) const;
   Status Forget(const Response& response);
+  void AdmitOne(Request&& request, std::vector<IdRun>* ready,
+                std::vector<RankMessage>* messages);
+  // Hands `values` to the request's `take_values`, where there is one.
+  void FinishWithValues(std::unique_ptr<PendingRequest> pending,
+                        const std::vector<int64_t>& values);
   void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
   void Break(const Status& status);
   void Log(const std::string& text) const;
+
+  int global_rank() const {
+    return options_.global_ranks[static_cast<size_t>(transport_->rank())];
+  }
 
   Transport* const transport_;
   const EngineOptions options_;
@@ -66,7 +87,9 @@ class Worker {
   Negotiator negotiator_;
   std::deque<Response> responses_;    // to be run, in this order
   std::vector<Completion> finished_;  // to be called back
-  Status broken_;                     // why nothing works any more
+  // Names, and when they failed: see has_request.
+  std::unordered_map<std::string, Clock::time_point> misplaced_;
+  Status broken_;  // why nothing works any more
   Clock::time_point next_stall_check_{};
 
   std::atomic<uint64_t> num_collectives_{0};

@@ -1,6 +1,6 @@
 // HorovodAllreduce: one tensor, reduced over the ranks.
-#include "tf_ops/kernels/allreduce_kernel.h"
 #include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/kernels/reduction_kernel.h"
 
 namespace hvd {
 namespace {
@@ -10,10 +10,11 @@ namespace {
   op.name = "HorovodAllreduce";
   op.inputs = {"tensor: T"};
   op.outputs = {"sum: T"};
-  op.attributes = AllreduceKernel::AttributeSpecs();
+  op.attributes = Reduction::AttributeSpecs();
   op.attributes.push_back("T: " HVD_TENSOR_TYPES);
   op.shape_function = InferShapesOfInputs;
-  RegisterOp(op, KernelFunctionsOf<AllreduceKernel>());
+  RegisterOp(op,
+             KernelFunctionsOf<ReductionKernel<CollectiveKind::kAllreduce>>());
   return true;
 }();
 

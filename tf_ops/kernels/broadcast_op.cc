@@ -1,5 +1,6 @@
-// HorovodBroadcast: every rank gets the tensor of the root rank. The value of
-// the other ranks' input is not read, so its memory may become the output.
+// HorovodBroadcast and HorovodGroupedBroadcast: every rank gets the tensors of
+// the root rank. The values of the other ranks' inputs are not read, so their
+// memory may become the outputs.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -40,6 +41,12 @@ class BroadcastKernel {
   op.outputs = {"output: T"};
   op.attributes = {"root_rank: int", "T: " HVD_TENSOR_TYPES};
   op.shape_function = InferShapesOfInputs;
+  RegisterOp(op, KernelFunctionsOf<BroadcastKernel>());
+
+  op.name = "HorovodGroupedBroadcast";
+  op.inputs = {"tensors: T"};
+  op.outputs = {"outputs: T"};
+  op.attributes = {"root_rank: int", "T: list(" HVD_TENSOR_TYPES ") >= 1"};
   RegisterOp(op, KernelFunctionsOf<BroadcastKernel>());
   return true;
 }();

@@ -1,7 +1,7 @@
 // HorovodGroupedAllreduce: tensors of any types and shapes, reduced as one
 // request; each output may reuse the memory of its input.
-#include "tf_ops/kernels/allreduce_kernel.h"
 #include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/kernels/reduction_kernel.h"
 
 namespace hvd {
 namespace {
@@ -11,10 +11,11 @@ namespace {
   op.name = "HorovodGroupedAllreduce";
   op.inputs = {"tensors: T"};
   op.outputs = {"sums: T"};
-  op.attributes = AllreduceKernel::AttributeSpecs();
+  op.attributes = Reduction::AttributeSpecs();
   op.attributes.push_back("T: list(" HVD_TENSOR_TYPES ") >= 1");
   op.shape_function = InferShapesOfInputs;
-  RegisterOp(op, KernelFunctionsOf<AllreduceKernel>());
+  RegisterOp(op,
+             KernelFunctionsOf<ReductionKernel<CollectiveKind::kAllreduce>>());
   return true;
 }();
 

@@ -56,16 +56,16 @@ Status OpAttributes::Common(CommonAttributes* common) const {
 Status OpAttributes::Reduction(const char* name, ReduceOp* op) const {
   int32_t number = 0;
   HVD_RETURN_IF_ERROR(Int(name, &number));
-  for (ReduceOp known : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
-                         ReduceOp::kMax, ReduceOp::kProduct}) {
+  for (ReduceOp known : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kAdasum,
+                         ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     if (static_cast<int32_t>(known) != number) continue;
     *op = known;
     return Status::Ok();
   }
   return Status::InvalidArgument(
       "Attribute `" + std::string(name) +
-      "` must be 0 (Average), 1 (Sum), 3 (Min), 4 (Max) or 5 (Product). "
-      "Received: " +
+      "` must be 0 (Average), 1 (Sum), 2 (Adasum), 3 (Min), 4 (Max) or 5 "
+      "(Product). Received: " +
       std::to_string(number) + ".");
 }
 

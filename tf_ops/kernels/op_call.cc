@@ -1,6 +1,8 @@
 #include "tf_ops/kernels/op_call.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tf_ops/core/engine.h"
 #include "tf_ops/kernels/tf_convert.h"
@@ -15,6 +17,22 @@ Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
   TF_GetInput(context, static_cast<int>(index), &raw, status.get());
   tensor->reset(raw);
   return FromTfStatus(status.get());
+}
+
+// The sizes of other outputs are known once the ranks have met.
+bool HasOutputsLikeInputs(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kBroadcast:
+      return true;
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+      return false;
+  }
+  return false;
 }
 
 }  // namespace
@@ -61,6 +79,27 @@ Status OpCall::ReadInput(size_t index, RequestTensor* tensor) const {
   return Status::Ok();
 }
 
+Status OpCall::ReadIntegers(size_t index, std::vector<int64_t>* values) const {
+  TfTensor input;
+  HVD_RETURN_IF_ERROR(GetInput(context_, index, &input));
+  const TF_DataType dtype = TF_TensorType(input.get());
+  const bool is_vector = TF_NumDims(input.get()) == 1;
+  if (!is_vector || (dtype != TF_INT32 && dtype != TF_INT64)) {
+    return Status::InvalidArgument(
+        "input " + std::to_string(index) +
+        " must be an int32 or int64 vector. Received: " +
+        std::to_string(TF_NumDims(input.get())) +
+        " dimensions, TensorFlow's type number " + std::to_string(dtype));
+  }
+  const auto num_elements = TF_Dim(input.get(), 0);
+  const void* const data = TF_TensorData(input.get());
+  for (int64_t i = 0; i < num_elements; ++i) {
+    values->push_back(dtype == TF_INT32 ? static_cast<const int32_t*>(data)[i]
+                                        : static_cast<const int64_t*>(data)[i]);
+  }
+  return Status::Ok();
+}
+
 Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
   TfStatus status = NewTfStatus();
   const int candidate = static_cast<int>(index);
@@ -86,6 +125,14 @@ Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
   return Status::Ok();
 }
 
+Status OpCall::WriteOutput(size_t index, const Shape& shape,
+                           const int32_t* values) const {
+  void* output = nullptr;
+  HVD_RETURN_IF_ERROR(AllocateOutput(index, DataType::kInt32, shape, &output));
+  std::copy_n(values, NumElements(shape), static_cast<int32_t*>(output));
+  return Status::Ok();
+}
+
 void OpCall::Finish(const Status& status) {
   if (!status.ok()) {
     TfStatus tf_status = NewTfStatus();
@@ -97,12 +144,12 @@ void OpCall::Finish(const Status& status) {
 
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
                 Request request) {
-  const bool in_place = request.kind != CollectiveKind::kAllgather;
+  const bool in_place = HasOutputsLikeInputs(request.kind);
   const auto prepare = [&]() -> Status {
     HVD_RETURN_IF_ERROR(
         call->ReadName(common.iterations_may_overlap, &request.name));
     request.process_set_id = common.process_set_id;
-    request.tensors.resize(call->num_tensors());
+    if (request.tensors.empty()) request.tensors.resize(call->num_tensors());
     for (size_t i = 0; i < request.tensors.size(); ++i) {
       RequestTensor* tensor = &request.tensors[i];
       HVD_RETURN_IF_ERROR(call->ReadInput(i, tensor));
@@ -112,6 +159,15 @@ void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
   };
   const Status status = prepare();
   if (!status.ok()) return call->Finish(status);
+  if (!in_place) {
+    std::vector<DataType> dtypes;
+    for (const RequestTensor& t : request.tensors) dtypes.push_back(t.dtype);
+    request.allocate_output = [call, dtypes = std::move(dtypes)](
+                                  size_t index, const Shape& shape,
+                                  void** output) {
+      return call->AllocateOutput(index, dtypes[index], shape, output);
+    };
+  }
   request.done = [call](const Status& outcome) { call->Finish(outcome); };
   SubmitGlobal(std::move(request));
 }

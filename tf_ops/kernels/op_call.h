@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/core/request.h"
@@ -23,7 +25,7 @@ class OpCall {
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
-  // Tensors that take part; the op's last input is the name, not counted here.
+  // The op's inputs without the last, which is the name.
   size_t num_tensors() const;
 
   // The name that pairs this call across ranks: the op's last input, or the
@@ -34,6 +36,9 @@ class OpCall {
   // Fills dtype, shape and input of `tensor` from input `index`.
   Status ReadInput(size_t index, RequestTensor* tensor) const;
 
+  // The elements of input `index`, an int32 or int64 vector.
+  Status ReadIntegers(size_t index, std::vector<int64_t>* values) const;
+
   // Makes output `index`, of the dtype and shape of `tensor`, and points
   // tensor->output at it: the memory of input `index` where nobody else needs
   // that input, else new memory.
@@ -42,6 +47,11 @@ class OpCall {
   // Makes output `index` in new memory. Any thread may call it until Finish().
   Status AllocateOutput(size_t index, DataType dtype, const Shape& shape,
                         void** output) const;
+
+  // Makes output `index`, an int32 tensor with the given elements. Any thread
+  // may call it until Finish().
+  Status WriteOutput(size_t index, const Shape& shape,
+                     const int32_t* values) const;
 
   // Tells TensorFlow the outcome. Called once; the context, the inputs and
   // the outputs are TensorFlow's again afterwards.
@@ -53,8 +63,9 @@ class OpCall {
 };
 
 // Fills `request` with what all collectives have in common: the name, the
-// process set, the inputs and, but for an allgather, the outputs. Then hands
-// it to the engine, with a `done` that ends the call; an error ends it at once.
+// process set, the inputs (all that the op has, or as many as request.tensors
+// has) and the outputs, or where they come from. Then hands it to the engine,
+// with a `done` that ends the call; an error ends it at once.
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
                 Request request);
 

@@ -1,7 +1,10 @@
 #include "tf_ops/kernels/op_registration.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "tf_ops/kernels/tf_convert.h"
@@ -31,36 +34,89 @@ void InferShapesOfInputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-void RegisterOp(const OpDefinition& definition,
-                const KernelFunctions& functions) {
-  // Both builders belong to TensorFlow once they are registered.
+void InferShapeOfOtherRows(TF_ShapeInferenceContext* context, int index,
+                           TF_Status* status) {
+  TfShape input = NewTfShape();
+  TF_ShapeInferenceContextGetInput(context, index, input.get(), status);
+  if (TF_GetCode(status) != TF_OK) return;
+  if (!TF_ShapeInferenceContextRankKnown(context, input.get())) return;
+  TfShape checked = NewTfShape();
+  TF_ShapeInferenceContextWithRankAtLeast(context, input.get(), 1,
+                                          checked.get(), status);
+  if (TF_GetCode(status) != TF_OK) return;
+  TfShape row = NewTfShape();
+  TF_ShapeInferenceContextSubshape(context, checked.get(), 1,
+                                   std::numeric_limits<int64_t>::max(),
+                                   row.get(), status);
+  if (TF_GetCode(status) != TF_OK) return;
+  const TfShape unknown = NewVectorShape(context);
+  TfShape output = NewTfShape();
+  TF_ShapeInferenceContextConcatenateShapes(context, unknown.get(), row.get(),
+                                            output.get(), status);
+  if (TF_GetCode(status) != TF_OK) return;
+  TF_ShapeInferenceContextSetOutput(context, index, output.get(), status);
+}
+
+void InferShapesOfOtherRows(TF_ShapeInferenceContext* context,
+                            TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+  const int num_tensors =
+      static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;
+  for (int i = 0; i < num_tensors && TF_GetCode(status) == TF_OK; ++i) {
+    InferShapeOfOtherRows(context, i, status);
+  }
+}
+
+void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const TfShape scalar(TF_ShapeInferenceContextScalar(context));
+  TF_ShapeInferenceContextSetOutput(context, 0, scalar.get(), status);
+}
+
+TfShape NewVectorShape(TF_ShapeInferenceContext* context) {
+  // The C API makes no unknown dimension, but a vector of "size -1" has one.
+  return TfShape(
+      TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
+}
+
+void RegisterDefinition(const OpDefinition& definition) {
+  // The builder belongs to TensorFlow once it is registered.
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(definition.name);
   for (const char* spec : definition.inputs) {
     TF_OpDefinitionBuilderAddInput(op, spec);
   }
-  const std::string name_spec = std::string(kNameInput) + ": string";
-  TF_OpDefinitionBuilderAddInput(op, name_spec.c_str());
   for (const char* spec : definition.outputs) {
     TF_OpDefinitionBuilderAddOutput(op, spec);
   }
   for (const char* spec : definition.attributes) {
     TF_OpDefinitionBuilderAddAttr(op, spec);
   }
-  TF_OpDefinitionBuilderAddAttr(op, "process_set_id: int = 0");
-  TF_OpDefinitionBuilderAddAttr(op, "iterations_may_overlap: bool = false");
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op,
                                                   definition.shape_function);
   TfStatus status = NewTfStatus();
   TF_RegisterOpDefinition(op, status.get());
   CheckRegistered(status.get(), definition.name);
+}
 
+void RegisterKernel(const char* op_name, TF_KernelBuilder* kernel) {
+  TfStatus status = NewTfStatus();
+  TF_RegisterKernelBuilder(op_name, kernel, status.get());
+  CheckRegistered(status.get(), op_name);
+}
+
+void RegisterOp(const OpDefinition& definition,
+                const KernelFunctions& functions) {
+  const std::string name_spec = std::string(kNameInput) + ": string";
+  OpDefinition whole = definition;
+  whole.inputs.push_back(name_spec.c_str());
+  whole.attributes.push_back("process_set_id: int = 0");
+  whole.attributes.push_back("iterations_may_overlap: bool = false");
+  RegisterDefinition(whole);
   TF_KernelBuilder* kernel =
       TF_NewAsyncKernelBuilder(definition.name, "CPU", functions.create,
                                functions.compute, functions.destroy);
   TF_KernelBuilder_HostMemory(kernel, kNameInput);
-  TF_RegisterKernelBuilder(definition.name, kernel, status.get());
-  CheckRegistered(status.get(), definition.name);
+  RegisterKernel(definition.name, kernel);
 }
 
 void FailConstruction(TF_OpKernelConstruction* construction,

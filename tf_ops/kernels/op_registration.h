@@ -8,6 +8,7 @@
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/op_call.h"
 #include "tf_ops/kernels/tf_c_api.h"
+#include "tf_ops/kernels/tf_handles.h"
 
 namespace hvd {
 
@@ -22,15 +23,31 @@ namespace hvd {
 inline constexpr char kNameInput[] = "tensor_name";
 
 struct OpDefinition {
-  const char* name;
+  const char* name = nullptr;
   std::vector<const char*> inputs;  // without the name
   std::vector<const char*> outputs;
   std::vector<const char*> attributes;
-  void (*shape_function)(TF_ShapeInferenceContext*, TF_Status*);
+  void (*shape_function)(TF_ShapeInferenceContext*, TF_Status*) = nullptr;
 };
 
 // A shape function: output i has the shape of input i.
 void InferShapesOfInputs(TF_ShapeInferenceContext* context, TF_Status* status);
+
+// A shape function: output i has the shape of input i but for the first
+// dimension, which is known when the op has run; a scalar is an error.
+void InferShapesOfOtherRows(TF_ShapeInferenceContext* context,
+                            TF_Status* status);
+
+// The same for one input and the output of that number, which stays as it is if
+// the input's number of dimensions is unknown.
+void InferShapeOfOtherRows(TF_ShapeInferenceContext* context, int index,
+                           TF_Status* status);
+
+// A shape function: the one output is a scalar.
+void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status);
+
+// The shape of a vector of unknown length.
+TfShape NewVectorShape(TF_ShapeInferenceContext* context);
 
 struct KernelFunctions {
   void* (*create)(TF_OpKernelConstruction*);
@@ -42,6 +59,12 @@ struct KernelFunctions {
 // Ends the process if TensorFlow refuses, for it would lack the op for ever.
 void RegisterOp(const OpDefinition& definition,
                 const KernelFunctions& functions);
+
+// Registers the definition alone, without name input and common attributes.
+void RegisterDefinition(const OpDefinition& definition);
+
+// Registers what a kernel builder holds, which then is TensorFlow's.
+void RegisterKernel(const char* op_name, TF_KernelBuilder* kernel);
 
 void FailConstruction(TF_OpKernelConstruction* construction,
                       const Status& status);

@@ -99,6 +99,10 @@ void TF_ShapeInferenceContextWithRankAtLeast(TF_ShapeInferenceContext*,
                                              TF_ShapeHandle*, int64_t rank,
                                              TF_ShapeHandle* result,
                                              TF_Status*);
+void TF_ShapeInferenceContextWithRank(TF_ShapeInferenceContext*,
+                                      TF_ShapeHandle*, int64_t rank,
+                                      TF_ShapeHandle* result, TF_Status*);
+TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextVectorFromSize(
     TF_ShapeInferenceContext*, size_t size);
 void TF_ShapeInferenceContextSubshape(TF_ShapeInferenceContext*,
@@ -113,6 +117,12 @@ void TF_ShapeInferenceContextConcatenateShapes(TF_ShapeInferenceContext*,
 
 // ---- Kernel registration ----
 
+TF_KernelBuilder* TF_NewKernelBuilder(const char* op_name,
+                                      const char* device_name,
+                                      void* (*create)(TF_OpKernelConstruction*),
+                                      void (*compute)(void* kernel,
+                                                      TF_OpKernelContext*),
+                                      void (*destroy)(void* kernel));
 TF_KernelBuilder* TF_NewAsyncKernelBuilder(
     const char* op_name, const char* device_name,
     void* (*create)(TF_OpKernelConstruction*),

@@ -34,7 +34,8 @@ struct alignas(128) RankFlags {
 };
 struct alignas(128) RankDoorbell {
   std::atomic<uint32_t> count;
-  std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> sleeping;  // a thread of the owner waits in futex
+  std::atomic<uint32_t> watched;   // another one looks without sleeping
 };
 // Words that are written once and may be read once `is_set` says so.
 struct Words {
@@ -42,9 +43,10 @@ struct Words {
   char text[kWordsBytes];        // ends with 0
 };
 struct alignas(128) RankInfo {
-  std::atomic<uint32_t> state;  // RankState
-  Words reason;                 // why it left or is broken
-  Words last;                   // for the case that it dies
+  std::atomic<uint32_t> state;          // RankState
+  std::atomic<uint32_t> left_in_peace;  // 1: and its process may end
+  Words reason;                         // why it left or is broken
+  Words last;                           // for the case that it dies
 };
 // A byte stream with one writer and one reader.
 struct alignas(128) ControlRing {

@@ -73,10 +73,11 @@ std::string Load(const Words& words) {
 
 }  // namespace
 
-Transport::Transport(RegionView region, int rank)
-    : region_(region),
+Transport::Transport(std::shared_ptr<void> memory, int rank)
+    : memory_(std::move(memory)),
+      region_(memory_.get()),
       rank_(rank),
-      size_(static_cast<int>(region.header()->size)),
+      size_(static_cast<int>(region_.header()->size)),
       num_data_spins_(NumSpins(size_)),
       num_doorbell_spins_(NumSpins(2 * size_)),
       outboxes_(static_cast<size_t>(size_)),
@@ -84,6 +85,27 @@ Transport::Transport(RegionView region, int rank)
   for (int peer = 0; peer < size_; ++peer) {
     labels_.push_back("rank " + std::to_string(peer));
   }
+}
+
+Transport::~Transport() {
+  if (job_ == nullptr) return;
+  MutexLock lock(&job_->sets_mu_);
+  std::vector<Transport*>* sets = &job_->sets_;
+  sets->erase(std::remove(sets->begin(), sets->end(), this), sets->end());
+}
+
+void Transport::BindToJob(std::shared_ptr<Transport> job,
+                          std::vector<int> global_ranks) {
+  global_ranks_ = std::move(global_ranks);
+  for (size_t i = 0; i < global_ranks_.size(); ++i) {
+    labels_[i] = job->labels_[static_cast<size_t>(global_ranks_[i])];
+  }
+  // Other sets may be busy at the same time.
+  num_data_spins_ = job->num_data_spins_;
+  num_doorbell_spins_ = job->num_doorbell_spins_;
+  job_ = std::move(job);
+  MutexLock lock(&job_->sets_mu_);
+  job_->sets_.push_back(this);
 }
 
 void Transport::SetLabel(int rank, std::string label) {
@@ -147,7 +169,7 @@ Status Transport::WaitSlowly(int peer, std::atomic<uint32_t>* word,
           labels_[static_cast<size_t>(peer)] +
           " stopped in the middle of a collective: nothing came from it for " +
           std::to_string(wait_timeout_.count() / 1000) + " s (rank " +
-          std::to_string(rank_) + " waits)");
+          std::to_string(global_rank(rank_)) + " waits)");
       break;
     }
   }
@@ -181,7 +203,10 @@ bool Transport::Flush() {
       ring->writer_waits.store(1);
       sent = WriteRing(ring, &outbox) || sent;
     }
-    if (sent) RingDoorbell(peer);
+    // A reader that has it all already needs no ring.
+    if (sent && ring->num_read.load() != ring->num_written.load()) {
+      RingDoorbell(peer);
+    }
     done = done && outbox.empty();
   }
   return done;
@@ -203,7 +228,8 @@ Status Transport::FlushAll() {
       } else if (late) {
         return Status::Stalled(labels_[static_cast<size_t>(peer)] +
                                " reads nothing of what rank " +
-                               std::to_string(rank_) + " tells it");
+                               std::to_string(global_rank(rank_)) +
+                               " tells it");
       }
     }
     // Not WaitDoorbell: the engine's thread may be sleeping there.
@@ -241,13 +267,31 @@ void Transport::WaitDoorbell(uint32_t ticket, microseconds timeout, bool spin) {
   bell->sleeping.store(0);
 }
 
+void Transport::BeginWatch() { region_.area(rank_)->doorbell.watched.store(1); }
+
+void Transport::EndWatch() { region_.area(rank_)->doorbell.watched.store(0); }
+
+bool Transport::WatchDoorbell(uint32_t ticket, Clock::time_point end) {
+  const RankDoorbell& bell = region_.area(rank_)->doorbell;
+  do {
+    for (int i = 0; i < num_data_spins_; ++i) {
+      if (bell.count.load(std::memory_order_acquire) != ticket) return true;
+      CpuPause();
+    }
+    sched_yield();
+  } while (Clock::now() < end);
+  return bell.count.load() != ticket;
+}
+
 void Transport::RingDoorbell(int rank) {
   RankDoorbell* bell = &region_.area(rank)->doorbell;
   bell->count.fetch_add(1);
+  if (bell->watched.load() != 0) return;
   if (bell->sleeping.load() != 0) FutexWakeAll(&bell->count);
 }
 
 void Transport::Leave(const std::string& reason) {
+  if (!failed_.load()) region_.area(rank_)->info.left_in_peace.store(1);
   GoAway(RankState::kLeft, reason);
 }
 
@@ -270,16 +314,41 @@ void Transport::NoteExitReason(const std::string& reason) {
   Store(reason, &region_.area(rank_)->info.last);
 }
 
+void Transport::NoteFailure(const std::string& reason) {
+  NoteExitReason(reason);
+  failed_.store(true);
+}
+
+bool Transport::IsDead(int rank) const {
+  if (dead_[static_cast<size_t>(rank)].load()) return true;
+  return job_ != nullptr && job_->IsDead(global_rank(rank));
+}
+
+bool Transport::IsAnyDead() const {
+  return any_dead_.load() || (job_ != nullptr && job_->IsAnyDead());
+}
+
+Status Transport::CheckDeaths() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    const RankInfo& info = region_.area(rank)->info;
+    if (rank != rank_ && IsDead(rank) && info.left_in_peace.load() == 0) {
+      return GoneStatus(rank);
+    }
+  }
+  return Status::Ok();
+}
+
 bool Transport::IsGone(int rank) const {
-  return dead_[static_cast<size_t>(rank)].load() ||
-         region_.area(rank)->info.state.load() !=
-             static_cast<uint32_t>(RankState::kPresent);
+  return IsDead(rank) || region_.area(rank)->info.state.load() !=
+                             static_cast<uint32_t>(RankState::kPresent);
 }
 
 Status Transport::CheckPeers() const {
-  if (!any_dead_.load() && region_.header()->num_gone.load() == 0) {
+  if (!IsAnyDead() && region_.header()->num_gone.load() == 0) {
     return Status::Ok();
   }
+  // Who has left needs nobody; the others give up because of it.
+  if (IsGone(rank_)) return Status::Ok();
   // A dead rank explains more than one that gave up because of it.
   int gone = -1;
   for (int peer = 0; peer < size_; ++peer) {
@@ -296,15 +365,18 @@ Status Transport::CheckPeers() const {
     }
     if (gone < 0) gone = peer;
   }
+  if (job_ != nullptr) HVD_RETURN_IF_ERROR(job_->CheckDeaths());
   return gone < 0 ? Status::Ok() : GoneStatus(gone);
 }
 
 Status Transport::GoneStatus(int rank) const {
   const RankInfo& info = region_.area(rank)->info;
+  // Before the reason, which was written before the state changed.
+  const RankState state = static_cast<RankState>(info.state.load());
   const std::string reason = Load(info.reason);
   const std::string last = Load(info.last);
   const std::string& who = labels_[static_cast<size_t>(rank)];
-  switch (static_cast<RankState>(info.state.load())) {
+  switch (state) {
     case RankState::kLeft:
       return Status::PeerLost(who + " left the job" +
                               (reason.empty() ? "" : ": " + reason));
@@ -315,6 +387,8 @@ Status Transport::GoneStatus(int rank) const {
     case RankState::kPresent:
       break;
   }
+  // Its last words are where all ranks of the job can read them.
+  if (job_ != nullptr) return job_->GoneStatus(global_rank(rank));
   return Status::PeerLost(who + " died" +
                           (last.empty() ? "" : "; its last words: " + last));
 }
@@ -323,6 +397,8 @@ void Transport::MarkDead(int rank) {
   dead_[static_cast<size_t>(rank)].store(true);
   any_dead_.store(true);
   RingOwnDoorbell();
+  MutexLock lock(&sets_mu_);
+  for (Transport* set : sets_) set->RingOwnDoorbell();
 }
 
 }  // namespace hvd

@@ -7,11 +7,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/transport/region.h"
 
 namespace hvd {
@@ -20,18 +22,28 @@ namespace hvd {
 enum class Flag { kIn = 0, kOut = 1 };
 
 // One thread at a time may call this, but for RingOwnDoorbell, Interrupt,
-// Leave, NoteExitReason and the queries of the last section, which any thread
-// may.
+// Leave, NoteExitReason, NoteFailure and the queries of the last section, which
+// any thread may.
 class Transport {
  public:
-  // Borrows `region`, which the subclass keeps alive and has initialised.
-  Transport(RegionView region, int rank);
-  virtual ~Transport() = default;
+  // `memory` holds an initialised region.
+  Transport(std::shared_ptr<void> memory, int rank);
+  virtual ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // What the rank is called in the whole job, and in messages.
+  int global_rank(int rank) const {
+    return job_ == nullptr ? rank : global_ranks_[static_cast<size_t>(rank)];
+  }
+
+  // Makes this the transport of a process set of `job`, the transport of all
+  // ranks of the job: rank i of the set is `global_ranks[i]` there, and `job`
+  // knows who died. Before any other thread uses this one.
+  void BindToJob(std::shared_ptr<Transport> job, std::vector<int> global_ranks)
+      EXCLUDES(sets_mu_);
 
   // ---- Data ----
   // Collectives number their chunks without gaps, alike on all ranks; chunk c
@@ -76,6 +88,13 @@ class Transport {
   // `spin`: look for a while before sleeping, for an answer that is near.
   void WaitDoorbell(uint32_t ticket, std::chrono::microseconds timeout,
                     bool spin);
+  // Between these two rings wake no sleeper: the caller, one thread at a time,
+  // looks for them itself, and rings if it leaves some undone.
+  void BeginWatch();
+  void EndWatch();
+  // Looks for a ring until `end`, and never sleeps; lets others have the core.
+  // True if it rang.
+  bool WatchDoorbell(uint32_t ticket, Clock::time_point end);
   void RingDoorbell(int rank);
   void RingOwnDoorbell() { RingDoorbell(rank_); }
 
@@ -85,28 +104,38 @@ class Transport {
   void DeclareBroken(const std::string& reason);
   // What peers quote if this process ends without Leave().
   void NoteExitReason(const std::string& reason);
+  // This rank has failed and will Leave(). For ranks that share no process set
+  // with it, the end of its process is then a death.
+  void NoteFailure(const std::string& reason);
 
-  // PeerLost naming the first rank that is gone, or ok.
+  // PeerLost naming the first rank that is gone, or ok. For a process set also
+  // if a rank of the job outside of it has died, but not if it has left.
   Status CheckPeers() const;
   bool IsGone(int rank) const;
 
  protected:
   // For subclasses: `rank` was found dead. Any thread.
-  void MarkDead(int rank);
+  void MarkDead(int rank) EXCLUDES(sets_mu_);
   // How messages call `rank`; before any thread runs.
   void SetLabel(int rank, std::string label);
 
+  const std::shared_ptr<void> memory_;
   const RegionView region_;
 
  private:
   Status WaitSlowly(int peer, std::atomic<uint32_t>* word, uint32_t value);
   void GoAway(RankState state, const std::string& reason);
   Status GoneStatus(int rank) const;
+  bool IsDead(int rank) const;
+  bool IsAnyDead() const;
+  // Of the job: PeerLost naming a rank whose process has ended otherwise than
+  // in peace, or ok.
+  Status CheckDeaths() const;
 
   const int rank_;
   const int size_;
-  const int num_data_spins_;
-  const int num_doorbell_spins_;
+  int num_data_spins_;
+  int num_doorbell_spins_;
   uint32_t next_chunk_ = 0;
   std::chrono::milliseconds wait_timeout_{60000};
   std::vector<std::vector<uint8_t>> outboxes_;  // by peer: not yet sent
@@ -114,6 +143,14 @@ class Transport {
   std::vector<std::atomic<bool>> dead_;         // by rank
   std::atomic<bool> any_dead_{false};
   std::atomic<bool> interrupted_{false};
+  std::atomic<bool> failed_{false};
+
+  // Of a process set:
+  std::shared_ptr<Transport> job_;  // null: this is the one of the job
+  std::vector<int> global_ranks_;
+  // Of the job: whom to ring when a rank died.
+  Mutex sets_mu_;
+  std::vector<Transport*> sets_ GUARDED_BY(sets_mu_);
 };
 
 }  // namespace hvd

@@ -7,9 +7,6 @@
 
 namespace hvd {
 
-InMemoryTransport::InMemoryTransport(std::shared_ptr<void> memory, int rank)
-    : Transport(RegionView(memory.get()), rank), memory_(std::move(memory)) {}
-
 std::vector<std::unique_ptr<InMemoryTransport>> InMemoryTransport::CreateGroup(
     int size) {
   const size_t num_bytes = (RegionView::Bytes(size) + 4095) / 4096 * 4096;

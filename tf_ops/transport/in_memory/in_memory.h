@@ -18,9 +18,7 @@ class InMemoryTransport : public Transport {
   void SimulateDeath(int dead_rank) { MarkDead(dead_rank); }
 
  private:
-  InMemoryTransport(std::shared_ptr<void> memory, int rank);
-
-  const std::shared_ptr<void> memory_;
+  using Transport::Transport;
 };
 
 }  // namespace hvd

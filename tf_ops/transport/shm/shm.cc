@@ -38,25 +38,38 @@ class Fd {
   int fd_;
 };
 
+// Maps `fd`; `*memory` unmaps at the end.
+Status Map(int fd, size_t num_bytes, std::shared_ptr<void>* memory) {
+  void* mapped =
+      mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return SystemError("mmap of the shared memory");
+  memory->reset(mapped, [num_bytes](void* m) { munmap(m, num_bytes); });
+  return Status::Ok();
+}
+
+// Maps what another process has made for `size` ranks.
+Status Open(const ShmSegment& segment, int size,
+            std::shared_ptr<void>* memory) {
+  const std::string path = "/proc/" + std::to_string(segment.pid) + "/fd/" +
+                           std::to_string(segment.fd);
+  Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (fd.get() < 0) return SystemError("opening " + path);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return SystemError("fstat of " + path);
+  const size_t num_bytes = RegionView::Bytes(size);
+  // The seals promise that nobody can shrink it under our feet.
+  if (static_cast<size_t>(info.st_size) != num_bytes ||
+      fcntl(fd.get(), F_GET_SEALS) != kSeals) {
+    return Status::Internal(path + " is not the shared memory of this job");
+  }
+  HVD_RETURN_IF_ERROR(Map(fd.get(), num_bytes, memory));
+  if (!RegionView(memory->get()).Matches(size, segment.token)) {
+    return Status::Internal(path + " is the shared memory of another job");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
-
-struct ShmTransport::Mapping {
-  void* memory = MAP_FAILED;
-  size_t num_bytes = 0;
-
-  Status Map(int fd, size_t bytes) {
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) return SystemError("mmap of the shared memory");
-    num_bytes = bytes;
-    return Status::Ok();
-  }
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (memory != MAP_FAILED) munmap(memory, num_bytes);
-  }
-};
 
 Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
   if (size < 1) return Status::InvalidArgument("`size` must be at least 1");
@@ -74,9 +87,9 @@ Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return SystemError("sealing the shared memory");
   }
-  Mapping mapping;
-  HVD_RETURN_IF_ERROR(mapping.Map(fd.get(), num_bytes));
-  RegionView(mapping.memory).Initialize(size, token);
+  std::shared_ptr<void> memory;
+  HVD_RETURN_IF_ERROR(Map(fd.get(), num_bytes, &memory));
+  RegionView(memory.get()).Initialize(size, token);
   segment->pid = getpid();
   segment->fd = fd.release();
   segment->token = std::move(token);
@@ -86,31 +99,23 @@ Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
 Status ShmTransport::Attach(const ShmSegment& segment, int rank,
                             const std::vector<pid_t>& pids,
                             std::unique_ptr<ShmTransport>* transport) {
-  const int size = static_cast<int>(pids.size());
-  const std::string path = "/proc/" + std::to_string(segment.pid) + "/fd/" +
-                           std::to_string(segment.fd);
-  Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd.get() < 0) return SystemError("opening " + path);
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) return SystemError("fstat of " + path);
-  const size_t num_bytes = RegionView::Bytes(size);
-  // The seals promise that nobody can shrink it under our feet.
-  if (static_cast<size_t>(info.st_size) != num_bytes ||
-      fcntl(fd.get(), F_GET_SEALS) != kSeals) {
-    return Status::Internal(path + " is not the shared memory of this job");
-  }
-  auto mapping = std::make_unique<Mapping>();
-  HVD_RETURN_IF_ERROR(mapping->Map(fd.get(), num_bytes));
-  if (!RegionView(mapping->memory).Matches(size, segment.token)) {
-    return Status::Internal(path + " is the shared memory of another job");
-  }
-  transport->reset(new ShmTransport(std::move(mapping), rank));
+  std::shared_ptr<void> memory;
+  HVD_RETURN_IF_ERROR(Open(segment, static_cast<int>(pids.size()), &memory));
+  transport->reset(new ShmTransport(std::move(memory), rank));
   return (*transport)->StartWatching(pids);
 }
 
-ShmTransport::ShmTransport(std::unique_ptr<Mapping> mapping, int rank)
-    : Transport(RegionView(mapping->memory), rank),
-      mapping_(std::move(mapping)) {}
+Status ShmTransport::AttachSet(const ShmSegment& segment, int rank,
+                               std::shared_ptr<Transport> job,
+                               const std::vector<int>& global_ranks,
+                               std::unique_ptr<ShmTransport>* transport) {
+  std::shared_ptr<void> memory;
+  HVD_RETURN_IF_ERROR(
+      Open(segment, static_cast<int>(global_ranks.size()), &memory));
+  transport->reset(new ShmTransport(std::move(memory), rank));
+  (*transport)->BindToJob(std::move(job), global_ranks);
+  return Status::Ok();
+}
 
 ShmTransport::~ShmTransport() {
   if (watcher_.joinable()) {

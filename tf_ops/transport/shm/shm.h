@@ -32,16 +32,19 @@ class ShmTransport : public Transport {
                        const std::vector<pid_t>& pids,
                        std::unique_ptr<ShmTransport>* transport);
 
+  // Maps the region of a process set, see BindToJob(); `job` does the watching.
+  static Status AttachSet(const ShmSegment& segment, int rank,
+                          std::shared_ptr<Transport> job,
+                          const std::vector<int>& global_ranks,
+                          std::unique_ptr<ShmTransport>* transport);
+
   ~ShmTransport() override;
 
  private:
-  struct Mapping;  // unmaps at the end
-
-  ShmTransport(std::unique_ptr<Mapping> mapping, int rank);
+  using Transport::Transport;
   Status StartWatching(const std::vector<pid_t>& pids);
   void Watch();
 
-  const std::unique_ptr<Mapping> mapping_;
   std::vector<int> pidfds_;  // by rank; -1 for this one
   int stop_fd_ = -1;         // an eventfd that ends the watcher
   std::thread watcher_;

@@ -1,0 +1,32 @@
+"""What the benchmarks share: the start on several ranks, a word with them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+
+import hvd_keras as hvd
+
+
+def start(num_ranks: int) -> None:
+    """Joins the job; without a launcher, starts this script on `num_ranks`."""
+    if num_ranks > 1 and "HVD_SIZE" not in os.environ:
+        launch = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
+        command = [sys.executable, *sys.argv]
+        os.execv(sys.executable, [*launch, "--", *command])
+    hvd.init()
+
+
+def gather_over_ranks(values: list[float]) -> np.ndarray:
+    """Returns the values of all ranks, one row a rank."""
+    from hvd_keras import _core
+
+    row = np.array([values], np.float64)
+    return np.asarray(_core.allgather("benchmark_result", [row])[0])
+
+
+def wait_for_all() -> None:
+    """Returns when every rank has come."""
+    gather_over_ranks([0.0])

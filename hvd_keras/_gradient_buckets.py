@@ -1,0 +1,62 @@
+"""Cuts a list of gradients into those that are reduced as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_keras._reduce_options import VariableGroups
+
+
+def bucket_indices(
+    num_bytes: Sequence[int], bucket_bytes: int
+) -> list[list[int]]:
+    """Cuts gradients into the lists that are reduced as one.
+
+    They go in reverse order of creation, because backpropagation gives the
+    gradients of the last layers first; so a bucket is complete, and on its
+    way, while the layers before it are still being computed.
+
+    Args:
+        num_bytes: Size of each gradient, in order of creation.
+        bucket_bytes: No bucket of two gradients or more is larger.
+
+    Returns:
+        The indices of each bucket; every index is in exactly one.
+    """
+    buckets: list[list[int]] = []
+    room = 0
+    for index in reversed(range(len(num_bytes))):
+        if not buckets or num_bytes[index] > room:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(index)
+        room -= num_bytes[index]
+    return buckets
+
+
+def group_indices(
+    variables: Sequence[Any], groups: int | VariableGroups
+) -> list[list[int]]:
+    """Cuts gradients into the lists that the user wants reduced as one.
+
+    Args:
+        variables: The variable of each gradient, in order of creation.
+        groups: A number of lists of about equal length, or the lists.
+            Variables that are in none of these are reduced one by one.
+
+    Returns:
+        The indices of each list, as of `bucket_indices`.
+    """
+    order = list(reversed(range(len(variables))))
+    if isinstance(groups, int):
+        count = max(1, min(groups, len(order)))
+        ends = [len(order) * n // count for n in range(count + 1)]
+        return [order[a:b] for a, b in itertools.pairwise(ends) if b > a]
+    lists: dict[tuple[str, int], list[int]] = {}
+    for index in order:
+        number = groups.number_of(variables[index])
+        key = ("single", index) if number is None else ("group", number)
+        lists.setdefault(key, []).append(index)
+    return list(lists.values())

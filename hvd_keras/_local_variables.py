@@ -1,0 +1,56 @@
+"""Variables whose gradients stay on their rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+
+class LocalVariables:
+    """The variables, and layers, that were registered as local."""
+
+    def __init__(self) -> None:
+        # The variables are kept, so that an id means the same one for good.
+        self._variables: dict[int, Any] = {}
+        self._layers: list[Any] = []
+
+    def add(self, variable: Any) -> None:
+        """Registers a variable."""
+        if not hasattr(variable, "assign"):
+            raise TypeError(
+                "What is registered as local must be a variable. Received: "
+                f"{type(variable).__name__}."
+            )
+        self._variables[id(variable)] = variable
+
+    def add_layers(self, layers: Any) -> None:
+        """Registers the trainable variables of a layer, or of several.
+
+        A layer may be built later.
+        """
+        if layers is None:
+            return
+        if isinstance(layers, keras.layers.Layer):
+            layers = [layers]
+        if not isinstance(layers, list | tuple) or not all(
+            isinstance(layer, keras.layers.Layer) for layer in layers
+        ):
+            raise ValueError(
+                "`local_layers` must be a Keras layer or a list of them. "
+                f"Received: local_layers={layers!r}."
+            )
+        self._layers += layers
+
+    def ids(self) -> frozenset[int]:
+        """The `id` of each local variable that exists by now."""
+        return frozenset(id(variable) for variable in self)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._variables.values()
+        for layer in self._layers:
+            yield from layer.trainable_variables
+
+    def __bool__(self) -> bool:
+        return bool(self._variables or self._layers)

@@ -1,0 +1,49 @@
+"""Gradients of embeddings: the slices of all ranks, one after the other."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras.ops import grouped_allgather, size_op
+from hvd_keras.ops.reduce_op import Average, Sum
+
+
+def gather_slices(
+    gradient: tf.IndexedSlices,
+    options: ReduceOptions,
+    *,
+    name: str,
+    factor: float = 1.0,
+) -> tf.IndexedSlices:
+    """Returns the gradient of all ranks, unmerged.
+
+    Keras's optimizers and `global_clipnorm` take slices with one index one by
+    one, in squares and norms. What `allreduce` returns has them merged, and
+    would train otherwise than one process on the whole batch.
+
+    Args:
+        gradient: This rank's slices.
+        options: How gradients are reduced.
+        name: Pairs the call across ranks.
+        factor: Multiplies the result.
+    """
+    if options.op not in (Average, Sum):
+        raise NotImplementedError(
+            "Gradients that are `tf.IndexedSlices`, as those of embeddings, "
+            f"must be reduced by Average or Sum. Received: op="
+            f"{options.op.name} ({name!r}); pass `sparse_as_dense=True`."
+        )
+    values, context = options.compression.compress(gradient.values)
+    values, indices = grouped_allgather(
+        [values, gradient.indices],
+        name=name,
+        process_set=options.process_set,
+    )
+    values = options.compression.decompress(values, context)
+    if options.op == Average:
+        size = size_op(options.process_set.process_set_id or 0)
+        values = values / tf.cast(size, values.dtype)
+    if factor != 1.0:
+        values = values * tf.cast(factor, values.dtype)
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)

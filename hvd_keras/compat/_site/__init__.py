@@ -1,0 +1,1 @@
+"""Put on the path by `hvdrun --horovod-compat`: see hvd_keras.compat."""

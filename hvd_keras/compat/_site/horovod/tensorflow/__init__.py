@@ -1,0 +1,9 @@
+"""`horovod.tensorflow`."""
+
+from hvd_keras.compat import *  # noqa: F403
+from hvd_keras.compat import SyncBatchNormalization as SyncBatchNormalization
+from hvd_keras.compat import keras2
+
+from .. import __version__ as __version__
+
+keras2.install()

@@ -1,0 +1,3 @@
+"""`horovod.tensorflow.compression`."""
+
+from hvd_keras.compat.compression import *  # noqa: F403

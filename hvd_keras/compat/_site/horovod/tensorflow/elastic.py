@@ -1,0 +1,3 @@
+"""`horovod.tensorflow.elastic`; what is there raises on use."""
+
+from hvd_keras.compat.elastic import *  # noqa: F403

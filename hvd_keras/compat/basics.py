@@ -1,0 +1,124 @@
+"""Lifecycle and topology, as in `horovod.tensorflow`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras.basics import (
+    ccl_built,
+    check_num_rank_power_of_2,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    num_rank_is_power_2,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from hvd_keras.compat._missing import missing
+from hvd_keras.ops.reduce_op import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+)
+from hvd_keras.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "ccl_built",
+    "check_num_rank_power_of_2",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "gpu_available",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_NO_TIMELINE = "there is no timeline in this version; `stats()` has counts"
+start_timeline = missing("start_timeline", _NO_TIMELINE)
+stop_timeline = missing("stop_timeline", _NO_TIMELINE)
+
+
+def handle_average_backwards_compatibility(
+    op: ReduceOp | int | None, average: bool | None
+) -> ReduceOp:
+    """Returns the reduction for a call that may use the old `average=`.
+
+    Raises:
+        ValueError: Both are given.
+    """
+    if average is None:
+        return Average if op is None else ReduceOp(op)
+    if op is not None:
+        raise ValueError(
+            "`op` must be given alone: `average` is its old name. Received: "
+            f"op={op!r}, average={average!r}."
+        )
+    return Average if average else Sum
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """True: what programs ask is whether they can do without MPI."""
+    del verbose
+    return True
+
+
+def gloo_enabled() -> bool:
+    """True: see `gloo_built`."""
+    return True
+
+
+def gpu_available(ext_base_name: Any = None, verbose: bool = False) -> bool:
+    """Whether TensorFlow sees a GPU."""
+    del ext_base_name, verbose
+    return bool(tf.config.list_physical_devices("GPU"))

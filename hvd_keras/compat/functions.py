@@ -1,0 +1,113 @@
+"""Variables and objects from rank to rank, as in `horovod.tensorflow`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import objects
+from hvd_keras import variables as variables_module
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Gives the variables of all ranks the values they have on `root_rank`.
+
+    Args:
+        variables: Variables of Keras or TensorFlow, or what Keras 2 gave as a
+            method: `optimizer.variables`.
+        root_rank: The rank whose values all get.
+        process_set: Ranks that take part.
+        inplace: No effect: variables are assigned in place in any case.
+
+    Returns:
+        An operation, where a graph is being built; else None.
+    """
+    return variables_module.broadcast_variables(
+        variables() if callable(variables) else variables,
+        root_rank,
+        process_set=process_set,
+        inplace=inplace,
+    )
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """`hvd_keras.broadcast_global_variables`."""
+    return variables_module.broadcast_global_variables(root_rank)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """`hvd_keras.broadcast_object`, with Horovod's arguments."""
+    del session  # objects travel outside of TensorFlow
+    return objects.broadcast_object(
+        obj, root_rank, name=name, process_set=process_set
+    )
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function of an object that broadcasts it."""
+    return lambda obj: broadcast_object(
+        obj, root_rank, session, name, process_set
+    )
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """`hvd_keras.allgather_object`, with Horovod's arguments."""
+    del session
+    return objects.allgather_object(obj, name=name, process_set=process_set)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Broadcasts TensorFlow 1's global variables when a session begins.
+
+    Args:
+        root_rank: The rank whose values all get.
+        device: Device of the broadcasts; "": where TensorFlow places them.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        if self._operation is None or self._operation.graph is not graph:
+            with tf.device(self.device or None):
+                self._operation = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._operation)

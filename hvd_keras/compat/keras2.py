@@ -1,0 +1,71 @@
+"""What Keras 2 had, Keras 3 has not, and Horovod programs use.
+
+`install` changes classes of Keras; only `horovod` (see `_site`) calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+# Arguments of `compile` that Keras 3 does not take, and that asked for nothing
+# but what it does.
+_GONE_FROM_COMPILE = ("experimental_run_tf_function",)
+
+
+class _CallableList(list[Any]):
+    """A list that, called, returns itself: `variables` and `variables()`."""
+
+    def __call__(self) -> _CallableList:
+        return self
+
+
+def install() -> None:
+    """Lets Keras 3 accept `optimizer.variables()`, `optimizer.lr` and more.
+
+    A second call does nothing.
+    """
+    optimizer = keras.optimizers.Optimizer
+    if hasattr(optimizer, "lr"):
+        return
+    _make_variables_callable(optimizer)
+    optimizer.lr = property(_get_rate, _set_rate)
+    _let_compile_ignore(_GONE_FROM_COMPILE)
+
+
+def _let_compile_ignore(names: tuple[str, ...]) -> None:
+    # In the class that has it: Keras asks whether a subclass overrides it.
+    owner: Any = _owner(keras.Model, "compile")
+    original = owner.compile
+
+    @functools.wraps(original)
+    def compile_without(self: Any, *args: Any, **kw: Any) -> Any:
+        for name in names:
+            kw.pop(name, None)
+        return original(self, *args, **kw)
+
+    owner.compile = compile_without
+
+
+def _owner(cls: type, name: str) -> type:
+    return next(base for base in cls.__mro__ if name in vars(base))
+
+
+def _make_variables_callable(optimizer: type) -> None:
+    owner: Any = _owner(optimizer, "variables")
+    variables = vars(owner)["variables"]
+
+    def callable_variables(self: Any) -> _CallableList:
+        return _CallableList(variables.fget(self))
+
+    owner.variables = property(callable_variables)
+
+
+def _get_rate(optimizer: Any) -> Any:
+    return optimizer.learning_rate
+
+
+def _set_rate(optimizer: Any, rate: Any) -> None:
+    optimizer.learning_rate = rate

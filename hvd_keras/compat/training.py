@@ -1,0 +1,221 @@
+"""Optimizers and tapes with the arguments of Horovod's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import gradient_tape
+from hvd_keras import optimizer as optimizer_module
+from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
+from hvd_keras.compression import Compression
+from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+__all__ = [
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "KerasDistributedOptimizer",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
+]
+
+Groups = int | Sequence[Sequence[Any]] | None
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedOptimizer` of `horovod.tensorflow`.
+
+    It also takes optimizers of `tf.compat.v1.train`.
+    """
+    options: dict[str, Any] = {
+        "name": name,
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "compression": compression,
+        "sparse_as_dense": sparse_as_dense,
+        "backward_passes_per_step": backward_passes_per_step,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "average_aggregated_gradients": average_aggregated_gradients,
+        "num_groups": num_groups,
+        "groups": groups,
+        "process_set": process_set,
+        "scale_local_gradients": scale_local_gradients,
+    }
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return distribute_tf1_optimizer(optimizer, **options)
+    if use_locking:
+        raise ValueError(
+            "`use_locking` must be False: Keras 3 optimizers have no locks. "
+            f"Received: use_locking={use_locking!r}."
+        )
+    return optimizer_module.DistributedOptimizer(optimizer, **options)
+
+
+def KerasDistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedOptimizer` of `horovod.tensorflow.keras`."""
+    return optimizer_module.DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`PartialDistributedOptimizer` of `horovod.keras`."""
+    return optimizer_module.PartialDistributedOptimizer(
+        optimizer,
+        local_layers=local_layers,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def DistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape, *args: Any, **kw: Any
+) -> Any:
+    """`DistributedGradientTape` of `horovod.tensorflow`.
+
+    The arguments are those of `hvd_keras.DistributedGradientTape`; the fourth
+    one of its `gradient` may be `use_generic_names`, as in Horovod.
+    """
+    return _take_fourth(
+        gradient_tape.DistributedGradientTape(gradtape, *args, **kw)
+    )
+
+
+def PartialDistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`PartialDistributedGradientTape` of `horovod.tensorflow`."""
+    return _take_fourth(
+        gradient_tape.PartialDistributedGradientTape(
+            gradtape,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
+            local_layers=local_layers,
+        )
+    )
+
+
+class _HorovodTape:
+    """Mixin: `gradient` has Horovod's fourth argument as well as TF's."""
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
+    ) -> Any:
+        if isinstance(unconnected_gradients, bool):
+            use_generic_names = unconnected_gradients
+            unconnected_gradients = tf.UnconnectedGradients.NONE
+        return super().gradient(  # type: ignore[misc]
+            target,
+            sources,
+            output_gradients,
+            unconnected_gradients,
+            use_generic_names,
+        )
+
+
+_classes: dict[type, type] = {}
+
+
+def _take_fourth(tape: Any) -> Any:
+    base = type(tape)
+    if base not in _classes:
+        _classes[base] = type(base.__name__, (_HorovodTape, base), {})
+    tape.__class__ = _classes[base]
+    return tape

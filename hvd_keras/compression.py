@@ -1,0 +1,96 @@
+"""Smaller forms that tensors take on their way between ranks.
+
+A form of 16 bits halves the bytes. Sums are unharmed by it: the engine adds
+16-bit floats in float32 and rounds once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """The base of the classes that may be passed as `compression`.
+
+    A subclass overrides both functions. All ranks use the same one, and what
+    `compress` returns has the same dtype and shape on all of them.
+
+    Example:
+
+    >>> class Halve(hvd.Compressor):
+    ...     @staticmethod
+    ...     def compress(tensor):
+    ...         return tf.cast(tensor, tf.float16), tensor.dtype
+    ...
+    ...     @staticmethod
+    ...     def decompress(tensor, ctx):
+    ...         return tf.cast(tensor, ctx)
+    """
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor that is reduced, and a note for `decompress`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns the result that a reduced tensor stands for."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns `tensor`."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns `tensor`."""
+        return tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends floats of more than 16 bits as float16: 11 bits, up to 65504."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns `tensor` as float16, and its dtype."""
+        return _narrow(tensor, tf.float16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns `tensor` as the dtype `ctx`."""
+        return tf.cast(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends floats of more than 16 bits as bfloat16: 8 bits, any size."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns `tensor` as bfloat16, and its dtype."""
+        return _narrow(tensor, tf.bfloat16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns `tensor` as the dtype `ctx`."""
+        return tf.cast(tensor, ctx)
+
+
+class Compression:
+    """The compressors that come with the package."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def _narrow(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if tensor.dtype.is_floating and tensor.dtype.size > 2:
+        return tf.cast(tensor, dtype)
+    return tensor

@@ -1,0 +1,266 @@
+"""Gradient tapes that reduce what they compute over the ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from hvd_keras._gradients import GradientReducer, mark_reduced
+from hvd_keras._local_variables import LocalVariables
+from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+_NAME = "DistributedGradientTape"
+
+
+def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """Makes the `gradient` method of `gradtape` reduce over all ranks.
+
+    The tape itself is changed and returned, before or after it has recorded;
+    it may be persistent or nested, in eager code and in a `tf.function`. All
+    ranks call `gradient` with sources of the same shapes, in the same order.
+
+    With N ranks on shares of the same batch, the gradients become those of one
+    process on the whole batch. Use it where a plain optimizer applies them: a
+    distributed one reduces by itself, and refuses what is reduced already.
+
+    The methods of the tape, beside its own:
+
+    - `gradient(target, sources, output_gradients=None,
+      unconnected_gradients=..., use_generic_names=False)`: the last has no
+      effect, since names come from the shapes and the order of the sources.
+    - `register_local_source(source)` keeps the gradient of `source` on this
+      rank.
+    - `get_local_and_global_gradients(target, sources, ...)`: what `gradient`
+      returns, as two lists of pairs (source, gradient).
+
+    `jacobian` and `batch_jacobian` raise: take them from a plain tape.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        device_dense: Device of the reductions of dense gradients; "": where
+            TensorFlow places them.
+        device_sparse: The same for gradients of embeddings.
+        compression: What gradients travel as: `Compression.none`, `fp16` or
+            `bf16`.
+        sparse_as_dense: Whether gradients of embeddings are made dense before
+            they are reduced, instead of gathered from all ranks.
+        op: `Average`, `Sum` or `Adasum`.
+        gradient_predivide_factor: Divides gradients before the sum over the
+            ranks; their average is then multiplied by it.
+        num_groups: Old name of `groups`, where that is a number; 0: none.
+        groups: Which gradients are reduced as one: a number of groups, or
+            lists of variables, of which unlisted ones are reduced singly.
+            None: as many as HVD_BUCKET_BYTES holds.
+        process_set: Ranks that reduce together; others keep their own.
+        scale_local_gradients: Whether gradients of local sources are divided
+            by the size of the process set, as averaged ones are.
+
+    Returns:
+        `gradtape`.
+
+    Raises:
+        TypeError: `gradtape` is no `tf.GradientTape`, or another argument is
+            of a wrong type.
+        ValueError: Arguments cannot be honoured, or the tape is distributed
+            already.
+
+    Example:
+
+    >>> with tf.GradientTape() as tape:
+    ...     loss = loss_of(labels, model(images, training=True))
+    >>> tape = hvd.DistributedGradientTape(tape)
+    >>> gradients = tape.gradient(loss, model.trainable_variables)
+    >>> optimizer.apply(gradients, model.trainable_variables)
+    """
+    options = ReduceOptions.checked(
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=groups,
+        num_groups=num_groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
+    return _distribute(gradtape, options, LocalVariables())
+
+
+def PartialDistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kw: Any
+) -> tf.GradientTape:
+    """Makes `gradtape` reduce all gradients but those of `local_layers`.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        *args: As in `DistributedGradientTape`.
+        local_layers: A Keras layer, or a list of them, that each rank trains
+            by itself.
+        **kw: As in `DistributedGradientTape`.
+
+    Returns:
+        `gradtape`.
+
+    Raises:
+        ValueError: `local_layers` holds something else; or as in
+            `DistributedGradientTape`.
+
+    Example:
+
+    >>> tape = hvd.PartialDistributedGradientTape(
+    ...     tape, local_layers=[model.layers[0]]
+    ... )
+    """
+    local = LocalVariables()
+    local.add_layers(local_layers)
+    tape: Any = DistributedGradientTape(gradtape, *args, **kw)
+    tape._hvd_local.add_layers(local_layers)
+    return tape
+
+
+class _DistributedTape:
+    """Mixin in front of the class of a tape."""
+
+    hvd_base: ClassVar[type]
+    _hvd_options: ReduceOptions
+    _hvd_local: LocalVariables
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
+    ) -> Any:
+        own = super().gradient(  # type: ignore[misc]
+            target, sources, output_gradients, unconnected_gradients
+        )
+        return tf.nest.pack_sequence_as(
+            sources, self._hvd_reduce(own, tf.nest.flatten(sources))
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        gradients = self.gradient(target, sources, output_gradients)
+        local_ids = self._hvd_local.ids()
+        local: list[Any] = []
+        shared: list[Any] = []
+        for source, gradient in zip(
+            tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True
+        ):
+            to = local if id(source) in local_ids else shared
+            to.append((source, gradient))
+        return local, shared
+
+    def register_local_source(self, source: Any) -> None:
+        self._hvd_local.add(source)
+
+    def jacobian(self, *args: Any, **kw: Any) -> Any:
+        raise NotImplementedError(
+            "A jacobian must be taken from a plain `tf.GradientTape`: a "
+            "distributed one reduces gradients alone. Received: a call of "
+            "`jacobian` or `batch_jacobian`."
+        )
+
+    batch_jacobian = jacobian
+
+    def _hvd_reduce(self, own: Any, sources: list[Any]) -> list[Any]:
+        gradients = tf.nest.flatten(own)
+        for gradient in gradients:
+            if gradient is not None and not isinstance(
+                gradient, tf.Tensor | tf.IndexedSlices
+            ):
+                raise TypeError(
+                    "Sources must be tensors or variables. Received: one "
+                    f"whose gradient is a {type(gradient).__name__}."
+                )
+        present = [i for i, g in enumerate(gradients) if g is not None]
+        if not present:
+            return gradients
+        # A tape lives for a step: the ranks cannot compare its list when it is
+        # first seen, as those of an optimizer. The names do not depend on the
+        # list, so the engine compares the buckets.
+        reducer = GradientReducer(
+            _next_name(), self._hvd_options, what="tape", agrees=False
+        )
+        reduced: list[Any] = reducer(
+            [gradients[i] for i in present],
+            [sources[i] for i in present],
+            present,
+            local_ids=self._hvd_local.ids(),
+        )
+        mark_reduced(reduced)
+        for i, result in zip(present, reduced, strict=True):
+            gradients[i] = result
+        return gradients
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _distribute(
+    tape: Any,
+    options: ReduceOptions,
+    local: LocalVariables,
+    mixin: type = _DistributedTape,
+) -> Any:
+    if isinstance(tape, _DistributedTape):
+        raise ValueError(
+            "A tape must be made distributed once, or its gradients would be "
+            "reduced twice. Received: a tape that is distributed."
+        )
+    if not isinstance(tape, tf.GradientTape):
+        raise TypeError(
+            "`gradtape` must be a `tf.GradientTape`. Received: "
+            f"{type(tape).__module__}.{type(tape).__qualname__}."
+        )
+    base = type(tape)
+    if (base, mixin) not in _classes:
+        _classes[base, mixin] = type(base.__name__, (mixin, base), {})
+    tape._hvd_options = options
+    tape._hvd_local = local
+    tape.__class__ = _classes[base, mixin]
+    return tape
+
+
+def _next_name() -> str:
+    """A name that pairs the reductions of one call of `gradient`.
+
+    It comes from the function that is traced, and from the number of the call
+    in it. Names of variables depend on what else a rank has made, and a count
+    of all calls is ahead on a rank that traces once more than the others.
+    """
+    if tf.executing_eagerly():
+        return _NAME
+    graph: Any = tf.compat.v1.get_default_graph()
+    graph._hvd_num_gradients = getattr(graph, "_hvd_num_gradients", 0) + 1
+    # TensorFlow ends the names of branches and loops in a count of its own.
+    function = re.sub(r"_\d+$", "", getattr(graph, "name", "graph"))
+    return f"{_NAME}/{function}/{graph._hvd_num_gradients}"

@@ -1,0 +1,182 @@
+"""The allreduce of `tf.IndexedSlices`, the gradients of embeddings.
+
+The slices of a rank that have one index are added before anything is sent.
+Then the ranks gather their indices, so that all know the same two numbers: how
+many slices there are on all ranks together, and how many different indices. If
+an index is on two ranks or more on average, the ranks make tensors with one row
+for each of the different indices and allreduce them: dense, which then moves
+fewer bytes. Else they gather the slices and add up for themselves. Either way
+the result has each index once, in an order that is the same on all ranks.
+
+Both collectives are called in any case, one of them with nothing in it: a
+condition in the graph would chain the collectives of a function one to the
+other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras.compression import Compressor
+from hvd_keras.ops import _arguments, _errors
+from hvd_keras.ops._emit import emit
+from hvd_keras.ops._gradients import (
+    Name,
+    gather_for_sum,
+    part_name,
+    scaled,
+)
+from hvd_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
+from hvd_keras.ops.topology import size_op
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """How slices are reduced: the checked arguments of the call."""
+
+    op: ReduceOp
+    prescale: float
+    postscale: float
+    compression: type[Compressor]
+    process_set_id: int
+
+
+def allreduce_slices(
+    members: list[tf.IndexedSlices], how: Reduction, *, name: Name
+) -> list[tf.IndexedSlices]:
+    """Returns each of `members` reduced over the ranks; all at once."""
+    for member in members:
+        _check(member, how, name)
+    parts = [_Part(member, how) for member in members]
+    on_all_ranks = emit(
+        "grouped_allgather",
+        [part.indices for part in parts],
+        name=part_name(name, "indices"),
+        process_set_id=how.process_set_id,
+    )
+    for part, all_indices in zip(parts, on_all_ranks, strict=True):
+        part.plan(all_indices)
+    gathered = gather_for_sum(
+        [part.to_gather() for part in parts],
+        name=part_name(name, "slices"),
+        process_set_id=how.process_set_id,
+    )
+    reduced = emit(
+        "grouped_allreduce",
+        [part.to_reduce() for part in parts],
+        name=part_name(name, "dense"),
+        reduce_op=int(how.op),
+        postscale_factor=repr(how.postscale),
+        process_set_id=how.process_set_id,
+    )
+    return [
+        part.result(rows, dense)
+        for part, rows, dense in zip(parts, gathered, reduced, strict=True)
+    ]
+
+
+class _Part:
+    """One member on its way."""
+
+    def __init__(self, slices: tf.IndexedSlices, how: Reduction) -> None:
+        self._how = how
+        self._dense_shape = slices.dense_shape
+        # Either may be an array in eager code.
+        own_values = tf.convert_to_tensor(slices.values)
+        self._row_shape = own_values.shape[1:]
+        self.dtype = own_values.dtype
+        self.wide = tf.float32 if _is_half(self.dtype) else self.dtype
+        self.indices, positions = tf.unique(
+            tf.convert_to_tensor(slices.indices)
+        )
+        values = tf.math.unsorted_segment_sum(
+            tf.cast(own_values, self.wide),
+            positions,
+            tf.size(self.indices),
+        )
+        self._values = tf.cast(scaled(values, how.prescale), self.dtype)
+        # What `compression` must know to undo what it did.
+        self._gather_context: Any = None
+        self._reduce_context: Any = None
+
+    def plan(self, all_indices: tf.Tensor) -> None:
+        """Decides, alike on all ranks, how the values travel."""
+        self._union, self._positions = tf.unique(all_indices)
+        num_rows = tf.size(self._union)
+        # 1 if a row for each different index is cheaper, else 0.
+        self._dense = tf.cast(tf.size(all_indices) >= 2 * num_rows, tf.int32)
+        self._num_dense = num_rows * self._dense
+        self._num_sparse = num_rows * (1 - self._dense)
+        self._num_gathered = tf.size(all_indices) * (1 - self._dense)
+
+    def to_gather(self) -> tf.Tensor:
+        """Returns what this rank gives to the gather of slices."""
+        values = self._values[: tf.size(self.indices) * (1 - self._dense)]
+        wire, context = self._how.compression.compress(values)
+        self._gather_context = context
+        return wire
+
+    def to_reduce(self) -> tf.Tensor:
+        """Returns what this rank gives to the dense allreduce."""
+        num_values = tf.size(self.indices) * self._dense
+        both = tf.concat([self._union, self.indices], axis=0)
+        rows = tf.unique(both).idx[tf.size(self._union) :]
+        values = tf.math.unsorted_segment_sum(
+            self._values[:num_values], rows[:num_values], self._num_dense
+        )
+        wire, context = self._how.compression.compress(values)
+        self._reduce_context = context
+        return wire
+
+    def result(
+        self, gathered: tf.Tensor, reduced: tf.Tensor
+    ) -> tf.IndexedSlices:
+        """Returns the reduction: one of the two arguments has no rows."""
+        decompress = self._how.compression.decompress
+        rows = tf.cast(decompress(gathered, self._gather_context), self.wide)
+        summed = tf.math.unsorted_segment_sum(
+            rows, self._positions[: self._num_gathered], self._num_sparse
+        )
+        if self._how.op == Average:
+            size = tf.cast(size_op(self._how.process_set_id), self.wide)
+            divide = tf.truncatediv if self.dtype.is_integer else tf.divide
+            summed = divide(summed, size)
+        summed = tf.cast(scaled(summed, self._how.postscale), self.dtype)
+        values = tf.concat(
+            [summed, decompress(reduced, self._reduce_context)], axis=0
+        )
+        values.set_shape([None, *self._row_shape])
+        return tf.IndexedSlices(
+            values, self._union, dense_shape=self._dense_shape
+        )
+
+
+def _check(slices: tf.IndexedSlices, how: Reduction, name: Name) -> None:
+    where = f" (tensor '{name}')" if isinstance(name, str) else ""
+    if how.op not in (Average, Sum):
+        advice = ""
+        if how.op == Adasum:
+            advice = " Make it dense first, with `tf.convert_to_tensor`."
+        raise NotImplementedError(
+            f"An allreduce of `tf.IndexedSlices` must use Average or Sum. "
+            f"Received: op={how.op.name}{where}.{advice}"
+        )
+    dtype = _arguments.to_tensor(slices.values, "tensor", None).dtype
+    if dtype == tf.bool:
+        raise _errors.invalid_argument(
+            f"`tf.IndexedSlices` of bool have no sum. Received: op="
+            f"{how.op.name}{where}."
+        )
+    if dtype.is_integer and (how.prescale, how.postscale) != (1.0, 1.0):
+        raise NotImplementedError(
+            f"`tf.IndexedSlices` of integers must be reduced without factors. "
+            f"Received: prescale_factor={how.prescale}, postscale_factor="
+            f"{how.postscale}{where}."
+        )
+
+
+def _is_half(dtype: tf.DType) -> bool:
+    return bool(dtype.is_floating) and dtype.size == 2

@@ -1,0 +1,96 @@
+"""Broadcast of variables in place, as ops: `broadcast_`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._autograph import as_it_is
+from hvd_keras.ops import _arguments, _errors
+from hvd_keras.ops._emit import emit
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+@as_it_is
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Gives variables the values they have on `root_rank`, in one request.
+
+    Every rank passes variables of the same shapes and dtypes in the same
+    order. In a TF1-style graph they must be initialized before what this
+    returns is run. Not differentiable.
+
+    Args:
+        variables: TensorFlow variables, resource variables or the reference
+            variables of TF1, Keras variables, or a mixture; one or more.
+        root_rank: The rank whose values all get: its number among all ranks,
+            also where `process_set` is a part of them.
+        name: Pairs this call across ranks. Defaults to the op's graph name, or
+            in eager mode to a count of the nameless calls.
+        process_set: The ranks that take part. Defaults to all.
+
+    Returns:
+        The new values, in the order of `variables`. In a graph, a variable is
+        set when its value is.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+        InvalidArgumentError: The call is wrong on this rank.
+        MismatchError: Ranks disagree on a shape, a dtype, the number of
+            variables or `root_rank`.
+        PeerLostError: A rank left before all had answered.
+        StalledError: A rank did not come in time.
+
+    Example, on 2 ranks:
+
+    >>> variable = tf.Variable(hvd.rank())
+    >>> hvd.broadcast_([variable], root_rank=1)[0].numpy()
+    1
+    """
+    _arguments.check_name(name)
+    set_id = _arguments.process_set_id(process_set, name)
+    _arguments.check_root_rank(root_rank, process_set, name)
+    targets = [_to_variable(variable, name) for variable in variables]
+    _arguments.check_members(targets, name)
+    values = emit(
+        "grouped_broadcast",
+        [
+            _arguments.to_tensor(target, f"variables[{i}]", name)
+            for i, target in enumerate(targets)
+        ],
+        name=name,
+        root_rank=root_rank,
+        process_set_id=set_id,
+    )
+    results = []
+    for target, value in zip(targets, values, strict=True):
+        value.set_shape(target.shape)
+        assigned = target.assign(value, read_value=False)
+        if tf.executing_eagerly():
+            results.append(value)
+            continue
+        with tf.control_dependencies([assigned]):
+            results.append(tf.identity(value))
+    return results
+
+
+def _to_variable(variable: Any, name: str | None) -> tf.Variable:
+    found = variable
+    if not isinstance(variable, tf.Variable):  # a Keras variable
+        found = getattr(variable, "value", None)
+    if isinstance(found, tf.Variable):
+        return found
+    raise _errors.invalid_argument(
+        f"`variables` must be TensorFlow or Keras variables. Received: "
+        f"{type(variable).__name__} (tensor '{name or ''}')."
+    )
+
+
+tf.no_gradient("HorovodGroupedBroadcast")

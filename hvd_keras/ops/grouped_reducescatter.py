@@ -1,0 +1,119 @@
+"""Grouped reducescatter: many tensors, reduced and shared as one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._autograph import as_it_is
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.ops import _arguments, _gradients
+from hvd_keras.ops._emit import emit
+from hvd_keras.ops.reduce_op import ReduceOp
+from hvd_keras.ops.reducescatter import (
+    linear_gradient,
+    reducescatter_attributes,
+    scattered_gradient,
+    to_scatter,
+)
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+@as_it_is
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    **deprecated: Any,
+) -> list[tf.Tensor]:
+    """Reduces each of `tensors` and gives each rank shares, in one request.
+
+    Members may differ in dtype and shape; each is shared out by its own rows.
+    Differentiable as `reducescatter`, for the members of floating dtype.
+
+    Args:
+        tensors: What `reducescatter` takes, one or more.
+        op: How values combine, for all members; by default `Average`.
+        name: Pairs this call across ranks. Defaults to the op's graph name, or
+            in eager mode to a count of the nameless calls.
+        prescale_factor: Factor of the tensors before the reduction.
+        postscale_factor: Factor of the results.
+        compression: As for `allreduce`, for each member.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its first tensor, and not with the name scopes around it.
+        **deprecated: As for `reducescatter`.
+
+    Returns:
+        A list as long as `tensors`: what `reducescatter` gives for each.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+        InvalidArgumentError: The call is wrong on this rank.
+        MismatchError: Ranks disagree on the number of tensors, a shape, a
+            dtype, `op` or a factor.
+        PeerLostError: A rank left before all had answered.
+        StalledError: A rank did not come in time.
+
+    Example, on 2 ranks:
+
+    >>> a, b = hvd.grouped_reducescatter([tf.ones([2]), tf.ones([4, 3])])
+    >>> a.shape, b.shape
+    (TensorShape([1]), TensorShape([2, 3]))
+    """
+    _arguments.refuse_keywords("grouped_reducescatter", deprecated)
+    attributes = reducescatter_attributes(
+        op, prescale_factor, postscale_factor, name, process_set
+    )
+    members = [
+        to_scatter(member, f"tensors[{i}]", attributes, name)
+        for i, member in enumerate(_arguments.check_members(tensors, name))
+    ]
+    name = _arguments.default_name(
+        "grouped_reducescatter", members[0], name, ignore_name_scope
+    )
+    wires, contexts = zip(*map(compression.compress, members), strict=True)
+    shares = emit("grouped_reducescatter", list(wires), name=name, **attributes)
+    return list(map(compression.decompress, shares, contexts))
+
+
+@tf.RegisterGradient("HorovodGroupedReducescatter")
+def _grouped_reducescatter_gradient(
+    op: tf.Operation, *upstreams: tf.Tensor | None
+) -> list[tf.Tensor | None]:
+    name = _gradients.gradient_name(op)
+    members = _gradients.floating_members(op)
+    gradients: list[tf.Tensor | None] = [None] * len(op.inputs)
+    ups = _gradients.upstreams_of(op, members, upstreams)
+    if members and ReduceOp(op.get_attr("reduce_op")) in _gradients.LINEAR:
+        gathered = _gather(op, members, ups, name)
+        for i, gradient in zip(members, gathered, strict=True):
+            gradients[i] = gradient
+        return gradients
+    for i, upstream in zip(members, ups, strict=True):
+        gradients[i] = scattered_gradient(
+            op, op.inputs[i], upstream, name=_gradients.part_name(name, str(i))
+        )
+    return gradients
+
+
+def _gather(
+    op: tf.Operation, members: list[int], ups: list[tf.Tensor], name: Any
+) -> list[tf.Tensor]:
+    process_set_id = op.get_attr("process_set_id")
+    gathered = emit(
+        "grouped_allgather", ups, name=name, process_set_id=process_set_id
+    )
+    gradients = []
+    for i, tensor in zip(members, gathered, strict=True):
+        tensor.set_shape(op.inputs[i].shape)
+        gradients.append(linear_gradient(op, tensor))
+    return gradients

@@ -1,0 +1,165 @@
+"""Reducescatter: every rank gets a share of the reduction's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._autograph import as_it_is
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.ops import _arguments, _errors, _gradients
+from hvd_keras.ops._emit import emit
+from hvd_keras.ops.allreduce import reduction_attributes
+from hvd_keras.ops.reduce_op import Adasum, ReduceOp, Sum
+from hvd_keras.ops.topology import size_op
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+@as_it_is
+def reducescatter(
+    tensor: Any,
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    **deprecated: Any,
+) -> tf.Tensor:
+    """Reduces `tensor` over the ranks and gives each rank a share of the rows.
+
+    Every rank calls this with the same `name`, shape and dtype. The rows are
+    shared out in order of rank; where their number is not divisible by that of
+    the ranks, the first `rows mod size` ranks get one row more.
+
+    Differentiable. For `Sum` the gradient is the allgather of the upstream
+    gradients, times the size and the factors; for `Average` the same without
+    the size. (As in Horovod, and size times the derivative of the sum of the
+    ranks' losses.) For `Min`, `Max` and `Product` it is that derivative itself,
+    as for `allreduce`.
+
+    Args:
+        tensor: Dense tensor with one dimension or more, of any floating,
+            integer or bool dtype, or what converts to one.
+        op: How values combine: `Average` (the default), `Sum`, `Min`, `Max` or
+            `Product`; for bool `Min` (all) or `Max` (any). An `Average` of
+            integers is rounded towards zero.
+        name: Pairs this call across ranks. Defaults to the op's graph name, or
+            in eager mode to a count of the nameless calls.
+        prescale_factor: Factor of the tensor before the reduction.
+        postscale_factor: Factor of the result.
+        compression: As for `allreduce`.
+        process_set: The ranks that take part. Defaults to all.
+        ignore_name_scope: Whether a nameless call in a graph is named after
+            its tensor, and not with the name scopes around it.
+        **deprecated: None. Horovod's `device_dense` is refused with a word on
+            what to write.
+
+    Returns:
+        Tensor of the dtype of `tensor`: this rank's rows of the reduction.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+        InvalidArgumentError: The call is wrong on this rank.
+        MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
+        PeerLostError: A rank left before all had answered.
+        StalledError: A rank did not come in time.
+
+    Example, on 2 ranks:
+
+    >>> hvd.reducescatter(tf.constant([1.0, 2.0, 3.0]), hvd.Sum).numpy()
+    array([2., 4.], dtype=float32)  # and on rank 1: array([6.])
+    """
+    _arguments.refuse_keywords("reducescatter", deprecated)
+    attributes = reducescatter_attributes(
+        op, prescale_factor, postscale_factor, name, process_set
+    )
+    tensor = to_scatter(tensor, "tensor", attributes, name)
+    name = _arguments.default_name(
+        "reducescatter", tensor, name, ignore_name_scope
+    )
+    wire, context = compression.compress(tensor)
+    share = emit("reducescatter", wire, name=name, **attributes)
+    return compression.decompress(share, context)
+
+
+def reducescatter_attributes(
+    op: ReduceOp | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    name: str | None,
+    process_set: ProcessSet,
+) -> dict[str, Any]:
+    """Returns the attributes of the op; raises if an argument is bad."""
+    attributes = reduction_attributes(
+        op, prescale_factor, postscale_factor, name, process_set
+    )
+    if attributes["reduce_op"] == Adasum:
+        raise _errors.invalid_argument(
+            f"A reducescatter must use Average, Sum, Min, Max or Product. "
+            f"Received: op=Adasum (tensor '{name or ''}'). Use `allreduce`."
+        )
+    return attributes
+
+
+def to_scatter(
+    tensor: Any, what: str, attributes: dict[str, Any], name: str | None
+) -> tf.Tensor:
+    """Returns `tensor` as a tensor; raises if it cannot be scattered."""
+    tensor = _arguments.to_tensor(tensor, what, name)
+    _arguments.check_has_rows(tensor, what, "scatter", name)
+    reduce_op = ReduceOp(attributes["reduce_op"])
+    _arguments.check_dtype("reducescatter", tensor, reduce_op, name)
+    return tensor
+
+
+@tf.RegisterGradient("HorovodReducescatter")
+def _reducescatter_gradient(
+    op: tf.Operation, upstream: tf.Tensor
+) -> list[tf.Tensor | None]:
+    name = _gradients.gradient_name(op)
+    upstream = tf.convert_to_tensor(upstream)
+    return [scattered_gradient(op, op.inputs[0], upstream, name=name), None]
+
+
+def scattered_gradient(
+    op: tf.Operation, x: tf.Tensor, upstream: tf.Tensor, *, name: Any
+) -> tf.Tensor:
+    """Returns the gradient by one input of a reducescatter.
+
+    Args:
+        op: The reducescatter, of one tensor or of a group.
+        x: The input.
+        upstream: The gradient by its output.
+        name: Pairs the collectives of the gradient across ranks.
+    """
+    reduce_op = ReduceOp(op.get_attr("reduce_op"))
+    process_set_id = op.get_attr("process_set_id")
+
+    def total() -> tf.Tensor:
+        gathered = emit(
+            "allgather", upstream, name=name, process_set_id=process_set_id
+        )
+        gathered.set_shape(x.shape)
+        return gathered
+
+    if reduce_op in _gradients.LINEAR:
+        return linear_gradient(op, total())
+    return _gradients.spread(op, reduce_op, x, total, name=name)
+
+
+def linear_gradient(op: tf.Operation, gathered: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient for `Average` and `Sum`.
+
+    Args:
+        op: The reducescatter.
+        gathered: The upstream gradients of all ranks, one after the other.
+    """
+    gradient = _gradients.scaled(gathered, _gradients.factor(op))
+    if op.get_attr("reduce_op") == Sum:
+        size = size_op(op.get_attr("process_set_id"))
+        gradient = _gradients.scaled(gradient, size)
+    return gradient

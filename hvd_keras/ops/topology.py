@@ -1,0 +1,107 @@
+"""Who this process is, as ops: a graph reads it each time that it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import _native
+from hvd_keras._autograph import as_it_is
+from hvd_keras.ops import _errors
+from hvd_keras.ops._emit import run_independently
+
+
+@as_it_is
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """Returns `rank()` as an int32 scalar, read when the op runs.
+
+    Args:
+        name: A name for the operation.
+
+    Raises:
+        NotInitializedError: `init()` was not called; when the op runs.
+    """
+    return _query("rank", name)
+
+
+@as_it_is
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Returns the size of a process set as an int32 scalar, read on running.
+
+    Args:
+        process_set_id: `ProcessSet.process_set_id`; 0: all ranks.
+        name: A name for the operation.
+
+    Raises:
+        NotInitializedError: `init()` was not called; when the op runs.
+        InvalidArgumentError: There is no such process set then.
+    """
+    return _query("size", name, process_set_id=process_set_id)
+
+
+@as_it_is
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """Returns `local_rank()` as an int32 scalar, read when the op runs.
+
+    Args:
+        name: A name for the operation.
+
+    Raises:
+        NotInitializedError: `init()` was not called; when the op runs.
+    """
+    return _query("local_rank", name)
+
+
+@as_it_is
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """Returns `local_size()` as an int32 scalar, read when the op runs.
+
+    Args:
+        name: A name for the operation.
+
+    Raises:
+        NotInitializedError: `init()` was not called; when the op runs.
+    """
+    return _query("local_size", name)
+
+
+@as_it_is
+def process_set_included_op(
+    process_set_id: int = 0, name: str | None = None
+) -> tf.Tensor:
+    """Returns whether this rank is in a process set: an int32 scalar, 1 or 0.
+
+    It is read when the op runs.
+
+    Args:
+        process_set_id: `ProcessSet.process_set_id`; 0: all ranks.
+        name: A name for the operation.
+
+    Raises:
+        NotInitializedError: `init()` was not called; when the op runs.
+        InvalidArgumentError: There is no such process set then.
+    """
+    return _query("process_set_included", name, process_set_id=process_set_id)
+
+
+def _query(kind: str, name: str | None, **attributes: Any) -> tf.Tensor:
+    function = getattr(_native.ops(), f"horovod_{kind}")
+    _errors.install()
+    try:
+        value = function(name=name, **attributes)
+    except tf.errors.OpError as error:
+        raise _errors.convert(error) from None
+    if not tf.executing_eagerly():
+        run_independently(tf.compat.v1.get_default_graph(), value)
+    return value
+
+
+for _op_type in (
+    "HorovodRank",
+    "HorovodSize",
+    "HorovodLocalRank",
+    "HorovodLocalSize",
+    "HorovodProcessSetIncluded",
+):
+    tf.no_gradient(_op_type)

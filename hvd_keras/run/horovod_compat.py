@@ -1,0 +1,26 @@
+"""Where the package `horovod` lies that is hvd_keras by another name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SITE = str(Path(__file__).parents[1] / "compat" / "_site")
+
+
+_PLACE = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
+
+
+def of_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a rank, with its place under Horovod's names too."""
+    place = {
+        f"HOROVOD_{name}": environ[f"HVD_{name}"] for name in _PLACE.split()
+    }
+    return {**environ, **place}
+
+
+def python_path(environ: Mapping[str, str]) -> str:
+    """The PYTHONPATH with that package in front."""
+    rest = environ.get("PYTHONPATH")
+    return SITE + (os.pathsep + rest if rest else "")

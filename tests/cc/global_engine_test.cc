@@ -1,0 +1,378 @@
+// The engines of a process, by process set: who gets a request, what ends
+// with what, and who hears of a death.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <future>
+#include <numeric>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/core/engine.h"
+
+namespace hvd {
+namespace {
+
+EngineOptions QuickOptions(std::vector<int> global_ranks = {}) {
+  EngineOptions options;
+  options.stall_warning_seconds = 0;
+  options.stall_timeout_seconds = 20.0;
+  options.global_ranks = std::move(global_ranks);
+  return options;
+}
+
+Request SumRequest(int32_t process_set_id, const std::string& name,
+                   float* value) {
+  Request request;
+  request.process_set_id = process_set_id;
+  request.name = name;
+  RequestTensor tensor;
+  tensor.shape = {1};
+  tensor.input = tensor.output = value;
+  request.tensors.push_back(tensor);
+  return request;
+}
+
+template <typename Submit>
+std::future<Status> Await(Request request, const Submit& submit) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> future = promise->get_future();
+  request.done = [promise](const Status& status) {
+    promise->set_value(status);
+  };
+  submit(std::move(request));
+  return future;
+}
+
+std::future<Status> Sum(int32_t process_set_id, const std::string& name,
+                        float* value) {
+  return Await(SumRequest(process_set_id, name, value), &SubmitGlobal);
+}
+
+std::future<Status> Sum(Engine* engine, const std::string& name, float* value) {
+  return Await(SumRequest(0, name, value),
+               [engine](Request r) { engine->Submit(std::move(r)); });
+}
+
+void StartAlone() {
+  SetGlobalEngine(Engine::Create(
+      std::move(InMemoryTransport::CreateGroup(1)[0]), QuickOptions()));
+}
+
+// ---- One process, one rank ----
+
+void TestNothingWorksBeforeAndAfter() {
+  float value = 1;
+  for (int round = 0; round < 2; ++round) {
+    for (int32_t id : {0, 3}) {
+      const Status status = Sum(id, "x", &value).get();
+      CHECK(status.code() == StatusCode::kNotInitialized);
+      CHECK(Contains(status.message(), "allreduce 'x': call hvd.init() first"));
+    }
+    CHECK(ProcessSetIds().empty());
+    CHECK(GlobalEngine() == nullptr);
+    StartAlone();
+    CHECK_OK(Sum(0, "x", &value).get());
+    const Status status = Sum(3, "x", &value).get();
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(Contains(status.message(), "process set 3 does not exist"));
+    CHECK(TotalStats().num_requests == 1);
+    ShutdownGlobal("done");
+  }
+}
+
+void TestRegistrationIsChecked() {
+  StartAlone();
+  const auto code = [](int32_t id, std::vector<int> ranks) {
+    return AddProcessSet(id, std::move(ranks), nullptr).code();
+  };
+  CHECK(code(1, {}) == StatusCode::kInvalidArgument);
+  CHECK(code(1, {1}) == StatusCode::kInvalidArgument);  // no such rank
+  CHECK(code(1, {0}) == StatusCode::kInvalidArgument);  // where is its engine?
+  CHECK(RemoveProcessSet(0).code() == StatusCode::kInvalidArgument);
+  CHECK(RemoveProcessSet(1).code() == StatusCode::kInvalidArgument);
+  CHECK(ProcessSetIds() == std::vector<int32_t>{0});
+  ShutdownGlobal("done");
+}
+
+// Whoever submits while the engine goes is called back once, and well.
+void TestShutdownWhileOthersSubmit() {
+  for (int round = 0; round < 20; ++round) {
+    StartAlone();
+    constexpr size_t kThreads = 4;
+    std::atomic<int> num_ok{0};
+    std::atomic<int> num_late{0};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        float value = 1;
+        while (true) {
+          const Status status = Sum(0, "t" + std::to_string(t), &value).get();
+          if (!status.ok()) {
+            CHECK(status.code() == StatusCode::kNotInitialized ||
+                  status.code() == StatusCode::kShutdown);
+            ++num_late;
+            return;
+          }
+          ++num_ok;
+        }
+      });
+    }
+    while (num_ok.load() < 100) std::this_thread::yield();
+    ShutdownGlobal("done");
+    for (std::thread& thread : threads) thread.join();
+    CHECK(num_late.load() == static_cast<int>(kThreads));
+  }
+}
+
+void TestForkedChildIsNoRank() {
+  const std::vector<int> statuses =
+      RunProcesses(2, [](std::unique_ptr<Transport> transport) {
+        SetGlobalEngine(Engine::Create(std::move(transport), QuickOptions()));
+        float value = 1;
+        CHECK_OK(Sum(0, "x", &value).get());
+        const pid_t child = fork();
+        if (child == 0) {
+          for (int32_t id : {0, 1}) {
+            const Status status = Sum(id, "x", &value).get();
+            CHECK(status.code() == StatusCode::kNotInitialized);
+            CHECK(Contains(status.message(), "was forked"));
+          }
+          std::_Exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK_OK(Sum(0, "y", &value).get());
+        ShutdownGlobal("done");
+      });
+  CheckAllExitedWell(statuses);
+}
+
+// ---- Several processes ----
+
+struct SetOfTest {
+  int32_t id;
+  std::vector<int> ranks;
+  ShmSegment segment;
+};
+
+// Registers the sets on one rank.
+void StartWithSets(std::unique_ptr<Transport> transport,
+                   const std::vector<SetOfTest>& sets) {
+  const int rank = transport->rank();
+  SetGlobalEngine(Engine::Create(std::move(transport), QuickOptions()));
+  for (const SetOfTest& set : sets) {
+    const auto self = std::find(set.ranks.begin(), set.ranks.end(), rank);
+    std::shared_ptr<Engine> engine;
+    if (self != set.ranks.end()) {
+      std::unique_ptr<ShmTransport> own;
+      CHECK_OK(ShmTransport::AttachSet(
+          set.segment, static_cast<int>(self - set.ranks.begin()),
+          GlobalEngine()->transport(), set.ranks, &own));
+      engine = Engine::Create(std::move(own), QuickOptions(set.ranks));
+    }
+    CHECK_OK(AddProcessSet(set.id, set.ranks, std::move(engine)));
+  }
+}
+
+std::vector<int> RunWithSets(int size, std::vector<SetOfTest> sets,
+                             const std::function<void(int rank)>& body) {
+  for (SetOfTest& set : sets) {
+    CHECK_OK(ShmTransport::CreateSegment(static_cast<int>(set.ranks.size()),
+                                         &set.segment));
+  }
+  std::vector<int> statuses =
+      RunProcesses(size, [&](std::unique_ptr<Transport> transport) {
+        const int rank = transport->rank();
+        StartWithSets(std::move(transport), sets);
+        body(rank);
+        ShutdownGlobal("done");
+      });
+  for (const SetOfTest& set : sets) close(set.segment.fd);
+  return statuses;
+}
+
+void TestEachSetSumsItsOwn() {
+  const std::vector<SetOfTest> sets = {
+      {1, {0, 2}, {}}, {2, {1, 3}, {}}, {7, {1, 2, 3}, {}}};
+  CheckAllExitedWell(RunWithSets(4, sets, [&](int rank) {
+    CHECK(ProcessSetIds() == (std::vector<int32_t>{0, 1, 2, 7}));
+    for (int round = 0; round < 50; ++round) {
+      for (const SetOfTest& set : sets) {
+        float value = static_cast<float>(rank + round);
+        const Status status = Sum(set.id, "x", &value).get();
+        const bool is_member =
+            std::count(set.ranks.begin(), set.ranks.end(), rank) > 0;
+        if (is_member) {
+          CHECK_OK(status);
+          const int sum =
+              std::accumulate(set.ranks.begin(), set.ranks.end(),
+                              round * static_cast<int>(set.ranks.size()));
+          CHECK(value == static_cast<float>(sum));
+        } else {
+          CHECK(status.code() == StatusCode::kInvalidArgument);
+          CHECK(Contains(status.message(), "rank " + std::to_string(rank) +
+                                               " is not in process set " +
+                                               std::to_string(set.id) +
+                                               " (ranks "));
+        }
+      }
+    }
+    // Nobody may leave while others still need it.
+    float value = 1;
+    CHECK_OK(Sum(0, "end", &value).get());
+    CHECK(value == 4.0f);
+    const uint64_t before = TotalStats().num_requests;
+    CHECK(before >= 51 + (rank > 0 ? 50 : 0));
+    for (const SetOfTest& set : sets) CHECK_OK(RemoveProcessSet(set.id));
+    CHECK(TotalStats().num_requests == before);
+    CHECK(ProcessSetIds() == std::vector<int32_t>{0});
+    CHECK_OK(Sum(0, "very end", &value).get());
+  }));
+}
+
+void TestRemovalFailsWhatIsPending() {
+  CheckAllExitedWell(RunWithSets(2, {{1, {0, 1}, {}}}, [](int rank) {
+    float mine = 1;
+    float value = 1;
+    std::future<Status> pending;
+    if (rank == 0) pending = Sum(1, "alone", &mine);
+    CHECK_OK(Sum(0, "meet", &value).get());
+    CHECK_OK(RemoveProcessSet(1));
+    if (rank == 0) {
+      const Status status = pending.get();
+      CHECK(status.code() == StatusCode::kShutdown);
+      CHECK(Contains(status.message(), "process set 1 was removed"));
+    }
+    CHECK_OK(Sum(0, "meet again", &value).get());
+    CHECK(Sum(1, "x", &mine).get().code() == StatusCode::kInvalidArgument);
+  }));
+}
+
+void TestPendingElsewhereIsFound() {
+  CheckAllExitedWell(RunWithSets(2, {{1, {0, 1}, {}}}, [](int rank) {
+    float mine = 1;
+    float value = 1;
+    std::future<Status> pending;
+    if (rank == 0) {
+      pending = Sum(1, "x", &mine);
+      CHECK(Sum(0, "meet", &value).get().ok());
+      // A look that must not wait may find the engine busy.
+      while (PendingElsewhere(0, "x", {1}) != 1) std::this_thread::yield();
+      CHECK(PendingElsewhere(1, "x", {1}) == -1);
+      CHECK(PendingElsewhere(0, "y", {1}) == -1);
+      CHECK(PendingElsewhere(0, "x", {5}) == -1);
+    } else {
+      CHECK_OK(Sum(0, "meet", &value).get());
+    }
+    CHECK_OK(Sum(0, "meet again", &value).get());
+    if (rank == 1) pending = Sum(1, "x", &mine);
+    CHECK_OK(pending.get());
+    CHECK(PendingElsewhere(0, "x", {0, 1}) == -1);
+    CHECK_OK(Sum(0, "end", &value).get());
+  }));
+}
+
+// The death of one rank ends what waits on every survivor, in each set.
+void TestDeathOutsideOfASet() {
+  const std::vector<int> statuses = RunWithSets(
+      3, {{1, {0, 1}, {}}, {2, {0}, {}}, {3, {1, 2}, {}}}, [](int rank) {
+        float value = 1;
+        CHECK_OK(Sum(0, "meet", &value).get());
+        if (rank == 2) {
+          GlobalEngine()->NoteExitReason("out of luck");
+          std::raise(SIGKILL);
+        }
+        const Clock::time_point begin = Clock::now();
+        // One waits, the other comes only afterwards.
+        const std::vector<int32_t> ids = rank == 0
+                                             ? std::vector<int32_t>{1, 2, 0, 1}
+                                             : std::vector<int32_t>{3, 1, 0, 3};
+        for (int32_t id : ids) {
+          Status status;
+          while (status.ok()) status = Sum(id, "x", &value).get();
+          CHECK(status.code() == StatusCode::kPeerLost);
+          CHECK(Contains(status.message(), "rank 2 (pid "));
+          CHECK(Contains(status.message(), "last words: out of luck"));
+        }
+        CHECK(Clock::now() - begin < std::chrono::seconds(2));
+      });
+  CHECK(WIFEXITED(statuses[0]) && WEXITSTATUS(statuses[0]) == 0);
+  CHECK(WIFEXITED(statuses[1]) && WEXITSTATUS(statuses[1]) == 0);
+  CHECK(WIFSIGNALED(statuses[2]));
+}
+
+// ---- Leaving is no death; transports bound to a job ----
+
+struct RankOfTest {
+  std::shared_ptr<InMemoryTransport> job;
+  std::unique_ptr<Engine> set;
+};
+
+// Ranks 0 and 1 are a set of a job of three.
+std::vector<RankOfTest> MakeRanks(
+    std::vector<std::shared_ptr<Transport>>* jobs) {
+  std::vector<RankOfTest> ranks(2);
+  auto job_group = InMemoryTransport::CreateGroup(3);
+  auto set_group = InMemoryTransport::CreateGroup(2);
+  for (size_t r = 0; r < 3; ++r) {
+    std::shared_ptr<InMemoryTransport> job = std::move(job_group[r]);
+    jobs->push_back(job);
+    if (r == 2) continue;
+    set_group[r]->BindToJob(job, {0, 1});
+    ranks[r].set =
+        Engine::Create(std::move(set_group[r]), QuickOptions({0, 1}));
+    ranks[r].job = std::move(job);
+  }
+  return ranks;
+}
+
+void TestLeavingInPeaceIsNoDeath() {
+  std::vector<std::shared_ptr<Transport>> jobs;
+  std::vector<RankOfTest> ranks = MakeRanks(&jobs);
+  float a = 1, b = 1;
+  jobs[2]->Leave("shutdown() was called");
+  for (RankOfTest& rank : ranks) rank.job->SimulateDeath(2);
+  std::future<Status> first = Sum(ranks[0].set.get(), "x", &a);
+  std::future<Status> second = Sum(ranks[1].set.get(), "x", &b);
+  CHECK_OK(first.get());
+  CHECK_OK(second.get());
+  CHECK(a == 2.0f && b == 2.0f);
+}
+
+void TestLeavingAfterAFailureIsADeathOnceItEnds() {
+  std::vector<std::shared_ptr<Transport>> jobs;
+  std::vector<RankOfTest> ranks = MakeRanks(&jobs);
+  float a = 1, b = 1;
+  std::future<Status> pending = Sum(ranks[0].set.get(), "x", &a);
+  jobs[2]->NoteFailure("ValueError: boom");
+  jobs[2]->Leave("ValueError: boom");
+  for (RankOfTest& rank : ranks) rank.job->SimulateDeath(2);
+  for (std::future<Status>* future : {&pending}) {
+    const Status status = future->get();
+    CHECK(status.code() == StatusCode::kPeerLost);
+    CHECK(Contains(status.message(), "rank 2 left the job: ValueError: boom"));
+  }
+  const Status later = Sum(ranks[1].set.get(), "y", &b).get();
+  CHECK(later.code() == StatusCode::kPeerLost);
+  CHECK(Contains(later.message(), "rank 2 left the job: ValueError: boom"));
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  // First, while there is no other thread.
+  hvd::TestForkedChildIsNoRank();
+  hvd::TestEachSetSumsItsOwn();
+  hvd::TestRemovalFailsWhatIsPending();
+  hvd::TestPendingElsewhereIsFound();
+  hvd::TestDeathOutsideOfASet();
+  hvd::TestNothingWorksBeforeAndAfter();
+  hvd::TestRegistrationIsChecked();
+  hvd::TestShutdownWhileOthersSubmit();
+  hvd::TestLeavingInPeaceIsNoDeath();
+  hvd::TestLeavingAfterAFailureIsADeathOnceItEnds();
+  std::puts("global_engine_test passed");
+  return 0;
+}

@@ -1,0 +1,92 @@
+"""Unmodified Horovod programs run under `hvdrun --horovod-compat`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jobs
+import pytest
+
+PROGRAMS = Path(__file__).parent / "horovod_programs"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("program", ["keras_fit", "custom_loop", "tf1_session"])
+def test_program_of_horovod(
+    program: str, num_ranks: int, tmp_path: Path
+) -> None:
+    job = jobs.run(
+        *("-np", str(num_ranks), "--horovod-compat", "--"),
+        *(sys.executable, str(PROGRAMS / f"{program}.py"), str(tmp_path)),
+        seconds=120,
+        environ=jobs.clean_environ(),
+    )
+    assert job.status == 0, job.stderr[-4000:]
+    for rank in range(num_ranks):
+        assert "loss fell: True" in job.lines(rank)
+
+
+def test_the_flag_reaches_the_children_of_a_rank() -> None:
+    job = jobs.run_python(
+        1,
+        """
+        import subprocess, sys
+        code = "import horovod; print(horovod.__version__)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        """,
+        "--horovod-compat",
+    )
+    assert job.lines(0) == ["0.28.1"], job.stderr
+
+
+def test_ranks_find_their_place_under_horovods_names() -> None:
+    job = jobs.run_python(
+        2,
+        """
+        import os
+        names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
+        print(*[os.environ["HOROVOD_" + name] for name in names.split()])
+        """,
+        "--horovod-compat",
+    )
+    for rank in range(2):
+        assert job.lines(rank) == [f"{rank} 2 {rank} 2 0 1"], job.stderr
+
+
+def test_without_the_flag_there_is_no_horovod() -> None:
+    job = jobs.run_python(1, "import horovod")
+    assert job.status == 1
+    assert "No module named 'horovod'" in job.stderr
+
+
+def test_the_import_alone_is_enough() -> None:
+    job = jobs.run_python(
+        1,
+        """
+        import hvd_keras.compat.horovod
+        import horovod.keras as hvd
+        import horovod.tensorflow.keras.callbacks as callbacks
+        hvd.init()
+        print(hvd.size(), hvd.callbacks is not None)
+        print(callbacks.MetricAverageCallback.__name__)
+        """,
+        seconds=60,
+    )
+    assert job.lines(0) == ["1 True", "MetricAverageCallback"], job.stderr
+
+
+def test_a_horovod_that_is_loaded_already_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "horovod.py").write_text("")
+    job = jobs.run_python(
+        1,
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import horovod
+        import hvd_keras.compat.horovod
+        """,
+        seconds=60,
+    )
+    assert job.status == 1
+    assert "must be imported before `horovod`" in job.stderr

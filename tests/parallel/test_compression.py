@@ -1,0 +1,113 @@
+"""`hvd.Compression` and classes of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+COMPRESSIONS = {
+    "none": (hvd.Compression.none, None),
+    "fp16": (hvd.Compression.fp16, tf.float16),
+    "bf16": (hvd.Compression.bf16, tf.bfloat16),
+}
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int8"]
+
+
+class Negating(hvd.Compressor):
+    """Sends the negative; `ctx` is what to multiply by afterwards."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return -tensor, -1
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        return tensor * ctx
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_compressor_and_back(name: str, dtype: str) -> None:
+    compression, wire_dtype = COMPRESSIONS[name]
+    tensor = tf.cast([1, 2, 3], dtype)
+    wire, ctx = compression.compress(tensor)
+    if wire_dtype is None or not tensor.dtype.is_floating:
+        assert wire.dtype == tensor.dtype
+    elif tensor.dtype.size > 2:
+        assert wire.dtype == wire_dtype
+    else:
+        assert wire.dtype == tensor.dtype
+    back = compression.decompress(wire, ctx)
+    assert back.dtype == tensor.dtype
+    np.testing.assert_array_equal(back, tensor)
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_every_reduction_takes_it(run, rank, process_set, name: str) -> None:
+    compression = COMPRESSIONS[name][0]
+    ranks = process_set.ranks
+    size = len(ranks)
+    options = {"compression": compression, "process_set": process_set}
+
+    def reduce(x: tf.Tensor, y: tf.Tensor) -> list[Any]:
+        return [
+            hvd.allreduce(x, hvd.Sum, **options),
+            hvd.grouped_allreduce([x, y], hvd.Sum, **options),
+            hvd.reducescatter(x, hvd.Sum, **options),
+            hvd.grouped_reducescatter([x, y], hvd.Sum, **options),
+        ]
+
+    x, y = np.full([size], rank, "f4"), np.full([size], rank, "i8")
+    one, group, share, shares = run(reduce, x, y)
+    total = sum(ranks)
+    assert one.tolist() == [total] * size
+    assert [tensor.tolist() for tensor in group] == [[total] * size] * 2
+    assert share.tolist() == [total]
+    assert [tensor.tolist() for tensor in shares] == [[total]] * 2
+    dtypes = [tensor.dtype for tensor in (one, *group, share, *shares)]
+    assert dtypes == [x.dtype, x.dtype, y.dtype, x.dtype, x.dtype, y.dtype]
+
+
+def test_half_precision_is_of_the_wire_alone(rank, size) -> None:
+    """2048 + 1 + 1 is 2050 in float32; in float16, step by step, 2048."""
+    value = 2048.0 if rank == 0 else 1.0
+    total = hvd.allreduce(value, hvd.Sum, compression=hvd.Compression.fp16)
+    exact = 2048 + size - 1
+    assert total == np.float16(exact)
+    if size == 3:
+        assert total == 2050
+
+
+def test_values_are_rounded_on_the_wire(rank) -> None:
+    value = 1 + 2.0**-9
+    as_bf16 = hvd.allreduce(value, compression=hvd.Compression.bf16)
+    as_fp16 = hvd.allreduce(value, compression=hvd.Compression.fp16)
+    assert as_bf16 == 1
+    assert as_fp16 == value
+
+
+def test_own_compressor(run, rank, size) -> None:
+    def reduce(x: tf.Tensor) -> list[Any]:
+        return [
+            hvd.allreduce(x, hvd.Max, compression=Negating),
+            hvd.grouped_allreduce([x, x + 1], hvd.Max, compression=Negating),
+        ]
+
+    one, group = run(reduce, np.float32(rank))
+    assert one == 0  # the largest of the negatives
+    assert list(group) == [0, 1]
+
+
+def test_gradient_passes(run, rank, size) -> None:
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x * 2, hvd.Sum, compression=hvd.Compression.fp16)
+        return tape.gradient(y, x)
+
+    assert run(gradient, np.float32(rank)) == 2 * size

@@ -1,0 +1,145 @@
+"""`hvd.join`, as `ops/join.py`: ranks with unequal amounts of data."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+needs_two = pytest.mark.skipif("hvd.size() < 2", reason="needs 2 ranks")
+FLOATING = ["float16", "bfloat16", "float32", "float64"]
+INTEGER = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+def active(step: int, ranks: list[int]) -> list[int]:
+    """Rank number i of the set has i + 1 batches."""
+    return ranks[step:]
+
+
+def expected(
+    op: hvd.ReduceOp, members: list[int], divisor: int, dtype: str
+) -> float:
+    values = [r + 1 for r in members]
+    result: Any = {
+        hvd.Sum: sum(values),
+        hvd.Average: sum(values) / divisor,
+        hvd.Min: min(values),
+        hvd.Max: max(values),
+        hvd.Product: np.prod(values),
+    }[op]
+    return np.trunc(result) if dtype in INTEGER else result
+
+
+@pytest.mark.parametrize("over_active", [False, True])
+def test_joined_ranks_change_nothing(process_set, rank, over_active) -> None:
+    """Every reduction and dtype, single and in groups."""
+    ranks = process_set.ranks
+    reductions = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
+    for step in range(ranks.index(rank) + 1):
+        members = active(step, ranks)
+        divisor = len(members) if over_active else len(ranks)
+        for op in reductions:
+            arrays = [
+                tf.cast(tf.fill([4], rank + 1), dtype)
+                for dtype in FLOATING + INTEGER
+            ]
+            group = hvd.grouped_allreduce(
+                arrays, op, name=f"group {op}", process_set=process_set
+            )
+            one = hvd.allreduce(
+                arrays[2], op, name=f"one {op}", process_set=process_set
+            )
+            for dtype, result in zip(
+                [*FLOATING, *INTEGER, "float32"], [*group, one], strict=True
+            ):
+                want = expected(op, members, divisor, dtype)
+                want = np.float64(want).astype(result.dtype.as_numpy_dtype)
+                np.testing.assert_array_equal(result.numpy(), [want] * 4)
+        options = {"process_set": process_set}
+        assert hvd.allreduce(True, hvd.Min, name="all", **options)
+        assert not hvd.allreduce(False, hvd.Max, name="any", **options)
+    last = hvd.join(process_set=process_set, average_over_active=over_active)
+    assert last.dtype == tf.int32
+    assert last in ranks
+    total = hvd.allreduce(rank, hvd.Sum, process_set=process_set)
+    assert total == sum(ranks)
+
+
+def test_adasum_with_joined_ranks(rank, size) -> None:
+    """Zero vectors give the other one: orthogonal ones are added."""
+    for step in range(rank + 1):
+        x = tf.one_hot(rank, size) * (rank + 1.0)
+        result = hvd.allreduce(x, hvd.Adasum, name="adasum")
+        want = [r + 1 if r >= step else 0 for r in range(size)]
+        assert result.numpy().tolist() == want
+    hvd.join()
+
+
+def test_returns_the_last_rank(rank, size) -> None:
+    for last in (0, size - 1):
+        if rank == last:
+            time.sleep(0.2)
+        assert hvd.join() == last
+
+
+def test_in_a_function_and_a_graph(rank, size) -> None:
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x, hvd.Sum, name="in a function")
+
+    @tf.function
+    def leave() -> tf.Tensor:
+        return hvd.join()
+
+    for i in range(rank + 1):
+        assert step(tf.constant(1.0)) == size - i
+    assert 0 <= leave() < size
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        assert 0 <= session.run(hvd.join()) < size
+    assert step(tf.constant(1.0)) == size
+
+
+def test_gradients_of_uneven_batches(rank, size) -> None:
+    """A training step of a rank that goes on longer."""
+    for i in range(rank + 1):
+        weight = tf.Variable(2.0)
+        with tf.GradientTape() as tape:
+            loss = weight * (rank + 1)
+        gradient = tape.gradient(loss, weight)
+        mean = hvd.allreduce(gradient, hvd.Average, name="uneven")
+        assert mean == sum(r + 1 for r in range(i, size)) / size
+    hvd.join()
+
+
+OTHERS = {
+    "allgather": lambda: hvd.allgather([1.0], name="other"),
+    "grouped_allgather": lambda: hvd.grouped_allgather([[1.0]], name="other"),
+    "broadcast": lambda: hvd.broadcast(1.0, 0, name="other"),
+    "alltoall": lambda: hvd.alltoall([1.0] * hvd.size(), name="other"),
+    "reducescatter": lambda: hvd.reducescatter([1.0], name="other"),
+    "barrier": lambda: hvd.barrier(name="other"),
+}
+
+
+@needs_two
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_collectives_fail_on_the_waiting_ranks(rank, size, kind) -> None:
+    if rank != 0:
+        with pytest.raises(hvd.MismatchError, match="rank 0") as raised:
+            OTHERS[kind]()
+        assert isinstance(raised.value, tf.errors.FailedPreconditionError)
+        assert "join" in str(raised.value)
+    hvd.join()
+    OTHERS[kind]()  # and now it works again
+
+
+@needs_two
+def test_mismatch_of_average_over_active(rank, size) -> None:
+    with pytest.raises(hvd.MismatchError, match="average_over_active"):
+        hvd.join(average_over_active=rank == 0)
+    assert 0 <= hvd.join() < size

@@ -1,0 +1,314 @@
+"""Each option of a distributed optimizer does what it says."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+from hvd_keras.optimizer import is_distributed
+
+optimizers = keras.optimizers
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+
+
+@pytest.fixture
+def dynamic_sets() -> Iterator[None]:
+    """Sets can be added in the test; leaves a job without any."""
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    yield
+    hvd.shutdown()
+    hvd.init()
+
+
+def fitted(
+    wrap: Callable[[Any, keras.Model], Any],
+    data: tf.data.Dataset,
+    optimizer: Any = None,
+    **compile_options: Any,
+) -> keras.Model:
+    model = kt.build(kt.functional_model)
+    optimizer = optimizer or optimizers.Adam(0.01)
+    model.compile(wrap(optimizer, model), "mse", **compile_options)
+    model.fit(data, epochs=2, verbose=0)
+    return model
+
+
+def plain(optimizer: Any, model: keras.Model) -> Any:
+    return optimizer
+
+
+def lists(model: keras.Model) -> list[list[Any]]:
+    a, b, c, _ = model.trainable_variables
+    return [[a, c], [b]]
+
+
+OPTIONS: dict[str, Callable[[keras.Model], dict[str, Any]]] = {
+    "groups": lambda model: {"groups": 2},
+    "many_groups": lambda model: {"groups": 100},
+    "num_groups": lambda model: {"num_groups": 1},
+    "lists": lambda model: {"groups": lists(model)},
+    "predivide": lambda model: {"gradient_predivide_factor": 2.0},
+    "device": lambda model: {"device_dense": "/cpu:0"},
+    "accumulate_predivide_groups": lambda model: {
+        "gradient_predivide_factor": 8.0,
+        "groups": 3,
+        "backward_passes_per_step": 4,
+    },
+}
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_ranks_end_with_the_weights_of_one_process(
+    case: str, eager: bool
+) -> None:
+    data = kt.regression_data()
+    steps = 4 if case.startswith("accumulate") else None
+    expected = fitted(
+        plain,
+        kt.whole_batches(*data),
+        optimizers.Adam(0.01, gradient_accumulation_steps=steps),
+    )
+    model = fitted(
+        lambda optimizer, model: hvd.DistributedOptimizer(
+            optimizer, **OPTIONS[case](model)
+        ),
+        kt.shares(*data),
+        run_eagerly=eager,
+    )
+    kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
+    kt.assert_equal_on_all_ranks(model.get_weights())
+
+
+def test_groups_are_what_is_reduced_as_one() -> None:
+    variables = [tf.Variable([float(n)]) for n in range(6)]
+    counts = {}
+    for groups in (None, 1, 2, 4, 100, [[variables[0], variables[5]]]):
+        optimizer = hvd.DistributedOptimizer(optimizers.SGD(), groups=groups)
+        optimizer.build(variables)
+        optimizer.apply([tf.ones(1)] * 6, variables)  # compares the lists
+        before = hvd.stats()["num_requests"]
+        optimizer.apply([tf.ones(1)] * 6, variables)
+        counts[str(groups)[:3]] = hvd.stats()["num_requests"] - before
+    assert list(counts.values()) == [1, 1, 2, 4, 6, 5]
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_compressed_gradients(compression: str, rank: int, size: int) -> None:
+    variable = tf.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0), compression=getattr(hvd.Compression, compression)
+    )
+    # Lost in 8 or 11 bits of mantissa, not in 24.
+    gradient = tf.constant([1.0 + 2.0**-12, rank * 2.0])
+    optimizer.apply([gradient], [variable])
+    np.testing.assert_array_equal(variable, [-1.0, -(size - 1.0)])
+    assert variable.dtype == tf.float32
+
+
+def test_adasum_adds_what_differs_and_averages_what_agrees(
+    rank: int, size: int
+) -> None:
+    apart, alike = tf.Variable(tf.zeros(size)), tf.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), op=hvd.Adasum)
+    one_hot = tf.one_hot(rank, size)
+    optimizer.apply([one_hot, tf.constant([3.0, 4.0])], [apart, alike])
+    np.testing.assert_allclose(apart, -np.ones(size), rtol=1e-6)
+    np.testing.assert_allclose(alike, [-3.0, -4.0], rtol=1e-6)
+
+
+def test_compressed_training_stays_near() -> None:
+    data = kt.regression_data()
+    expected = fitted(plain, kt.whole_batches(*data), optimizers.SGD(0.1))
+    model = fitted(
+        lambda optimizer, model: hvd.DistributedOptimizer(
+            optimizer, compression=hvd.Compression.fp16
+        ),
+        kt.shares(*data),
+        optimizers.SGD(0.1),
+    )
+    kt.assert_close(model.get_weights(), expected.get_weights(), 5e-3)
+    kt.assert_equal_on_all_ranks(model.get_weights())
+
+
+@needs_peers
+@pytest.mark.usefixtures("dynamic_sets")
+def test_the_ranks_of_a_process_set_train_together(rank: int) -> None:
+    # The others train alone; here rank 0 does, in a set of its own.
+    some = hvd.add_process_set([0])
+    try:
+        data = kt.regression_data()
+        mine = kt.shares(*data)
+        expected = fitted(plain, mine)
+        model = fitted(
+            lambda optimizer, model: hvd.DistributedOptimizer(
+                optimizer, process_set=some
+            ),
+            mine,
+        )
+        kt.assert_close(model.get_weights(), expected.get_weights(), 1e-6)
+    finally:
+        hvd.remove_process_set(some)
+
+
+@pytest.mark.skipif("hvd.size() < 4", reason="needs 4 ranks")
+@pytest.mark.usefixtures("dynamic_sets")
+def test_two_process_sets_train_side_by_side(rank: int) -> None:
+    sets = [hvd.add_process_set([0, 3]), hvd.add_process_set([1, 2])]
+    mine = sets[0] if sets[0].included() else sets[1]
+    try:
+        x, y = kt.regression_data()
+        y = y + (1.0 if mine is sets[0] else -1.0)
+        half = kt.BATCH // 2
+        rows = slice(mine.rank() * half, (mine.rank() + 1) * half)
+        share = kt.whole_batches(x, y).map(lambda a, b: (a[rows], b[rows]))
+        expected = fitted(plain, kt.whole_batches(x, y))
+        model = fitted(
+            lambda optimizer, model: hvd.DistributedOptimizer(
+                optimizer, process_set=mine
+            ),
+            share,
+        )
+        kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
+    finally:
+        for one in sets:
+            hvd.remove_process_set(one)
+
+
+@needs_peers
+def test_a_set_that_is_not_registered_is_refused() -> None:
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(), process_set=hvd.ProcessSet([0])
+    )
+    with pytest.raises(ValueError, match="registered"):
+        optimizer.apply([tf.ones(1)], [tf.Variable([1.0])])
+
+
+# ---- Local variables ----
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("scale", [False, True])
+def test_local_variables_keep_their_gradients(
+    scale: bool, passes: int, rank: int, size: int
+) -> None:
+    shared, own = tf.Variable([0.0]), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0),
+        scale_local_gradients=scale,
+        backward_passes_per_step=passes,
+    )
+    optimizer.register_local_var(own)
+    optimizer.build([shared, own])
+
+    @tf.function
+    def step() -> None:
+        gradient = tf.constant([rank + 1.0])
+        optimizer.apply([gradient, 2.0 * gradient], [shared, own])
+
+    for _ in range(passes):
+        step()
+    assert shared.numpy() == [-(size + 1) / 2]
+    assert own.numpy() == [-2.0 * (rank + 1) / (size if scale else 1)]
+    with pytest.raises(ValueError, match="before the first step"):
+        optimizer.register_local_var(shared)
+
+
+def test_local_variables_survive_a_copy(rank: int) -> None:
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0), scale_local_gradients=False
+    )
+    optimizer.register_local_var(variable)
+    copy.deepcopy(optimizer).apply([tf.constant([rank + 1.0])], [variable])
+    assert variable.numpy() == [-(rank + 1.0)]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_local_layers_train_alone(sparse: bool, rank: int, size: int) -> None:
+    make = kt.embedding_model if sparse else kt.functional_model
+    data = kt.regression_data()
+    share = kt.shares(*data).take(1)
+    model = kt.build(make)
+    layers = [layer for layer in model.layers if layer.trainable_variables]
+    optimizer = hvd.PartialDistributedOptimizer(
+        optimizers.SGD(0.5), local_layers=layers[0]
+    )
+    model.compile(optimizer, "mse")
+    model.fit(share, verbose=0)
+
+    alone = kt.build(make)
+    alone.compile(optimizers.SGD(0.5 / size), "mse")
+    alone.fit(share, verbose=0)
+    together = kt.build(make)
+    together.compile(optimizers.SGD(0.5), "mse")
+    together.fit(kt.whole_batches(*data).take(1), verbose=0)
+    num_local = len(layers[0].trainable_variables)
+    weights = model.get_weights()
+    kt.assert_close(weights[:num_local], alone.get_weights()[:num_local], 1e-5)
+    kt.assert_close(
+        weights[num_local:], together.get_weights()[num_local:], 1e-5
+    )
+
+
+def test_local_layers_may_be_built_later(rank: int) -> None:
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    optimizer = hvd.PartialDistributedOptimizer(
+        optimizers.SGD(1.0), local_layers=[layer], scale_local_gradients=False
+    )
+    model = keras.Sequential([layer])
+    model.compile(optimizer, lambda y, prediction: prediction)
+    x = np.full((2, 1), rank + 1.0, np.float32)
+    model.fit(x, x, batch_size=2, verbose=0)
+    assert layer.kernel.numpy() == [[-(rank + 1.0)]]
+
+
+@needs_peers
+def test_global_clipnorm_with_local_variables_is_refused() -> None:
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0, global_clipnorm=1.0)
+    )
+    optimizer.register_local_var(variable)
+    with pytest.raises(ValueError, match="global_clipnorm"):
+        optimizer.apply([tf.ones(1)], [variable])
+
+
+# ---- Saving ----
+
+
+def test_load_model_goes_on_where_the_saved_one_was(
+    tmp_path: pathlib.Path,
+) -> None:
+    data = kt.regression_data()
+    expected = fitted(plain, kt.whole_batches(*data))
+    expected.fit(kt.whole_batches(*data), verbose=0)
+
+    path = tmp_path / "model.keras"
+    model = fitted(
+        lambda optimizer, model: hvd.DistributedOptimizer(optimizer),
+        kt.shares(*data),
+    )
+    model.save(path)
+    loaded = hvd.load_model(path, gradient_predivide_factor=2.0)
+    assert is_distributed(loaded.optimizer)
+    assert int(loaded.optimizer.iterations) == int(model.optimizer.iterations)
+    loaded.fit(kt.shares(*data), verbose=0)
+    kt.assert_close(loaded.get_weights(), expected.get_weights(), 2e-5)
+
+
+def test_load_model_without_an_optimizer(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.keras"
+    kt.build(kt.functional_model).save(path)
+    loaded = hvd.load_model(path)
+    assert getattr(loaded, "optimizer", None) is None

@@ -1,0 +1,23 @@
+// HorovodReducescatter: one tensor, reduced over the ranks, of which each keeps
+// a share of the rows.
+#include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/kernels/reduction_kernel.h"
+
+namespace hvd {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  OpDefinition op;
+  op.name = "HorovodReducescatter";
+  op.inputs = {"tensor: T"};
+  op.outputs = {"output: T"};
+  op.attributes = Reduction::AttributeSpecs();
+  op.attributes.push_back("T: " HVD_TENSOR_TYPES);
+  op.shape_function = InferShapesOfOtherRows;
+  RegisterOp(
+      op, KernelFunctionsOf<ReductionKernel<CollectiveKind::kReducescatter>>());
+  return true;
+}();
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,33 @@
+#include "tf_ops/kernels/reduction_kernel.h"
+
+#include <utility>
+
+#include "tf_ops/core/request.h"
+
+namespace hvd {
+
+std::vector<const char*> Reduction::AttributeSpecs() {
+  return {"reduce_op: int", "prescale_factor: string = '1'",
+          "postscale_factor: string = '1'"};
+}
+
+Status Reduction::Read(const OpAttributes& attributes, Reduction* reduction) {
+  HVD_RETURN_IF_ERROR(attributes.Reduction("reduce_op", &reduction->op));
+  HVD_RETURN_IF_ERROR(
+      attributes.Double("prescale_factor", &reduction->prescale_factor));
+  HVD_RETURN_IF_ERROR(
+      attributes.Double("postscale_factor", &reduction->postscale_factor));
+  return attributes.Common(&reduction->common);
+}
+
+void Reduction::Submit(CollectiveKind kind,
+                       std::shared_ptr<OpCall> call) const {
+  Request request;
+  request.kind = kind;
+  request.op = op;
+  request.prescale = prescale_factor;
+  request.postscale = postscale_factor;
+  SubmitCall(std::move(call), common, std::move(request));
+}
+
+}  // namespace hvd

@@ -1,0 +1,207 @@
+#include "tf_ops/python/arrays.h"
+
+#include <pybind11/stl.h>
+
+#include <future>
+#include <memory>
+
+#include "tf_ops/core/engine.h"
+#include "tf_ops/python/raise.h"
+
+namespace py = pybind11;
+
+namespace hvd {
+namespace {
+
+struct NamedType {
+  const char* name;
+  DataType dtype;
+};
+constexpr NamedType kNamedTypes[] = {
+    {"bool", DataType::kBool},         {"uint8", DataType::kUint8},
+    {"int8", DataType::kInt8},         {"uint16", DataType::kUint16},
+    {"int16", DataType::kInt16},       {"uint32", DataType::kUint32},
+    {"int32", DataType::kInt32},       {"uint64", DataType::kUint64},
+    {"int64", DataType::kInt64},       {"float16", DataType::kFloat16},
+    {"bfloat16", DataType::kBfloat16}, {"float32", DataType::kFloat32},
+    {"float64", DataType::kFloat64},
+};
+
+DataType DataTypeOf(const py::array& array) {
+  const std::string name = py::str(array.dtype().attr("name"));
+  if (!array.dtype().attr("isnative").cast<bool>()) {
+    throw py::type_error("arrays must be in the machine's byte order");
+  }
+  for (const NamedType& named : kNamedTypes) {
+    if (name == named.name) return named.dtype;
+  }
+  throw py::type_error("no collective for arrays of dtype " + name);
+}
+
+Shape ShapeOf(const py::array& array) {
+  Shape shape;
+  for (py::ssize_t i = 0; i < array.ndim(); ++i)
+    shape.push_back(array.shape(i));
+  return shape;
+}
+
+py::array EmptyLike(const py::array& array, const Shape& shape) {
+  return py::module_::import("numpy").attr("empty")(py::cast(shape),
+                                                    array.dtype());
+}
+
+// Submits, waits without the GIL, raises on error.
+void SubmitAndWait(Request request) {
+  auto result = std::make_shared<std::promise<Status>>();
+  request.done = [result](const Status& status) { result->set_value(status); };
+  Status status;
+  {
+    py::gil_scoped_release release;
+    std::future<Status> future = result->get_future();
+    SubmitGlobal(std::move(request));
+    status = future.get();
+  }
+  RaiseIfError(status);
+}
+
+// Inputs and outputs, which the caller keeps alive.
+Arrays Contiguous(const Arrays& arrays) {
+  Arrays inputs;
+  for (const py::array& array : arrays) {
+    // Not ascontiguousarray, which makes scalars one-dimensional.
+    inputs.push_back(
+        py::module_::import("numpy").attr("require")(array, py::none(), "CA"));
+  }
+  return inputs;
+}
+
+Request MakeRequest(CollectiveKind kind, const std::string& name,
+                    int32_t process_set_id) {
+  Request request;
+  request.kind = kind;
+  request.name = name;
+  request.process_set_id = process_set_id;
+  return request;
+}
+
+void SetReduceArguments(const ReduceArguments& arguments, Request* request) {
+  if (arguments.op < 0 || arguments.op > 5) {
+    throw py::value_error("`op` must be a ReduceOp. Received: " +
+                          std::to_string(arguments.op));
+  }
+  request->op = static_cast<ReduceOp>(arguments.op);
+  request->prescale = arguments.prescale;
+  request->postscale = arguments.postscale;
+}
+
+Arrays RunInPlaceShaped(Request request, const Arrays& arrays) {
+  const Arrays inputs = Contiguous(arrays);
+  Arrays outputs;
+  for (const py::array& input : inputs) {
+    outputs.push_back(EmptyLike(input, ShapeOf(input)));
+    RequestTensor tensor;
+    tensor.dtype = DataTypeOf(input);
+    tensor.shape = ShapeOf(input);
+    tensor.input = input.data();
+    tensor.output = outputs.back().mutable_data();
+    request.tensors.push_back(std::move(tensor));
+  }
+  SubmitAndWait(std::move(request));
+  return outputs;
+}
+
+// Where only the engine knows the shapes of the outputs.
+Arrays RunAllocating(Request request, const Arrays& arrays) {
+  const Arrays inputs = Contiguous(arrays);
+  Arrays outputs(inputs.size());
+  for (const py::array& input : inputs) {
+    RequestTensor tensor;
+    tensor.dtype = DataTypeOf(input);
+    tensor.shape = ShapeOf(input);
+    tensor.input = input.data();
+    request.tensors.push_back(std::move(tensor));
+  }
+  request.allocate_output = [&](size_t index, const Shape& shape,
+                                void** output) {
+    py::gil_scoped_acquire acquire;
+    try {
+      outputs[index] = EmptyLike(inputs[index], shape);
+    } catch (const py::error_already_set& error) {
+      return Status::Internal(error.what());
+    }
+    *output = outputs[index].mutable_data();
+    return Status::Ok();
+  };
+  SubmitAndWait(std::move(request));
+  return outputs;
+}
+
+}  // namespace
+
+Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
+                       const ReduceArguments& arguments,
+                       int32_t process_set_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kAllreduce, name, process_set_id);
+  SetReduceArguments(arguments, &request);
+  return RunInPlaceShaped(std::move(request), arrays);
+}
+
+Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
+                           const ReduceArguments& arguments,
+                           int32_t process_set_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kReducescatter, name, process_set_id);
+  SetReduceArguments(arguments, &request);
+  return RunAllocating(std::move(request), arrays);
+}
+
+Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
+                       int root_rank, int32_t process_set_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kBroadcast, name, process_set_id);
+  request.root_rank = root_rank;
+  return RunInPlaceShaped(std::move(request), arrays);
+}
+
+Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,
+                       int32_t process_set_id) {
+  return RunAllocating(
+      MakeRequest(CollectiveKind::kAllgather, name, process_set_id), arrays);
+}
+
+std::pair<py::array, std::vector<int64_t>> AlltoallArray(
+    const std::string& name, const py::array& array,
+    const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kAlltoall, name, process_set_id);
+  if (splits.has_value()) {
+    if (splits->empty()) throw py::value_error("`splits` must not be empty");
+    request.splits = *splits;
+  }
+  std::vector<int64_t> received;
+  request.take_values = [&received](const std::vector<int64_t>& values) {
+    received = values;
+    return Status::Ok();
+  };
+  const Arrays outputs = RunAllocating(std::move(request), {array});
+  return {outputs[0], received};
+}
+
+void Barrier(const std::string& name, int32_t process_set_id) {
+  SubmitAndWait(MakeRequest(CollectiveKind::kBarrier, name, process_set_id));
+}
+
+int64_t Join(int32_t process_set_id, bool average_over_active) {
+  Request request = MakeRequest(CollectiveKind::kJoin, "join", process_set_id);
+  request.average_over_active = average_over_active;
+  int64_t last = -1;
+  request.take_values = [&last](const std::vector<int64_t>& values) {
+    last = values[0];
+    return Status::Ok();
+  };
+  SubmitAndWait(std::move(request));
+  return last;
+}
+
+}  // namespace hvd

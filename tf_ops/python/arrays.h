@@ -1,0 +1,41 @@
+// The collectives over NumPy arrays. They block without the GIL, and raise.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hvd {
+
+using Arrays = std::vector<pybind11::array>;
+
+// What the functions that reduce share.
+struct ReduceArguments {
+  int op = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
+                       const ReduceArguments& arguments,
+                       int32_t process_set_id);
+Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
+                           const ReduceArguments& arguments,
+                           int32_t process_set_id);
+Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
+                       int root_rank, int32_t process_set_id);
+Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,
+                       int32_t process_set_id);
+// Returns what has come, and how many rows of it from each rank.
+std::pair<pybind11::array, std::vector<int64_t>> AlltoallArray(
+    const std::string& name, const pybind11::array& array,
+    const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id);
+void Barrier(const std::string& name, int32_t process_set_id);
+// Returns the global rank that has joined last.
+int64_t Join(int32_t process_set_id, bool average_over_active);
+
+}  // namespace hvd

@@ -1,0 +1,149 @@
+#include "tf_ops/python/job.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "tf_ops/python/raise.h"
+#include "tf_ops/transport/in_memory/in_memory.h"
+#include "tf_ops/transport/shm/shm.h"
+
+namespace py = pybind11;
+
+namespace hvd {
+namespace {
+
+ShmSegment AsSegment(const SegmentTuple& tuple) {
+  ShmSegment segment;
+  segment.pid = std::get<0>(tuple);
+  segment.fd = std::get<1>(tuple);
+  segment.token = std::get<2>(tuple);
+  return segment;
+}
+
+std::shared_ptr<Transport> MakeTransport(
+    int rank, const std::vector<pid_t>& pids,
+    const std::optional<SegmentTuple>& segment) {
+  if (!segment.has_value()) {
+    return std::move(InMemoryTransport::CreateGroup(1)[0]);
+  }
+  std::unique_ptr<ShmTransport> transport;
+  RaiseIfError(
+      ShmTransport::Attach(AsSegment(*segment), rank, pids, &transport));
+  return transport;
+}
+
+std::shared_ptr<Transport> MakeTransportOfSet(
+    int rank, const std::vector<int>& ranks, std::shared_ptr<Transport> job,
+    const std::optional<SegmentTuple>& segment) {
+  if (!segment.has_value()) {
+    std::shared_ptr<Transport> alone =
+        std::move(InMemoryTransport::CreateGroup(1)[0]);
+    alone->BindToJob(std::move(job), ranks);
+    return alone;
+  }
+  std::unique_ptr<ShmTransport> transport;
+  RaiseIfError(ShmTransport::AttachSet(AsSegment(*segment), rank,
+                                       std::move(job), ranks, &transport));
+  return transport;
+}
+
+void SetPendingElsewhere(int32_t id, EngineOptions* options) {
+  options->pending_elsewhere = [id](const std::string& name,
+                                    const std::vector<int>& waiting) {
+    return PendingElsewhere(id, name, waiting);
+  };
+}
+
+}  // namespace
+
+std::pair<int, py::bytes> CreateSegment(int size) {
+  ShmSegment segment;
+  RaiseIfError(ShmTransport::CreateSegment(size, &segment));
+  return {segment.fd, py::bytes(segment.token)};
+}
+
+void Init(int rank, int size, const std::vector<pid_t>& pids,
+          const std::optional<SegmentTuple>& segment, EngineOptions options) {
+  if (GlobalEngine() != nullptr) {
+    throw py::value_error("the engine runs already: call shutdown() first");
+  }
+  if (size < 1 || rank < 0 || rank >= size ||
+      pids.size() != static_cast<size_t>(size) ||
+      (size > 1) != segment.has_value()) {
+    throw py::value_error("`rank`, `size`, `pids` and `segment` do not match");
+  }
+  SetPendingElsewhere(0, &options);
+  SetGlobalEngine(Engine::Create(MakeTransport(rank, pids, segment), options));
+}
+
+void Shutdown(const std::string& reason) {
+  py::gil_scoped_release release;  // callbacks may take the GIL
+  ShutdownGlobal(reason);
+}
+
+void AddSet(int32_t id, const std::vector<int>& ranks,
+            const std::optional<SegmentTuple>& segment) {
+  const std::shared_ptr<Engine> global = EngineOrRaise();
+  const auto self = std::find(ranks.begin(), ranks.end(), global->rank());
+  const bool is_member = self != ranks.end();
+  if (segment.has_value() != (is_member && ranks.size() > 1)) {
+    throw py::value_error("`ranks` and `segment` do not match");
+  }
+  std::shared_ptr<Engine> engine;
+  if (is_member) {
+    EngineOptions options = global->options();
+    options.global_ranks = ranks;
+    SetPendingElsewhere(id, &options);
+    const int rank = static_cast<int>(self - ranks.begin());
+    engine = Engine::Create(
+        MakeTransportOfSet(rank, ranks, global->transport(), segment), options);
+  }
+  RaiseIfError(AddProcessSet(id, ranks, std::move(engine)));
+}
+
+void RemoveSet(int32_t id) {
+  Status status;
+  {
+    py::gil_scoped_release release;  // callbacks may take the GIL
+    status = RemoveProcessSet(id);
+  }
+  RaiseIfError(status);
+}
+
+std::vector<int> RanksOfSet(int32_t id) {
+  std::vector<int> ranks;
+  RaiseIfError(ProcessSetRanks(id, &ranks));
+  return ranks;
+}
+
+std::shared_ptr<Engine> EngineOrRaise() {
+  std::shared_ptr<Engine> engine = GlobalEngine();
+  if (engine == nullptr) {
+    RaiseIfError(Status::NotInitialized("call hvd.init() first"));
+  }
+  return engine;
+}
+
+py::dict Stats() {
+  EngineOrRaise();
+  const EngineStats stats = TotalStats();
+  py::dict result;
+  result["num_requests"] = stats.num_requests;
+  result["num_collectives"] = stats.num_collectives;
+  result["num_bytes"] = stats.num_bytes;
+  result["num_cache_hits"] = stats.num_cache_hits;
+  result["num_cache_misses"] = stats.num_cache_misses;
+  return result;
+}
+
+void NoteExitReason(const std::string& text) {
+  const std::shared_ptr<Engine> engine = GlobalEngine();
+  if (engine != nullptr) engine->NoteExitReason(text);
+}
+
+void NoteFailure(const std::string& text) {
+  const std::shared_ptr<Engine> engine = GlobalEngine();
+  if (engine != nullptr) engine->NoteFailure(text);
+}
+
+}  // namespace hvd

@@ -1,0 +1,39 @@
+// This process's engines as Python starts and ends them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/core/engine.h"
+
+namespace hvd {
+
+// Process and descriptor of shared memory, and its token.
+using SegmentTuple = std::tuple<pid_t, int, pybind11::bytes>;
+
+// Returns descriptor and token.
+std::pair<int, pybind11::bytes> CreateSegment(int size);
+
+void Init(int rank, int size, const std::vector<pid_t>& pids,
+          const std::optional<SegmentTuple>& segment, EngineOptions options);
+void Shutdown(const std::string& reason);
+
+// `segment`: only of members of sets of more than one rank.
+void AddSet(int32_t id, const std::vector<int>& ranks,
+            const std::optional<SegmentTuple>& segment);
+void RemoveSet(int32_t id);
+std::vector<int> RanksOfSet(int32_t id);
+
+std::shared_ptr<Engine> EngineOrRaise();
+pybind11::dict Stats();
+void NoteExitReason(const std::string& text);
+void NoteFailure(const std::string& text);
+
+}  // namespace hvd
