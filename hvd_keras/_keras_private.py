@@ -10,6 +10,10 @@ a training run. Everything else in hvd_keras uses public names.
 | `Optimizer._backend_apply_gradients` | learn whose gradients they are |
 | `Optimizer._trainable_variables` | number the variables |
 | `Optimizer._accumulated_gradients` | keep partial sums on their rank |
+| `Optimizer._iterations` | count batches, and updates, while accumulating |
+| `Optimizer._get_current_learning_rate` | give a schedule the updates |
+| `Optimizer._update_model_variables_moving_average` | average once an update |
+| `Optimizer._overwrite_model_variables_with_average_value` | the same |
 | `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
@@ -87,6 +91,12 @@ def check_names() -> None:
         "_backend_apply_gradients",
         ["self", "grads", "trainable_variables"],
     )
+    require(optimizer, "_get_current_learning_rate", ["self"])
+    for name in (
+        "_update_model_variables_moving_average",
+        "_overwrite_model_variables_with_average_value",
+    ):
+        require(optimizer, name, ["self", "trainable_variables"])
     require(optimizer, "_unpickle_model", ["bytesio"])
     require(
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
@@ -103,8 +113,16 @@ def check_names() -> None:
 class ReducingOptimizer:
     """Mixin in front of a Keras optimizer: reduces before clipping.
 
+    While gradients are accumulated, Keras moves the average of the weights and
+    the schedule on with every batch. Here it is with every update, as if the
+    accumulated batches were one.
+
     A subclass defines `hvd_reduce`, `hvd_begin_apply` and `hvd_end_apply`.
     """
+
+    hvd_schedule_counts_batches = False
+    gradient_accumulation_steps: int | None
+    iterations: Any
 
     def hvd_reduce(
         self, gradients: list[Any], variables: list[Any] | None
@@ -145,6 +163,49 @@ class ReducingOptimizer:
         variables = vars(self).get("_hvd_variables")
         reduced = self.hvd_reduce(list(grads), variables)
         return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+    def _get_current_learning_rate(self) -> Any:
+        schedule = vars(self).get("_learning_rate")
+        if (
+            not self.gradient_accumulation_steps
+            or self.hvd_schedule_counts_batches
+            or not isinstance(
+                schedule, keras.optimizers.schedules.LearningRateSchedule
+            )
+        ):
+            return super()._get_current_learning_rate()  # type: ignore[misc]
+        return schedule(self.iterations)
+
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        self._at_update(
+            super()._update_model_variables_moving_average,  # type: ignore[misc]
+            trainable_variables,
+        )
+
+    def _overwrite_model_variables_with_average_value(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        self._at_update(
+            super()._overwrite_model_variables_with_average_value,  # type: ignore[misc]
+            trainable_variables,
+        )
+
+    def _at_update(
+        self, call: Callable[[Any], None], variables: Sequence[Any]
+    ) -> None:
+        """Calls, but not for a batch whose gradients are only accumulated."""
+        steps = self.gradient_accumulation_steps
+        if not steps or "_hvd_variables" not in vars(self):
+            call(variables)
+            return
+        num_batches = require(self, "_iterations") + 1
+        keras.ops.cond(
+            keras.ops.equal(num_batches % steps, 0),
+            lambda: call(variables),
+            lambda: None,
+        )
 
 
 def trainable_variables_of(optimizer: Any) -> list[Any]:

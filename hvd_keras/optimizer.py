@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import collections
-import copy
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hvd_keras import _keras_private as private
-from hvd_keras._gradients import (
-    GradientReducer,
-    refuse_reduced_twice,
-    refuse_xla,
+from hvd_keras._distributed_class import (
+    Distributed,
+    Settings,
+    check_finite_on_all_ranks,
+    distributed_class,
+    is_multi_optimizer,
+    unwrapped,
 )
 from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
-from hvd_keras.ops import allreduce
-from hvd_keras.ops.reduce_op import Average, Min, ReduceOp
+from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
@@ -34,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = True,
+    schedule_counts_batches: bool = False,
     gradient_predivide_factor: float = 1.0,
     groups: int | Sequence[Sequence[Any]] | None = None,
     num_groups: int = 0,
@@ -71,10 +70,12 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             with slots then also update rows that no batch has used.
         backward_passes_per_step: Batches whose gradients are accumulated
             before they are reduced and applied, by Keras's own
-            `gradient_accumulation_steps`. A learning rate schedule and the
-            moving average of weights (`use_ema`) advance with each batch.
+            `gradient_accumulation_steps`. `iterations`, the moving average of
+            weights (`use_ema`) and weight decay count updates.
         average_aggregated_gradients: Whether accumulated gradients are
             averaged over the batches, as in Keras, or summed.
+        schedule_counts_batches: Whether a learning rate schedule advances with
+            each batch, as in Horovod and plain Keras, or with each update.
         gradient_predivide_factor: Divides gradients before the sum over the
             ranks; their average is then multiplied by it. Keeps float16 sums
             in range.
@@ -124,21 +125,29 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__}."
         )
     inner = unwrapped(optimizer)
-    settings = _Settings(
+    if is_multi_optimizer(inner):
+        raise TypeError(
+            "Of a MultiOptimizer, the optimizers inside must be made "
+            "distributed, before it is made of them: "
+            "MultiOptimizer(OptimizerMap(hvd.DistributedOptimizer(...))). "
+            f"Received: {inner.name!r}."
+        )
+    settings = Settings(
         name=name,
         average_aggregated_gradients=average_aggregated_gradients,
+        schedule_counts_batches=bool(schedule_counts_batches),
         reduce=options,
     )
-    if is_distributed(inner) and inner.hvd_settings != settings:
+    if isinstance(inner, Distributed) and inner.hvd_settings != settings:
         raise ValueError(
             "An optimizer must be made distributed once. Received: "
             f"{inner.name!r}, which is distributed with "
             f"{inner.hvd_settings}, and now {settings}."
         )
     _set_accumulation(inner, backward_passes_per_step)
-    if not is_distributed(inner):
-        inner.__class__ = _distributed_class(type(inner), settings)
-    private.patch_check_finite(_check_finite_on_all_ranks)
+    if not isinstance(inner, Distributed):
+        inner.__class__ = distributed_class(type(inner), settings)
+    private.patch_check_finite(check_finite_on_all_ranks)
     return optimizer
 
 
@@ -174,210 +183,6 @@ def PartialDistributedOptimizer(  # noqa: N802
     DistributedOptimizer(optimizer, **options)
     unwrapped(optimizer).hvd_local.add_layers(local_layers)
     return optimizer
-
-
-def is_distributed(optimizer: Any) -> bool:
-    """Whether `optimizer`, or what it wraps, reduces over the ranks."""
-    return isinstance(unwrapped(optimizer), _Distributed)
-
-
-def local_variables_of(optimizer: Any) -> list[Any]:
-    """Returns the variables that were registered as local with `optimizer`."""
-    inner = unwrapped(optimizer)
-    return list(inner.hvd_local) if is_distributed(inner) else []
-
-
-def unwrapped(optimizer: Any) -> Any:
-    """Returns the optimizer inside a `LossScaleOptimizer`, or itself."""
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """The arguments of DistributedOptimizer that a reduction depends on."""
-
-    name: str | None
-    average_aggregated_gradients: bool
-    reduce: ReduceOptions
-
-
-class _Distributed(private.ReducingOptimizer):
-    """Mixin in front of the class of an optimizer."""
-
-    hvd_settings: ClassVar[_Settings]
-    hvd_base: ClassVar[type]
-    name: str
-    gradient_accumulation_steps: int | None
-    global_clipnorm: float | None
-
-    @property
-    def hvd_name(self) -> str:
-        """First part of the names of this optimizer's collectives."""
-        state = vars(self)
-        if "_hvd_name" not in state:
-            name = self.hvd_settings.name or self.name
-            _num_named[name] += 1
-            number = _num_named[name]
-            state["_hvd_name"] = name if number == 1 else f"{name}#{number}"
-        return str(state["_hvd_name"])
-
-    @property
-    def hvd_local(self) -> LocalVariables:
-        """The variables whose gradients stay on this rank."""
-        local: LocalVariables = vars(self).setdefault(
-            "_hvd_local", LocalVariables()
-        )
-        return local
-
-    def register_local_var(self, variable: Any) -> None:
-        """Keeps the gradient of `variable` on this rank.
-
-        All ranks register the same variables, before the first step.
-
-        Raises:
-            ValueError: The optimizer has reduced gradients already.
-        """
-        if "_hvd_reducer" in vars(self):
-            raise ValueError(
-                "A local variable must be registered before the first step: "
-                "a step that is traced does not change any more. Received: "
-                f"{path_of(variable)!r} for optimizer {self.hvd_name!r}."
-            )
-        self.hvd_local.add(variable)
-
-    def hvd_begin_apply(self, gradients: Any) -> None:
-        vars(self)["_hvd_num_reductions"] = 0
-        refuse_reduced_twice(gradients, self.hvd_name)
-
-    def hvd_end_apply(self, variables: Sequence[Any]) -> None:
-        if (
-            vars(self).pop("_hvd_num_reductions", 0)
-            or self.gradient_accumulation_steps
-            or any(
-                getattr(variable, "overwrite_with_gradient", False)
-                for variable in variables
-            )
-        ):
-            return
-        raise TypeError(
-            "A distributed optimizer must pass its gradients through "
-            "Keras's `_clip_gradients`, where they are reduced. Received: "
-            f"{self.hvd_base.__module__}.{self.hvd_base.__qualname__}, whose "
-            "`apply` does not, so that ranks would train apart."
-        )
-
-    def hvd_reduce(
-        self, gradients: list[Any], variables: list[Any] | None
-    ) -> list[Any]:
-        if not gradients:
-            return gradients
-        state = vars(self)
-        state["_hvd_num_reductions"] = state.get("_hvd_num_reductions", 0) + 1
-        reducer = state.get("_hvd_reducer")
-        if reducer is None:
-            self._check_clipping()
-            reducer = GradientReducer(self.hvd_name, self.hvd_settings.reduce)
-            state["_hvd_reducer"] = reducer
-        if variables is None:  # `_clip_gradients` was called by hand
-            variables = gradients
-        places = {
-            id(variable): index
-            for index, variable in enumerate(
-                private.trainable_variables_of(self)
-            )
-        }
-        indices = [
-            places.get(id(variable), index)
-            for index, variable in enumerate(variables)
-        ]
-        factor = 1.0
-        if not self.hvd_settings.average_aggregated_gradients:
-            factor = float(self.gradient_accumulation_steps or 1)
-        reduced: list[Any] = reducer(
-            gradients,
-            variables,
-            indices,
-            factor=factor,
-            local_ids=self.hvd_local.ids(),
-        )
-        return reduced
-
-    def _check_clipping(self) -> None:
-        size = self.hvd_settings.reduce.process_set.size() or 1
-        if self.hvd_local and self.global_clipnorm and size > 1:
-            raise ValueError(
-                "`global_clipnorm` must be None where variables are local: "
-                "the norm of all gradients differs by rank then, and would "
-                "clip the shared ones apart. Received: global_clipnorm="
-                f"{self.global_clipnorm} (optimizer {self.hvd_name!r}); use "
-                "`clipnorm` or `clipvalue`."
-            )
-
-    def __reduce__(self) -> Any:
-        # A pickle names the plain class: it loads without hvd_keras.
-        reduced: Any = super().__reduce__()
-        return (private.unpickler_of(self.hvd_base), *reduced[1:])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # A copy in the same process stays distributed.
-        function, arguments = self.__reduce__()
-        plain = function(*copy.deepcopy(arguments, memo))
-        plain.__class__ = type(self)
-        vars(plain)["_hvd_local"] = self.hvd_local
-        memo[id(self)] = plain
-        return plain
-
-
-_num_named: collections.Counter[str] = collections.Counter()
-_classes: dict[tuple[type, _Settings], type] = {}
-
-
-def _distributed_class(base: type, settings: _Settings) -> type:
-    """Returns the subclass of `base` that reduces; always the same one."""
-    if (base, settings) in _classes:
-        return _classes[base, settings]
-    subclass = type(
-        base.__name__,
-        (_Distributed, base),
-        {
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
-            "hvd_settings": settings,
-            "hvd_base": base,
-        },
-    )
-    private.share_saved_name(subclass, base)
-    _classes[base, settings] = subclass
-    return subclass
-
-
-def _check_finite_on_all_ranks(
-    optimizer: keras.optimizers.LossScaleOptimizer, grads: Any, check: Any
-) -> Any:
-    """Whether the gradients are finite on every rank.
-
-    Ranks that answered differently would apply, skip and rescale apart, and
-    pair a reduction of one step with that of another.
-    """
-    finite = check(optimizer, grads)
-    inner = unwrapped(optimizer)
-    if not isinstance(inner, _Distributed):
-        return finite
-    refuse_reduced_twice(grads, inner.hvd_name)
-    process_set = inner.hvd_settings.reduce.process_set
-    alone = refuse_xla("finiteness check", inner.hvd_name, process_set)
-    if alone or not process_set.included():
-        return finite
-    everywhere = allreduce(
-        tf.cast(finite, tf.int32),
-        Min,
-        name=f"{inner.hvd_name}/check_finite",
-        process_set=process_set,
-    )
-    return tf.cast(everywhere, tf.bool)
 
 
 def _set_accumulation(optimizer: Any, num_passes: int) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from hvd_keras import _agreement, _native, basics, objects
 from hvd_keras import _keras_private as private
-from hvd_keras.exceptions import MismatchError
-from hvd_keras.ops.reduce_op import Average
-from hvd_keras.optimizer import (
+from hvd_keras._distributed_class import (
     is_distributed,
     local_variables_of,
     unwrapped,
 )
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.ops.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
 
 # Between the seeds of neighbouring ranks; larger than the differences between

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from hvd_keras import _keras_private as private
-from hvd_keras.optimizer import unwrapped
+from hvd_keras._distributed_class import unwrapped
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):

@@ -68,7 +68,9 @@ def DistributedOptimizer(  # noqa: N802
             "`use_locking` must be False: Keras 3 optimizers have no locks. "
             f"Received: use_locking={use_locking!r}."
         )
-    return optimizer_module.DistributedOptimizer(optimizer, **options)
+    return optimizer_module.DistributedOptimizer(
+        optimizer, schedule_counts_batches=True, **options
+    )
 
 
 def KerasDistributedOptimizer(  # noqa: N802
@@ -90,6 +92,7 @@ def KerasDistributedOptimizer(  # noqa: N802
     """`DistributedOptimizer` of `horovod.tensorflow.keras`."""
     return optimizer_module.DistributedOptimizer(
         optimizer,
+        schedule_counts_batches=True,
         name=name,
         device_dense=device_dense,
         device_sparse=device_sparse,
@@ -126,6 +129,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     return optimizer_module.PartialDistributedOptimizer(
         optimizer,
         local_layers=local_layers,
+        schedule_counts_batches=True,
         name=name,
         device_dense=device_dense,
         device_sparse=device_sparse,

@@ -37,21 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The launcher ends the other ranks with SIGTERM: where were they?
     faulthandler.register(signal.SIGTERM, file=stderr, chain=True)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    _disable_autotuning()
     hvd.init()
-
-
-def _disable_autotuning() -> None:
-    """Keeps tf.data from tuning its threads.
-
-    Its tuner may overlook that an iterator is deleted, and holds that up until
-    its next turn, which comes as late again as it has run (seen in TF 2.21, in
-    a third of all deletions).
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    iterate = tf.data.Dataset.__iter__
-    tf.data.Dataset.__iter__ = lambda self: iterate(self.with_options(options))
 
 
 STDERR = pytest.StashKey[int]()

@@ -26,9 +26,11 @@ def regression_data(
     return x, y
 
 
-def whole_batches(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
+def whole_batches(
+    x: np.ndarray, y: np.ndarray, num_rows: int = BATCH
+) -> tf.data.Dataset:
     """What one process trains on."""
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(num_rows)
 
 
 def shares(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:

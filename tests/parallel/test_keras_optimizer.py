@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import keras_training as kt
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -181,3 +185,64 @@ def test_optimizers_with_equal_names_do_not_mix(as_function: bool) -> None:
         step(tf.constant([float(hvd.rank())]))
         assert variables[0].numpy()[0] == -mean * number
         assert variables[1].numpy()[0] == -10.0 * mean * number
+
+
+ALL_OPTIMIZERS = [
+    cls
+    for _, cls in inspect.getmembers(optimizers, inspect.isclass)
+    if issubclass(cls, optimizers.Optimizer)
+    and cls is not optimizers.Optimizer
+    and cls.__name__ not in ("LossScaleOptimizer", "MultiOptimizer")
+]
+
+
+def apply_often(optimizer: Any, ranks: list[int]) -> list[np.ndarray]:
+    """Applies the mean of the gradients that `ranks` have, three times."""
+    variables = [
+        keras.Variable(np.ones((4, 3), np.float32), name="matrix"),
+        keras.Variable(np.ones(5, np.float32), name="vector"),
+    ]
+    optimizer.build(variables)
+    for step in range(1, 4):
+        gradients = [
+            np.mean(
+                [np.cos(np.arange(v.size) + rank + step) for rank in ranks],
+                axis=0,
+            ).reshape(v.shape)
+            for v in map(np.asarray, variables)
+        ]
+        gradients = [tf.constant(g, tf.float32) for g in gradients]
+        optimizer.apply(gradients, variables)
+    return [np.asarray(v) for v in [*variables, *optimizer.variables]]
+
+
+@pytest.mark.parametrize("cls", ALL_OPTIMIZERS, ids=lambda cls: cls.__name__)
+def test_every_optimizer_of_keras(cls: type, rank: int, size: int) -> None:
+    expected = apply_often(cls(learning_rate=0.1), list(range(size)))
+    values = apply_often(
+        hvd.DistributedOptimizer(cls(learning_rate=0.1)), [rank]
+    )
+    kt.assert_close(values, expected, 1e-5)
+    kt.assert_equal_on_all_ranks(values)
+
+
+@pytest.mark.skipif(
+    not hasattr(optimizers, "MultiOptimizer"), reason="newer than this Keras"
+)
+def test_the_optimizers_in_a_multi_optimizer(rank: int, size: int) -> None:
+    def multi(wrap: Callable[[Any], Any]) -> Any:
+        return optimizers.MultiOptimizer(
+            optimizers.OptimizerMap(
+                wrap(optimizers.SGD(0.1)),
+                {"vector": wrap(optimizers.Adam(0.1))},
+            )
+        )
+
+    expected = apply_often(multi(lambda o: o), list(range(size)))
+    optimizer = multi(hvd.DistributedOptimizer)
+    kt.assert_close(apply_often(optimizer, [rank]), expected, 1e-5)
+    scaled = optimizers.LossScaleOptimizer(optimizer)
+    own = tf.constant(np.inf if rank == size - 1 else 1.0)
+    assert not scaled.check_finite([own])
+    with pytest.raises(TypeError, match="inside must be made distributed"):
+        hvd.DistributedOptimizer(multi(lambda o: o))

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras.optimizer import is_distributed
+from hvd_keras._distributed_class import is_distributed
 
 optimizers = keras.optimizers
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")

@@ -9,13 +9,15 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 import hvd_keras as hvd
-from hvd_keras.optimizer import is_distributed, unwrapped
+from hvd_keras._distributed_class import is_distributed, unwrapped
 
 optimizers = keras.optimizers
 
@@ -84,61 +86,68 @@ class Blocked:
             raise ImportError("hvd_keras is not installed here")
 sys.meta_path.insert(0, Blocked())
 import keras
-model = keras.models.load_model(sys.argv[1])
-optimizer = model.optimizer
-if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-    optimizer = optimizer.inner_optimizer
-assert type(optimizer) is getattr(keras.optimizers, sys.argv[2]), optimizer
-assert int(optimizer.iterations) == 2
 import numpy as np
-model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
-assert int(optimizer.iterations) == 3
+for name in sys.argv[1:]:
+    model = keras.models.load_model(name + ".keras")
+    optimizer = model.optimizer
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    assert type(optimizer) is getattr(keras.optimizers, name), optimizer
+    assert int(optimizer.iterations) == 2
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+    assert int(optimizer.iterations) == 3
 assert not any(name.startswith("hvd_keras") for name in sys.modules)
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("Adam", lambda: optimizers.Adam(0.01)),
-        ("SGD", lambda: optimizers.SGD(0.01, momentum=0.9)),
-        (
-            "AdamW",
-            lambda: optimizers.AdamW(
-                optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)
-            ),
-        ),
-        (
-            "RMSprop",
-            lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01)),
-        ),
-    ],
-)
-def test_a_saved_model_loads_without_hvd_keras(
-    tmp_path: pathlib.Path, name: str, make: object
-) -> None:
-    model = compiled(hvd.DistributedOptimizer(make()))
-    fit(model)
-    path = tmp_path / "model.keras"
-    model.save(path)
+SAVED: dict[str, Callable[[], Any]] = {
+    "Adam": lambda: optimizers.Adam(0.01),
+    "SGD": lambda: optimizers.SGD(0.01, momentum=0.9),
+    "AdamW": lambda: optimizers.AdamW(
+        optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)
+    ),
+    "RMSprop": lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01)),
+}
+
+
+def test_saved_models_load_without_hvd_keras(tmp_path: pathlib.Path) -> None:
+    models = {}
+    for name, make in SAVED.items():
+        models[name] = compiled(hvd.DistributedOptimizer(make()))
+        fit(models[name])
+        models[name].save(tmp_path / f"{name}.keras")
     # Not in our directory, which would be on the path.
     subprocess.run(
-        [sys.executable, "-c", LOAD_WITHOUT_US, str(path), name],
+        [sys.executable, "-c", LOAD_WITHOUT_US, *SAVED],
         cwd=tmp_path,
         check=True,
         timeout=120,
     )
 
-    loaded = keras.models.load_model(path)
-    assert not is_distributed(loaded.optimizer)
-    assert_same_state(loaded.optimizer, model.optimizer)
-    hvd.DistributedOptimizer(loaded.optimizer)
-    fit(loaded)
+    for name, model in models.items():
+        loaded = keras.models.load_model(tmp_path / f"{name}.keras")
+        assert not is_distributed(loaded.optimizer)
+        assert_same_state(loaded.optimizer, model.optimizer)
+        hvd.DistributedOptimizer(loaded.optimizer)
+        fit(loaded)
+        fit(model)
+        for ours, theirs in zip(
+            loaded.get_weights(), model.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_cloned_model_trains_apart() -> None:
+    model = compiled(hvd.DistributedOptimizer(optimizers.Adam(0.01)))
     fit(model)
-    for ours, theirs in zip(
-        loaded.get_weights(), model.get_weights(), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    clone = keras.models.clone_model(model)
+    clone.compile(copy.deepcopy(model.optimizer), "mse")
+    assert is_distributed(clone.optimizer)
+    before = model.get_weights()
+    fit(clone)
+    for value, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, old)
+    assert int(clone.optimizer.iterations) == 2
 
 
 def test_a_registered_optimizer_of_a_user_keeps_its_name(
