@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
+    from hvd_keras.layers import SyncBatchNormalization
     from hvd_keras.objects import (
         allgather_object,
         broadcast_object,
@@ -136,6 +137,7 @@ __all__ = [
     "ShutdownError",
     "StalledError",
     "Sum",
+    "SyncBatchNormalization",
     "__version__",
     "add_process_set",
     "allgather",
@@ -206,6 +208,7 @@ _HOMES = {
         "ProcessSetMismatchError ShutdownError StalledError"
     ),
     "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
+    "layers": "SyncBatchNormalization",
     "objects": "allgather_object broadcast_object broadcast_object_fn",
     "ops.allgather": "allgather",
     "ops.allreduce": "allreduce",

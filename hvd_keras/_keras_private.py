@@ -16,6 +16,8 @@ a training run. Everything else in hvd_keras uses public names.
 | `Optimizer._overwrite_model_variables_with_average_value` | the same |
 | `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
+| `BatchNormalization._moments` | normalize with the batches of all ranks |
+| `BatchNormalization._reduction_axes` | the same |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
 | `Model._flatten_layers` | see that a model has all its weights |
@@ -100,6 +102,9 @@ def check_names() -> None:
     require(optimizer, "_unpickle_model", ["bytesio"])
     require(
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
+    )
+    require(
+        keras.layers.BatchNormalization, "_moments", ["self", "inputs", "mask"]
     )
     require(keras.Model, GET_LOGS, ["self", "logs"])
     require(
@@ -295,6 +300,47 @@ def patch_check_finite(
 
     check_finite._hvd_wrapped = True  # type: ignore[attr-defined]
     owner.check_finite = check_finite
+
+
+Moments = Any  # a pair of tensors; None: those of this rank alone
+
+
+class BatchNormalization(keras.layers.BatchNormalization):
+    """Base of a layer that defines `hvd_moments`."""
+
+    def hvd_moments(self, inputs: Any, mask: Any, axes: list[int]) -> Moments:
+        raise NotImplementedError
+
+    def _moments(self, inputs: Any, mask: Any) -> Any:
+        axes = require(self, "_reduction_axes")
+        moments = self.hvd_moments(inputs, mask, axes)
+        if moments is None:
+            return super()._moments(inputs, mask)
+        return moments
+
+
+def patch_synchronized_moments(
+    moments: Callable[[Any, Any, Any, list[int]], Moments],
+) -> None:
+    """Makes `BatchNormalization(synchronized=True)` call `moments`.
+
+    It gets the layer, its inputs, their mask and the axes to reduce; not where
+    a `tf.distribute.Strategy` is in scope. A second call does nothing.
+    """
+    owner = keras.layers.BatchNormalization
+    original = owner._moments
+    if getattr(original, "_hvd_wrapped", False):
+        return
+
+    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
+        found = None
+        if self.synchronized and not tf.distribute.has_strategy():
+            axes = require(self, "_reduction_axes")
+            found = moments(self, inputs, mask, axes)
+        return original(self, inputs, mask) if found is None else found
+
+    _moments._hvd_wrapped = True  # type: ignore[attr-defined]
+    owner._moments = _moments
 
 
 def in_xla_context() -> bool:

@@ -19,6 +19,7 @@ from hvd_keras._distributed_class import (
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
+from hvd_keras.layers._moments import synchronize_batch_normalization
 from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -148,6 +149,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     if not isinstance(inner, Distributed):
         inner.__class__ = distributed_class(type(inner), settings)
     private.patch_check_finite(check_finite_on_all_ranks)
+    synchronize_batch_normalization()
     return optimizer
 
 

@@ -201,6 +201,13 @@ def process_set_by_id(process_set_id: int) -> ProcessSet:
     return found
 
 
+def with_ranks(ranks: Sequence[int]) -> ProcessSet:
+    """The registered set of these ranks; a new one, if there is none."""
+    wanted = ProcessSet(ranks)
+    known = [] if _registry is None else list(_registry.sets.values())
+    return next((one for one in known if one == wanted), wanted)
+
+
 # ---- For basics.py ----
 
 

@@ -43,8 +43,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     Callbacks that save without validation must come after this one. With
     equal shares the mean is that of all samples; the variance is the mean of
     the variances within the ranks' batches, without that between them.
-    Statistics of the whole batch, in training too, need a layer that
-    synchronizes the ranks in each step (SyncBatchNormalization, planned).
+    `hvd.SyncBatchNormalization` takes the statistics of the whole batch, in
+    training too; they are equal on all ranks, and are left as they are.
 
     What belongs to a rank stays there: metrics, sums of gradients that are
     being accumulated, and the states of seed generators. The last are moved

@@ -12,7 +12,6 @@ What differs from Horovod, and what is missing, is in docs/horovod.md.
 """
 
 from hvd_keras.compat import callbacks, elastic
-from hvd_keras.compat._missing import missing as _missing
 from hvd_keras.compat.basics import *  # noqa: F403
 from hvd_keras.compat.basics import __all__ as _basics
 from hvd_keras.compat.compression import Compression
@@ -25,21 +24,17 @@ from hvd_keras.compat.training import (
     DistributedOptimizer,
     PartialDistributedGradientTape,
 )
+from hvd_keras.layers import SyncBatchNormalization
 
 __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "PartialDistributedGradientTape",
+    "SyncBatchNormalization",
     "callbacks",
     "elastic",
     *_basics,
     *_functions,
     *_ops,
 ]
-
-SyncBatchNormalization = _missing(
-    "SyncBatchNormalization",
-    "set `synchronized=True` where the ranks are replicas of a strategy, or "
-    "average the moving statistics, as BroadcastGlobalVariablesCallback does",
-)

@@ -250,7 +250,6 @@ def test_tf1_optimizer_reduces(rank: int, size: int) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: hvd.SyncBatchNormalization(),
         lambda: hvd.elastic.run(lambda state: None),
         lambda: hvd.start_timeline("/tmp/x"),
         lambda: type("State", (hvd.elastic.KerasState,), {}),

@@ -1,0 +1,5 @@
+"""Keras layers that work over the ranks."""
+
+from hvd_keras.layers.sync_batch_normalization import SyncBatchNormalization
+
+__all__ = ["SyncBatchNormalization"]

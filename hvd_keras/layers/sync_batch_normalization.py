@@ -1,0 +1,98 @@
+"""Batch normalization with the statistics of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from hvd_keras import _keras_private as private
+from hvd_keras import basics, process_set
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.layers._moments import global_moments
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+@keras.saving.register_keras_serializable("hvd_keras")
+class SyncBatchNormalization(private.BatchNormalization):
+    """`keras.layers.BatchNormalization` over the batches of all ranks.
+
+    In training, mean and variance are those of the batches of all ranks
+    together, weighted by the number of values of each, and so are the moving
+    statistics, which stay equal on all ranks. With N ranks on shares of a
+    batch, of equal size or not, and with masks or without, the layer does what
+    one process does on the whole batch; its gradient, too. All ranks run the
+    layer in each step of training: one allreduce forward and one backward.
+
+    Statistics are taken in float32 under mixed precision. Inference uses the
+    moving statistics, as ever, and no other rank.
+
+    `keras.layers.BatchNormalization(synchronized=True)` does the same over all
+    ranks once there is an `hvd.DistributedOptimizer`, unless a
+    `tf.distribute.Strategy` is in scope, which then sees to it.
+
+    A model with this layer is loaded by `hvd.load_model`, or by
+    `keras.models.load_model` after `import hvd_keras.layers`.
+
+    Args:
+        *args: As for `keras.layers.BatchNormalization`.
+        process_set: The ranks whose batches count. Ranks outside of it use
+            their own. A file keeps the ranks; where it is loaded, a set of
+            these ranks must be registered before training.
+        **kw: As for `keras.layers.BatchNormalization`.
+
+    Raises:
+        TypeError: `process_set` is no `ProcessSet`.
+        NotInitializedError: From training, if `init()` was not called.
+        InvalidArgumentError: From training, if `process_set` is not
+            registered.
+
+    Example:
+
+    >>> layer = hvd.SyncBatchNormalization(momentum=0.9)
+    >>> outputs = layer(inputs, training=True)
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        process_set: ProcessSet = global_process_set,
+        **kw: Any,
+    ) -> None:
+        super().__init__(*args, **kw)
+        if not isinstance(process_set, ProcessSet):
+            raise TypeError(
+                "`process_set` must be a ProcessSet. Received: "
+                f"process_set={process_set!r} (layer {self.name!r})."
+            )
+        self.process_set = process_set
+
+    def hvd_moments(self, inputs: Any, mask: Any, axes: Any) -> Any:
+        basics.size()  # raises before `init()`
+        size = self.process_set.size()
+        if size is None:
+            raise InvalidArgumentError(
+                "`process_set` must be registered, by `init` or "
+                f"`add_process_set`. Received: {self.process_set} (layer "
+                f"{self.name!r}, rank {basics.rank()})."
+            )
+        if size == 1 or not self.process_set.included():
+            return None
+        return global_moments(
+            inputs, mask, axes, layer=self, process_set=self.process_set
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        ranks = None
+        if self.process_set.process_set_id != 0:
+            ranks = self.process_set.ranks
+        return {**super().get_config(), "process_set": ranks}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SyncBatchNormalization:
+        config = dict(config)
+        ranks = config.pop("process_set", None)
+        if ranks is not None:
+            config["process_set"] = process_set.with_ranks(ranks)
+        layer: SyncBatchNormalization = super().from_config(config)
+        return layer
