@@ -8,7 +8,7 @@ CLANG_FORMAT ?= $(shell $(PYTHON) tools/find_tool.py clang-format)
 CTEST ?= $(dir $(CMAKE))ctest
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
-CC_FILES := $(shell find tf_ops tests/cc -name '*.cc' -o -name '*.h' \
+CC_FILES := $(shell find tf_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' \
   -o -name '*.inc')
 
 .PHONY: help
@@ -74,14 +74,17 @@ test-%: build  ## test-4: tests/parallel on 4 ranks; any number will do
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
 
+# The plain ones are compiled as the package is, so that ccache can help.
 test-cc-plain: SANITIZE =
+test-cc-plain: BUILD_TYPE = Release
 test-cc-tsan: SANITIZE = thread
 test-cc-asan: SANITIZE = address,undefined
+test-cc-tsan test-cc-asan: BUILD_TYPE = RelWithDebInfo
 # Without address randomisation: the shadow memory of GCC 12's thread sanitizer
 # collides with addresses that newer kernels give.
 test-cc-plain test-cc-tsan test-cc-asan:
 	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_BUILD_PYTHON=OFF \
+	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DHVD_BUILD_PYTHON=OFF \
 	  -DHVD_BUILD_TESTS=ON -DHVD_SANITIZE=$(SANITIZE) > /dev/null
 	$(NINJA) -C build/$@ --quiet
 	TSAN_OPTIONS='halt_on_error=1 second_deadlock_stack=1' \
@@ -94,6 +97,13 @@ bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
 	PYTHON_BIN_PATH=$$($(PYTHON) -c 'import sys; print(sys.executable)') \
 	  bazel test //...
 
-.PHONY: bench
-bench: build  ## Times allreduce from 4 B to 64 MB on 2 ranks
+.PHONY: bench bench-core
+bench: build bench-core  ## Times the core, and allreduces on 2 ranks
 	$(PYTHON) -m hvd_keras.run -np 2 -- $(PYTHON) benchmarks/allreduce.py
+	$(PYTHON) benchmarks/gradients.py --np=2
+
+bench-core:  ## JSON lines of the core alone; RANKS=2
+	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
+	  -DHVD_BUILD_PYTHON=OFF -DHVD_BUILD_BENCHMARKS=ON > /dev/null
+	$(NINJA) -C build/$@ --quiet
+	build/$@/core_benchmark $(or $(RANKS),2) 20 benchmarks/resnet50_shapes.json

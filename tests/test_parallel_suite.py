@@ -16,6 +16,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -38,7 +39,10 @@ DEADLINE_SECONDS = 900
 
 
 class Job:
-    """Runs files of tests on some ranks, and has their results."""
+    """Files of tests that run on some ranks, and their results.
+
+    It starts at once; its output goes to a file until `wait`.
+    """
 
     def __init__(
         self, num_ranks: int, files: list[str], directory: pathlib.Path
@@ -49,22 +53,39 @@ class Job:
         launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
         environment = {
             **os.environ,
-            "HVD_STALL_SHUTDOWN_TIME_SECONDS": "20",
+            "HVD_STALL_SHUTDOWN_TIME_SECONDS": "60",
             "PARALLEL_REPORT_DIR": str(directory),
         }
-        with subprocess.Popen(
-            [*launcher, str(num_ranks), "--", *pytest_command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process:
-            self.output = _communicate(process)
-        self.returncode = process.returncode
+        self._num_ranks = num_ranks
+        self._directory = directory
+        self._deadline = time.monotonic() + DEADLINE_SECONDS
+        with (directory / "output").open("w") as output:
+            self._process = subprocess.Popen(
+                [*launcher, str(num_ranks), "--", *pytest_command],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> None:
+        """Waits for the end of the job; ends it at its deadline."""
+        try:
+            seconds = max(0.0, self._deadline - time.monotonic())
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            # The launcher passes it on, and every rank prints its stacks.
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self.returncode = self._process.returncode
+        output = self._directory / "output"
+        self.output = output.read_text(errors="replace")
         self.reports = [
-            _read_reports(directory / f"rank_{rank}.jsonl")
-            for rank in range(num_ranks)
+            _read_reports(self._directory / f"rank_{rank}.jsonl")
+            for rank in range(self._num_ranks)
         ]
 
     def failures(self, file: str) -> list[str]:
@@ -105,47 +126,54 @@ class Job:
         )
 
 
-def _communicate(process: subprocess.Popen) -> str:
-    try:
-        return process.communicate(timeout=DEADLINE_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        # The launcher passes it on, and every rank prints its stacks.
-        process.send_signal(signal.SIGTERM)
-    try:
-        return process.communicate(timeout=60)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()[0]
-
-
 def _read_reports(path: pathlib.Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+class Jobs(dict[int, Job]):
+    """The job of each number of ranks, with the files that were asked for."""
+
+    def __init__(
+        self, files: dict[int, list[str]], directory: pathlib.Path
+    ) -> None:
+        super().__init__()
+        self._files = files
+        self._directory = directory
+
+    def start(self, num_ranks: int) -> Job:
+        directory = self._directory / f"ranks_{num_ranks}"
+        directory.mkdir()
+        return Job(num_ranks, self._files[num_ranks], directory)
+
+    def __missing__(self, num_ranks: int) -> Job:
+        self[num_ranks] = job = self.start(num_ranks)
+        job.wait()
+        return job
+
+
 @pytest.fixture(scope="module")
 def jobs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, Job]:
-    """The job of each number of ranks, with the files that were asked for."""
-    selected = collections.defaultdict(list)
+) -> Jobs:
+    selected: dict[int, list[str]] = collections.defaultdict(list)
     for item in request.session.items:
         if item.module is request.module:
             parameters = item.callspec.params
             selected[parameters["num_ranks"]].append(parameters["file"])
-
-    class LazyJobs(dict):
-        def __missing__(self, num_ranks: int) -> Job:
-            directory = tmp_path_factory.mktemp(f"ranks_{num_ranks}")
-            self[num_ranks] = Job(num_ranks, selected[num_ranks], directory)
-            return self[num_ranks]
-
-    return LazyJobs()
+    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"))
+    # The job of one rank leaves room for another.
+    together = [n for n in (1, 3) if n in selected]
+    started = {n: jobs.start(n) for n in together}
+    for num_ranks, job in started.items():
+        job.wait()
+        jobs[num_ranks] = job
+    return jobs
 
 
 @pytest.mark.parametrize(("num_ranks", "file"), CASES)
-def test_parallel(jobs: dict[int, Job], num_ranks: int, file: str) -> None:
+def test_parallel(jobs: Jobs, num_ranks: int, file: str) -> None:
     failures = jobs[num_ranks].failures(file)
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)

@@ -19,9 +19,11 @@ namespace {
 #if HVD_SANITIZED
 constexpr size_t kMost = 30000;  // sanitizers are slow
 constexpr int kNumTurns = 10;
+constexpr int kMaxSize = 5;
 #else
 constexpr size_t kMost = 1000000;
 constexpr int kNumTurns = 60;
+constexpr int kMaxSize = 9;
 #endif
 
 using Vector = std::vector<double>;
@@ -360,7 +362,7 @@ void TestEverything(std::unique_ptr<Transport> transport) {
 }  // namespace hvd
 
 int main() {
-  for (int size = 1; size <= 9; ++size) {
+  for (int size = 1; size <= hvd::kMaxSize; ++size) {
     hvd::RunThreads(size, hvd::TestEverything);
   }
   std::puts("adasum_test passed");

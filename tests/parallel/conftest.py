@@ -31,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "deadline(seconds): how long the test may take"
     )
+    config.addinivalue_line(
+        "markers", "ranks(*numbers): the only numbers of ranks it runs on"
+    )
     # pytest captures file descriptor 2 while a test runs.
     stderr = os.dup(2)
     config.stash[STDERR] = stderr
@@ -38,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
     faulthandler.register(signal.SIGTERM, file=stderr, chain=True)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     hvd.init()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in item.iter_markers("ranks"):
+            if hvd.size() not in marker.args:
+                reason = f"on {marker.args} ranks only"
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 STDERR = pytest.StashKey[int]()

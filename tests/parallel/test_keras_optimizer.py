@@ -120,6 +120,7 @@ class Penalty(keras.layers.Layer):
         return inputs
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("place", [1, 3])
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])

@@ -76,6 +76,7 @@ def test_evaluate_equals_one_process() -> None:
     assert hvd.size() == 1 or len(set(own)) > 1
 
 
+@pytest.mark.ranks(2)
 def test_evaluate_returns_a_list_too() -> None:
     x, y = classification_data()
     model = compiled()
@@ -133,6 +134,7 @@ def test_early_stopping_ends_all_ranks_in_the_same_epoch() -> None:
     assert lengths[0] < 9
 
 
+@pytest.mark.ranks(2)
 def test_two_callbacks_do_not_sum_twice() -> None:
     x, y = classification_data()
     model = compiled()
@@ -248,6 +250,7 @@ def guide_model() -> keras.Model:
     return model
 
 
+@pytest.mark.ranks(2)
 def test_nested_metrics_of_a_train_step_are_those_of_all_samples() -> None:
     x, y = classification_data()
     expected = compiled().fit(x, y, verbose=0).history
@@ -269,6 +272,7 @@ def test_nested_metrics_of_a_train_step_are_those_of_all_samples() -> None:
         )
 
 
+@pytest.mark.ranks(2)
 def test_an_extra_log_leaves_the_metrics_exact() -> None:
     x, y = classification_data()
     expected = compiled().evaluate(x, y, verbose=0, return_dict=True)
@@ -287,6 +291,7 @@ def test_an_extra_log_leaves_the_metrics_exact() -> None:
     assert_logs_close(logs, expected)
 
 
+@pytest.mark.ranks(2)
 def test_the_metrics_of_the_model_keep_the_states_of_the_rank() -> None:
     x, y = classification_data()
     rows = kt.uneven_share(NUM_ROWS)
@@ -348,6 +353,7 @@ class Interrupt(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     "where", ["on_train_batch_end", "on_test_batch_end", "on_epoch_end"]
 )
@@ -376,6 +382,7 @@ def test_a_rank_evaluates_alone_after_an_interrupt(where: str) -> None:
         assert_logs_close(logs, expected)
 
 
+@pytest.mark.ranks(2)
 def test_a_rank_evaluates_alone_in_a_callback() -> None:
     x, y = classification_data()
     rows = kt.uneven_share(NUM_ROWS)

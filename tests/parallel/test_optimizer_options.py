@@ -67,7 +67,9 @@ OPTIONS: dict[str, Callable[[keras.Model], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(
+    "eager", [False, pytest.param(True, marks=pytest.mark.ranks(2))]
+)
 @pytest.mark.parametrize("case", OPTIONS)
 def test_ranks_end_with_the_weights_of_one_process(
     case: str, eager: bool

@@ -1,0 +1,316 @@
+"""What `compare.py` compares: ways to sum tensors over ranks, by package.
+
+Each class makes the calls of one package, inside a rank that the package's own
+launcher has started. `calls(shapes)` gives functions that sum float32 tensors
+of these shapes over the ranks once: `single`, one operation a tensor, and
+`grouped`, all of them as one, if the package has that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Shapes = Sequence[Sequence[int]]
+Calls = dict[str, Callable[[], object]]
+
+
+class Peer:
+    """A package and how its ranks are started."""
+
+    name: str
+    module: str  # what must be installed
+    min_ranks = 1
+
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        """Returns the command and the environment of each process to start."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Joins the job, in a rank."""
+        raise NotImplementedError
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        raise NotImplementedError
+
+    def meet(self) -> None:
+        """Returns when all ranks have come."""
+        raise NotImplementedError
+
+
+def _arrays(shapes: Shapes) -> list[np.ndarray]:
+    return [np.ones(shape, np.float32) for shape in shapes]
+
+
+class HvdKeras(Peer):
+    """This project, inside a `tf.function`."""
+
+    name = "hvd_keras"
+    module = "hvd_keras"
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        launcher = [sys.executable, "-m", "hvd_keras.run", "-np", str(size)]
+        return [([*launcher, "--", *worker], {})]
+
+    def start(self) -> None:
+        import hvd_keras as hvd
+
+        hvd.init()
+
+    def meet(self) -> None:
+        from hvd_keras import _core
+
+        _core.allreduce("meet", [np.zeros(1, np.float32)], 1)
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        import tensorflow as tf
+
+        import hvd_keras as hvd
+
+        tensors = [tf.constant(array) for array in _arrays(shapes)]
+
+        @tf.function
+        def single() -> tf.Tensor:
+            with tf.control_dependencies(
+                [
+                    hvd.allreduce(t, op=hvd.Sum, name=f"{key}_{i}")
+                    for i, t in enumerate(tensors)
+                ]
+            ):
+                return tf.constant(0)
+
+        @tf.function
+        def grouped() -> tf.Tensor:
+            sums = hvd.grouped_allreduce(tensors, op=hvd.Sum, name=key)
+            with tf.control_dependencies(sums):
+                return tf.constant(0)
+
+        return {"single": single, "grouped": grouped}
+
+
+class TensorFlowRing(Peer):
+    """TensorFlow's own collectives (RING), as its strategies use them."""
+
+    name = "tensorflow"
+    module = "tensorflow"
+    min_ranks = 2
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        workers = [f"127.0.0.1:{port + rank}" for rank in range(size)]
+        return [
+            (
+                worker,
+                {
+                    "TF_CONFIG": json.dumps(
+                        {
+                            "cluster": {"worker": workers},
+                            "task": {"type": "worker", "index": rank},
+                        }
+                    )
+                },
+            )
+            for rank in range(size)
+        ]
+
+    def start(self) -> None:
+        import tensorflow as tf
+
+        options = tf.distribute.experimental.CommunicationOptions(
+            implementation=(
+                tf.distribute.experimental.CommunicationImplementation.RING
+            )
+        )
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=options
+        )
+
+    def meet(self) -> None:
+        import tensorflow as tf
+
+        if not hasattr(self, "_meet"):
+            self._meet = self.calls([[1]], "meet")["single"]
+        tf.convert_to_tensor(self._meet())
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        import tensorflow as tf
+
+        strategy = self._strategy
+        tensors = [tf.constant(array) for array in _arrays(shapes)]
+
+        def reduce(values: list[tf.Tensor]) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+        def each() -> tf.Tensor:
+            with tf.control_dependencies([reduce([t])[0] for t in tensors]):
+                return tf.constant(0)
+
+        def together() -> tf.Tensor:
+            with tf.control_dependencies(reduce(tensors)):
+                return tf.constant(0)
+
+        return {
+            "single": tf.function(lambda: strategy.run(each)),
+            "grouped": tf.function(lambda: strategy.run(together)),
+        }
+
+
+class Torch(Peer):
+    """torch.distributed on Gloo; asynchronous calls, then a wait."""
+
+    name = "torch"
+    module = "torch"
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        return [
+            (
+                worker,
+                {
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(size),
+                    "OMP_NUM_THREADS": "1",
+                    "GLOO_SOCKET_IFNAME": "lo",
+                },
+            )
+            for rank in range(size)
+        ]
+
+    def start(self) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+
+    def meet(self) -> None:
+        import torch.distributed as dist
+
+        dist.barrier()
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        import torch
+        import torch.distributed as dist
+
+        tensors = [torch.ones(list(shape)) for shape in shapes]
+
+        def single() -> None:
+            handles = [dist.all_reduce(t, async_op=True) for t in tensors]
+            for handle in handles:
+                handle.wait()
+
+        def grouped() -> None:
+            flat = torch.cat([t.reshape(-1) for t in tensors])
+            dist.all_reduce(flat)
+            parts = flat.split([t.numel() for t in tensors])
+            for t, part in zip(tensors, parts, strict=True):
+                t.copy_(part.view_as(t))
+
+        return {"single": single, "grouped": grouped}
+
+
+class Mpi(Peer):
+    """mpi4py on the MPI that is installed; in place, one call a tensor."""
+
+    name = "mpi4py"
+    module = "mpi4py"
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        beside_python = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+        found = os.path.exists(beside_python)
+        mpiexec = beside_python if found else "mpiexec"
+        return [([mpiexec, "-n", str(size), *worker], {})]
+
+    def start(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+
+    def meet(self) -> None:
+        self._mpi.COMM_WORLD.Barrier()
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        mpi, world = self._mpi, self._mpi.COMM_WORLD
+        arrays = _arrays(shapes)
+
+        def single() -> None:
+            for array in arrays:
+                world.Allreduce(mpi.IN_PLACE, array, mpi.SUM)
+
+        def grouped() -> None:
+            flat = np.concatenate([array.ravel() for array in arrays])
+            world.Allreduce(mpi.IN_PLACE, flat, mpi.SUM)
+            begin = 0
+            for array in arrays:
+                part = flat[begin : begin + array.size]
+                np.copyto(array, part.reshape(array.shape))
+                begin += array.size
+
+        return {"single": single, "grouped": grouped}
+
+
+class Horovod(Peer):
+    """Horovod's TensorFlow ops inside a `tf.function`."""
+
+    name = "horovod"
+    module = "horovod"
+
+    def commands(
+        self, size: int, worker: list[str], port: int
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        return [(["horovodrun", "-np", str(size), *worker], {})]
+
+    def start(self) -> None:
+        import horovod.tensorflow as hvd
+
+        hvd.init()
+        self._hvd = hvd
+
+    def meet(self) -> None:
+        self._hvd.barrier()
+
+    def calls(self, shapes: Shapes, key: str) -> Calls:
+        import tensorflow as tf
+
+        hvd: Any = self._hvd
+        tensors = [tf.constant(array) for array in _arrays(shapes)]
+
+        @tf.function
+        def single() -> tf.Tensor:
+            with tf.control_dependencies(
+                [hvd.allreduce(t, op=hvd.Sum) for t in tensors]
+            ):
+                return tf.constant(0)
+
+        @tf.function
+        def grouped() -> tf.Tensor:
+            with tf.control_dependencies(
+                hvd.grouped_allreduce(tensors, op=hvd.Sum)
+            ):
+                return tf.constant(0)
+
+        return {"single": single, "grouped": grouped}
+
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (HvdKeras(), TensorFlowRing(), Torch(), Mpi(), Horovod())
+}

@@ -1,0 +1,193 @@
+"""Times this project and its peers in turns, within one run.
+
+    python benchmarks/compare.py --np=2 --json=build/compare.json
+
+All ranks of all packages that are installed are started once and wait; in each
+round, each case is timed by one package after the other, so that what else the
+machine does hits all alike. Printed is the median over all calls, in ms, of the
+slowest rank, and its ratio to ours.
+
+Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py,
+Horovod. What is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from _peers import PEERS, Peer
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 2, "Ranks of each package.", 1)
+flags.DEFINE_integer("rounds", 10, "Rounds through all cases.", 1)
+flags.DEFINE_list("peers", list(PEERS), "Packages to compare.")
+flags.DEFINE_list("cases", [], "Cases to time; none: all of them.")
+flags.DEFINE_string("json", None, "File for the figures.")
+flags.DEFINE_integer("port", 29600, "First TCP port, on 127.0.0.1.", 1024)
+
+SHAPES_FILE = pathlib.Path(__file__).with_name("resnet50_shapes.json")
+# Case: its shapes, and the calls that are timed one by one in a round.
+CASES: dict[str, tuple[list[list[int]], int]] = {
+    "4 B": ([[1]], 30),
+    "1 MB": ([[250_000]], 10),
+    "64 MB": ([[16_000_000]], 2),
+    "ResNet-50": (
+        json.loads(SHAPES_FILE.read_text())["conv_without_bias"],
+        2,
+    ),
+    "1000 x 1 KB": ([[256]] * 1000, 2),
+}
+TIMEOUT_SECONDS = 120
+
+
+def work(peer: Peer) -> None:
+    """What a rank does: times what it is told to."""
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect(os.environ["COMPARE_SOCKET"])
+    stream = channel.makefile("rw")
+    peer.start()
+    made: dict[str, dict] = {}
+    peer.meet()
+    print(json.dumps(peer.name), file=stream, flush=True)
+    for line in stream:
+        case, way = json.loads(line)
+        shapes, num_calls = CASES[case]
+        if case not in made:
+            made[case] = peer.calls(shapes, case.replace(" ", ""))
+        calls = made[case]
+        calls[way]()  # the first time, it traces
+        times = []
+        for _ in range(num_calls):
+            peer.meet()
+            start = time.perf_counter()
+            calls[way]()
+            times.append(time.perf_counter() - start)
+        print(json.dumps(times), file=stream, flush=True)
+
+
+class Ranks:
+    """The running ranks of one package."""
+
+    def __init__(self, peer: Peer, listener: socket.socket, port: int) -> None:
+        worker = [sys.executable, __file__, f"--worker={peer.name}"]
+        self._processes = [
+            subprocess.Popen(
+                command,
+                env={
+                    **os.environ,
+                    "TF_CPP_MIN_LOG_LEVEL": "3",
+                    "TF_NUM_INTRAOP_THREADS": "1",
+                    "COMPARE_SOCKET": listener.getsockname(),
+                    **environment,
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for command, environment in peer.commands(FLAGS.np, worker, port)
+        ]
+        self._streams = []
+        for _ in range(FLAGS.np):
+            channel, _ = listener.accept()
+            channel.settimeout(TIMEOUT_SECONDS)
+            self._streams.append(channel.makefile("rw"))
+        for stream in self._streams:
+            assert json.loads(stream.readline()) == peer.name
+
+    def time(self, case: str, way: str) -> list[float]:
+        """Returns seconds of each call, of the rank that took longest."""
+        for stream in self._streams:
+            print(json.dumps([case, way]), file=stream, flush=True)
+        times = [json.loads(stream.readline()) for stream in self._streams]
+        slowest: list[float] = np.max(times, axis=0).tolist()
+        return slowest
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(30)
+
+
+def print_table(times: dict[tuple[str, str, str], list[float]]) -> None:
+    names = list(dict.fromkeys(name for _, _, name in times))
+    print("| case | way |" + "".join(f" {name} |" for name in names))
+    print("|---|---|" + "---|" * len(names))
+    for case, way in dict.fromkeys((case, way) for case, way, _ in times):
+        medians = {
+            name: float(np.median(times[case, way, name])) * 1e3
+            for name in names
+            if (case, way, name) in times
+        }
+        cells = []
+        for name in names:
+            cell = f"{medians[name]:.3g}" if name in medians else ""
+            if name != names[0] and name in medians:
+                cell += f" ({medians[name] / medians[names[0]]:.1f} x)"
+            cells.append(f" {cell} |")
+        print(f"| {case} | {way} |" + "".join(cells))
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    if FLAGS.worker is not None:
+        work(PEERS[FLAGS.worker])
+        return
+    peers = [PEERS[name] for name in FLAGS.peers]
+    peers = [p for p in peers if p.is_installed() and p.min_ranks <= FLAGS.np]
+    ranks: dict[str, Ranks] = {}
+    times: dict[tuple[str, str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"{directory}/socket")
+        listener.listen(64)
+        listener.settimeout(TIMEOUT_SECONDS)
+        try:
+            for number, peer in enumerate(peers):
+                port = FLAGS.port + 10 * number
+                ranks[peer.name] = Ranks(peer, listener, port)
+            for round_number in range(FLAGS.rounds + 1):
+                for case in FLAGS.cases or CASES:
+                    ways = ["single", "grouped"]
+                    for way in ways[: len(CASES[case][0])]:
+                        for name, running in ranks.items():
+                            found = running.time(case, way)
+                            if round_number > 0:
+                                key = (case, way, name)
+                                times.setdefault(key, []).extend(found)
+        finally:
+            for running in ranks.values():
+                running.stop()
+            listener.close()
+    print_table(times)
+    if FLAGS.json:
+        figures = [
+            {
+                "case": case,
+                "way": way,
+                "package": name,
+                "ranks": FLAGS.np,
+                "median_ms": float(np.median(values)) * 1e3,
+                "min_ms": float(np.min(values)) * 1e3,
+                "calls": len(values),
+            }
+            for (case, way, name), values in times.items()
+        ]
+        lines = "".join(json.dumps(figure) + "\n" for figure in figures)
+        pathlib.Path(FLAGS.json).write_text(lines)
+
+
+flags.DEFINE_string("worker", None, "Set in the ranks that this starts.")
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,207 @@
+// Times the collectives of the core, without TensorFlow and without the engine,
+// against a plain copy of the same bytes on all ranks at the same time.
+//
+//   core_benchmark RANKS ROUNDS SHAPES.json
+//
+// Prints a JSON line a case: the median and the minimum over all calls of
+// rank 0, in ms, and the median divided by that of the copy. The cases take
+// turns within a round, so that what else the machine does hits all alike.
+//
+// An allreduce in place of n bytes reads n and writes n on each rank, as a copy
+// does that writes past the caches; out of place it also reads the lines that
+// it writes. So on two ranks the copy is the bound of the first, and 1.5 of it
+// that of the second, once the tensors are larger than the caches.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/cc/test_util.h"
+#include "tf_ops/collectives/allreduce.h"
+
+namespace hvd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kCallsARound = 5;
+
+// Reads the first list of lists of numbers in a JSON file: shapes.
+std::vector<size_t> ReadCounts(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::vector<size_t> counts;
+  size_t number = 0, product = 1;
+  int depth = 0;
+  for (char c : text) {
+    if (c >= '0' && c <= '9' && depth == 2) {
+      number = 10 * number + static_cast<size_t>(c - '0');
+    } else if (c == '[') {
+      ++depth;
+    } else if (depth == 2 && (c == ',' || c == ']')) {
+      product *= number;
+      number = 0;
+      if (c == ',') continue;
+      counts.push_back(product);
+      product = 1;
+      --depth;
+    } else if (c == ']') {
+      break;
+    }
+  }
+  return counts;
+}
+
+// Tensors of float32, and where their sums go.
+class Tensors {
+ public:
+  Tensors(const std::vector<size_t>& counts, bool in_place) {
+    std::vector<ListTensor> list;
+    for (size_t count : counts) {
+      inputs_.emplace_back(count, 0.0f);
+      outputs_.emplace_back(in_place ? 0 : count, 0.0f);
+      float* in = inputs_.back().data();
+      float* out = in_place ? in : outputs_.back().data();
+      list.push_back(ListTensor{in, out, count * sizeof(float)});
+    }
+    list_ = std::make_unique<TensorList>(list);
+  }
+
+  const TensorList& list() const { return *list_; }
+
+ private:
+  std::vector<std::vector<float>> inputs_, outputs_;
+  std::unique_ptr<TensorList> list_;
+};
+
+struct Case {
+  std::string name;
+  std::string bound;  // name of the copy of as many bytes
+  size_t num_bytes;
+  int repeats;  // within one time that is taken
+  std::function<void()> run;
+  std::vector<double> times = {};  // ms
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Benchmark {
+ public:
+  Benchmark(Transport* transport, const std::vector<size_t>& shapes)
+      : transport_(transport), shapes_(shapes) {
+    spec_.num_ranks = transport->size();
+    size_t num_elements = 0;
+    for (size_t count : shapes_) num_elements += count;
+    AddCopy("copy of ResNet-50", num_elements);
+    AddReduce("161 gradients of ResNet-50, in place", "copy of ResNet-50",
+              shapes_, true);
+    AddReduce("161 gradients of ResNet-50", "copy of ResNet-50", shapes_,
+              false);
+    AddReduce("1000 tensors of 1 KB", "", std::vector<size_t>(1000, 256), true);
+    AddCopy("copy of 64 MiB", 16 << 20);
+    AddReduce("64 MiB, in place", "copy of 64 MiB", {16 << 20}, true);
+    AddReduce("64 MiB", "copy of 64 MiB", {16 << 20}, false);
+    AddCopy("copy of 1 MiB", 1 << 18);
+    AddReduce("1 MiB, in place", "copy of 1 MiB", {1 << 18}, true);
+    AddReduce("256 KiB, in place", "", {1 << 16}, true);
+    AddReduce("64 KiB, in place", "", {1 << 14}, true);
+    AddReduce("16 KiB, in place", "", {1 << 12}, true);
+    AddReduce("4 KiB, in place", "", {1 << 10}, true);
+    AddReduce("4 B, in place", "", {1}, true);
+  }
+
+  void RunRound() {
+    for (Case& c : cases_) {
+      c.run();  // what the case before has left in the caches is not its own
+      for (int call = 0; call < kCallsARound; ++call) {
+        Meet();
+        const Clock::time_point begin = Clock::now();
+        for (int i = 0; i < c.repeats; ++i) c.run();
+        const std::chrono::duration<double, std::milli> time =
+            Clock::now() - begin;
+        c.times.push_back(time.count() / c.repeats);
+      }
+    }
+  }
+
+  void Print() const {
+    for (const Case& c : cases_) {
+      const double median = Median(c.times);
+      std::printf(
+          "{\"case\": \"%s\", \"ranks\": %d, \"bytes\": %zu, "
+          "\"median_ms\": %.5f, \"min_ms\": %.5f",
+          c.name.c_str(), transport_->size(), c.num_bytes, median,
+          *std::min_element(c.times.begin(), c.times.end()));
+      for (const Case& bound : cases_) {
+        if (bound.name != c.bound) continue;
+        std::printf(", \"to_copy\": %.3f", median / Median(bound.times));
+      }
+      std::puts("}");
+    }
+  }
+
+ private:
+  void Meet() {
+    float x = 0;
+    const TensorList one({ListTensor{&x, &x, sizeof(x)}});
+    CHECK_OK(Allreduce(transport_, one, spec_));
+  }
+
+  void AddCopy(const std::string& name, size_t num_elements) {
+    auto from = std::make_shared<std::vector<float>>(num_elements, 1.0f);
+    auto to = std::make_shared<std::vector<float>>(num_elements, 0.0f);
+    Add(name, "", num_elements * sizeof(float), [from, to] {
+      std::memcpy(to->data(), from->data(), from->size() * sizeof(float));
+    });
+  }
+
+  void AddReduce(const std::string& name, const std::string& bound,
+                 const std::vector<size_t>& counts, bool in_place) {
+    auto tensors = std::make_shared<Tensors>(counts, in_place);
+    Add(name, bound, tensors->list().num_bytes(), [this, tensors] {
+      CHECK_OK(Allreduce(transport_, tensors->list(), spec_));
+    });
+  }
+
+  void Add(const std::string& name, const std::string& bound, size_t num_bytes,
+           const std::function<void()>& run) {
+    const int repeats = num_bytes <= (64 << 10) ? 50 : 1;
+    cases_.push_back(Case{name, bound, num_bytes, repeats, run});
+  }
+
+  Transport* const transport_;
+  const std::vector<size_t> shapes_;
+  ReduceSpec spec_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace
+}  // namespace hvd
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "Usage: %s RANKS ROUNDS SHAPES.json\n", argv[0]);
+    return 2;
+  }
+  const int size = std::atoi(argv[1]);
+  const int rounds = std::atoi(argv[2]);
+  const std::vector<size_t> shapes = hvd::ReadCounts(argv[3]);
+  CHECK(size > 0 && rounds > 0 && !shapes.empty());
+  const auto statuses =
+      hvd::RunProcesses(size, [&](std::unique_ptr<hvd::Transport> transport) {
+        hvd::Benchmark benchmark(transport.get(), shapes);
+        for (int round = 0; round < rounds; ++round) benchmark.RunRound();
+        if (transport->rank() != 0) return;
+        benchmark.Print();
+        std::fflush(stdout);
+      });
+  hvd::CheckAllExitedWell(statuses);
+  return 0;
+}

@@ -1,0 +1,119 @@
+"""Times `model.fit` of a small CNN on one rank and on all, in turns.
+
+    python benchmarks/fit.py --np=2
+
+Every rank trains on batches of its own of --batch images, so the work a rank
+has stays the same. Rank 0 prints, as a JSON line:
+
+- `one_rank`: images/s of a rank that trains alone with the plain optimizer,
+  while the others do the same: they share the machine's memory and caches as
+  they do when they train together, and no rank waits for another.
+- `all_ranks`: images/s of all ranks together, with the distributed optimizer.
+- `efficiency`: `all_ranks / (ranks * one_rank)`, the median over the rounds of
+  the ratio within a round; 1.0 if reducing gradients cost nothing.
+
+Both ways have the number of threads that `hvdrun` gives each rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import _common
+import numpy as np
+from absl import app, flags
+
+import hvd_keras as hvd
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
+flags.DEFINE_integer("batch", 64, "Images a rank has in a batch.", 1)
+flags.DEFINE_integer("steps", 60, "Batches in a timed epoch.", 1)
+flags.DEFINE_integer("rounds", 8, "Timed epochs of each way.", 1)
+
+IMAGE = (28, 28, 1)
+NUM_CLASSES = 10
+
+
+def make_model(is_distributed: bool) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input(IMAGE),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(NUM_CLASSES, activation="softmax"),
+        ]
+    )
+    optimizer = keras.optimizers.Adam(1e-3)
+    if is_distributed:
+        optimizer = hvd.DistributedOptimizer(optimizer)
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model
+
+
+def make_data() -> Any:
+    """Returns the batches of an epoch, in memory and without tuned threads."""
+    import tensorflow as tf
+
+    generator = np.random.default_rng(hvd.rank())
+    num_images = FLAGS.batch * FLAGS.steps
+    x = generator.random((num_images, *IMAGE), np.float32)
+    y = generator.integers(0, NUM_CLASSES, num_images)
+    options = tf.data.Options()
+    # tf.data's tuner may delay the end of an epoch by as long as it took.
+    options.autotune.enabled = False
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(FLAGS.batch)
+    return data.cache().prefetch(2).with_options(options)
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    _common.start(FLAGS.np)
+    data = make_data()
+    models = {
+        "one_rank": make_model(is_distributed=False),
+        "all_ranks": make_model(is_distributed=True),
+    }
+    rates: dict[str, list[float]] = {way: [] for way in models}
+    for round_number in range(FLAGS.rounds + 1):
+        for way, model in models.items():
+            _common.wait_for_all()
+            start = time.perf_counter()
+            model.fit(data, verbose=0)
+            seconds = time.perf_counter() - start
+            if round_number > 0:  # the first one traces
+                rates[way].append(FLAGS.batch * FLAGS.steps / seconds)
+
+    # Each rank's own when alone; the slowest one's where they wait.
+    alone = _common.gather_over_ranks(rates["one_rank"]).mean(axis=0)
+    together = _common.gather_over_ranks(rates["all_ranks"]).min(axis=0)
+    if hvd.rank() == 0:
+        figures = {
+            "ranks": hvd.size(),
+            "batch": FLAGS.batch,
+            "parameters": int(models["one_rank"].count_params()),
+            "one_rank": round(float(np.median(alone)), 1),
+            "all_ranks": round(float(np.median(together)) * hvd.size(), 1),
+            "efficiency": round(float(np.median(together / alone)), 3),
+            "rounds": [round(float(r), 3) for r in together / alone],
+        }
+        print(json.dumps(figures))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    app.run(main)
