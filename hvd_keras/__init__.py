@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Compression,
         Compressor,
     )
+    from hvd_keras.data import shard
     from hvd_keras.exceptions import (
         ConfigError,
         HvdError,
@@ -186,6 +187,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "shard",
     "shutdown",
     "size",
     "size_op",
@@ -202,6 +204,7 @@ _HOMES = {
         "rocm_built shutdown size stats"
     ),
     "compression": "Compression Compressor",
+    "data": "shard",
     "exceptions": (
         "ConfigError HvdError InternalError InvalidArgumentError "
         "JobError LaunchError MismatchError NotInitializedError PeerLostError "

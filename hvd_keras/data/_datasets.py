@@ -1,0 +1,136 @@
+"""tf.data pipelines, cut into the batches of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._autograph import as_it_is
+from hvd_keras.data._arrays import checksum_of
+from hvd_keras.data._deal import Deal, weighted
+
+
+def without_tuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset with tf.data's autotuner off."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def as_sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset with a word that it is a rank's share already."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return dataset.with_options(options)
+
+
+def num_rows_of(dataset: tf.data.Dataset, *, batched: bool) -> int | None:
+    """Returns the number of rows, or None where tf.data does not know it."""
+    cardinality = int(dataset.cardinality())
+    return None if batched or cardinality < 0 else cardinality
+
+
+def check_is_dense(dataset: tf.data.Dataset) -> None:
+    """Raises TypeError unless the elements are made of tensors."""
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise TypeError(
+                "`data` must be a tf.data.Dataset whose elements are made of "
+                f"dense tensors. Received: elements with {spec}."
+            )
+
+
+def describe(batches: tf.data.Dataset) -> list[Any]:
+    """What must be equal on all ranks: types, shapes and the first batch."""
+    description: list[Any] = []
+    for batch in without_tuner(batches).take(1):
+        for tensor in tf.nest.flatten(batch):
+            checksum = checksum_of(tensor.numpy())
+            description.append(
+                [tensor.dtype.name, list(tensor.shape), checksum]
+            )
+    return description
+
+
+def global_batches(
+    dataset: tf.data.Dataset, deal: Deal, *, batched: bool
+) -> tf.data.Dataset:
+    """Returns the batches that the ranks share, equal on all of them."""
+    make = dataset.rebatch if batched else dataset.batch
+    batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
+    return (
+        _with_small_rest(batches, deal) if deal.policy == "split" else batches
+    )
+
+
+def shard_dataset(
+    batches: tf.data.Dataset, deal: Deal, num_rows: int | None
+) -> tf.data.Dataset:
+    """Returns this rank's part of each of the global batches."""
+
+    @as_it_is
+    def take(*batch: Any) -> Any:
+        data = batch if len(batch) > 1 else batch[0]
+        places, weights = deal.own(_num_rows(data))
+        if deal.is_static(num_rows):
+            places = tf.ensure_shape(places, [deal.batch_size])
+            weights = tf.ensure_shape(weights, [deal.batch_size])
+        data = tf.nest.map_structure(lambda t: tf.gather(t, places), data)
+        return weighted(data, weights) if deal.may_pad(num_rows) else data
+
+    dataset = batches.map(take)
+    if deal.policy == "join":
+        dataset = dataset.filter(_has_rows)
+    if num_rows is not None:
+        count = deal.num_steps(num_rows)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.prefetch(2)
+
+
+def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
+    """Appends a last batch of fewer rows than ranks to the one before it.
+
+    Each batch waits for the next, or for the end, which an empty one marks.
+    """
+
+    def empty() -> Any:
+        return tf.nest.map_structure(
+            lambda spec: tf.zeros(
+                [0, *(n or 0 for n in spec.shape[1:])], spec.dtype
+            ),
+            batches.element_spec,
+        )
+
+    @as_it_is
+    def step(waiting: Any, batch: Any) -> tuple[Any, Any]:
+        def joined() -> Any:
+            both = tf.nest.map_structure(
+                lambda a, b: tf.concat([a, b], 0), waiting, batch
+            )
+            return batch_of_none(batch), both
+
+        def passed() -> Any:
+            return batch, waiting
+
+        is_first = tf.equal(_num_rows(waiting), 0)
+        is_small = _num_rows(batch) < deal.size
+        return tf.cond(is_small & ~is_first, joined, passed)
+
+    def batch_of_none(batch: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+
+    marked = batches.concatenate(tf.data.Dataset.from_tensors(empty()))
+    scanned = marked.scan(empty(), step)
+    return scanned.filter(_has_rows)
+
+
+@as_it_is
+def _has_rows(*batch: Any) -> tf.Tensor:
+    return _num_rows(batch) > 0
+
+
+def _num_rows(batch: Any) -> tf.Tensor:
+    return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]

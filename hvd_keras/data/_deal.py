@@ -1,0 +1,111 @@
+"""Which rows of a global batch are whose."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+POLICIES = ("split", "pad", "drop", "join")
+
+
+@dataclasses.dataclass(frozen=True)
+class Deal:
+    """How global batches are cut into those of the ranks.
+
+    Args:
+        rank: This one, in [0, size).
+        size: The number of ranks.
+        batch_size: Rows of a rank's batch.
+        policy: One of `POLICIES`: what becomes of the rows, fewer than
+            `global_size`, that are left in the end.
+    """
+
+    rank: int
+    size: int
+    batch_size: int
+    policy: str
+
+    @property
+    def global_size(self) -> int:
+        """Rows of a global batch."""
+        return self.size * self.batch_size
+
+    def num_global_steps(self, num_rows: int) -> int:
+        """The number of global batches that `num_rows` rows make."""
+        full, rest = divmod(num_rows, self.global_size)
+        if rest == 0 or self.policy == "drop":
+            return full
+        # Too few for a step of their own: they go to the step before.
+        return full if self.policy == "split" and rest < self.size else full + 1
+
+    def num_steps(self, num_rows: int) -> int:
+        """The same, of those that this rank has rows of."""
+        steps = self.num_global_steps(num_rows)
+        rest = num_rows % self.global_size
+        if self.policy == "join" and rest and not self._num_own(rest):
+            steps -= 1
+        return steps
+
+    def may_pad(self, num_rows: int | None) -> bool:
+        """Whether batches may hold padding; None: of unknown many rows."""
+        return self.policy == "pad" and (
+            num_rows is None or num_rows % self.global_size != 0
+        )
+
+    def is_static(self, num_rows: int | None) -> bool:
+        """Whether all batches have `batch_size` rows."""
+        if self.policy in ("pad", "drop"):
+            return True
+        return num_rows is not None and num_rows % self.global_size == 0
+
+    def own(self, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the indices of this rank's rows in a global batch.
+
+        Args:
+            num_rows: Rows of the global batch, an int64 scalar.
+
+        Returns:
+            A vector of indices, and one of weights: where the policy is "pad",
+            0 for padding, and for the others the ratio of a full batch to this
+            one. The mean of the ranks' mean losses is that of the rows then.
+        """
+        num_rows = tf.cast(num_rows, tf.int64)
+        if self.policy == "pad":
+            first = self.rank * self.batch_size
+            places = tf.range(first, first + self.batch_size, dtype=tf.int64)
+            weight = self.global_size / tf.cast(num_rows, tf.float64)
+            weights = tf.where(places < num_rows, weight, 0.0)
+            return places % num_rows, tf.cast(weights, tf.float32)
+        indices = tf.range(
+            num_rows * self.rank // self.size,
+            num_rows * (self.rank + 1) // self.size,
+        )
+        return indices, tf.ones_like(indices, tf.float32)
+
+    def _num_own(self, num_rows: int) -> int:
+        end = num_rows * (self.rank + 1) // self.size
+        return end - num_rows * self.rank // self.size
+
+
+def weighted(data: Any, weights: Any) -> Any:
+    """Returns a batch for Keras whose rows count `weights` times.
+
+    A batch without targets is returned as it is: it has no loss.
+
+    Args:
+        data: A batch; a tuple is (x, y) or (x, y, sample_weight).
+        weights: A vector with an entry a row.
+    """
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        return data
+    if len(data) == 2:
+        return (*data, weights)
+
+    def scaled(own: Any) -> Any:
+        shape = [-1] + [1] * (len(own.shape) - 1)
+        own = tf.convert_to_tensor(own)
+        return own * tf.cast(tf.reshape(weights, shape), own.dtype)
+
+    return (*data[:2], tf.nest.map_structure(scaled, data[2]))

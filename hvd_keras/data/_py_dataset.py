@@ -1,0 +1,114 @@
+"""A `PyDataset` of the batches of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_keras.data._deal import Deal
+
+
+class ShardedPyDataset(keras.utils.PyDataset):
+    """Every `size`-th batch of a `PyDataset`; the index of a step is its group.
+
+    Args:
+        data: The batches of all ranks.
+        deal: Whose batches are whose; its batch size is 1, a batch.
+        shuffle: Whether batches come in another order in each epoch.
+        seed: With the number of the epoch, decides on the order.
+    """
+
+    def __init__(
+        self,
+        data: keras.utils.PyDataset,
+        deal: Deal,
+        *,
+        shuffle: bool,
+        seed: int,
+    ) -> None:
+        super().__init__(
+            workers=data.workers,
+            use_multiprocessing=data.use_multiprocessing,
+            max_queue_size=data.max_queue_size,
+        )
+        self._data = data
+        self._deal = deal
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epoch = 0
+        self._order = self._new_order()
+
+    @property
+    def num_batches(self) -> int | None:
+        """Steps of this rank in an epoch; None: without end."""
+        count = self._data.num_batches
+        if count is None:
+            return None
+        if self._deal.policy == "split":
+            return -(-count // self._deal.size)
+        return self._deal.num_steps(count)
+
+    def __getitem__(self, index: int) -> Any:
+        deal = self._deal
+        count = self._data.num_batches
+        first = index * deal.size
+        num = deal.size if count is None else min(deal.size, count - first)
+        if deal.policy == "split" and num < deal.size:
+            return self._split(first, num)
+        if deal.policy != "pad":
+            return self._batch(first + num * deal.rank // deal.size)
+        batch = self._batch(first + deal.rank % num)
+        if count is None or not deal.may_pad(count):
+            return batch
+        return _weighted(batch, deal.size / num if deal.rank < num else 0.0)
+
+    def on_epoch_begin(self) -> None:
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+        self._epoch += 1
+        self._order = self._new_order()
+
+    def _new_order(self) -> Any:
+        count = self._data.num_batches
+        if not self._shuffle or count is None:
+            return None
+        generator = np.random.default_rng([self._seed, self._epoch])
+        return generator.permutation(count)
+
+    def _batch(self, place: int) -> Any:
+        order = self._order
+        return self._data[place if order is None else int(order[place])]
+
+    def _split(self, first: int, count: int) -> Any:
+        """Returns this rank's rows of all that is left."""
+        batches = [self._batch(first + number) for number in range(count)]
+        whole = tf.nest.map_structure(
+            lambda *parts: np.concatenate([np.asarray(p) for p in parts]),
+            *batches,
+        )
+        num_rows = len(tf.nest.flatten(whole)[0])
+        if num_rows < self._deal.size:
+            raise ValueError(
+                "The last batches of `data` must have a row for each of the "
+                f"{self._deal.size} ranks. Received: {num_rows} rows in "
+                f"{count} batches; shard with policy='pad' or 'drop'."
+            )
+        begin = num_rows * self._deal.rank // self._deal.size
+        end = num_rows * (self._deal.rank + 1) // self._deal.size
+        return tf.nest.map_structure(lambda rows: rows[begin:end], whole)
+
+
+def _weighted(batch: Any, weight: float) -> Any:
+    """As `_deal.weighted`, without TensorFlow: the process may be a worker."""
+    if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
+        return batch
+    if len(batch) == 3:
+        own = tf.nest.map_structure(lambda w: np.asarray(w) * weight, batch[2])
+        return (*batch[:2], own)
+    num_rows = len(tf.nest.flatten(batch[0])[0])
+    return (*batch, np.full(num_rows, weight, np.float32))

@@ -1,0 +1,235 @@
+"""Gives each rank its share of the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hvd_keras import _agreement, objects
+from hvd_keras.data import _arrays, _datasets
+from hvd_keras.data._deal import POLICIES, Deal
+from hvd_keras.data._py_dataset import ShardedPyDataset
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+def shard(
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    policy: str = "split",
+    shuffle: bool = False,
+    seed: int = 0,
+    batched: bool = False,
+    autotune: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns this rank's batches of `data`, for `fit`, `evaluate`, `predict`.
+
+    Every rank calls this with all the data, and with the same arguments; the
+    ranks compare both. A *global batch* is `batch_size` rows times the number
+    of ranks, and each rank gets its part of every one, in order of rank: N
+    ranks do what one process does with batches N times as large. All ranks
+    have the same number of steps (but for `policy="join"`), and an epoch has
+    each row once. On one rank it is `data`, in batches.
+
+    The rows that are left, too few for a last global batch, are a matter of
+    `policy`:
+
+    - "split": the ranks share them as evenly as may be, so that the last batch
+      is smaller, by a row more on some ranks than on others. Fewer rows than
+      ranks go to the step before, whose batches may then have `batch_size + 1`
+      rows. Each row counts once: metrics summed by `MetricAverageCallback` are
+      exact. A gradient averaged over ranks gives a row of the shorter batches
+      slightly more weight, in that step.
+    - "pad": every batch has `batch_size` rows; the last are filled with some
+      of their rows again. If `data` is a tuple (x, y) or (x, y,
+      sample_weight), weights are returned, 0 for the filling and more than 1
+      for the other rows of that step, such that the averaged gradient is that
+      of one process, exactly. Metrics that ignore weights count the filling,
+      and so do layers that look at the whole batch. For fixed shapes.
+    - "drop": they are left out. With `shuffle`, other rows in each epoch.
+    - "join": as "split", but ranks for which no row is left end a step before
+      the others. For loops of your own that call `hvd.join()` then.
+
+    Args:
+        data: An array, or a structure of arrays of equal length (NumPy arrays,
+            tensors, lists of numbers; tuples and dicts of them); a
+            `tf.data.Dataset`; or a `keras.utils.PyDataset`.
+        batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
+            which makes batches: its batches are dealt out one by one.
+        policy: "split", "pad", "drop" or "join", see above.
+        shuffle: Whether arrays, or the batches of a `PyDataset`, come in
+            another order in each epoch, the same on all ranks. An iteration
+            over the result is an epoch: ranks must iterate equally often.
+            `fit` shuffles a `PyDataset` by itself, for each rank apart, unless
+            it gets `shuffle=False`. False for a `tf.data.Dataset`, which
+            is shuffled before, with the same seeds on all ranks.
+        seed: Decides on the orders, with the number of the epoch.
+        batched: Whether the elements of a `tf.data.Dataset` are batches; they
+            are cut anew.
+        autotune: Whether tf.data may tune the result, and the
+            `tf.data.Dataset` behind it. Its tuner may overlook the end of an
+            epoch, and hold it up by as long as the epoch took, up to a minute
+            (seen in TF 2.21, in a third of all cases). Where N ranks wait for
+            the slowest, that is nearly every epoch. Without, what is
+            `AUTOTUNE` has a fixed number of threads.
+        process_set: The ranks that share the data; this is one of them.
+
+    Returns:
+        A `tf.data.Dataset` with a known length where that of `data` is known,
+        or a `PyDataset`. A list in `data` becomes a tuple.
+
+    Every rank reads all of a `tf.data.Dataset` and takes its part of each
+    global batch, which costs the work before `shard` N times. Do what is cheap
+    before (names of files), and what is dear after:
+    `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
+    without asking each other, also where nobody knows the length; all must
+    read the same elements in the same order. Of this the first global batch is
+    compared.
+
+    Raises:
+        TypeError: `data` is none of these.
+        ValueError: An argument cannot be honoured, or there are too few rows
+            for a step.
+        MismatchError: On all ranks: ranks have different data or arguments.
+
+    Example:
+
+    >>> train = hvd.shard((x, y), batch_size=32, shuffle=True)
+    >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
+    >>> model.fit(train, validation_data=held_out, epochs=10)
+    """
+    objects.members_of(process_set, "shard")
+    is_py_dataset = isinstance(data, keras.utils.PyDataset)
+    is_dataset = isinstance(data, tf.data.Dataset)
+    _check_arguments(data, batch_size, policy, seed)
+    _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
+    deal = Deal(
+        rank=process_set.rank() or 0,
+        size=process_set.size() or 1,
+        batch_size=batch_size or 1,
+        policy=policy,
+    )
+    batches = data
+    num_rows: int | None
+    if is_py_dataset:
+        num_rows = data.num_batches
+        described: list[Any] = [["batches", num_rows]]
+    elif is_dataset:
+        _datasets.check_is_dense(data)
+        num_rows = _datasets.num_rows_of(data, batched=batched)
+        batches = _datasets.global_batches(data, deal, batched=batched)
+        described = [["rows", num_rows], *_datasets.describe(batches)]
+    else:
+        data = _arrays.to_tensors(data)
+        num_rows = _arrays.num_rows_of(data)
+        described = [["rows", num_rows], *_arrays.describe(data)]
+    arguments = {
+        "batch_size": batch_size,
+        "policy": policy,
+        "shuffle": bool(shuffle),
+        "seed": seed,
+        "batched": bool(batched),
+    }
+    _agree({**arguments, "data": described}, process_set)
+    _check_length(num_rows, deal, is_py_dataset)
+    if is_py_dataset:
+        return ShardedPyDataset(data, deal, shuffle=shuffle, seed=seed)
+    if is_dataset:
+        result = _datasets.shard_dataset(batches, deal, num_rows)
+    else:
+        result = _arrays.shard_arrays(data, deal, shuffle=shuffle, seed=seed)
+    if not autotune:
+        result = _datasets.without_tuner(result)
+    return _datasets.as_sharded(result)
+
+
+def _check_arguments(
+    data: Any, batch_size: Any, policy: Any, seed: Any
+) -> None:
+    is_iterator = hasattr(data, "__next__") or callable(data)
+    is_distributed = isinstance(data, tf.distribute.DistributedDataset)
+    if data is None or is_iterator or is_distributed:
+        raise TypeError(
+            "`data` must be arrays, a tf.data.Dataset or a "
+            f"keras.utils.PyDataset. Received: {type(data).__name__}."
+        )
+    is_size = type(batch_size) is int and batch_size >= 1
+    if batch_size is not None and not is_size:
+        raise ValueError(
+            "`batch_size` must be an integer >= 1, the rows of each rank. "
+            f"Received: batch_size={batch_size!r}."
+        )
+    if policy not in POLICIES:
+        raise ValueError(
+            f"`policy` must be one of {', '.join(POLICIES)}. Received: "
+            f"policy={policy!r}."
+        )
+    if type(seed) is not int or seed < 0:
+        raise ValueError(
+            f"`seed` must be an integer >= 0. Received: seed={seed!r}."
+        )
+
+
+def _check_kind(
+    is_py_dataset: bool,
+    is_dataset: bool,
+    batch_size: int | None,
+    shuffle: bool,
+    batched: bool,
+) -> None:
+    if is_py_dataset != (batch_size is None):
+        raise ValueError(
+            "`batch_size` must be given, but for a PyDataset, which makes "
+            f"batches itself. Received: batch_size={batch_size}."
+        )
+    if is_dataset and shuffle:
+        raise ValueError(
+            "A tf.data.Dataset must be shuffled before it is sharded, with "
+            "the same seeds on all ranks: `dataset.shuffle(buffer_size, "
+            "seed=...)` and an equal `tf.random.set_seed`. Received: "
+            f"shuffle={shuffle!r}."
+        )
+    if batched and not is_dataset:
+        raise ValueError(
+            "`batched` must be False, but for a tf.data.Dataset. Received: "
+            f"batched={batched!r}."
+        )
+
+
+def _check_length(
+    num_rows: int | None, deal: Deal, is_py_dataset: bool
+) -> None:
+    if num_rows is None:
+        return
+    # A PyDataset splits the rows of the last batches, which none has seen yet.
+    is_split = is_py_dataset and deal.policy == "split"
+    if num_rows >= 1 and (is_split or deal.num_global_steps(num_rows) >= 1):
+        return
+    unit = "batches" if is_py_dataset else "rows"
+    raise ValueError(
+        f"`data` must have enough {unit} for a step of all {deal.size} ranks. "
+        f"Received: {num_rows} {unit}, batch_size={deal.batch_size}, "
+        f"policy={deal.policy!r}."
+    )
+
+
+def _agree(value: dict[str, Any], process_set: ProcessSet) -> None:
+    values = _agreement.disagreement("shard", value, process_set=process_set)
+    if values is None:
+        return
+    each = [one for one, _ in values]
+    key = next(
+        key for key in value if any(v[key] != each[0][key] for v in each)
+    )
+    words = {
+        "data": "data (length; type, shape and checksum of some rows)",
+    }.get(key, f"`{key}`")
+    raise MismatchError(
+        "All ranks must shard the same data in the same way: all of it, in "
+        f"the same order. Received: {words} {[one[key] for one in each]} on "
+        f"ranks {process_set.ranks}."
+    )

@@ -1,0 +1,302 @@
+"""Shares of data: no row twice, none missing, as many steps on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+SIZE = 2  # rows of a rank's batch
+
+
+def as_array(rows: np.ndarray) -> dict[str, Any]:
+    return {"data": (rows, rows * 10)}
+
+
+def as_dataset(rows: np.ndarray) -> dict[str, Any]:
+    return {"data": tf.data.Dataset.from_tensor_slices((rows, rows * 10))}
+
+
+def as_unknown(rows: np.ndarray) -> dict[str, Any]:
+    return {"data": as_dataset(rows)["data"].filter(lambda x, y: True)}
+
+
+def as_batches(rows: np.ndarray) -> dict[str, Any]:
+    return {"data": as_unknown(rows)["data"].batch(3), "batched": True}
+
+
+def steps_of_all(dataset: Any) -> list[list[list[np.ndarray]]]:
+    """The batches of all ranks, by rank and step, as lists of arrays."""
+    own = [[np.asarray(part) for part in batch] for batch in dataset]
+    gathered: list[Any] = hvd.allgather_object(own)
+    return gathered
+
+
+def global_batches(policy: str, num_rows: int) -> list[list[int]]:
+    """What one process would get."""
+    full = SIZE * hvd.size()
+    rows = list(range(num_rows))
+    batches = [rows[i : i + full] for i in range(0, num_rows, full)]
+    if len(batches[-1]) < full and policy == "drop":
+        batches.pop()
+    elif len(batches[-1]) < hvd.size() and policy == "split":
+        last = batches.pop()
+        batches[-1] += last
+    return batches
+
+
+@pytest.mark.parametrize("policy", ["split", "pad", "drop", "join"])
+@pytest.mark.parametrize(
+    "source", [as_array, as_dataset, as_unknown, as_batches]
+)
+def test_each_row_once_in_the_batches_of_one_process(
+    source: Callable[..., dict[str, Any]], policy: str
+) -> None:
+    full = SIZE * hvd.size()
+    for rest in {1, full - 1} | ({0} if source == as_array else set()):
+        num_rows = 2 * full + rest
+        rows = np.arange(num_rows)
+        share = hvd.shard(**source(rows), batch_size=SIZE, policy=policy)
+        by_rank = steps_of_all(share)
+        expected = global_batches(policy, num_rows)
+        num_steps = [len(steps) for steps in by_rank]
+        if policy != "join":
+            assert num_steps == [len(expected)] * hvd.size()
+        if source in (as_array, as_dataset):
+            assert int(share.cardinality()) == num_steps[hvd.rank()]
+        for step, wanted in enumerate(expected):
+            parts = [steps[step] for steps in by_rank if step < len(steps)]
+            found = np.concatenate([part[0] for part in parts])
+            weight = np.ones(len(found))
+            if policy == "pad":
+                assert all(len(part[0]) == SIZE for part in parts)
+                if len(parts[0]) == 3:
+                    weight = np.concatenate([part[2] for part in parts])
+                assert len(parts[0]) == 3 or (
+                    rest == 0 and source != as_unknown
+                )
+                np.testing.assert_allclose(weight.sum(), full, rtol=1e-6)
+            else:
+                assert len({len(part[0]) // 2 for part in parts}) <= 2
+            assert found[weight > 0].tolist() == wanted
+            for part in parts:
+                np.testing.assert_array_equal(part[1], part[0] * 10)
+
+
+def test_rows_are_shuffled_alike_in_each_epoch_anew() -> None:
+    num_rows = 5 * SIZE * hvd.size() + 1
+    rows = np.arange(num_rows)
+
+    def epochs(seed: int) -> list[list[int]]:
+        tf.random.set_seed(hvd.rank())  # as users do
+        share = hvd.shard(
+            (rows, rows), batch_size=SIZE, shuffle=True, seed=seed
+        )
+        found = []
+        for _ in range(2):
+            by_rank = steps_of_all(share)
+            found.append(
+                [int(x) for steps in by_rank for s in steps for x in s[0]]
+            )
+        return found
+
+    first, second = epochs(3)
+    assert sorted(first) == sorted(second) == rows.tolist()
+    assert first != second
+    assert epochs(3) == [first, second]
+    assert epochs(4)[0] != first
+
+
+def weights_after_fit(data: Any, optimizer: Any) -> list[np.ndarray]:
+    model = kt.build(kt.functional_model)
+    model.compile(optimizer, "mse")
+    model.fit(data, verbose=0, shuffle=False)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_training_with_padding_equals_one_process(has_weights: bool) -> None:
+    data: tuple = kt.regression_data(3 * kt.BATCH + 5)
+    if has_weights:
+        data = (*data, np.linspace(0.5, 2.0, len(data[0]), dtype=np.float32))
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    plain = dataset.batch(kt.BATCH)
+    expected = weights_after_fit(plain, keras.optimizers.Adam(0.01))
+    share = hvd.shard(
+        dataset if has_weights else data,
+        batch_size=kt.BATCH // hvd.size(),
+        policy="pad",
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    weights = weights_after_fit(share, optimizer)
+    kt.assert_close(weights, expected, 2e-5)
+    kt.assert_equal_on_all_ranks(weights)
+
+
+def test_evaluate_and_predict_equal_one_process() -> None:
+    x, y = kt.regression_data(3 * kt.BATCH + 5)
+    model = kt.build(kt.functional_model)
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.R2Score()])
+    options = {"verbose": 0, "return_dict": True}
+    expected = model.evaluate(x, y, **options)
+    batch_size = kt.BATCH // hvd.size()
+    share = hvd.shard((x, y), batch_size=batch_size)
+    callbacks = [hvd.callbacks.MetricAverageCallback()]
+    logs = model.evaluate(share, callbacks=callbacks, **options)
+    for key, value in expected.items():
+        np.testing.assert_allclose(logs[key], value, rtol=2e-5)
+    wanted = model.predict(x, verbose=0)
+    own = model.predict(hvd.shard(x, batch_size=batch_size), verbose=0)
+    found = np.concatenate(hvd.allgather_object(own))
+    np.testing.assert_allclose(
+        np.sort(found, axis=0), np.sort(wanted, axis=0), rtol=1e-5, atol=1e-6
+    )
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, rows: np.ndarray, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows = rows
+        self.epochs_ended = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // SIZE)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self.rows[index * SIZE :][:SIZE]
+        return rows, rows * 10
+
+    def on_epoch_end(self) -> None:
+        self.epochs_ended += 1
+
+
+@pytest.mark.parametrize("policy", ["split", "pad", "drop", "join"])
+def test_batches_of_a_py_dataset(policy: str) -> None:
+    rest = hvd.size() // 2 + 1  # batches
+    num_rows = SIZE * (6 * hvd.size() + rest % hvd.size())
+    data = Batches(np.arange(num_rows))
+    share = hvd.shard(data, policy=policy, shuffle=True)
+    orders = []
+    for epoch in range(2):
+        by_rank = steps_of_all(share)
+        share.on_epoch_end()
+        assert data.epochs_ended == epoch + 1
+        num_steps = {len(steps) for steps in by_rank}
+        assert num_steps == {share.num_batches} or policy == "join"
+        found = [
+            int(row)
+            for steps in by_rank
+            for x, _, *weight in steps
+            for row in x
+            if not weight or weight[0][0] > 0
+        ]
+        orders.append(found)
+        if policy == "drop":
+            assert len(set(found)) == len(found) == 6 * SIZE * hvd.size()
+        else:
+            assert sorted(found) == list(range(num_rows))
+    assert orders[0] != orders[1]
+
+
+def test_fit_on_a_py_dataset_equals_one_process() -> None:
+    class Rows(Batches):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            own = slice(index * share_size, (index + 1) * share_size)
+            return x[own], y[own]
+
+        def __len__(self) -> int:
+            return len(x) // share_size
+
+    share_size = kt.BATCH // hvd.size()
+    x, y = kt.regression_data(2 * kt.BATCH + share_size)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    share = hvd.shard(Rows(x, workers=2), policy="pad")
+    weights = weights_after_fit(share, optimizer)
+    plain = kt.whole_batches(x, y)
+    expected = weights_after_fit(plain, keras.optimizers.Adam(0.01))
+    kt.assert_close(weights, expected, 2e-5)
+
+
+def test_a_loop_that_joins() -> None:
+    rows = np.ones(3 * hvd.size() * SIZE + 1, np.float32)
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def step(batch: tf.Tensor) -> None:
+        total.assign_add(hvd.allreduce(tf.reduce_sum(batch), hvd.Sum))
+
+    for batch in hvd.shard(rows, batch_size=SIZE, policy="join"):
+        step(batch)
+    hvd.join()
+    # A rank that has joined is not told what the others still reduce.
+    assert max(hvd.allgather_object(float(total))) == len(rows)
+
+
+def test_structures_and_process_sets(sets: dict[str, hvd.ProcessSet]) -> None:
+    own = sets["parity"]
+    rows = np.arange(8 * own.size(), dtype=np.float32)
+    data = ({"a": rows, "b": [rows, rows.tolist()]}, rows)
+    share = hvd.shard(data, batch_size=8, process_set=own)
+    ((inputs, targets),) = list(share)
+    wanted = rows[own.rank() * 8 :][:8].tolist()
+    assert targets.numpy().tolist() == wanted
+    assert inputs["b"][1].numpy().tolist() == wanted
+    assert targets.shape == [8]
+
+
+def test_the_tuner_is_off_unless_asked_for() -> None:
+    rows = np.arange(8.0)
+    data = tf.data.Dataset.from_tensor_slices(rows)
+    for source in (rows, data):
+        share = hvd.shard(source, batch_size=2)
+        assert share.options().autotune.enabled is False
+    share = hvd.shard(data, batch_size=2, autotune=True)
+    assert share.options().autotune.enabled is not False
+
+
+@needs_peers
+@pytest.mark.parametrize("what", ["batch_size", "rows", "shuffled", "length"])
+def test_ranks_that_disagree_are_told(what: str) -> None:
+    rank = hvd.rank()
+    data: Any = np.arange(64 + (rank if what == "length" else 0))
+    if what == "rows":
+        data = data + rank
+    elif what == "shuffled":
+        tf.random.set_seed(rank)
+        data = tf.data.Dataset.from_tensor_slices(data).shuffle(64)
+    batch_size = 2 + (rank if what == "batch_size" else 0)
+    with pytest.raises(hvd.MismatchError, match="All ranks must shard"):
+        hvd.shard(data, batch_size=batch_size)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error"),
+    [
+        (None, {}, TypeError),
+        (iter([1]), {}, TypeError),
+        ((np.ones(3), np.ones(4)), {}, ValueError),
+        (np.ones(()), {}, ValueError),
+        (np.ones(8), {"batch_size": None}, ValueError),
+        (np.ones(8), {"batch_size": 0}, ValueError),
+        (np.ones(8), {"policy": "even"}, ValueError),
+        (np.ones(8), {"seed": -1}, ValueError),
+        (np.ones(8), {"batched": True}, ValueError),
+        (np.ones(0), {}, ValueError),
+        (np.ones(1), {"policy": "drop"}, ValueError),
+        (tf.data.Dataset.range(8), {"shuffle": True}, ValueError),
+        (Batches(np.ones(8)), {}, ValueError),
+    ],
+)
+def test_bad_arguments(
+    data: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        hvd.shard(data, **{"batch_size": 2, **options})
