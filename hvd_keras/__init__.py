@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         broadcast_global_variables,
         broadcast_variables,
     )
+    from hvd_keras.warmup import Warmup
 
     __version__: str
 
@@ -139,6 +140,7 @@ __all__ = [
     "StalledError",
     "Sum",
     "SyncBatchNormalization",
+    "Warmup",
     "__version__",
     "add_process_set",
     "allgather",
@@ -235,6 +237,7 @@ _HOMES = {
     ),
     "saving": "load_model",
     "variables": "broadcast_global_variables broadcast_variables",
+    "warmup": "Warmup",
 }
 _HOME_OF = {
     name: home for home, names in _HOMES.items() for name in names.split()

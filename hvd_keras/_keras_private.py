@@ -2,7 +2,8 @@
 
 Each is named here once and checked when this module is imported, so that a new
 release of Keras that moves one fails here, in words, and not in the middle of
-a training run. Everything else in hvd_keras uses public names.
+a training run. Those of a running `fit` are in `_keras_fit.py`; everything else
+in hvd_keras uses public names.
 
 | Name | Used to |
 |---|---|
@@ -29,8 +30,6 @@ a training run. Everything else in hvd_keras uses public names.
 from __future__ import annotations
 
 import inspect
-import sys
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -243,29 +242,6 @@ def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
 def is_fully_built(model: Any) -> bool:
     """Whether the model and all layers in it have their weights."""
     return all(layer.built for layer in model._flatten_layers())
-
-
-_CALLS = frozenset(
-    inspect.unwrap(method).__code__
-    for method in (keras.Model.fit, keras.Model.evaluate)
-)
-
-
-def running_calls() -> list[Any]:
-    """Returns the frames of Keras's `fit` and `evaluate`, innermost first."""
-    frames = []
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code in _CALLS:
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
-
-
-def is_caller(call: Any) -> bool:
-    """Whether `call` is the innermost of `running_calls`."""
-    calls = running_calls()
-    return bool(calls) and calls[0] is call
 
 
 def unpickler_of(optimizer_class: type) -> Callable[..., Any]:

@@ -64,9 +64,9 @@ def broadcast_variables(
     if not tf.executing_eagerly():
         return _broadcast_in_graph(variables, root_rank, process_set)
     objects.check_root_rank(root_rank, process_set, "broadcast_variables")
-    _agree([_describe(variable) for variable in variables], process_set)
+    _agree([describe(variable) for variable in variables], process_set)
     for step, group in enumerate(_steps(variables)):
-        values = [_as_bytes(variable) for variable in group]
+        values = [as_bytes(variable) for variable in group]
         received = _native.core().broadcast(
             f"broadcast_variables/{step}",
             values,
@@ -124,7 +124,8 @@ def _broadcast_in_graph(
     )
 
 
-def _describe(variable: Any) -> tuple[str, list[int], str]:
+def describe(variable: Any) -> tuple[str, list[int], str]:
+    """Returns a variable's dtype, shape and path."""
     dtype = tf.as_dtype(variable.dtype)
     if not (dtype.is_numpy_compatible and dtype.size) or dtype == tf.string:
         raise InvalidArgumentError(
@@ -177,7 +178,8 @@ def _steps(variables: list[Any]) -> Iterator[list[Any]]:
         yield group
 
 
-def _as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Returns a copy of a variable's value, as bytes."""
     value = np.ascontiguousarray(variable.numpy())
     return value.reshape(-1).view(np.uint8)
 

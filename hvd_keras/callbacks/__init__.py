@@ -1,5 +1,7 @@
 """Keras callbacks for training on several ranks."""
 
+from hvd_keras.callbacks.backup_and_restore import BackupAndRestore
+from hvd_keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from hvd_keras.callbacks.broadcast_global_variables import (
     BroadcastGlobalVariablesCallback,
 )
@@ -8,10 +10,20 @@ from hvd_keras.callbacks.learning_rate_schedule import (
 )
 from hvd_keras.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from hvd_keras.callbacks.metric_average import MetricAverageCallback
+from hvd_keras.callbacks.model_checkpoint import ModelCheckpoint
+from hvd_keras.callbacks.steps_guard import StepsGuard
+from hvd_keras.callbacks.sync_early_stopping import SyncEarlyStopping
+from hvd_keras.callbacks.throughput import ThroughputCallback
 
 __all__ = [
+    "BackupAndRestore",
+    "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "ModelCheckpoint",
+    "StepsGuard",
+    "SyncEarlyStopping",
+    "ThroughputCallback",
 ]

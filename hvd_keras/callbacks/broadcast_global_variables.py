@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +16,8 @@ from hvd_keras._distributed_class import (
     local_variables_of,
     unwrapped,
 )
-from hvd_keras.exceptions import MismatchError
+from hvd_keras.callbacks.steps_guard import StepsGuard
+from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.ops.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
 
@@ -51,8 +51,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     apart by rank, once each, so that ranks that set the same seed, for the
     same initial weights, do not drop the same units.
 
-    Before that, all ranks are asked how many epochs and steps they are about
-    to run. Ranks that would leave each other waiting get an error at once.
+    It contains two other callbacks. `StepsGuard`: all ranks are asked how many
+    epochs and steps they are about to run; ranks that would leave each other
+    waiting get an error at once. `SyncEarlyStopping`: where a callback stops
+    the training on one rank, all ranks stop, after the same batch.
 
     Args:
         root_rank: The rank whose state all get.
@@ -60,9 +62,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             those that are registered as local with the optimizer.
 
     Raises:
-        MismatchError: From `fit`, on all ranks: ranks have different numbers
-            of epochs or of steps per epoch, begin with different epochs, or
-            have different models.
+        MismatchError: From `fit`, on all ranks: ranks have different models,
+            or what `StepsGuard` refuses.
 
     Example:
 
@@ -77,15 +78,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.local_variables = list(local_variables or ())
         self.root_rank = root_rank
         self._is_pending = False
-        self._is_first_epoch = False
         self._is_unaveraged = False
         self._offset_states: list[Any] = []
+        self._steps_guard = StepsGuard()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         self._warn_if_plain(model)
-        is_built = self._check_plan(model)
-        self._is_first_epoch = True
+        self._steps_guard.set_params(self.params)
+        self._steps_guard.set_model(model)
+        self._steps_guard.on_train_begin()
+        stop_together(model)
+        is_built = self._prepare(model)
         self._is_unaveraged = False
         if is_built:
             self._broadcast(model)
@@ -96,7 +100,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        self._check_first_epoch(epoch)
+        self._steps_guard.on_epoch_begin(epoch)
         self._is_unaveraged = True
 
     def on_train_batch_begin(
@@ -115,7 +119,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._finish_epoch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._check_first_epoch(None)
+        self._steps_guard.on_train_end()
 
     def _finish_epoch(self) -> None:
         if self._is_pending:
@@ -124,47 +128,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._is_unaveraged = False
             _average_statistics(self.model)
 
-    def _check_first_epoch(self, epoch: int | None) -> None:
-        """Compares, once, the epochs that ranks begin with; None: with none."""
-        if not self._is_first_epoch:
-            return
-        self._is_first_epoch = False
-        values = _agreement.disagreement(
-            "BroadcastGlobalVariablesCallback/first_epoch", epoch
-        )
-        if values is not None:
-            raise MismatchError(
-                "All ranks must begin with the same epoch (`initial_epoch` of "
-                "`fit`), or they would run different numbers of them. "
-                f"Received: {[value for value, _ in values]} on ranks 0 to "
-                f"{len(values) - 1}."
-            )
-
-    def _check_plan(self, model: keras.Model) -> bool:
-        """Compares the ranks' plans; whether the model is built on all."""
-        params = self.params or {}
+    def _prepare(self, model: keras.Model) -> bool:
+        """Builds what some ranks have built; whether the model is, on all."""
         plan = {
-            "steps": params.get("steps"),
-            "epochs": params.get("epochs"),
             "is_built": private.is_fully_built(model),
             "has_slots": bool(getattr(model.optimizer, "built", False)),
         }
         plans = objects.allgather_object(
             plan, name="BroadcastGlobalVariablesCallback/plan"
         )
-        for key, words in (
-            ("steps", "steps per epoch"),
-            ("epochs", "epochs"),
-        ):
-            values = [each[key] for each in plans]
-            known = {value for value in values if value is not None}
-            if len(known) > 1:
-                raise MismatchError(
-                    f"All ranks must run the same number of {words}, or "
-                    "they would wait for each other for ever. Received: "
-                    f"{values} {words} on ranks 0 to {len(values) - 1}; cut "
-                    "the data into equal shares, or pass `steps_per_epoch`."
-                )
         is_built = all(each["is_built"] for each in plans)
         some_have_slots = any(each["has_slots"] for each in plans)
         # Where none has, the first step builds the optimizer: it may be given
@@ -224,17 +196,12 @@ def _average_statistics(model: keras.Model) -> None:
         for weight in model.non_trainable_weights
         if keras.backend.is_float_dtype(weight.dtype)
     ]
-    if basics.size() == 1 or not statistics:
-        return
     name = "BroadcastGlobalVariablesCallback/statistics"
-    digests = [hashlib.sha256(value.tobytes()) for _, value in statistics]
-    mine = b"".join(digest.digest() for digest in digests)
-    all_digests = objects.allgather_object(mine, name=f"{name}/digests")
-    length = len(mine) // len(statistics)
     differing = [
-        each
-        for number, each in enumerate(statistics)
-        if len({d[number * length :][:length] for d in all_digests}) > 1
+        statistics[index]
+        for index in _agreement.differing_indices(
+            f"{name}/digests", [value for _, value in statistics]
+        )
     ]
     if not differing:
         return

@@ -84,7 +84,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 f"{type(self).__name__} must have an optimizer whose learning "
                 "rate is a number. Received: "
                 f"{type(self.model.optimizer).__name__} with a schedule or a "
-                "function; give it a number, or leave out the callback."
+                "function; give it a number, or leave out the callback "
+                "(`hvd.Warmup` is a schedule that warms up)."
             )
         if not self.staircase and self._num_steps() is None:
             raise ValueError(

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from hvd_keras import _keras_fit, _native, basics, objects
 from hvd_keras import _keras_private as private
-from hvd_keras import _native, basics, objects
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.ops.reduce_op import Sum
 
@@ -82,13 +82,13 @@ class _Hook:
         self.calls: list[Any] = []  # frames of `fit` and `evaluate`
 
     def __call__(self, logs: Logs) -> Logs:
-        if any(private.is_caller(call) for call in self.calls):
+        if any(_keras_fit.is_caller(call) for call in self.calls):
             return _global_logs(self.model, self.get_logs, logs)
         self.forget_ended_calls()
         return self.get_logs(logs)
 
     def forget_ended_calls(self) -> None:
-        running = private.running_calls()
+        running = _keras_fit.running_calls()
         self.calls = [c for c in self.calls if any(c is r for r in running)]
         if not self.calls:
             self.model.__dict__.pop(private.GET_LOGS, None)
@@ -103,7 +103,7 @@ def _begin(model: keras.Model) -> None:
     model.__dict__[private.GET_LOGS] = hook
     # A loop that drives callbacks by hand has no call of Keras's; it reads the
     # metrics itself, so there is nothing to take the place of.
-    for call in private.running_calls()[:1]:
+    for call in _keras_fit.running_calls()[:1]:
         # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
             hook.calls.append(call)
@@ -112,7 +112,7 @@ def _begin(model: keras.Model) -> None:
 def _end(model: keras.Model) -> None:
     hook = model.__dict__.get(private.GET_LOGS)
     if isinstance(hook, _Hook):
-        ending = private.running_calls()[:1]
+        ending = _keras_fit.running_calls()[:1]
         hook.calls = [call for call in hook.calls if call not in ending]
         hook.forget_ended_calls()
 
@@ -123,7 +123,7 @@ def _global_logs(
     """What `get_logs(logs)` would be, had this rank seen all samples."""
     metrics = _leaf_metrics(model.metrics)
     additive = [metric for metric in metrics if _is_additive(metric)]
-    num_samples = _num_samples(model)
+    num_samples = num_samples_of(model)
     own = dict(_flat(model.get_metrics_result()))
     states = _unique_variables(additive)
     local = [np.asarray(state.numpy()) for state in states]
@@ -215,7 +215,7 @@ def _average(
     return {**values, **averages}
 
 
-def _num_samples(model: keras.Model) -> float:
+def num_samples_of(model: keras.Model) -> float:
     """Samples behind the loss that Keras tracks; 0 if it tracks none."""
     for metric in model.metrics:
         if isinstance(metric, keras.metrics.Mean) and metric.name == "loss":

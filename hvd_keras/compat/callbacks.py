@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _keras_private as private
-from hvd_keras import _native, callbacks
-from hvd_keras.compat._missing import missing
+from hvd_keras import _keras_fit, _native, callbacks
 from hvd_keras.ops.reduce_op import Average
 
 __all__ = [
@@ -20,10 +18,8 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-BestModelCheckpoint = missing(
-    "BestModelCheckpoint",
-    "use `keras.callbacks.ModelCheckpoint(save_best_only=True)` on rank 0",
-)
+# Horovod's arguments; `filepath` is an attribute there too, set later.
+BestModelCheckpoint = callbacks.BestModelCheckpoint
 
 
 class BroadcastGlobalVariablesCallback(
@@ -64,7 +60,7 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         super().on_epoch_end(epoch, logs)
-        if not logs or private.running_calls():
+        if not logs or _keras_fit.running_calls():
             return
         keys = sorted(logs)
         values = [np.asarray(logs[key], np.float64) for key in keys]

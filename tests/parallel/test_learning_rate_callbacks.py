@@ -146,6 +146,30 @@ def test_momentum_follows_the_rate(name: str) -> None:
     assert moved == pytest.approx(wanted, rel=1e-5)
 
 
+def test_corrected_momentum_is_that_of_the_gradients() -> None:
+    # v = m v + g; w -= rate * v, with a rate that changes in each batch.
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
+    model.set_weights([np.zeros((kt.NUM_FEATURES, 1))])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    x, y = kt.regression_data()
+    schedule = LearningRateScheduleCallback(
+        0.1, lambda epoch: 1.0 / (1.0 + 3.0 * epoch), staircase=False
+    )
+    model.fit(kt.shares(x, y), epochs=2, verbose=0, callbacks=[schedule])
+    weights = np.zeros((kt.NUM_FEATURES, 1))
+    velocity = np.zeros_like(weights)
+    for step in range(2 * kt.NUM_BATCHES):
+        rate = 0.1 / (1.0 + 3.0 * step / kt.NUM_BATCHES)
+        first = kt.BATCH * (step % kt.NUM_BATCHES)
+        rows, wanted = (a[first : first + kt.BATCH] for a in (x, y))
+        gradient = 2.0 / kt.BATCH * rows.T @ (rows @ weights - wanted)
+        velocity = 0.9 * velocity + gradient
+        weights -= rate * velocity
+    kt.assert_close(model.get_weights(), [weights], 1e-5)
+
+
 def test_momentum_stays_without_correction_and_for_adam() -> None:
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     for optimizer, correct in (

@@ -6,13 +6,17 @@ import pathlib
 import re
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from hvd_keras import _keras_fit
 from hvd_keras import _keras_private as private
 
 
 def test_names_are_there() -> None:
     private.check_names()
+    _keras_fit.check_names()
 
 
 def test_names_of_instances_are_there() -> None:
@@ -24,6 +28,32 @@ def test_names_of_instances_are_there() -> None:
     assert private.trainable_variables_of(optimizer) == [variable]
     assert len(private.gradient_accumulators_of(optimizer)) == 1
     assert len(private.rate_scaled_momentums_of(optimizer)) == 1
+
+
+def test_names_of_a_running_fit_are_there() -> None:
+    class Look(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None) -> None:
+            fit = _keras_fit.running_fit()
+            self.steps = _keras_fit.steps_per_epoch_of(fit)
+            self.num_batches = _keras_fit.num_batches_of(fit)
+            callback_list = _keras_fit.beginning_callback_list()
+            assert callback_list.callbacks[0] is self
+            assert isinstance(callback_list._async_train, bool)
+            assert hasattr(self.model, "_initial_epoch")
+            _keras_fit.set_initial_epoch(self.model, 2)
+
+    look = Look()
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.zeros((6, 1))
+    history = model.fit(
+        rows, rows, 2, epochs=3, steps_per_epoch=1, callbacks=[look], verbose=0
+    )
+    assert (look.steps, look.num_batches) == (1, 3)
+    assert history.epoch == [2]
+    data = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(2)
+    model.fit(data.repeat(), steps_per_epoch=1, callbacks=[look], verbose=0)
+    assert look.num_batches == float("inf")
 
 
 def test_adam_has_no_momentum_with_the_rate_in_it() -> None:

@@ -1,0 +1,212 @@
+"""The callback that lets a killed training run go on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from hvd_keras import _keras_fit
+from hvd_keras import _keras_private as private
+from hvd_keras.callbacks._rank_zero import on_rank_zero
+from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
+from hvd_keras.callbacks._training_state import TrainingState
+
+_FILE = "training_state.npz"
+
+
+class BackupAndRestore(keras.callbacks.Callback):
+    """Keras's `BackupAndRestore`, on many ranks and to the batch.
+
+    Rank 0 writes the state of the run into one file, which replaces the last
+    one when it is complete. A `fit` that finds such a file goes on there: all
+    ranks get the state from rank 0 (no other needs to see the file), and begin
+    with the epoch and the batch that come next. With `save_freq=n` the batches
+    of the epoch that were done already are taken from the data and left out;
+    the callbacks hear of them as of others.
+
+    A job that is killed at any time and started again ends with the weights,
+    bit for bit, of one that was not disturbed, if the data of an epoch do not
+    depend on the epochs before. (Shuffled datasets do, those of `hvd.shard`
+    too: a new process begins with their first order again.) The state takes in
+    the optimizer, sums of gradients that are being accumulated, the seeds of
+    dropout, moving statistics and metrics, each as it was on its rank. It does
+    not take in what callbacks remember, such as the patience of
+    `EarlyStopping`.
+
+    All ranks have the callback, in any place of the list: it saves, and
+    restores, after all other callbacks have acted.
+
+    Args:
+        backup_dir: Directory for the file, used for nothing else.
+        save_freq: "epoch", or a number of batches.
+        delete_checkpoint: Whether the file is deleted when `fit` has ended.
+
+    Raises:
+        ValueError: An argument is wrong; or, from `fit`: the model is not
+            built, or the file is one of another model or number of ranks.
+        RuntimeError: Training did not begin by `fit`.
+        HvdError: From `fit`, on the other ranks: rank 0 could not read or
+            write the file.
+
+    Example:
+
+    >>> backup = hvd.callbacks.BackupAndRestore("backup", save_freq=100)
+    >>> model.fit(dataset, epochs=9, callbacks=[backup])
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike[str],
+        save_freq: str | int = "epoch",
+        *,
+        delete_checkpoint: bool = True,
+    ) -> None:
+        super().__init__()
+        is_number = type(save_freq) is int and save_freq > 0
+        if save_freq != "epoch" and not is_number:
+            raise ValueError(
+                "`save_freq` must be 'epoch' or a number of batches > 0. "
+                f"Received: save_freq={save_freq!r}."
+            )
+        if not str(backup_dir):
+            raise ValueError(
+                "`backup_dir` must name a directory. Received: "
+                f"backup_dir={backup_dir!r}."
+            )
+        self.backup_dir = os.fspath(backup_dir)
+        self.save_freq = save_freq
+        self.delete_checkpoint = delete_checkpoint
+        if is_number:
+            # A callback that has this hook makes Keras wait for each batch.
+            self.on_train_batch_end = _leave_it_to_the_last
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        callback_list = _keras_fit.beginning_callback_list()
+        fit = _keras_fit.running_fit()
+        if callback_list is None or fit is None:
+            raise RuntimeError(
+                "BackupAndRestore must be a callback of `fit`. Received: a "
+                "training that was begun otherwise."
+            )
+        if not private.is_fully_built(self.model):
+            raise ValueError(
+                "The model must be built before `fit`, so that it can be "
+                f"restored. Received: {self.model.name!r}, which is not; call "
+                "it on a batch, or give it an `Input`."
+            )
+        backup = _Backup(self, callback_list)
+        backup.set_model(self.model)
+        backup.resume(fit)
+        callback_list.callbacks.append(backup)
+
+
+def _leave_it_to_the_last(batch: int, logs: Any = None) -> None:
+    """What the callback does after a batch, in its place of the list."""
+
+
+class _Backup(keras.callbacks.Callback):
+    """Does the work of a BackupAndRestore, last in its list."""
+
+    def __init__(self, owner: BackupAndRestore, callback_list: Any) -> None:
+        super().__init__()
+        self._owner = owner
+        self._list = callback_list
+        self._path = os.path.join(owner.backup_dir, _FILE)
+        self._has_backup = False
+        self._epoch = 0
+        self._first = (0, 0)  # the epoch and the batch that come first
+        self._num_unsaved = 0
+
+    def resume(self, fit: Any) -> None:
+        """Makes `fit` begin with the epoch and the batch of the backup."""
+        state = TrainingState(self.model, self._path)
+        position = state.position()
+        self._has_backup = position is not None
+        if position is None:
+            return
+        self._first = position
+        epoch, batch = position
+        _keras_fit.set_initial_epoch(self.model, epoch)
+        remove_step_hooks(self.model, fit)
+        if batch:
+            _Skip(self.model, fit, batch, state.restore)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._has_backup:
+            TrainingState(self.model, self._path).restore()
+
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        done = (self._epoch, batch + 1)
+        frequency = self._owner.save_freq
+        if isinstance(frequency, str) or done <= self._first:
+            return
+        self._num_unsaved += self.model.steps_per_execution
+        if self._num_unsaved >= frequency:
+            self._num_unsaved = 0
+            TrainingState(self.model, self._path).save(done)
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._owner.save_freq == "epoch":
+            TrainingState(self.model, self._path).save((epoch + 1, 0))
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        _keras_fit.remove_callback(self._list, self)
+        remove_step_hooks(self.model)
+        _keras_fit.set_initial_epoch(self.model, None)
+        if self._owner.delete_checkpoint:
+            on_rank_zero("BackupAndRestore/delete", self._delete)
+
+    def _delete(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._path)
+        with contextlib.suppress(OSError):  # not empty: not ours alone
+            os.rmdir(self._owner.backup_dir)
+
+
+class _Skip(StepHook):
+    """Takes the batches that were done already, and then restores."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        fit: Any,
+        num_batches: int,
+        restore: Callable[[], None],
+    ) -> None:
+        super().__init__(model, fit)
+        self._num_left = num_batches
+        self._restore = restore
+        self._logs: Any = None
+
+    def step(self, iterator: Iterator[Any]) -> Any:
+        if self._num_left <= 0:
+            return self.train_function(iterator)
+        num_steps = self.model.steps_per_execution
+        if self._logs is None:
+            # The first one is done, and undone below: it builds what a model
+            # builds in its first step, such as metrics.
+            self._logs = self.train_function(iterator)
+        elif not list(itertools.islice(iterator, num_steps)):
+            raise ValueError(
+                "The data must have the batches that were done before the "
+                f"backup. Received: data that end {self._num_left} batches "
+                "before."
+            )
+        self._num_left -= num_steps
+        if self._num_left <= 0:
+            self._restore()
+        return self._logs

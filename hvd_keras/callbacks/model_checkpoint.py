@@ -1,0 +1,66 @@
+"""The callback that saves the model, once for all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from hvd_keras import _keras_fit
+from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
+
+
+class ModelCheckpoint(_keras_fit.CheckpointOfAllRanks):
+    """Keras's `ModelCheckpoint`, on many ranks: rank 0 saves for all.
+
+    It takes the arguments of `keras.callbacks.ModelCheckpoint` and belongs
+    into the callbacks of all ranks. Rank 0 decides, by its logs, whether to
+    save, and writes; the others wait. With `MetricAverageCallback` its logs
+    are those of all ranks. `best` is the same on all ranks.
+
+    The file appears under its name when it is complete: a job that is killed
+    while it saves leaves the previous file. Where the model has
+    `BatchNormalization` and `fit` no validation data, it must come after
+    `BroadcastGlobalVariablesCallback`, which averages the moving statistics.
+
+    Raises:
+        OSError: From `fit`, on rank 0: the file cannot be written.
+        HvdError: From `fit`, on the other ranks: rank 0 could not save.
+
+    Example:
+
+    >>> save = hvd.callbacks.ModelCheckpoint("best.keras", save_best_only=True)
+    >>> model.fit(dataset, validation_data=held_out, callbacks=[save])
+    """
+
+    def hvd_save(self, save: Callable[[], None]) -> None:
+        def save_and_tell() -> Any:
+            with _files_replaced_when_complete(self.model):
+                save()
+            return None if self.best is None else float(self.best)
+
+        self.best = on_rank_zero("ModelCheckpoint", save_and_tell)
+
+
+@contextlib.contextmanager
+def _files_replaced_when_complete(model: keras.Model) -> Iterator[None]:
+    own = dict(model.__dict__)
+    names = ("save", "save_weights")
+    for name in names:
+        # An attribute of the instance hides the method of the class.
+        model.__dict__[name] = functools.partial(_write, getattr(model, name))
+    try:
+        yield
+    finally:
+        for name in names:
+            del model.__dict__[name]
+            if name in own:
+                model.__dict__[name] = own[name]
+
+
+def _write(write: Callable[..., Any], filepath: str, **options: Any) -> None:
+    with replacing(str(filepath)) as path:
+        write(path, **options)

@@ -1,0 +1,175 @@
+"""The callback that keeps ranks from waiting for steps that never come."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import _agreement, _keras_fit, _native, objects
+from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.ops.reduce_op import Min
+
+
+class StepsGuard(keras.callbacks.Callback):
+    """Makes all ranks take the same number of steps, or says why not.
+
+    A rank with more batches than its peers would wait for them in its next
+    step. Where the numbers are known, ranks that would take different numbers
+    of steps get an error before the first. Where the data have an unknown
+    length (a generator, a filtered `tf.data.Dataset`), the ranks ask each
+    other before each step whether all have a batch, and end the epoch
+    together when the first one has none; what the others have left of it is
+    not used. That costs one small exchange a step. To use all data, share them
+    out with `hvd.shard`, which says what becomes of the last rows (`policy`).
+
+    `BroadcastGlobalVariablesCallback` contains this callback; it is needed
+    only where that one is left out. All ranks that train have it, or none.
+
+    Raises:
+        MismatchError: From `fit`, on all ranks: ranks have different numbers
+            of epochs or of steps per epoch, begin with different epochs, know
+            their number of steps on some ranks alone, or have different
+            callbacks of hvd_keras.
+
+    Example:
+
+    >>> model.fit(dataset, callbacks=[hvd.callbacks.StepsGuard()])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_first_epoch = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_first_epoch = True
+        fit = _keras_fit.running_fit()
+        remove_step_hooks(self.model, fit)  # of a `fit` that raised
+        plans = objects.allgather_object(
+            _plan(self.params or {}, fit), name="StepsGuard/plan"
+        )
+        _check_equal(plans)
+        if len(plans) > 1 and fit is not None and _must_vote(plans):
+            _Vote(self.model, fit)
+
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._check_first_epoch(epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._check_first_epoch(None)
+        remove_step_hooks(self.model)
+
+    def _check_first_epoch(self, epoch: int | None) -> None:
+        """Compares, once, the epochs that ranks begin with; None: with none."""
+        if not self._is_first_epoch:
+            return
+        self._is_first_epoch = False
+        values = _agreement.disagreement("StepsGuard/first_epoch", epoch)
+        if values is not None:
+            raise MismatchError(
+                "All ranks must begin with the same epoch (`initial_epoch` of "
+                "`fit`), or they would run different numbers of them. "
+                f"Received: {[value for value, _ in values]} on ranks 0 to "
+                f"{len(values) - 1}."
+            )
+
+
+class _Vote(StepHook):
+    """Lets all ranks step, or none."""
+
+    def step(self, iterator: Iterator[Any]) -> Any:
+        # Taken here, and not in the graph, where all ops run once more when
+        # the data have ended.
+        num_steps = self.model.steps_per_execution
+        batches = list(itertools.islice(iterator, num_steps))
+        mine = np.array([len(batches)], np.int32)
+        (counts,) = _native.core().allreduce(
+            "StepsGuard/vote", [mine], int(Min)
+        )
+        if not counts[0]:
+            raise StopIteration
+        return self.train_function(iter(batches[: counts[0]]))
+
+
+def _plan(params: dict[str, Any], fit: Any) -> dict[str, Any]:
+    """What this rank is about to do."""
+    is_capped = fit is not None and bool(_keras_fit.steps_per_epoch_of(fit))
+    callback_list = _keras_fit.beginning_callback_list()
+    return {
+        "steps": params.get("steps"),
+        "epochs": params.get("epochs"),
+        "num_batches": _keras_fit.num_batches_of(fit) if is_capped else None,
+        "is_capped": is_capped,
+        "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
+    }
+
+
+def _names_of_ours(callbacks: list[Any]) -> list[str]:
+    """Names the callbacks that are, or derive from, those of hvd_keras."""
+    return [
+        ours[0]
+        for callback in callbacks
+        if (
+            ours := [
+                each.__name__
+                for each in type(callback).__mro__
+                if each.__module__.startswith("hvd_keras.")
+            ]
+        )
+    ]
+
+
+def _check_equal(plans: list[dict[str, Any]]) -> None:
+    for key, words in (
+        ("callbacks", "callbacks of hvd_keras, in the same order"),
+        ("epochs", "number of epochs"),
+        ("steps", "number of steps per epoch"),
+    ):
+        values = [plan[key] for plan in plans]
+        if any(value != values[0] for value in values):
+            raise MismatchError(
+                f"All ranks must have the same {words}, or they would wait for "
+                f"each other for ever. Received: {values} on ranks 0 to "
+                f"{len(values) - 1}" + _REMEDIES[key]
+            )
+
+
+_REMEDIES = {
+    "callbacks": "; those that write files do so on rank 0 alone.",
+    "epochs": ".",
+    "steps": (
+        " (None: unknown); share the data out with `hvd.shard`, or pass "
+        "`steps_per_epoch` on all ranks."
+    ),
+}
+
+
+def _must_vote(plans: list[dict[str, Any]]) -> bool:
+    """Whether one rank may run out of data before the others."""
+    steps, epochs = plans[0]["steps"], plans[0]["epochs"]
+    if steps is None:
+        return True
+    if not any(plan["is_capped"] for plan in plans):
+        return False
+    lengths = [plan["num_batches"] for plan in plans]
+    known = [length for length in lengths if length is not None]
+    is_enough = steps * (epochs or 1) <= min(known, default=math.inf)
+    if len(known) < len(lengths) and is_enough:
+        return True
+    if is_enough or all(length == lengths[0] for length in lengths):
+        return False
+    raise MismatchError(
+        "With `steps_per_epoch`, all ranks must have the same number of "
+        "batches, or enough of them for all epochs, since an epoch goes on "
+        f"where the last one ended. Received: {lengths} batches (None: "
+        f"unknown) on ranks 0 to {len(lengths) - 1} for {epochs} epochs of "
+        f"{steps} steps; share the data out with `hvd.shard`, or repeat "
+        "them without end."
+    )

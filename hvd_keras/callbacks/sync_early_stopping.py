@@ -1,0 +1,116 @@
+"""The callback that stops all ranks where one of them stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import _keras_fit, _native, basics
+from hvd_keras.ops.reduce_op import Max
+
+_BATCH_HOOKS = (
+    "on_batch_begin",
+    "on_batch_end",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+)
+
+
+class SyncEarlyStopping(keras.callbacks.Callback):
+    """Stops the training on all ranks when a callback stops it on one.
+
+    Any callback may do so, by `model.stop_training = True`: `EarlyStopping`,
+    `TerminateOnNaN` or one of your own, in any place of the list of callbacks.
+    All ranks stop after the same epoch or, where one stops in the middle of
+    an epoch, after the same batch, instead of waiting for the one that left.
+
+    The ranks ask each other at the beginning and the end of each epoch. They
+    do so after each batch, in one small exchange, only where a rank has a
+    callback that acts on batches and is `TerminateOnNaN` or none of Keras's.
+
+    With `restore_best_weights=True`, `EarlyStopping` restores the weights of
+    the epoch that was the best for its rank: use `MetricAverageCallback`, so
+    that it is the same on all.
+
+    `BroadcastGlobalVariablesCallback` contains this callback; it is needed
+    only where that one is left out. All ranks that train have it, or none. It
+    acts in `fit`, or where you call a `keras.callbacks.CallbackList`.
+
+    Example:
+
+    >>> stopping = keras.callbacks.EarlyStopping("loss", patience=3)
+    >>> sync = hvd.callbacks.SyncEarlyStopping()
+    >>> model.fit(dataset, callbacks=[stopping, sync])
+    """
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        stop_together(self.model)
+
+
+def stop_together(model: keras.Model) -> None:
+    """Makes the ranks stop together in the training that begins now."""
+    callback_list = _keras_fit.beginning_callback_list()
+    if callback_list is None or basics.size() == 1:
+        return
+    callbacks = callback_list.callbacks
+    if not any(isinstance(each, _StopTogether) for each in callbacks):
+        stopper = _StopTogether(callback_list)
+        stopper.set_model(model)
+        # The last of the list, which is told about this beginning as well.
+        callbacks.append(stopper)
+
+
+class _StopTogether(keras.callbacks.Callback):
+    """Comes last in its list, right before Keras looks whether to stop."""
+
+    def __init__(self, callback_list: Any) -> None:
+        super().__init__()
+        self._list = callback_list
+        self._is_asking_in_epochs = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        asks = any(_may_stop_in_an_epoch(each) for each in self._list.callbacks)
+        self._is_asking_in_epochs = self._agree(asks)
+        if self._is_asking_in_epochs:
+            _keras_fit.call_batch_ends_in_order(self._list)
+
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._agree()
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._is_asking_in_epochs:
+            self._agree()
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._agree()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        _keras_fit.remove_callback(self._list, self)
+
+    def _agree(self, asks: bool = False) -> bool:
+        """Stops this rank if any stops; returns whether any asks."""
+        mine = np.array([self.model.stop_training, asks], np.uint8)
+        ((stops, any_asks),) = _native.core().allreduce(
+            "SyncEarlyStopping", [mine], int(Max)
+        )
+        if stops:
+            self.model.stop_training = True
+        return bool(any_asks)
+
+
+def _may_stop_in_an_epoch(callback: Any) -> bool:
+    if isinstance(callback, keras.callbacks.TerminateOnNaN):
+        return True
+    hooks = (getattr(callback, name, None) for name in _BATCH_HOOKS)
+    modules = (getattr(hook, "__module__", None) or "" for hook in hooks)
+    return any(
+        not module.startswith(("keras.", "hvd_keras.")) for module in modules
+    )

@@ -1,0 +1,84 @@
+"""One rank of a `fit` that may be killed and resumed; by test_resume.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import random
+import signal
+import threading
+
+import keras
+import numpy as np
+
+import hvd_keras as hvd
+
+NUM_BATCHES = 10
+
+
+class Batches(keras.utils.PyDataset):
+    """This rank's batches, the same in each epoch."""
+
+    def __len__(self) -> int:
+        return NUM_BATCHES
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        generator = np.random.default_rng(100 * hvd.rank() + index)
+        x = generator.normal(size=(8, 6)).astype(np.float32)
+        return x, x[:, :1] * x[:, 1:2]
+
+
+class KillJob(keras.callbacks.Callback):
+    """Kills the whole job, shortly after a batch began: it may be writing."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        self._left -= 1
+        if self._left == 0 and hvd.rank() == 1:
+            delay_seconds = random.uniform(0.0, 0.01)
+            kill = (0, signal.SIGKILL)
+            threading.Timer(delay_seconds, os.killpg, kill).start()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dir", type=pathlib.Path, required=True)
+    parser.add_argument("--kill-at", type=int, default=0)
+    parser.add_argument("--save-freq", type=int, default=0)
+    args = parser.parse_args()
+    hvd.init()
+    keras.utils.set_random_seed(1 + hvd.rank())
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        KillJob(args.kill_at),
+    ]
+    if args.save_freq:
+        backup = hvd.callbacks.BackupAndRestore(
+            args.dir / "backup", args.save_freq
+        )
+        callbacks.append(backup)
+    model.fit(
+        Batches(), epochs=3, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    variables = [*model.weights, *model.optimizer.variables]
+    values = [variable.numpy() for variable in variables]
+    np.savez(args.dir / f"rank.{hvd.rank()}.npz", *values)
+    print("epochs", len(model.history.epoch), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Files are written once for all ranks, and a run goes on where it was."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from typing import Any
+
+import keras
+import keras_training as kt
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+from hvd_keras.callbacks import (
+    BackupAndRestore,
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+    ModelCheckpoint,
+)
+
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+
+
+@pytest.fixture
+def path(tmp_path_factory: Any) -> pathlib.Path:
+    """One directory for all ranks."""
+    own = str(tmp_path_factory.mktemp("shared"))
+    return pathlib.Path(hvd.broadcast_object(own))
+
+
+def compiled() -> keras.Model:
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    return model
+
+
+class Written(keras.callbacks.Callback):
+    """What a rank sees of the files after the epochs."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__()
+        self._path = path
+        self.names: list[str] = []
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.names = sorted(os.listdir(self._path))
+
+
+@pytest.mark.parametrize("name", ["{epoch}.keras", "{epoch}.weights.h5"])
+def test_rank_0_saves_for_all(path: pathlib.Path, name: str) -> None:
+    model, seen = compiled(), Written(path)
+    save = ModelCheckpoint(
+        path / name, save_weights_only=name.endswith("weights.h5")
+    )
+    saved_by = []
+    for method in ("save", "save_weights"):
+        original = getattr(model, method)
+
+        def write(*args, original=original, **options) -> None:
+            saved_by.append(hvd.rank())
+            original(*args, **options)
+
+        model.__dict__[method] = write
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        epochs=2,
+        verbose=0,
+        callbacks=[BroadcastGlobalVariablesCallback(), save, seen],
+    )
+    assert saved_by == ([0, 0] if hvd.rank() == 0 else [])
+    assert seen.names == [name.format(epoch=1), name.format(epoch=2)]
+    loaded = compiled()
+    if name.endswith("weights.h5"):
+        loaded.load_weights(path / name.format(epoch=2))
+    else:
+        loaded = hvd.load_model(path / name.format(epoch=2))
+    for ours, theirs in zip(
+        model.get_weights(), loaded.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_best_model_is_the_best_of_all_ranks(path: pathlib.Path) -> None:
+    x, y = kt.regression_data()
+    rows = kt.uneven_share(len(x))
+    model = compiled()
+    best = BestModelCheckpoint(save_freq="epoch")
+    best.filepath = str(path / "best.keras")
+    history = model.fit(
+        kt.shares(x, y),
+        epochs=3,
+        verbose=0,
+        validation_data=(x[rows], y[rows]),
+        callbacks=[MetricAverageCallback(), best],
+    )
+    lowest = min(history.history["val_loss"])
+    assert best.best == pytest.approx(lowest)
+    loaded = hvd.load_model(best.filepath)
+    value = loaded.evaluate(x, y, verbose=0)
+    assert value == pytest.approx(lowest, rel=1e-5)
+
+
+def test_a_best_model_without_a_path_is_an_error() -> None:
+    with pytest.raises(ValueError, match="filepath"):
+        compiled().fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[BestModelCheckpoint()],
+        )
+
+
+def test_a_file_that_cannot_be_written_is_an_error_on_all_ranks(
+    path: pathlib.Path,
+) -> None:
+    (path / "file").write_text("in the way")
+    expected = OSError if hvd.rank() == 0 else hvd.HvdError
+    with pytest.raises(expected):
+        compiled().fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[ModelCheckpoint(path / "file" / "m.keras")],
+        )
+
+
+def test_a_save_that_fails_leaves_the_last_file(path: pathlib.Path) -> None:
+    model = compiled()
+    original = model.save
+
+    def save(filepath: str, **options: Any) -> None:
+        if pathlib.Path(path / "m.keras").exists():
+            pathlib.Path(filepath).write_text("half of a")
+            raise OSError("the disk is full")
+        original(filepath, **options)
+
+    model.__dict__["save"] = save
+    with pytest.raises(hvd.HvdError if hvd.rank() else OSError, match="full"):
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            epochs=2,
+            callbacks=[ModelCheckpoint(path / "m.keras")],
+        )
+    assert os.listdir(path) == ["m.keras"]
+    assert hvd.load_model(path / "m.keras").optimizer.iterations.numpy() == 8
+
+
+def drawing_model() -> keras.Model:
+    """Has what differs by rank: seeds and moving statistics."""
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    hidden = keras.layers.BatchNormalization()(inputs)
+    hidden = keras.layers.Dropout(0.3, seed=3)(hidden)
+    return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends a run in the middle of it."""
+
+    def __init__(self, at: tuple[int, int]) -> None:
+        super().__init__()
+        self._at = at
+        self._epoch = 0
+        self.num_epochs = 0
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self._epoch = epoch
+        self.num_epochs += 1
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        if (self._epoch, batch) == self._at:
+            raise InterruptedError
+
+
+class Plateau(keras.callbacks.Callback):
+    """Changes the rate at the end of an epoch, after our callbacks."""
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        rate = float(self.model.optimizer.learning_rate.numpy())
+        self.model.optimizer.learning_rate = rate * 0.75
+
+
+def train(
+    path: pathlib.Path | None,
+    interrupt_at: tuple[int, int] = (-1, -1),
+    *,
+    is_first: bool = True,
+    **options: Any,
+) -> tuple[list[np.ndarray], dict, int]:
+    """Weights, slots and the history of a run; how many epochs it began."""
+    model = kt.build(drawing_model)
+    model.compile(
+        hvd.DistributedOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9), backward_passes_per_step=3
+        ),
+        "mse",
+        metrics=["mae"],
+    )
+    interrupt = Interrupt(interrupt_at)
+    ours: list[Any] = [
+        BroadcastGlobalVariablesCallback(),
+        MetricAverageCallback(),
+        LearningRateWarmupCallback(0.05, 2, steps_per_epoch=kt.NUM_BATCHES),
+    ]
+    backup = [BackupAndRestore(path, **options)] if path else []
+    x, y = kt.regression_data()
+    callbacks = [*backup, *ours] if is_first else [*ours, *backup]
+    arguments: dict[str, Any] = {
+        "epochs": 4,
+        "verbose": 0,
+        "callbacks": [*callbacks, Plateau(), interrupt],
+    }
+    if interrupt_at != (-1, -1):
+        with pytest.raises(InterruptedError):
+            model.fit(kt.shares(x, y), **arguments)
+        history = {}
+    else:
+        history = model.fit(kt.shares(x, y), **arguments).history
+    variables = [*model.variables, *model.optimizer.variables]
+    values = [np.asarray(variable.numpy()) for variable in variables]
+    return values, history, interrupt.num_epochs
+
+
+@functools.cache
+def undisturbed() -> tuple[list[np.ndarray], dict, int]:
+    return train(None)
+
+
+@pytest.mark.parametrize(
+    ("interrupt_at", "save_freq", "num_epochs", "options"),
+    [
+        ((2, 5), "epoch", 2, {"is_first": True}),
+        ((2, 5), 5, 2, {"is_first": False}),
+        ((1, 0), 8, 4, {"is_first": False}),  # at the end of an epoch
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_a_run_goes_on_to_the_same_weights(
+    path: pathlib.Path,
+    interrupt_at: tuple[int, int],
+    save_freq: str | int,
+    num_epochs: int,
+    options: dict[str, Any],
+) -> None:
+    expected, whole, _ = undisturbed()
+    train(path, interrupt_at, save_freq=save_freq, **options)
+    assert os.listdir(path) == ["training_state.npz"]
+    values, history, num_begun = train(path, save_freq=save_freq, **options)
+    assert num_begun == num_epochs
+    for value, wanted in zip(values, expected, strict=True):
+        assert value.tobytes() == wanted.tobytes()
+    for key, numbers in history.items():
+        np.testing.assert_array_equal(numbers, whole[key][-num_epochs:], key)
+    assert not path.exists()
+
+
+@needs_peers
+def test_a_backup_of_another_run_is_refused(path: pathlib.Path) -> None:
+    callbacks = [BackupAndRestore(path, delete_checkpoint=False)]
+    data = kt.shares(*kt.regression_data())
+    compiled().fit(data, verbose=0, callbacks=callbacks)
+    other = keras.Sequential(
+        [keras.Input((kt.NUM_FEATURES,)), keras.layers.Dense(1)]
+    )
+    other.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+    with pytest.raises(ValueError, match="those that were backed up"):
+        other.fit(data, verbose=0, epochs=2, callbacks=callbacks)
+
+
+def test_arguments_of_a_backup() -> None:
+    for arguments in (("",), ("dir", 0), ("dir", "batch"), ("dir", True)):
+        with pytest.raises(ValueError, match="Received"):
+            BackupAndRestore(*arguments)
+
+
+def test_a_model_that_is_not_built_is_refused(path: pathlib.Path) -> None:
+    model = kt.build(kt.SubclassedModel)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    data = kt.shares(*kt.regression_data())
+    with pytest.raises(ValueError, match="must be built"):
+        model.fit(data, verbose=0, callbacks=[BackupAndRestore(path)])
