@@ -75,13 +75,14 @@ def differing_indices(
 def first_difference(lists: list[list[Any]]) -> tuple[int, list[Any]]:
     """Returns the first index at which lists differ, and each one's entry.
 
-    A list that ended before has None there.
+    A list that ended before has None there. Of equal lists, the last index.
     """
+    index, here = 0, [None] * len(lists)
     for index in range(max(len(entries) for entries in lists)):
         here = [
             entries[index] if index < len(entries) else None
             for entries in lists
         ]
         if any(entry != here[0] for entry in here):
-            return index, here
-    raise ValueError("`lists` must differ. Received equal lists.")
+            break
+    return index, here

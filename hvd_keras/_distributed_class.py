@@ -18,7 +18,7 @@ from hvd_keras._gradients import (
     refuse_xla,
 )
 from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras._reduce_options import ReduceOptions, VariableGroups, path_of
 from hvd_keras.ops import allreduce
 from hvd_keras.ops.reduce_op import Min
 
@@ -138,18 +138,19 @@ class Distributed(private.ReducingOptimizer):
         reducer = state.get("_hvd_reducer")
         if reducer is None:
             self._check_clipping()
+            self._check_variables()
             reducer = GradientReducer(self.hvd_name, self.hvd_settings.reduce)
             state["_hvd_reducer"] = reducer
         if variables is None:  # `_clip_gradients` was called by hand
             variables = gradients
         places = {
-            id(variable): index
+            private.identity_of(variable): index
             for index, variable in enumerate(
                 private.trainable_variables_of(self)
             )
         }
         indices = [
-            places.get(id(variable), index)
+            places.get(private.identity_of(variable), index)
             for index, variable in enumerate(variables)
         ]
         factor = 1.0
@@ -175,10 +176,34 @@ class Distributed(private.ReducingOptimizer):
                 "`clipnorm` or `clipvalue`."
             )
 
+    def _check_variables(self) -> None:
+        groups = self.hvd_settings.reduce.groups
+        named = {
+            "register_local_var": self.hvd_local.registered,
+            "groups": groups if isinstance(groups, VariableGroups) else (),
+        }
+        known = {
+            private.identity_of(variable)
+            for variable in private.trainable_variables_of(self)
+        }
+        for where, variables in named.items():
+            for variable in variables:
+                if known and private.identity_of(variable) not in known:
+                    raise ValueError(
+                        f"Variables of `{where}` must be among those that the "
+                        f"optimizer trains. Received: {path_of(variable)!r}, "
+                        f"which is none of the {len(known)} of optimizer "
+                        f"{self.hvd_name!r}."
+                    )
+
     def __reduce__(self) -> Any:
         # A pickle names the plain class: it loads without hvd_keras.
         reduced: Any = super().__reduce__()
         return (private.unpickler_of(self.hvd_base), *reduced[1:])
+
+    def __copy__(self) -> Any:
+        # Of a plain optimizer too, a copy has variables of its own.
+        return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A copy in the same process stays distributed.

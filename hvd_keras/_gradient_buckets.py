@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from hvd_keras._keras_private import identity_of
 from hvd_keras._reduce_options import VariableGroups
 
 
@@ -55,8 +56,9 @@ def group_indices(
         ends = [len(order) * n // count for n in range(count + 1)]
         return [order[a:b] for a, b in itertools.pairwise(ends) if b > a]
     lists: dict[tuple[str, int], list[int]] = {}
+    numbers = groups.numbers()
     for index in order:
-        number = groups.number_of(variables[index])
+        number = numbers.get(identity_of(variables[index]))
         key = ("single", index) if number is None else ("group", number)
         lists.setdefault(key, []).append(index)
     return list(lists.values())

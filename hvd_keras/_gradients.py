@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -44,7 +45,10 @@ class GradientInfo:
 
     def __str__(self) -> str:
         kind = "IndexedSlices" if self.is_sparse else "dense"
-        return f"{self.path!r} ({self.dtype}, {list(self.shape)}, {kind})"
+        return (
+            f"{self.path!r} (variable {self.index}, {self.dtype}, "
+            f"{list(self.shape)}, {kind})"
+        )
 
 
 class GradientReducer:
@@ -55,7 +59,7 @@ class GradientReducer:
         options: How to reduce.
         what: Whose gradients they are, for messages.
         agrees: Whether a list of gradients, when it is first seen, is compared
-            over the ranks. Else the engine compares what it holds in common.
+            over the ranks. Else the engine compares it with each bucket.
     """
 
     def __init__(
@@ -90,7 +94,8 @@ class GradientReducer:
             variables: The variable of each gradient.
             indices: The place of each variable in the optimizer.
             factor: Multiplies the results.
-            local_ids: The `id` of variables whose gradients stay on this rank.
+            local_ids: `identity_of` variables whose gradients stay on this
+                rank.
         """
         gradients = list(gradients)
         process_set = self._options.process_set
@@ -103,7 +108,7 @@ class GradientReducer:
             )
         alone = refuse_xla("gradients", self._name, process_set)
         reduces = bool(process_set.included()) and not alone
-        is_local = [id(variable) in local_ids for variable in variables]
+        is_local = [private.identity_of(v) in local_ids for v in variables]
         scale = factor
         if self._options.scale_local_gradients:
             scale /= size
@@ -157,11 +162,12 @@ class GradientReducer:
         reduced = list(gradients)
         if not reduced:
             return reduced
+        seal = None if self._agrees else _seal(infos)
         predivide = self._options.gradient_predivide_factor
         with _after(gradients[-1]), _on(self._options.device_dense):
             for number, bucket in enumerate(layout):
                 results = grouped_allreduce(
-                    [gradients[i] for i in bucket],
+                    _sealed([gradients[i] for i in bucket], seal),
                     name=f"{self._name}/bucket_{number}",
                     prescale_factor=1.0 / predivide,
                     postscale_factor=predivide * factor,
@@ -169,16 +175,17 @@ class GradientReducer:
                     compression=self._options.compression,
                     process_set=self._options.process_set,
                 )
-                for i, result in zip(bucket, results, strict=True):
+                for i, result in zip(bucket, results, strict=seal is None):
                     result.set_shape(gradients[i].shape)
                     reduced[i] = result
         with _after(gradients[-1]), _on(self._options.device_sparse):
-            for i in sparse:
+            for number, i in enumerate(sparse, len(layout)):
                 reduced[i] = gather_slices(
                     gradients[i],
                     self._options,
-                    name=f"{self._name}/sparse_{infos[i].index}",
+                    name=f"{self._name}/bucket_{number}",
                     factor=factor,
+                    seal=seal,
                 )
         return reduced
 
@@ -198,16 +205,18 @@ class GradientReducer:
         """
         options = self._options
         compression = options.compression.__name__
-        key = (
+        parts = (
             self._name,
-            int(options.op),
-            compression,
-            options.gradient_predivide_factor,
-            tuple(map(tuple, layout)),
-            factor,
-            options.process_set.process_set_id,
-            tuple(info.key() for info in infos),
+            (
+                int(options.op),
+                compression,
+                options.gradient_predivide_factor,
+                factor,
+                options.process_set.process_set_id,
+            ),
+            *(info.key() for info in infos),
         )
+        key = (parts, tuple(map(tuple, layout)))
         if key in self._agreed:
             return
         grouping = f"HVD_BUCKET_BYTES={bucket_bytes}"
@@ -215,10 +224,11 @@ class GradientReducer:
             grouping = f"groups={options.groups}"
         detail = [
             f"{self._what} {self._name!r}",
-            f"op={options.op.name}, {grouping}, factor {factor}, "
+            f"op={options.op.name}, factor {factor}, "
             f"compression {compression}, "
             f"gradient_predivide_factor={options.gradient_predivide_factor}",
             *(str(info) for info in infos),
+            f"{grouping}, so buckets {layout}",
         ]
         values = _agreement.disagreement(
             "DistributedOptimizer/gradients",
@@ -269,6 +279,23 @@ def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
         f"with `tf.function(jit_compile=False)` (name {name!r}, rank "
         f"{basics.rank()})."
     )
+
+
+def _seal(infos: Sequence[GradientInfo]) -> tuple[int, ...]:
+    """The shape of an empty tensor that tells which gradients a rank has.
+
+    The engine compares the shapes of what it reduces, and this moves nothing.
+    """
+    which = repr([(info.index, info.is_sparse) for info in infos]).encode()
+    return (0, len(infos), zlib.crc32(which) >> 1)
+
+
+def _sealed(
+    members: list[tf.Tensor], seal: tuple[int, ...] | None
+) -> list[tf.Tensor]:
+    if seal is None:
+        return members
+    return [*members, tf.zeros(seal, members[0].dtype)]
 
 
 def _describe(gradient: Gradient, variable: Any, index: int) -> GradientInfo:
@@ -333,12 +360,18 @@ def _arguments_of_function() -> list[tf.Tensor]:
 def _describe_difference(
     values: list[tuple[Any, list[str]]], global_ranks: list[int]
 ) -> str:
-    index, entries = _agreement.first_difference([d for _, d in values])
+    # The buckets come last: they differ wherever the gradients do.
+    parts = [list(parts) for (parts, _), _ in values]
+    if all(other == parts[0] for other in parts):
+        parts = [[*here, layout] for (here, layout), _ in values]
+    index, entries = _agreement.first_difference(parts)
     ranks = "; ".join(
-        f"rank {rank}: {entry or 'no gradient'}"
-        for rank, entry in zip(global_ranks, entries, strict=True)
+        f"rank {rank}: {'no gradient' if entry is None else detail[index]}"
+        for rank, entry, (_, detail) in zip(
+            global_ranks, entries, values, strict=True
+        )
     )
-    counts = [len(detail) - 2 for _, detail in values]
+    counts = [len(detail) - 3 for _, detail in values]
     return (
         "All ranks must reduce the same gradients in the same way. Received: "
         f"{counts} gradients on ranks {global_ranks}, which differ "

@@ -19,6 +19,7 @@ in hvd_keras uses public names.
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
 | `BatchNormalization._moments` | normalize with the batches of all ranks |
 | `BatchNormalization._reduction_axes` | the same |
+| `Variable._value` | know a variable of Keras by that of TensorFlow in it |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
 | `Model._flatten_layers` | see that a model has all its weights |
@@ -210,6 +211,15 @@ class ReducingOptimizer:
             lambda: call(variables),
             lambda: None,
         )
+
+
+def identity_of(variable: Any) -> int:
+    """Returns the `id` of a variable of TensorFlow, alone or in Keras's.
+
+    Not of `value`, which is another tensor in a layer that casts.
+    """
+    value = getattr(variable, "_value", None)
+    return id(variable if value is None else value)
 
 
 def trainable_variables_of(optimizer: Any) -> list[Any]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import keras
 
+from hvd_keras._keras_private import identity_of
+
 
 class LocalVariables:
     """The variables, and layers, that were registered as local."""
 
     def __init__(self) -> None:
-        # The variables are kept, so that an id means the same one for good.
-        self._variables: dict[int, Any] = {}
+        self.registered: list[Any] = []
         self._layers: list[Any] = []
 
     def add(self, variable: Any) -> None:
@@ -23,7 +24,7 @@ class LocalVariables:
                 "What is registered as local must be a variable. Received: "
                 f"{type(variable).__name__}."
             )
-        self._variables[id(variable)] = variable
+        self.registered.append(variable)
 
     def add_layers(self, layers: Any) -> None:
         """Registers the trainable variables of a layer, or of several.
@@ -44,13 +45,13 @@ class LocalVariables:
         self._layers += layers
 
     def ids(self) -> frozenset[int]:
-        """The `id` of each local variable that exists by now."""
-        return frozenset(id(variable) for variable in self)
+        """`identity_of` each local variable that exists by now."""
+        return frozenset(map(identity_of, self))
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self._variables.values()
+        yield from self.registered
         for layer in self._layers:
             yield from layer.trainable_variables
 
     def __bool__(self) -> bool:
-        return bool(self._variables or self._layers)
+        return bool(self.registered or self._layers)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from hvd_keras._keras_private import identity_of
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -15,28 +17,32 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 class VariableGroups:
     """Lists of variables whose gradients are reduced as one.
 
-    Variables are told apart by identity: `==` on them compares values.
+    Variables are told apart by identity: `==` on them compares values. One of
+    Keras and that of TensorFlow in it are the same.
     """
 
     def __init__(self, lists: Iterable[Iterable[Any]]) -> None:
         self.lists = tuple(tuple(members) for members in lists)
-        self._number_of = {
-            id(variable): number
+        self._ids = tuple(frozenset(map(id, list_)) for list_ in self.lists)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.lists)
+
+    def numbers(self) -> dict[int, int]:
+        """The index of the list that holds a variable, by its identity."""
+        return {
+            identity_of(variable): number
             for number, members in enumerate(self.lists)
             for variable in members
         }
 
-    def number_of(self, variable: Any) -> int | None:
-        """The index of the list that holds `variable`; None: none does."""
-        return self._number_of.get(id(variable))
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VariableGroups):
             return NotImplemented
-        return self._number_of == other._number_of
+        return self._ids == other._ids
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._number_of.items()))
+        return hash(self._ids)
 
     def __repr__(self) -> str:
         return str([[path_of(v) for v in members] for members in self.lists])
@@ -170,9 +176,9 @@ def _check_lists(lists: Sequence[Sequence[Any]]) -> None:
                 "`groups` must hold variables. Received: "
                 f"{type(variable).__name__} in a list."
             )
-        if id(variable) in seen:
+        if identity_of(variable) in seen:
             raise ValueError(
                 "`groups` must hold a variable once. Received: "
                 f"{path_of(variable)!r} twice."
             )
-        seen.add(id(variable))
+        seen.add(identity_of(variable))

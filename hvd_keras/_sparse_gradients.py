@@ -15,6 +15,7 @@ def gather_slices(
     *,
     name: str,
     factor: float = 1.0,
+    seal: tuple[int, ...] | None = None,
 ) -> tf.IndexedSlices:
     """Returns the gradient of all ranks, unmerged.
 
@@ -27,6 +28,7 @@ def gather_slices(
         options: How gradients are reduced.
         name: Pairs the call across ranks.
         factor: Multiplies the result.
+        seal: Shape of an empty tensor, compared over the ranks; None: none.
     """
     if options.op not in (Average, Sum):
         raise NotImplementedError(
@@ -35,10 +37,11 @@ def gather_slices(
             f"{options.op.name} ({name!r}); pass `sparse_as_dense=True`."
         )
     values, context = options.compression.compress(gradient.values)
-    values, indices = grouped_allgather(
-        [values, gradient.indices],
-        name=name,
-        process_set=options.process_set,
+    members = [values, gradient.indices]
+    if seal is not None:
+        members.append(tf.zeros(seal, tf.int32))
+    values, indices, *_ = grouped_allgather(
+        members, name=name, process_set=options.process_set
     )
     values = options.compression.decompress(values, context)
     if options.op == Average:

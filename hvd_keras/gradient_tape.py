@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from hvd_keras._gradients import GradientReducer, mark_reduced
+from hvd_keras._keras_private import identity_of
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
@@ -81,6 +82,10 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             of a wrong type.
         ValueError: Arguments cannot be honoured, or the tape is distributed
             already.
+
+    `gradient` raises MismatchError on all ranks where they have gradients of
+    different sources. The text then shows the shape of an empty tensor that
+    stands for them: 0, their number, and a checksum of which they are.
 
     Example:
 
@@ -175,7 +180,7 @@ class _DistributedTape:
         for source, gradient in zip(
             tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True
         ):
-            to = local if id(source) in local_ids else shared
+            to = local if identity_of(source) in local_ids else shared
             to.append((source, gradient))
         return local, shared
 
@@ -205,8 +210,8 @@ class _DistributedTape:
         if not present:
             return gradients
         # A tape lives for a step: the ranks cannot compare its list when it is
-        # first seen, as those of an optimizer. The names do not depend on the
-        # list, so the engine compares the buckets.
+        # first seen, as those of an optimizer. So each bucket carries what the
+        # engine compares.
         reducer = GradientReducer(
             _next_name(), self._hvd_options, what="tape", agrees=False
         )

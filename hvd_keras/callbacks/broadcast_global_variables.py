@@ -148,8 +148,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _broadcast(self, model: keras.Model) -> None:
         self._is_pending = False
         local = [*self.local_variables, *local_variables_of(model.optimizer)]
-        local_ids = {id(variable) for variable in local}
-        variables = [v for v in model.weights if id(v) not in local_ids]
+        local_ids = {private.identity_of(variable) for variable in local}
+        variables = [
+            v
+            for v in model.weights
+            if private.identity_of(v) not in local_ids
+        ]
         if model.optimizer is not None:
             variables += _common_variables(model)
         broadcast_variables(variables, self.root_rank)

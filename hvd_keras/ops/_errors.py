@@ -19,27 +19,43 @@ from hvd_keras import exceptions
 _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
 
 
+class _FromText:
+    """Mixin: an error can be made of its text alone.
+
+    Keras does so, to add to the text of what a layer raises.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        self._init(*((None, None, *args) if len(args) == 1 else args))
+
+    def _init(self, *args: Any) -> None:
+        super().__init__(*args)
+
+
 # TensorFlow's class comes first: its constructor is the one that is called, by
 # TensorFlow and by Keras, which make a new instance to add to the text.
 class NotInitializedError(
-    tf.errors.FailedPreconditionError, exceptions.NotInitializedError
+    _FromText,
+    tf.errors.FailedPreconditionError,
+    exceptions.NotInitializedError,
 ):
     """`init()` was not called, or `shutdown()` was."""
 
 
 class InvalidArgumentError(
-    tf.errors.InvalidArgumentError, exceptions.InvalidArgumentError
+    _FromText, tf.errors.InvalidArgumentError, exceptions.InvalidArgumentError
 ):
     """A call is wrong, as this rank alone can see."""
 
 
 class MismatchError(
-    tf.errors.FailedPreconditionError, exceptions.MismatchError
+    _FromText, tf.errors.FailedPreconditionError, exceptions.MismatchError
 ):
     """Ranks disagree about a collective."""
 
 
 class PeerLostError(
+    _FromText,
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
     exceptions.PeerLostError,
@@ -50,21 +66,27 @@ class PeerLostError(
     not its own, into an internal error without payload (see tf_convert.cc).
     """
 
-    def __init__(self, node_def: Any, op: Any, message: str, *args: Any):
+    def _init(self, node_def: Any, op: Any, message: str, *args: Any) -> None:
         tf.errors.OpError.__init__(
             self, node_def, op, message, tf.errors.UNAVAILABLE, *args
         )
 
 
-class StalledError(tf.errors.DeadlineExceededError, exceptions.StalledError):
+class StalledError(
+    _FromText, tf.errors.DeadlineExceededError, exceptions.StalledError
+):
     """A rank did not come in time."""
 
 
-class ShutdownError(tf.errors.AbortedError, exceptions.ShutdownError):
+class ShutdownError(
+    _FromText, tf.errors.AbortedError, exceptions.ShutdownError
+):
     """The engine was shut down while the call was pending."""
 
 
-class InternalError(tf.errors.InternalError, exceptions.InternalError):
+class InternalError(
+    _FromText, tf.errors.InternalError, exceptions.InternalError
+):
     """A system call failed or an invariant of the engine does not hold."""
 
 

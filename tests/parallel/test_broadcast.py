@@ -154,6 +154,15 @@ def test_broadcast_in_place_raises(variables, text: str) -> None:
         hvd.broadcast_(variables, 0)
 
 
+def test_a_mistake_in_a_layer_keeps_its_text() -> None:
+    class Broadcasts(keras.layers.Layer):
+        def call(self, x):
+            return hvd.broadcast(x, hvd.size())
+
+    with pytest.raises(hvd.InvalidArgumentError, match="`root_rank` must"):
+        Broadcasts()(keras.Input((3,)))
+
+
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 def test_broadcast_in_place_of_other_shapes(rank) -> None:
     variable = tf.Variable(tf.zeros([2 + (rank == 0)]))

@@ -223,6 +223,35 @@ def test_raises_when_ranks_hold_different_gradients(rank: int) -> None:
         tape.gradient(loss, [v, w])
 
 
+@needs_peers
+@pytest.mark.parametrize("other", [1, 2], ids=["dense", "sparse"])
+def test_raises_when_ranks_hold_gradients_of_different_sources(
+    other: int, compiled: Callable[..., Any], rank: int
+) -> None:
+    sources = [tf.Variable([[float(n)]]) for n in range(4)]
+
+    @compiled
+    def gradients() -> Any:
+        with tf.GradientTape() as tape:
+            used = sources[0 if rank == 0 else other]
+            loss = tf.gather(used, [0]) if used is sources[2] else used**2
+        return hvd.DistributedGradientTape(tape).gradient(loss, sources)
+
+    with pytest.raises(hvd.MismatchError, match="rank 0"):
+        gradients()
+
+
+@needs_peers
+def test_raises_when_ranks_gather_gradients_of_different_sources(
+    rank: int,
+) -> None:
+    v, w = tf.Variable([[1.0]]), tf.Variable([[2.0]])
+    with tf.GradientTape() as tape:
+        loss = tf.gather(v if rank == 0 else w, [0])
+    with pytest.raises(hvd.MismatchError, match="rank 0"):
+        hvd.DistributedGradientTape(tape).gradient(loss, [v, w])
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_local_sources_keep_their_gradients(
     scale: bool, compiled: Callable[..., Any], rank: int, size: int

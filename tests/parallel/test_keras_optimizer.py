@@ -55,6 +55,23 @@ def test_raises_when_names_of_optimizers_differ() -> None:
         optimizer.apply([tf.ones(1)], [variable])
 
 
+@needs_peers
+@pytest.mark.parametrize("groups", [None, 2], ids=["variable", "buckets"])
+def test_raises_when_only_the_place_or_the_buckets_differ(
+    groups: int | None, rank: int
+) -> None:
+    variables = [tf.Variable([0.0]) for _ in range(3)]
+    assert len({v.name for v in variables}) == 1
+    groups = groups and groups + rank
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1), groups=groups)
+    gradients = [tf.ones(1)] * 3
+    if groups is None:
+        gradients[rank % 2] = None
+    text = f"groups={groups}" if groups else f"variable {1 - rank % 2}"
+    with pytest.raises(hvd.MismatchError, match=f"rank {rank}: .*{text}"):
+        optimizer.apply(gradients, variables)
+
+
 def test_a_name_overrides_that_of_the_optimizer() -> None:
     optimizer = hvd.DistributedOptimizer(
         optimizers.SGD(1.0, name=f"own_{hvd.rank()}"), name="common"

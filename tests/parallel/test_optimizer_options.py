@@ -226,6 +226,32 @@ def test_local_variables_keep_their_gradients(
         optimizer.register_local_var(shared)
 
 
+def test_local_variables_may_be_those_inside_of_keras_variables(
+    rank: int,
+) -> None:
+    variables = [keras.Variable([0.0]), keras.Variable([0.0])]
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0),
+        scale_local_gradients=False,
+        groups=[[variable.value for variable in variables]],
+    )
+    optimizer.register_local_var(variables[0].value)
+    optimizer.apply([tf.constant([rank + 1.0])] * 2, variables)
+    assert variables[0].numpy() == [-(rank + 1.0)]
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_variables_that_are_not_trained_are_refused(groups: bool) -> None:
+    trained, other = tf.Variable([0.0]), tf.Variable([0.0], name="other")
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(1.0), groups=[[trained, other]] if groups else None
+    )
+    if not groups:
+        optimizer.register_local_var(other)
+    with pytest.raises(ValueError, match="'other:0', which is none of the 1"):
+        optimizer.apply([tf.ones(1)], [trained])
+
+
 def test_local_variables_survive_a_copy(rank: int) -> None:
     variable = tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(

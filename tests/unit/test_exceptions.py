@@ -7,6 +7,7 @@ import pytest
 
 from hvd_keras import exceptions
 from hvd_keras.exceptions import HvdError
+from hvd_keras.ops._errors import _CLASSES
 
 
 def test_all_names_are_sorted_classes_under_one_base() -> None:
@@ -37,6 +38,13 @@ def test_there_is_a_class_for_each_status_code(code: str) -> None:
     header = Path(__file__).parents[2] / "tf_ops" / "common" / "status.h"
     assert f"k{code}," in header.read_text()
     assert issubclass(getattr(exceptions, f"{code}Error"), HvdError)
+
+
+@pytest.mark.parametrize("code", _CLASSES)
+def test_those_of_ops_can_be_made_of_their_text(code: str) -> None:
+    # Keras makes one anew, to say in which layer it was raised.
+    error = _CLASSES[code]("the text")
+    assert str(error) == error.message == "the text"
 
 
 def test_wrong_use_is_a_value_error_too() -> None:

@@ -25,6 +25,8 @@ def test_names_of_instances_are_there() -> None:
     )
     variable = keras.Variable([0.0])
     optimizer.build([variable])
+    assert private.identity_of(variable) == id(variable.value)
+    assert private.identity_of(variable.value) == id(variable.value)
     assert private.trainable_variables_of(optimizer) == [variable]
     assert len(private.gradient_accumulators_of(optimizer)) == 1
     assert len(private.rate_scaled_momentums_of(optimizer)) == 1

@@ -180,9 +180,10 @@ def test_a_model_can_be_pickled() -> None:
     assert_same_state(loaded.optimizer, model.optimizer)
 
 
-def test_deepcopy_stays_distributed() -> None:
+@pytest.mark.parametrize("copied_by", [copy.copy, copy.deepcopy])
+def test_a_copy_stays_distributed(copied_by: Callable[[Any], Any]) -> None:
     optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03), name="n")
-    copied = copy.deepcopy(optimizer)
+    copied = copied_by(optimizer)
     assert copied is not optimizer
     assert type(copied) is type(optimizer)
     assert copied.get_config() == optimizer.get_config()
