@@ -97,7 +97,11 @@ def remove_callback(callback_list: Any, callback: Any) -> None:
 
 
 def call_batch_ends_in_order(callback_list: Any) -> None:
-    """Keeps Keras from calling `on_train_batch_end` in other threads."""
+    """Keeps Keras from calling `on_train_batch_end` in other threads.
+
+    It does not do so anyway for the callbacks of a list that have that hook;
+    but for a single one that is no list, and for those that are added later.
+    """
     require(callback_list, "_async_train")
     callback_list._async_train = False
 

@@ -81,9 +81,6 @@ class BackupAndRestore(keras.callbacks.Callback):
         self.backup_dir = os.fspath(backup_dir)
         self.save_freq = save_freq
         self.delete_checkpoint = delete_checkpoint
-        if is_number:
-            # A callback that has this hook makes Keras wait for each batch.
-            self.on_train_batch_end = _leave_it_to_the_last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         callback_list = _keras_fit.beginning_callback_list()
@@ -99,14 +96,12 @@ class BackupAndRestore(keras.callbacks.Callback):
                 f"restored. Received: {self.model.name!r}, which is not; call "
                 "it on a batch, or give it an `Input`."
             )
+        if self.save_freq != "epoch":
+            _keras_fit.call_batch_ends_in_order(callback_list)
         backup = _Backup(self, callback_list)
         backup.set_model(self.model)
         backup.resume(fit)
         callback_list.callbacks.append(backup)
-
-
-def _leave_it_to_the_last(batch: int, logs: Any = None) -> None:
-    """What the callback does after a batch, in its place of the list."""
 
 
 class _Backup(keras.callbacks.Callback):

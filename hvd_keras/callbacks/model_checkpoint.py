@@ -36,6 +36,12 @@ class ModelCheckpoint(_keras_fit.CheckpointOfAllRanks):
     >>> model.fit(dataset, validation_data=held_out, callbacks=[save])
     """
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        super().on_train_begin(logs)
+        callback_list = _keras_fit.beginning_callback_list()
+        if self.save_freq != "epoch" and callback_list is not None:
+            _keras_fit.call_batch_ends_in_order(callback_list)
+
     def hvd_save(self, save: Callable[[], None]) -> None:
         def save_and_tell() -> Any:
             with _files_replaced_when_complete(self.model):

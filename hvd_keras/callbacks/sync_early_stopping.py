@@ -28,7 +28,8 @@ class SyncEarlyStopping(keras.callbacks.Callback):
 
     The ranks ask each other at the beginning and the end of each epoch. They
     do so after each batch, in one small exchange, only where a rank has a
-    callback that acts on batches and is `TerminateOnNaN` or none of Keras's.
+    callback that acts on batches and is `TerminateOnNaN` or none of Keras's,
+    or with `each_batch=True`.
 
     With `restore_best_weights=True`, `EarlyStopping` restores the weights of
     the epoch that was the best for its rank: use `MetricAverageCallback`, so
@@ -38,6 +39,11 @@ class SyncEarlyStopping(keras.callbacks.Callback):
     only where that one is left out. All ranks that train have it, or none. It
     acts in `fit`, or where you call a `keras.callbacks.CallbackList`.
 
+    Args:
+        each_batch: Whether to ask after each batch in any case: where
+            something else than a callback stops a rank in the middle of an
+            epoch, such as a signal handler or a `train_step`.
+
     Example:
 
     >>> stopping = keras.callbacks.EarlyStopping("loss", patience=3)
@@ -45,21 +51,27 @@ class SyncEarlyStopping(keras.callbacks.Callback):
     >>> model.fit(dataset, callbacks=[stopping, sync])
     """
 
+    def __init__(self, each_batch: bool = False) -> None:
+        super().__init__()
+        self.each_batch = each_batch
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        stop_together(self.model)
+        stop_together(self.model, each_batch=self.each_batch)
 
 
-def stop_together(model: keras.Model) -> None:
+def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
     """Makes the ranks stop together in the training that begins now."""
     callback_list = _keras_fit.beginning_callback_list()
     if callback_list is None or basics.size() == 1:
         return
     callbacks = callback_list.callbacks
-    if not any(isinstance(each, _StopTogether) for each in callbacks):
-        stopper = _StopTogether(callback_list)
-        stopper.set_model(model)
+    stoppers = [each for each in callbacks if isinstance(each, _StopTogether)]
+    if not stoppers:
+        stoppers = [_StopTogether(callback_list)]
+        stoppers[0].set_model(model)
         # The last of the list, which is told about this beginning as well.
-        callbacks.append(stopper)
+        callbacks.append(stoppers[0])
+    stoppers[0].asks_each_batch |= each_batch
 
 
 class _StopTogether(keras.callbacks.Callback):
@@ -68,12 +80,15 @@ class _StopTogether(keras.callbacks.Callback):
     def __init__(self, callback_list: Any) -> None:
         super().__init__()
         self._list = callback_list
-        self._is_asking_in_epochs = False
+        self.asks_each_batch = False
+        self._is_late = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        asks = any(_may_stop_in_an_epoch(each) for each in self._list.callbacks)
-        self._is_asking_in_epochs = self._agree(asks)
-        if self._is_asking_in_epochs:
+        asks = self.asks_each_batch or any(
+            _may_stop_in_an_epoch(each) for each in self._list.callbacks
+        )
+        self.asks_each_batch = self._agree(asks)
+        if self.asks_each_batch:
             _keras_fit.call_batch_ends_in_order(self._list)
 
     def on_epoch_begin(
@@ -84,7 +99,7 @@ class _StopTogether(keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        if self._is_asking_in_epochs:
+        if self.asks_each_batch:
             self._agree()
 
     def on_epoch_end(
@@ -97,12 +112,16 @@ class _StopTogether(keras.callbacks.Callback):
 
     def _agree(self, asks: bool = False) -> bool:
         """Stops this rank if any stops; returns whether any asks."""
-        mine = np.array([self.model.stop_training, asks], np.uint8)
+        model = self.model
+        mine = np.array([model.stop_training or self._is_late, asks], np.uint8)
         ((stops, any_asks),) = _native.core().allreduce(
             "SyncEarlyStopping", [mine], int(Max)
         )
-        if stops:
-            self.model.stop_training = True
+        # What was set meanwhile, by a signal handler, comes too late for the
+        # others: they hear of it next time.
+        self._is_late = not stops and bool(model.stop_training)
+        if self._is_late or stops:
+            model.stop_training = bool(stops)
         return bool(any_asks)
 
 

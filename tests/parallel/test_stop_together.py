@@ -143,6 +143,35 @@ def test_a_callback_on_one_rank_alone_stops_all() -> None:
     kt.assert_equal_on_all_ranks(model.get_weights())
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_step_stops_all_ranks(is_first: bool) -> None:
+    class Model(keras.Model):
+        num_steps = 0
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            self.num_steps += 1
+            if hvd.rank() == LAST and self.num_steps == 3:
+                self.stop_training = True
+            return super().train_step(data)
+
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    model = Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)),
+        "mse",
+        run_eagerly=True,
+    )
+    ours = [SyncEarlyStopping(each_batch=True)]
+    other = [BroadcastGlobalVariablesCallback()]
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        verbose=0,
+        callbacks=[*ours, *other] if is_first else [*other, *ours],
+    )
+    assert model.num_steps == 3
+    kt.assert_equal_on_all_ranks(model.get_weights())
+
+
 def test_a_list_that_is_called_by_hand() -> None:
     model = compiled()
     callbacks = keras.callbacks.CallbackList(
