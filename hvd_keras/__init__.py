@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         remove_process_set,
     )
     from hvd_keras.saving import load_model
+    from hvd_keras.strategy import HvdStrategy
     from hvd_keras.variables import (
         broadcast_global_variables,
         broadcast_variables,
@@ -121,6 +122,7 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HvdError",
+    "HvdStrategy",
     "InternalError",
     "InvalidArgumentError",
     "JobError",
@@ -236,6 +238,7 @@ _HOMES = {
         "remove_process_set"
     ),
     "saving": "load_model",
+    "strategy": "HvdStrategy",
     "variables": "broadcast_global_variables broadcast_variables",
     "warmup": "Warmup",
 }

@@ -9,6 +9,7 @@ in hvd_keras uses public names.
 |---|---|
 | `Optimizer._clip_gradients` | reduce gradients before they are clipped |
 | `Optimizer._backend_apply_gradients` | learn whose gradients they are |
+| `Optimizer._all_reduce_sum_gradients` | not to sum a second time |
 | `Optimizer._trainable_variables` | number the variables |
 | `Optimizer._accumulated_gradients` | keep partial sums on their rank |
 | `Optimizer._iterations` | count batches, and updates, while accumulating |
@@ -99,6 +100,7 @@ def check_names() -> None:
         "_overwrite_model_variables_with_average_value",
     ):
         require(optimizer, name, ["self", "trainable_variables"])
+    require(optimizer, "_all_reduce_sum_gradients", ["self", "grads_and_vars"])
     require(optimizer, "_unpickle_model", ["bytesio"])
     require(
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
@@ -168,6 +170,13 @@ class ReducingOptimizer:
         variables = vars(self).get("_hvd_variables")
         reduced = self.hvd_reduce(list(grads), variables)
         return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        if is_ours(tf.distribute.get_strategy()):
+            return grads_and_vars  # summed already, before they were clipped
+        return super()._all_reduce_sum_gradients(  # type: ignore[misc]
+            grads_and_vars
+        )
 
     def _get_current_learning_rate(self) -> Any:
         schedule = vars(self).get("_learning_rate")
@@ -311,7 +320,7 @@ def patch_synchronized_moments(
     """Makes `BatchNormalization(synchronized=True)` call `moments`.
 
     It gets the layer, its inputs, their mask and the axes to reduce; not where
-    a `tf.distribute.Strategy` is in scope. A second call does nothing.
+    another `tf.distribute.Strategy` is in scope. A second call does nothing.
     """
     owner = keras.layers.BatchNormalization
     original = owner._moments
@@ -320,13 +329,20 @@ def patch_synchronized_moments(
 
     def _moments(self: Any, inputs: Any, mask: Any) -> Any:
         found = None
-        if self.synchronized and not tf.distribute.has_strategy():
+        strategy = tf.distribute.get_strategy()
+        is_free = not tf.distribute.has_strategy() or is_ours(strategy)
+        if self.synchronized and is_free:
             axes = require(self, "_reduction_axes")
             found = moments(self, inputs, mask, axes)
         return original(self, inputs, mask) if found is None else found
 
     _moments._hvd_wrapped = True  # type: ignore[attr-defined]
     owner._moments = _moments
+
+
+def is_ours(strategy: Any) -> bool:
+    """Whether a `tf.distribute.Strategy` is an `HvdStrategy`."""
+    return getattr(strategy.extended, "hvd_is_ours", False)
 
 
 def in_xla_context() -> bool:

@@ -16,15 +16,11 @@ from hvd_keras._distributed_class import (
     local_variables_of,
     unwrapped,
 )
+from hvd_keras._seeds import seed_of_rank
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.ops.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
-
-# Between the seeds of neighbouring ranks; larger than the differences between
-# the seeds of one model's layers are likely to be.
-_SEED_STRIDE = 1_000_003
-_SEED_MODULUS = 1 << 31
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -150,9 +146,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         local = [*self.local_variables, *local_variables_of(model.optimizer)]
         local_ids = {private.identity_of(variable) for variable in local}
         variables = [
-            v
-            for v in model.weights
-            if private.identity_of(v) not in local_ids
+            v for v in model.weights if private.identity_of(v) not in local_ids
         ]
         if model.optimizer is not None:
             variables += _common_variables(model)
@@ -169,8 +163,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 continue
             self._offset_states.append(state)
             seed, counter = np.asarray(state.numpy()).tolist()
-            offset = basics.rank() * _SEED_STRIDE
-            state.assign([(seed + offset) % _SEED_MODULUS, counter])
+            state.assign([seed_of_rank(seed, basics.rank()), counter])
 
     def _warn_if_plain(self, model: keras.Model) -> None:
         if basics.size() > 1 and not is_distributed(model.optimizer):

@@ -83,7 +83,7 @@ class _Hook:
 
     def __call__(self, logs: Logs) -> Logs:
         if any(_keras_fit.is_caller(call) for call in self.calls):
-            return _global_logs(self.model, self.get_logs, logs)
+            return global_logs(self.model, self.get_logs, logs)
         self.forget_ended_calls()
         return self.get_logs(logs)
 
@@ -117,7 +117,7 @@ def _end(model: keras.Model) -> None:
         hook.forget_ended_calls()
 
 
-def _global_logs(
+def global_logs(
     model: keras.Model, get_logs: Callable[[Logs], Logs], logs: Logs
 ) -> Logs:
     """What `get_logs(logs)` would be, had this rank seen all samples."""

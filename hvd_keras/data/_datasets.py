@@ -134,3 +134,26 @@ def _has_rows(*batch: Any) -> tf.Tensor:
 
 def _num_rows(batch: Any) -> tf.Tensor:
     return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+
+def shard_batches(
+    batches: tf.data.Dataset, rank: int, size: int
+) -> tf.data.Dataset:
+    """Returns a rank's part of each batch of a dataset, in order of rank.
+
+    A batch of fewer rows than ranks leaves some without. What is a rank's
+    share already, by `as_sharded`, is left alone.
+    """
+    options = batches.options().experimental_distribute
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    if size == 1 or options.auto_shard_policy == off:
+        return batches
+    deal = Deal(rank=rank, size=size, batch_size=1, policy="split")
+
+    @as_it_is
+    def take(*batch: Any) -> Any:
+        data = batch if len(batch) > 1 else batch[0]
+        places, _ = deal.own(_num_rows(batch))
+        return tf.nest.map_structure(lambda t: tf.gather(t, places), data)
+
+    return as_sharded(without_tuner(batches.map(take).prefetch(2)))

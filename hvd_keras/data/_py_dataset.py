@@ -54,6 +54,8 @@ class ShardedPyDataset(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         deal = self._deal
         count = self._data.num_batches
+        if count is not None and index >= (self.num_batches or 0):
+            raise IndexError(index)  # ends a loop
         first = index * deal.size
         num = deal.size if count is None else min(deal.size, count - first)
         if deal.policy == "split" and num < deal.size:

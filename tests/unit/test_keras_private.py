@@ -1,7 +1,8 @@
-"""The private names of Keras that we lean on exist, and one file names them."""
+"""The private names of Keras that we lean on exist, and two files name them."""
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import re
 
@@ -74,10 +75,14 @@ def test_changed_parameters_are_named() -> None:
         private.require(keras.optimizers.Optimizer, "_clip_gradients", ["self"])
 
 
+def test_names_of_the_strategy_are_there() -> None:
+    importlib.import_module("hvd_keras._keras_strategy")
+
+
 def test_no_other_file_uses_keras_internals() -> None:
     package = pathlib.Path(private.__file__).parent
     for path in package.rglob("*.py"):
-        if path.name == "_keras_private.py":
+        if path.name in ("_keras_private.py", "_keras_strategy.py"):
             continue
         assert not re.search(
             r"keras\.src|_clip_gradients\(|_backend_apply|_reduction_axes",

@@ -1,0 +1,109 @@
+"""The private names of Keras that `HvdStrategy` leans on.
+
+| Name | Used to |
+|---|---|
+| `Trainer.compile` (public, patched) | distribute the optimizer |
+| `Model.save`, `save_weights` (public, patched) | let rank 0 alone write |
+| `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
+| `trainer.reduce_per_replica` | give all predictions to all ranks |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+
+from hvd_keras import _keras_private as private
+
+private.require(
+    trainer, "reduce_per_replica", ["values", "strategy", "reduction"]
+)
+
+
+def patch_compile(after: Callable[[Any], None]) -> None:
+    """Makes `compile` call `after(model)` for models of a strategy of ours."""
+    owner = _owner_of("compile")
+    original = owner.compile
+    if hasattr(original, "_hvd_wrapped"):
+        return
+
+    @functools.wraps(original)
+    def compile_model(self: Any, *args: Any, **kw: Any) -> Any:
+        result = original(self, *args, **kw)
+        if private.is_ours(self.distribute_strategy):
+            after(self)
+        return result
+
+    compile_model._hvd_wrapped = True  # type: ignore[attr-defined]
+    # Keras compares a model's method with this one: it is not overridden.
+    owner.compile = compile_model
+
+
+def patch_saving() -> None:
+    """Makes `save` and `save_weights` do nothing where another rank saves."""
+    for method in ("save", "save_weights"):
+        owner = _owner_of(method)
+        original = getattr(owner, method)
+        if not hasattr(original, "_hvd_wrapped"):
+            setattr(owner, method, _saving(original))
+
+
+def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(self: Any, *args: Any, **kw: Any) -> Any:
+        strategy = self.distribute_strategy
+        if (
+            private.is_ours(strategy)
+            and not strategy.extended.should_checkpoint
+        ):
+            return None
+        return original(self, *args, **kw)
+
+    save._hvd_wrapped = True  # type: ignore[attr-defined]
+    return save
+
+
+def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
+    """Makes `fit` and `evaluate` take logs from `logs_of(model, get, logs)`."""
+    owner = _owner_of(private.GET_LOGS)
+    original = getattr(owner, private.GET_LOGS)
+    if hasattr(original, "_hvd_wrapped"):
+        return
+
+    @functools.wraps(original)
+    def get_logs(self: Any, logs: Any) -> Any:
+        # A callback that hooks into the instance has summed already.
+        is_hooked = private.GET_LOGS in vars(self)
+        own = functools.partial(original, self)
+        if is_hooked or not private.is_ours(self.distribute_strategy):
+            return own(logs)
+        return logs_of(self, own, logs)
+
+    get_logs._hvd_wrapped = True  # type: ignore[attr-defined]
+    setattr(owner, private.GET_LOGS, get_logs)
+
+
+def patch_predictions(gather: Callable[[Any], Any]) -> None:
+    """Makes `predict` return what `gather` makes of a rank's outputs."""
+    original = trainer.reduce_per_replica
+    if hasattr(original, "_hvd_wrapped"):
+        return
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction == "concat" and private.is_ours(strategy):
+            return gather(values)
+        return original(values, strategy, reduction)
+
+    reduce_per_replica._hvd_wrapped = True
+    trainer.reduce_per_replica = reduce_per_replica
+
+
+def _owner_of(method: str) -> Any:
+    """Returns the class that defines a method of `keras.Model`."""
+    return next(c for c in keras.Model.__mro__ if method in vars(c))

@@ -1,0 +1,45 @@
+"""What Keras does differently for a model that was made under `HvdStrategy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import _keras_strategy as private
+from hvd_keras._distributed_class import Distributed, unwrapped
+from hvd_keras.callbacks.metric_average import global_logs
+from hvd_keras.ops.allgather import allgather
+from hvd_keras.ops.reduce_op import Sum
+from hvd_keras.optimizer import DistributedOptimizer
+
+
+def install() -> None:
+    """Hooks into Keras; a second call does nothing."""
+    private.patch_compile(_distribute_optimizer)
+    private.patch_saving()
+    private.patch_logs(global_logs)
+    private.patch_predictions(_gather)
+
+
+def _distribute_optimizer(model: Any) -> None:
+    """Lets gradients be summed before they are clipped, not after.
+
+    Keras has divided the loss by the number of replicas.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    inner = unwrapped(optimizer)
+    if isinstance(inner, Distributed) and inner.hvd_settings.reduce.op != Sum:
+        raise ValueError(
+            "Under `hvd.HvdStrategy` a model must be compiled with a plain "
+            "optimizer, which the strategy makes distributed. Received: "
+            f"{optimizer.name!r}, which averages over the ranks by itself."
+        )
+    DistributedOptimizer(optimizer, op=Sum)
+
+
+def _gather(outputs: Any) -> Any:
+    """Returns the predictions for all rows of a global batch, in order."""
+    return tf.nest.map_structure(allgather, outputs)

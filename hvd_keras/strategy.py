@@ -1,0 +1,212 @@
+"""A `tf.distribute.Strategy` of one replica a process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import _strategy_hooks, basics, objects
+from hvd_keras._autograph import as_it_is
+from hvd_keras._seeds import seed_of_rank
+from hvd_keras.data._datasets import shard_batches
+from hvd_keras.ops.allgather import allgather
+from hvd_keras.ops.allreduce import allreduce
+from hvd_keras.ops.grouped_allreduce import grouped_allreduce
+from hvd_keras.ops.reduce_op import Average, ReduceOp, Sum
+from hvd_keras.variables import broadcast_variables
+
+_SEED_NAME = "seed_generator_state"  # that Keras gives such a variable
+_ReduceOp = tf.distribute.ReduceOp
+
+
+class HvdStrategy(tf.distribute.Strategy):
+    """Runs programs for `tf.distribute` with a replica on each rank.
+
+    A model that is made and compiled under `scope()` trains on all ranks with
+    Keras's `fit`, and needs none of our callbacks:
+
+    - Every rank passes all the data, and gets its part of each batch, in order
+      of rank: the batch size is that of all ranks together. Arrays are
+      shuffled alike. All ranks must see the same batches, so a `tf.data`
+      pipeline shuffles with a seed. What `hvd.shard` made is left as it is.
+    - Variables begin with the values of rank 0, but for the states of seed
+      generators, which differ by rank.
+    - Gradients are summed before they are clipped, as by
+      `hvd.DistributedOptimizer`, which `compile` makes of the optimizer;
+      whether a step with loss scaling is skipped is decided for all.
+    - The metrics of `fit` and `evaluate` are those of all ranks; `predict`
+      returns all predictions, on every rank. So all ranks call them.
+    - `BatchNormalization(synchronized=True)` takes the statistics of all.
+
+    A batch that does not divide by the number of ranks gives ranks unequal
+    parts, of which each weighs the same in the gradient.
+
+    `model.save` and `model.save_weights` write on rank 0, and do nothing on
+    the others; so does Keras's `ModelCheckpoint`. To resume a run, take
+    `hvd.callbacks.BackupAndRestore`.
+
+    In a loop of your own, `run`, `reduce`, `gather`,
+    `experimental_distribute_dataset` and the replica context's `all_reduce`
+    and `all_gather` work, and a plain optimizer sums gradients after clipping,
+    as under any other strategy.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+
+    Example:
+
+    >>> with hvd.HvdStrategy().scope():
+    ...     model = build_model()
+    ...     model.compile("adam", "mse")
+    >>> model.fit(x, y, batch_size=64)
+    """
+
+    def __init__(self) -> None:
+        basics.size()  # raises before `init()`
+        super().__init__(_Extended(self))
+        _strategy_hooks.install()
+        # Of this Keras makes the order of arrays in `fit`.
+        seed = objects.broadcast_object(random.getrandbits(31), 0)
+        tf.random.set_seed(seed)
+
+
+class _Extended(tf.compat.v1.distribute.StrategyExtended):
+    """What TensorFlow and Keras call; values are plain tensors."""
+
+    hvd_is_ours = True
+
+    def __init__(self, strategy: HvdStrategy) -> None:
+        super().__init__(strategy)
+        self._retrace_functions_for_each_device = False
+
+    # ---- Variables ----
+
+    def _create_variable(self, next_creator: Any, **kw: Any) -> Any:
+        variable = next_creator(**kw)
+        if not tf.executing_eagerly() or basics.size() == 1:
+            return variable
+        if _SEED_NAME in variable.name:  # a seed, and how often it was used
+            seed, counter = variable.numpy().tolist()
+            variable.assign([seed_of_rank(seed, basics.rank()), counter])
+            return variable
+        broadcast_variables([variable], 0)
+        return variable
+
+    def _validate_colocate_with_variable(self, variable: Any) -> None:
+        """Any will do: there is one copy of each."""
+
+    def value_container(self, value: Any) -> Any:
+        return value
+
+    def read_var(self, variable: Any) -> Any:
+        return tf.identity(variable)
+
+    # ---- Where code runs ----
+
+    def _call_for_each_replica(
+        self, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        strategy = self._container_strategy()
+        with tf.distribute.ReplicaContext(strategy, basics.rank()):
+            return function(*args, **kwargs)
+
+    def _update(
+        self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        return self._update_non_slot(var, fn, (var, *args), kwargs, group)
+
+    def _update_non_slot(
+        self, place: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        result = fn(*args, **kwargs)
+        if group:
+            return result
+        return tf.nest.map_structure(self._local_results, result)
+
+    def _replica_ctx_update(
+        self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        return self._update(var, fn, args, kwargs, group)
+
+    def _use_merge_call(self) -> bool:
+        return False
+
+    def _local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
+        return 0
+
+    # ---- Data ----
+
+    def _experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: Any
+    ) -> tf.data.Dataset:
+        return shard_batches(dataset, basics.rank(), basics.size())
+
+    def _distribute_datasets_from_function(
+        self, function: Callable[[Any], Any], options: Any
+    ) -> Any:
+        size = basics.size()
+        return function(tf.distribute.InputContext(size, basics.rank(), size))
+
+    # ---- Collectives ----
+
+    @as_it_is
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        flat = tf.nest.flatten(value)
+        reduced = grouped_allreduce(flat, _to_op(reduce_op))
+        return tf.nest.pack_sequence_as(value, reduced)
+
+    @as_it_is
+    def _reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any, options: Any
+    ) -> Any:
+        return allreduce(value, _to_op(reduce_op))
+
+    @as_it_is
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        order = list(range(len(value.shape)))
+        order[0], order[axis] = order[axis], order[0]
+        gathered = allgather(tf.transpose(value, order))
+        return tf.transpose(gathered, order)
+
+    # ---- What there is ----
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return basics.size()
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        return (tf.config.list_logical_devices()[0].name,)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        return self.worker_devices
+
+    def _in_multi_worker_mode(self) -> bool:
+        return basics.size() > 1
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return basics.rank() == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        return basics.rank() == 0
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
+
+def _to_op(reduce_op: Any) -> ReduceOp:
+    return Average if reduce_op == _ReduceOp.MEAN else Sum
