@@ -255,6 +255,41 @@ void TestAdasum(int size) {
   });
 }
 
+// Rank 1 holds an allgather up, and ranks 0 and 1 remove the set meanwhile, one
+// after the other: nobody hears of it from a peer.
+void TestRemovalInTheMiddle() {
+  const Engines engines = MakeEngines(2, QuickOptions());
+  std::vector<float> values(3000000), gathered(2 * values.size());
+  std::promise<Status> late;
+  std::thread slow([&] {
+    Request request = ARequest(CollectiveKind::kAllgather, "x");
+    RequestTensor tensor;
+    tensor.dtype = kFloat;
+    tensor.shape = {3000000};
+    tensor.input = values.data();
+    request.tensors = {tensor};
+    request.allocate_output = [&](size_t, const Shape&, void** output) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      *output = gathered.data();
+      return Status::Ok();
+    };
+    request.done = [&late](const Status& status) { late.set_value(status); };
+    engines[1]->Submit(std::move(request));
+  });
+  auto first =
+      Submit(engines[0].get(), ARequest(CollectiveKind::kAllgather, "x"),
+             {Fill(kFloat, {3000000}, 1)});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  engines[0]->Remove("the set was removed");
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  engines[1]->Remove("the set was removed");
+  slow.join();
+  for (const Status& status : {first.get().status, late.get_future().get()}) {
+    CHECK(status.code() == StatusCode::kShutdown);
+    CHECK(Contains(status.message(), "the set was removed"));
+  }
+}
+
 }  // namespace
 }  // namespace hvd
 
@@ -270,6 +305,7 @@ int main() {
   hvd::TestBadSplitsReachAll();
   hvd::TestAnErrorInAGroupIsReportedOnce();
   hvd::TestAProcessSetSpeaksOfGlobalRanks();
+  hvd::TestRemovalInTheMiddle();
   std::puts("engine_kinds_test passed");
   return 0;
 }

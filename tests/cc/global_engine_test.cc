@@ -95,6 +95,32 @@ void TestRegistrationIsChecked() {
   ShutdownGlobal("done");
 }
 
+// A child of a rank may do as it likes; the job goes on.
+void TestAForkedChildHasNoEngine(std::unique_ptr<Transport> transport) {
+  const int rank = transport->rank();
+  SetGlobalEngine(Engine::Create(std::move(transport), EngineOptions()));
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  float value = 1;
+  if (child == 0) {
+    CHECK(GlobalEngine() == nullptr);
+    CHECK(Contains(Sum(0, "x", &value).get().message(), "was forked"));
+    ShutdownGlobal("the child");
+    StartAlone();
+    CHECK_OK(Sum(0, "x", &value).get());
+    ShutdownGlobal("the child");
+    std::_Exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK_OK(Sum(0, "x", &value).get());
+  CHECK(value == 2.0f);
+  // The watch over the peers goes on, too.
+  if (rank == 1) std::_Exit(0);
+  CHECK(Sum(0, "y", &value).get().code() == StatusCode::kPeerLost);
+  ShutdownGlobal("done");
+}
+
 // Whoever submits while the engine goes is called back once, and well.
 void TestShutdownWhileOthersSubmit() {
   for (int round = 0; round < 20; ++round) {
@@ -259,16 +285,16 @@ void TestPendingElsewhereIsFound() {
       CHECK(Sum(0, "meet", &value).get().ok());
       // A look that must not wait may find the engine busy.
       while (PendingElsewhere(0, "x", {1}) != 1) std::this_thread::yield();
-      CHECK(PendingElsewhere(1, "x", {1}) == -1);
-      CHECK(PendingElsewhere(0, "y", {1}) == -1);
-      CHECK(PendingElsewhere(0, "x", {5}) == -1);
+      CHECK(PendingElsewhere(1, "x", {1}) == kNotElsewhere);
+      CHECK(PendingElsewhere(0, "y", {1}) < 0);
+      CHECK(PendingElsewhere(0, "x", {5}) == kNotElsewhere);
     } else {
       CHECK_OK(Sum(0, "meet", &value).get());
     }
     CHECK_OK(Sum(0, "meet again", &value).get());
     if (rank == 1) pending = Sum(1, "x", &mine);
     CHECK_OK(pending.get());
-    CHECK(PendingElsewhere(0, "x", {0, 1}) == -1);
+    CHECK(PendingElsewhere(0, "x", {0, 1}) < 0);
     CHECK_OK(Sum(0, "end", &value).get());
   }));
 }
@@ -370,6 +396,8 @@ int main() {
   hvd::TestDeathOutsideOfASet();
   hvd::TestNothingWorksBeforeAndAfter();
   hvd::TestRegistrationIsChecked();
+  hvd::CheckAllExitedWell(
+      hvd::RunProcesses(2, hvd::TestAForkedChildHasNoEngine));
   hvd::TestShutdownWhileOthersSubmit();
   hvd::TestLeavingInPeaceIsNoDeath();
   hvd::TestLeavingAfterAFailureIsADeathOnceItEnds();

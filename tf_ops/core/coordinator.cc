@@ -199,6 +199,7 @@ void Coordinator::Reset(Entry* entry) {
   entry->num_queries = 0;
   entry->asked.clear();
   entry->elsewhere.clear();
+  entry->is_in_two_sets = false;
   entry->duplicate_rank = -1;
   if (entry->cache_id == 0) entries_.erase(std::string(entry->name));
 }

@@ -60,6 +60,7 @@ class Coordinator {
     int num_queries = 0;                 // see coordinator_stalls.cc
     std::vector<int> asked;              // ranks that owe an answer to the last
     std::vector<ValueOnRank> elsewhere;  // what they have said
+    bool is_in_two_sets = false;         // or may be, on a rank that waits
     int duplicate_rank = -1;
     Clock::time_point first_arrival;
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tf_ops/core/coordinator.h"
+#include "tf_ops/core/engine.h"
 
 namespace hvd {
 namespace {
@@ -50,7 +51,7 @@ std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
           ": " + WaitingText(*entry) + " for " + SecondsToString(warning));
     }
     // Again and again: a rank does not always see what it has in flight.
-    if (waited >= Seconds(query * (entry->num_queries + 1))) {
+    if (timeout > 0 && waited >= Seconds(query * (entry->num_queries + 1))) {
       Query(entry.get());
     }
   }
@@ -70,14 +71,16 @@ void Coordinator::Query(Entry* entry) {
   response.items[0].name = entry->name;
   response.waiting = WaitingRanks(*entry);
   for (int rank = 0; rank < size_; ++rank) {
-    if (HasCome(*entry, rank) || joins_.has(rank)) continue;
+    if (joins_.has(rank)) continue;
     entry->asked.push_back(rank);
     response.ranks.push_back(rank);
   }
   early_.push_back(std::move(response));
 }
 
-// All answers are waited for: who is found to be elsewhere will not come.
+// All answers are waited for: who is found to be elsewhere will not come. But
+// where a rank that waits has the name in another set too, the program uses it
+// in both, and the others may come after that.
 void Coordinator::OnElsewhere(int rank, const RankMessage& message) {
   const auto found = entries_.find(message.name);
   if (found == entries_.end()) return;
@@ -85,12 +88,15 @@ void Coordinator::OnElsewhere(int rank, const RankMessage& message) {
   const auto asked = std::find(entry->asked.begin(), entry->asked.end(), rank);
   if (asked == entry->asked.end()) return;
   entry->asked.erase(asked);
-  if (message.process_set_id >= 0 && !HasCome(*entry, rank)) {
+  if (HasCome(*entry, rank)) {
+    if (message.process_set_id != kNotElsewhere) entry->is_in_two_sets = true;
+  } else if (message.process_set_id >= 0) {
     entry->elsewhere.push_back(
         {SetName(message.process_set_id), GlobalRank(rank)});
   }
-  if (!entry->asked.empty() || entry->elsewhere.empty()) return;
-  if (entry->is_complete) return;
+  if (!entry->asked.empty() || entry->is_complete) return;
+  if (std::exchange(entry->is_in_two_sets, false)) entry->elsewhere.clear();
+  if (entry->elsewhere.empty()) return;
   std::vector<ValueOnRank> values;
   for (int waiting : WaitingRanks(*entry)) {
     values.push_back({SetName(LeaderOf(*entry)->process_set_id), waiting});

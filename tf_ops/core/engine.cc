@@ -35,7 +35,9 @@ class EngineImpl : public Engine {
   void Submit(Request request) override EXCLUDES(mu_, work_mu_);
   void Shutdown(const std::string& reason) override EXCLUDES(mu_);
   void Remove(const std::string& reason) override EXCLUDES(mu_);
-  bool IsInFlight(const std::string& name) override EXCLUDES(mu_, work_mu_);
+  std::optional<bool> IsInFlight(const std::string& name,
+                                 std::chrono::milliseconds patience) override
+      EXCLUDES(mu_, work_mu_);
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
   EngineStats stats() const override;
@@ -132,15 +134,19 @@ Status EngineImpl::Enqueue(Request* request) {
   return Status::Ok();
 }
 
-bool EngineImpl::IsInFlight(const std::string& name) {
-  if (!work_mu_.try_lock()) return false;
+std::optional<bool> EngineImpl::IsInFlight(const std::string& name,
+                                           std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  while (!work_mu_.try_lock()) {
+    if (Clock::now() >= end) return std::nullopt;
+    std::this_thread::sleep_for(microseconds(100));
+  }
   bool found = worker_.has_request(name);
   work_mu_.unlock();
-  if (found || !mu_.try_lock()) return found;
+  MutexLock lock(&mu_);
   for (const Request& request : submitted_) {
     found = found || request.name == name;
   }
-  mu_.unlock();
   return found;
 }
 
@@ -154,6 +160,7 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
   const std::chrono::nanoseconds patience = patience_.Next();
   Clock::time_point end;  // of the wait for other ranks, if there is one
   bool waited = false;
+  bool is_large = false;
   transport_->BeginWatch();
   uint32_t ticket;
   bool go_on;
@@ -161,6 +168,10 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
     ticket = transport_->DoorbellTicket();
     worker_.Admit(TakeSubmitted());
     while (worker_.Progress(kMaxBytesOfCaller)) {
+    }
+    if (worker_.has_responses()) {  // too large for this thread
+      is_large = true;
+      break;
     }
     if (!worker_.has_requests()) {
       go_on = transport_->DoorbellTicket() != ticket;
@@ -170,13 +181,13 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
     waited = true;
     go_on = Clock::now() < end && transport_->WatchDoorbell(ticket, end);
   } while (go_on);
-  if (waited && patience.count() > 0) {
+  if (waited && !is_large && patience.count() > 0) {
     patience_.Learn(!worker_.has_requests());
   }
   transport_->EndWatch();
   // The engine's thread goes on with what is left, or with what somebody asked
   // for meanwhile, whose ring has woken nobody.
-  *must_ring = worker_.has_requests() || stopping_.load() ||
+  *must_ring = worker_.has_requests() || is_large || stopping_.load() ||
                transport_->DoorbellTicket() != ticket;
   return worker_.TakeFinished();
 }
@@ -189,14 +200,18 @@ void EngineImpl::Shutdown(const std::string& reason) {
   }
   // Whatever this rank owes its peers is in their sight already: it finishes a
   // collective only after its last post. One that it is in the middle of is
-  // given up, for the peers may not come.
+  // given up, for the peers may not come: before they are told, or it would
+  // hear from them that they have lost a rank.
+  transport_->Interrupt("shutdown() was called in the middle of it");
   transport_->Leave(reason);
   Stop();
 }
 
 void EngineImpl::Remove(const std::string& reason) {
   MutexLock join_lock(&join_mu_);
-  if (RefuseMore(Status::Shutdown(reason))) Stop();
+  if (!RefuseMore(Status::Shutdown(reason))) return;
+  transport_->Interrupt(reason);
+  Stop();
 }
 
 bool EngineImpl::RefuseMore(const Status& why) {
@@ -208,7 +223,7 @@ bool EngineImpl::RefuseMore(const Status& why) {
 
 void EngineImpl::Stop() {
   stopping_.store(true);
-  transport_->Interrupt();
+  transport_->RingOwnDoorbell();
   thread_.join();
 }
 

@@ -2,9 +2,11 @@
 // an order, runs the collectives and calls back.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,10 @@
 namespace hvd {
 
 class Transport;
+
+// Answers of EngineOptions::pending_elsewhere, beside the id of a set.
+inline constexpr int kNotElsewhere = -1;
+inline constexpr int kElsewhereUnknown = -2;
 
 struct EngineOptions {
   int64_t fusion_threshold_bytes = 128 << 20;  // requests run together
@@ -27,8 +33,9 @@ struct EngineOptions {
   std::vector<int> global_ranks;
   // Finds calls that went to another process set by mistake: another set, of
   // which one of the global ranks `waiting` is a member, in which a request
-  // `name` of this process is in flight; -1: none. May be null. Called under
-  // the engine's locks: it must not call back into this engine.
+  // `name` of this process is in flight; kNotElsewhere or kElsewhereUnknown
+  // otherwise. May be null. Called under the engine's locks: it must not call
+  // back into this engine.
   std::function<int(const std::string& name, const std::vector<int>& waiting)>
       pending_elsewhere;
 };
@@ -64,9 +71,10 @@ class Engine {
   // See Transport::NoteFailure.
   virtual void NoteFailure(const std::string& reason) = 0;
 
-  // Whether a request of this name is in flight; false if that cannot be seen
-  // without waiting.
-  virtual bool IsInFlight(const std::string& name) = 0;
+  // Whether a request of this name is in flight; none if that could not be
+  // seen within `patience`.
+  virtual std::optional<bool> IsInFlight(
+      const std::string& name, std::chrono::milliseconds patience) = 0;
 
   virtual int rank() const = 0;  // in the process set
   virtual int size() const = 0;
@@ -98,7 +106,8 @@ std::vector<int32_t> ProcessSetIds();
 Status ProcessSetRanks(int32_t id, std::vector<int>* ranks);
 // The sum over all process sets since SetGlobalEngine.
 EngineStats TotalStats();
-// For EngineOptions::pending_elsewhere of the engine of `own_id`.
+// For EngineOptions::pending_elsewhere of the engine of `own_id`. Two engines
+// that ask each other do not wait for one another.
 int PendingElsewhere(int32_t own_id, const std::string& name,
                      const std::vector<int>& waiting);
 

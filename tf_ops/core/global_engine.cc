@@ -34,14 +34,23 @@ struct Holder {
 
 Holder& TheHolder();
 
-void NoteFork() {
+void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { TheHolder().mu.lock(); }
+
+void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { TheHolder().mu.unlock(); }
+
+// A child shares the memory of the job, but is no rank: it must not touch what
+// it has inherited, neither to leave the job nor to destroy it.
+void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Holder& holder = TheHolder();
-  if (holder.global.load() != nullptr) holder.is_forked.store(true);
+  if (holder.global.exchange(nullptr) != nullptr) holder.is_forked.store(true);
+  holder.num_submitting.store(0);
+  new std::map<int32_t, ProcessSet>(std::exchange(holder.sets, {}));
+  holder.mu.unlock();
 }
 
 Holder& TheHolder() {
   static Holder* const holder = [] {
-    pthread_atfork(nullptr, nullptr, &NoteFork);
+    pthread_atfork(&BeforeFork, &AfterForkInParent, &AfterForkInChild);
     return new Holder();
   }();
   return *holder;
@@ -209,21 +218,27 @@ EngineStats TotalStats() {
 int PendingElsewhere(int32_t own_id, const std::string& name,
                      const std::vector<int>& waiting) {
   Holder& holder = TheHolder();
-  if (!holder.mu.try_lock()) return -1;
-  int found = -1;
+  std::vector<std::pair<int32_t, std::shared_ptr<Engine>>> others;
+  if (!holder.mu.try_lock()) return kElsewhereUnknown;
   for (const auto& [id, set] : holder.sets) {
     if (id == own_id || set.engine == nullptr) continue;
     const std::vector<int>& ranks = set.ranks;
-    const bool concerns_them =
-        std::any_of(waiting.begin(), waiting.end(), [&ranks](int rank) {
+    if (std::any_of(waiting.begin(), waiting.end(), [&ranks](int rank) {
           return std::binary_search(ranks.begin(), ranks.end(), rank);
-        });
-    if (!concerns_them || !set.engine->IsInFlight(name)) continue;
-    found = id;
-    break;
+        })) {
+      others.emplace_back(id, set.engine);
+    }
   }
   holder.mu.unlock();
-  return found;
+  int answer = kNotElsewhere;
+  for (const auto& [id, engine] : others) {
+    // Those that ask each other at the same time must not both wait.
+    const std::chrono::milliseconds patience{id < own_id ? 20 : 0};
+    const std::optional<bool> found = engine->IsInFlight(name, patience);
+    if (found.value_or(false)) return id;
+    if (!found.has_value()) answer = kElsewhereUnknown;
+  }
+  return answer;
 }
 
 void ShutdownGlobal(const std::string& reason) {

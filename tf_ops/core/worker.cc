@@ -319,7 +319,10 @@ void Worker::Break(const Status& status) {
   if (broken_.ok()) {
     broken_ = status;
     responses_.clear();
-    transport_->DeclareBroken(status.message());
+    // Of a shutdown the others have heard; of a removal they need not.
+    if (status.code() != StatusCode::kShutdown) {
+      transport_->DeclareBroken(status.message());
+    }
   }
   FailAll(broken_);
 }

@@ -44,6 +44,8 @@ class Worker {
 
   // Whether requests of this rank are in flight.
   bool has_requests() const { return !table_.empty(); }
+  // Whether something is to be run that was too large for the last Progress.
+  bool has_responses() const { return !responses_.empty(); }
   // Whether one of this name is in flight, or was a moment ago, and failed
   // because other ranks have it in another process set, where they still wait
   // and will ask for it.

@@ -86,6 +86,11 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
   const std::shared_ptr<Engine> global = EngineOrRaise();
   const auto self = std::find(ranks.begin(), ranks.end(), global->rank());
   const bool is_member = self != ranks.end();
+  for (int rank : ranks) {
+    if (rank < 0 || rank >= global->size()) {
+      throw py::value_error("`ranks` must be ranks of the job");
+    }
+  }
   if (segment.has_value() != (is_member && ranks.size() > 1)) {
     throw py::value_error("`ranks` and `segment` do not match");
   }

@@ -112,7 +112,8 @@ void Transport::SetLabel(int rank, std::string label) {
   labels_[static_cast<size_t>(rank)] = std::move(label);
 }
 
-void Transport::Interrupt() {
+void Transport::Interrupt(const std::string& reason) {
+  interrupt_reason_ = reason;
   interrupted_.store(true);
   RingOwnDoorbell();
 }
@@ -156,12 +157,13 @@ Status Transport::WaitSlowly(int peer, std::atomic<uint32_t>* word,
     // counts.
     const bool gone = IsGone(peer);
     if (HasReached(word->load(), value)) break;
-    if (gone) {
-      status = GoneStatus(peer);
+    // Before who is gone: they may be, because this rank leaves.
+    if (interrupted_.load()) {
+      status = Status::Shutdown(interrupt_reason_);
       break;
     }
-    if (interrupted_.load()) {
-      status = Status::Shutdown("shutdown() was called in the middle of it");
+    if (gone) {
+      status = GoneStatus(peer);
       break;
     }
     if (wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_) {
@@ -215,9 +217,7 @@ bool Transport::Flush() {
 Status Transport::FlushAll() {
   const Clock::time_point begin = Clock::now();
   while (!Flush()) {
-    if (interrupted_.load()) {
-      return Status::Shutdown("shutdown() was called in the middle of it");
-    }
+    if (interrupted_.load()) return Status::Shutdown(interrupt_reason_);
     const bool late =
         wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_;
     for (int peer = 0; peer < size_; ++peer) {

@@ -65,7 +65,7 @@ class Transport {
 
   // Makes Wait and WaitDoorbell return soon, Wait with Shutdown, now and from
   // now on. Any thread.
-  void Interrupt();
+  void Interrupt(const std::string& reason);
 
   void set_wait_timeout(std::chrono::milliseconds timeout) {
     wait_timeout_ = timeout;  // 0: for ever
@@ -142,6 +142,7 @@ class Transport {
   std::vector<std::string> labels_;             // by rank
   std::vector<std::atomic<bool>> dead_;         // by rank
   std::atomic<bool> any_dead_{false};
+  std::string interrupt_reason_;  // written before `interrupted_`
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};
 
