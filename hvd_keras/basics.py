@@ -123,6 +123,11 @@ def shutdown() -> None:
             _stop("shutdown() was called")
 
 
+def generation() -> int:
+    """How many times this process has tried to join a job."""
+    return _generation
+
+
 def is_initialized() -> bool:
     """Whether this process has joined a job and not left it."""
     return _is_member()

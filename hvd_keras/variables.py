@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvd_keras import _agreement, _native, basics, objects
 from hvd_keras._autograph import as_it_is
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
-from hvd_keras.ops.broadcast_in_place import broadcast_
+from hvd_keras.ops.broadcast_in_place import broadcast_, to_list, to_variable
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 # Host memory that one step of a broadcast takes beside the variables.
@@ -52,7 +52,8 @@ def broadcast_variables(
 
     Raises:
         InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
-            is not, or a variable's values are not numbers or booleans.
+            is not; `variables` holds something else, or variables whose values
+            are not numbers or booleans.
         MismatchError: Ranks passed different variables; on all ranks.
         PeerLostError: A rank left before all had answered.
 
@@ -60,12 +61,13 @@ def broadcast_variables(
 
     >>> hvd.broadcast_variables(model.weights, root_rank=0)
     """
-    variables = list(variables)
+    variables = to_list(variables)
+    targets = [to_variable(variable) for variable in variables]
     if not tf.executing_eagerly():
-        return _broadcast_in_graph(variables, root_rank, process_set)
+        return _broadcast_in_graph(targets, root_rank, process_set)
     objects.check_root_rank(root_rank, process_set, "broadcast_variables")
     _agree([describe(variable) for variable in variables], process_set)
-    for step, group in enumerate(_steps(variables)):
+    for step, group in enumerate(_steps(targets)):
         values = [as_bytes(variable) for variable in group]
         received = _native.core().broadcast(
             f"broadcast_variables/{step}",
@@ -76,8 +78,8 @@ def broadcast_variables(
         if basics.rank() == root_rank:
             continue
         for variable, data in zip(group, received, strict=True):
-            dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
-            shape = tuple(variable.shape)
+            dtype = variable.dtype.as_numpy_dtype
+            shape = tuple(variable.read_value().shape)
             variable.assign(np.asarray(data).view(dtype).reshape(shape))
     return None
 
@@ -126,14 +128,17 @@ def _broadcast_in_graph(
 
 def describe(variable: Any) -> tuple[str, list[int], str]:
     """Returns a variable's dtype, shape and path."""
-    dtype = tf.as_dtype(variable.dtype)
+    target = to_variable(variable)
+    dtype = target.dtype
     if not (dtype.is_numpy_compatible and dtype.size) or dtype == tf.string:
         raise InvalidArgumentError(
             "A variable must hold numbers or booleans to be broadcast. "
             f"Received: {_path(variable)!r} of dtype {dtype.name} (rank "
             f"{basics.rank()})."
         )
-    return dtype.name, [int(n) for n in variable.shape], _path(variable)
+    # That of a variable may be unknown in part.
+    shape = target.read_value().shape.as_list()
+    return dtype.name, shape, _path(variable)
 
 
 def _agree(
@@ -163,12 +168,11 @@ def _agree(
     )
 
 
-def _steps(variables: list[Any]) -> Iterator[list[Any]]:
-    group: list[Any] = []
+def _steps(variables: list[tf.Variable]) -> Iterator[list[tf.Variable]]:
+    group: list[tf.Variable] = []
     num_bytes = 0
     for variable in variables:
-        size = tf.TensorShape(variable.shape).num_elements() or 0
-        size *= tf.as_dtype(variable.dtype).size
+        size = (variable.shape.num_elements() or 0) * variable.dtype.size
         if group and num_bytes + size > _STEP_BYTES:
             yield group
             group, num_bytes = [], 0
@@ -180,7 +184,7 @@ def _steps(variables: list[Any]) -> Iterator[list[Any]]:
 
 def as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Returns a copy of a variable's value, as bytes."""
-    value = np.ascontiguousarray(variable.numpy())
+    value = np.ascontiguousarray(to_variable(variable).numpy())
     return value.reshape(-1).view(np.uint8)
 
 

@@ -76,13 +76,13 @@ def process_set_id(process_set: ProcessSet, name: str | None) -> int:
     if not isinstance(process_set, ProcessSet):
         raise _errors.invalid_argument(
             f"`process_set` must be a ProcessSet. Received: "
-            f"process_set={process_set!r}{_of(name)}."
+            f"process_set={process_set!r}{of(name)}."
         )
     if process_set.process_set_id is None:
         raise _errors.invalid_argument(
             f"`process_set` must be registered, with `init(process_sets=...)` "
             f"or `add_process_set`. Received: process_set={process_set!r}"
-            f"{_of(name)}."
+            f"{of(name)}."
         )
     return process_set.process_set_id
 
@@ -111,7 +111,7 @@ def to_reduce_op(op: ReduceOp | int | None, name: str | None) -> ReduceOp:
                 return known
     names = ", ".join(known.name for known in ReduceOp)
     raise _errors.invalid_argument(
-        f"`op` must be one of {names}. Received: op={op!r}{_of(name)}."
+        f"`op` must be one of {names}. Received: op={op!r}{of(name)}."
     )
 
 
@@ -124,7 +124,7 @@ def to_factor(value: SupportsFloat, what: str, name: str | None) -> str:
     if not math.isfinite(factor):
         raise _errors.invalid_argument(
             f"`{what}` must be a finite number. Received: "
-            f"{what}={value!r}{_of(name)}."
+            f"{what}={value!r}{of(name)}."
         )
     return repr(factor)
 
@@ -149,7 +149,7 @@ def check_root_rank(
             )
     raise _errors.invalid_argument(
         f"`root_rank` must be {expected}. Received: "
-        f"root_rank={root_rank!r}{where}{_of(name)}."
+        f"root_rank={root_rank!r}{where}{of(name)}."
     )
 
 
@@ -160,13 +160,13 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
     except (TypeError, ValueError) as error:
         raise _errors.invalid_argument(
             f"`{what}` must be a tensor or convert to one. Received: "
-            f"{type(value).__name__}{_of(name)}: {error}"
+            f"{type(value).__name__}{of(name)}: {error}"
         ) from error
     if tensor.dtype not in _DTYPES:
         raise _errors.invalid_argument(
             f"`{what}` must be of type bool, (u)int8 to (u)int64, float16, "
             f"bfloat16, float32 or float64. Received: "
-            f"{tensor.dtype.name}{_of(name)}."
+            f"{tensor.dtype.name}{of(name)}."
         )
     return tensor
 
@@ -178,13 +178,13 @@ def check_members(tensors: Any, name: str | None) -> list[Any]:
         raise _errors.invalid_argument(
             f"`tensors` must be a list of one or more tensors. Received: "
             f"{'an empty list' if is_list else type(tensors).__name__}"
-            f"{_of(name)}."
+            f"{of(name)}."
         )
     for i, tensor in enumerate(tensors):
         if tensor is None:
             raise _errors.invalid_argument(
                 f"`tensors` must hold no None. Received: None at index {i} of "
-                f"{len(tensors)}{_of(name)}. A variable that the loss does not "
+                f"{len(tensors)}{of(name)}. A variable that the loss does not "
                 f"depend on has no gradient: leave it out on every rank."
             )
     return list(tensors)
@@ -198,7 +198,7 @@ def check_has_rows(
         return
     raise _errors.invalid_argument(
         f"`{what}` must have a first dimension to {verb} along. Received: "
-        f"a scalar of type {tensor.dtype.name}{_of(name)}."
+        f"a scalar of type {tensor.dtype.name}{of(name)}."
     )
 
 
@@ -209,13 +209,13 @@ def check_dtype(
     if op == ReduceOp.Adasum and not tensor.dtype.is_floating:
         raise _errors.invalid_argument(
             f"An {kind} with Adasum must be of a floating dtype. Received: "
-            f"{tensor.dtype.name}{_of(name)}."
+            f"{tensor.dtype.name}{of(name)}."
         )
     if tensor.dtype != tf.bool or op in (ReduceOp.Min, ReduceOp.Max):
         return
     raise _errors.invalid_argument(
         f"An {kind} of bool must use Min (all) or Max (any). Received: "
-        f"op={op.name}{_of(name)}."
+        f"op={op.name}{of(name)}."
     )
 
 
@@ -234,7 +234,7 @@ def check_splits(
         raise _errors.invalid_argument(
             f"Without `splits`, the first dimension of `tensor` must be "
             f"divisible by the number of ranks, {size}. Received: a tensor of "
-            f"shape {tensor.shape.as_list()}{_of(name)}."
+            f"shape {tensor.shape.as_list()}{of(name)}."
         )
     if splits.dtype not in (tf.int32, tf.int64) or splits.shape.rank not in (
         None,
@@ -242,13 +242,13 @@ def check_splits(
     ):
         raise _errors.invalid_argument(
             f"`splits` must be a vector of type int32 or int64. Received: "
-            f"shape {splits.shape}, type {splits.dtype.name}{_of(name)}."
+            f"shape {splits.shape}, type {splits.dtype.name}{of(name)}."
         )
     length = splits.shape.num_elements()
     if None not in (size, length) and length != size:
         raise _errors.invalid_argument(
             f"`splits` must have an entry for each of the {size} ranks. "
-            f"Received: {length} entries{_of(name)}."
+            f"Received: {length} entries{of(name)}."
         )
     values = tf.get_static_value(splits)
     if values is None:
@@ -257,9 +257,10 @@ def check_splits(
         raise _errors.invalid_argument(
             f"`splits` must be numbers of rows >= 0 whose sum is the first "
             f"dimension of `tensor`. Received: splits={values.tolist()}, a "
-            f"tensor of shape {tensor.shape}{_of(name)}."
+            f"tensor of shape {tensor.shape}{of(name)}."
         )
 
 
-def _of(name: str | None) -> str:
+def of(name: str | None) -> str:
+    """Returns the words for the tensor of a message."""
     return "" if name is None else f" (tensor '{name}')"

@@ -11,12 +11,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from hvd_keras import _native
+from hvd_keras import _native, basics
 from hvd_keras.ops import _errors
 
-# Of the nameless eager calls, by kind and process set: a rank counts those of
-# the sets that it is in.
-_counters: dict[tuple[str, int], Iterator[int]] = collections.defaultdict(
+# Of the nameless eager calls, by kind, process set and job: a rank counts those
+# of the sets that it is in, and a new job begins anew on all ranks.
+_counters: dict[tuple[str, int, int], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
 
@@ -57,7 +57,8 @@ def emit(
     _errors.install()
     if tf.executing_eagerly():
         if name is None:
-            number = next(_counters[kind, process_set_id])
+            key = (kind, process_set_id, basics.generation())
+            number = next(_counters[key])
             name = _name_tensor(f"{kind}.{number}")
         elif isinstance(name, str):
             name = _known_name_tensor(name)

@@ -57,8 +57,14 @@ def broadcast_(
     _arguments.check_name(name)
     set_id = _arguments.process_set_id(process_set, name)
     _arguments.check_root_rank(root_rank, process_set, name)
-    targets = [_to_variable(variable, name) for variable in variables]
-    _arguments.check_members(targets, name)
+    targets = [
+        to_variable(variable, name) for variable in to_list(variables, name)
+    ]
+    if not targets:
+        raise _errors.invalid_argument(
+            "`variables` must hold one or more variables. Received: an empty "
+            f"list{_arguments.of(name)}."
+        )
     values = emit(
         "grouped_broadcast",
         [
@@ -81,16 +87,32 @@ def broadcast_(
     return results
 
 
-def _to_variable(variable: Any, name: str | None) -> tf.Variable:
-    found = variable
-    if not isinstance(variable, tf.Variable):  # a Keras variable
-        found = getattr(variable, "value", None)
-    if isinstance(found, tf.Variable):
-        return found
-    raise _errors.invalid_argument(
-        f"`variables` must be TensorFlow or Keras variables. Received: "
-        f"{type(variable).__name__} (tensor '{name or ''}')."
-    )
+def to_list(variables: Iterable[Any], name: str | None = None) -> list[Any]:
+    """Returns a list; raises if `variables` is one variable or no iterable."""
+    if _inside(variables) is not None or not isinstance(variables, Iterable):
+        raise _errors.invalid_argument(
+            "`variables` must be a list of variables. Received: "
+            f"{getattr(variables, 'name', variables)!r} of type "
+            f"{type(variables).__name__}{_arguments.of(name)}."
+        )
+    return list(variables)
+
+
+def to_variable(variable: Any, name: str | None = None) -> tf.Variable:
+    """Returns TensorFlow's variable, of one of Keras that inside."""
+    found = _inside(variable)
+    if found is None:
+        raise _errors.invalid_argument(
+            "`variables` must be TensorFlow or Keras variables. Received: "
+            f"{type(variable).__name__}{_arguments.of(name)}."
+        )
+    return found
+
+
+def _inside(variable: Any) -> tf.Variable | None:
+    # Not `value` of Keras, which is another tensor in a layer that casts.
+    found = getattr(variable, "_value", variable)
+    return found if isinstance(found, tf.Variable) else None
 
 
 tf.no_gradient("HorovodGroupedBroadcast")

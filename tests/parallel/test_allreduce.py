@@ -227,6 +227,15 @@ def test_names_may_ignore_name_scopes(run, rank, size) -> None:
     assert run(reduce, np.float32(rank)) == size * (size - 1) / 2
 
 
+def test_nameless_calls_count_anew_in_a_new_job(rank, size) -> None:
+    hvd.shutdown()
+    if rank == 0:
+        with pytest.raises(hvd.NotInitializedError):
+            hvd.allreduce(1.0)
+    hvd.init()
+    assert hvd.allreduce(1.0, hvd.Sum) == size
+
+
 def test_raises_under_xla_with_the_remedy() -> None:
     @tf.function(jit_compile=True)
     def compiled(x: tf.Tensor) -> tf.Tensor:

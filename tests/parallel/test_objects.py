@@ -183,6 +183,48 @@ def test_broadcast_object_fn(rank: int, size: int) -> None:
     assert broadcast([rank]) == [size - 1]
 
 
-def test_broadcast_variables_refuses_strings() -> None:
-    with pytest.raises(ValueError, match="string"):
-        hvd.broadcast_variables([tf.Variable("text")])
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ([tf.Variable("text")], "string"),
+        ([tf.constant(1)], "EagerTensor"),
+        ([np.ones(2)], "ndarray"),
+        (tf.Variable([1.0], name="one"), "'one:0'"),
+        (keras.Variable([1.0], name="one"), "'one'"),
+        (3, "int"),
+    ],
+    ids=str,
+)
+def test_broadcast_variables_takes_lists_of_variables(
+    variables: Any, text: str
+) -> None:
+    with pytest.raises(hvd.InvalidArgumentError, match=text):
+        hvd.broadcast_variables(variables)
+    with pytest.raises(hvd.InvalidArgumentError, match=text):
+        hvd.broadcast_(variables, 0)
+
+
+def test_broadcast_variables_of_a_shape_that_may_change(rank: int) -> None:
+    variable = tf.Variable([rank, rank], shape=[None])
+    hvd.broadcast_variables([variable])
+    assert variable.numpy().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_broadcast_variables_in_a_layer_that_casts(
+    compiled: bool, rank: int
+) -> None:
+    class Broadcasts(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(initializer="ones")
+            self.scale.assign(1.0 / (rank + 3))
+
+        def call(self, x: Any) -> Any:
+            hvd.broadcast_variables([self.scale])
+            return x * self.scale
+
+    layer = Broadcasts(dtype="mixed_float16")
+    layer.build(None)
+    call = tf.function(layer) if compiled else layer
+    call(tf.ones(2, tf.float16))
+    assert layer.scale.numpy() == np.float32(1 / 3)
