@@ -34,6 +34,12 @@ def local_variables_of(optimizer: Any) -> list[Any]:
     return list(inner.hvd_local) if isinstance(inner, Distributed) else []
 
 
+def must_not_use_xla(model: Any) -> bool:
+    """Whether the gradients of `model` are reduced, or may be, after `init`."""
+    part = _distributed_part(getattr(model, "optimizer", None))
+    return part is not None and part.hvd_settings.reduce.process_set.size() != 1
+
+
 def unwrapped(optimizer: Any) -> Any:
     """Returns the optimizer inside a `LossScaleOptimizer`, or itself."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

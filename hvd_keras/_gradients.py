@@ -273,10 +273,10 @@ def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
     raise InvalidArgumentError(
         f"The {what} of distributed training must be reduced outside XLA. "
         "Received: a train step that XLA compiles, which is what "
-        "`jit_compile=True` asks for and what Keras's default "
-        '`jit_compile="auto"` means on a GPU. Compile the model with '
-        "`model.compile(..., jit_compile=False)`, or a function of your own "
-        f"with `tf.function(jit_compile=False)` (name {name!r}, rank "
+        "`jit_compile=True` asks for, and Keras's default too, on a GPU, in a "
+        "model that is compiled before its optimizer is distributed. Use "
+        "`model.compile(..., jit_compile=False)`, or for a function of your own "
+        f"`tf.function(jit_compile=False)` (name {name!r}, rank "
         f"{basics.rank()})."
     )
 

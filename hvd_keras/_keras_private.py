@@ -24,6 +24,8 @@ in hvd_keras uses public names.
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
 | `Model._flatten_layers` | see that a model has all its weights |
+| `Trainer._resolve_auto_jit_compile` | keep XLA off unless it is asked for |
+| `load_optimizer_weights_from_hdf5_group` | load an optimizer from H5 |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
 | `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
 | `GraphOrParentsInXlaContext` | see that XLA compiles what is traced |
@@ -36,8 +38,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src import api_export
+from keras.src.legacy.saving import legacy_h5_format
 from keras.src.saving import object_registration
 from tensorflow.python.ops import control_flow_util
 
@@ -111,6 +115,10 @@ def check_names() -> None:
     require(keras.Model, GET_LOGS, ["self", "logs"])
     require(
         keras.Model, "_flatten_layers", ["self", "include_self", "recursive"]
+    )
+    require(keras.Model, "_resolve_auto_jit_compile", ["self"])
+    require(
+        legacy_h5_format, "load_optimizer_weights_from_hdf5_group", ["group"]
     )
     require(api_export, "REGISTERED_OBJS_TO_NAMES")
     require(object_registration, "GLOBAL_CUSTOM_NAMES")
@@ -295,6 +303,33 @@ def patch_check_finite(
 
     check_finite._hvd_wrapped = True  # type: ignore[attr-defined]
     owner.check_finite = check_finite
+
+
+def patch_auto_jit_compile(refuses: Callable[[Any], bool]) -> None:
+    """Makes `jit_compile="auto"` mean False where `refuses(model)`.
+
+    A second call does nothing.
+    """
+    name = "_resolve_auto_jit_compile"
+    owner: Any = next(c for c in keras.Model.__mro__ if name in vars(c))
+    original = getattr(owner, name)
+    if getattr(original, "_hvd_wrapped", False):
+        return
+
+    def resolve(self: Any) -> bool:
+        return not refuses(self) and bool(original(self))
+
+    resolve._hvd_wrapped = True  # type: ignore[attr-defined]
+    setattr(owner, name, resolve)
+
+
+def optimizer_values_in_h5(filepath: Any) -> list[Any]:
+    """Returns the arrays of an optimizer's variables in a model's file."""
+    import h5py
+
+    with h5py.File(filepath, "r") as file:
+        group = legacy_h5_format.load_optimizer_weights_from_hdf5_group(file)
+        return [np.asarray(value) for value in group]
 
 
 Moments = Any  # a pair of tensors; None: those of this rank alone

@@ -14,6 +14,7 @@ from hvd_keras._distributed_class import (
     check_finite_on_all_ranks,
     distributed_class,
     is_multi_optimizer,
+    must_not_use_xla,
     unwrapped,
 )
 from hvd_keras._local_variables import LocalVariables
@@ -149,6 +150,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     if not isinstance(inner, Distributed):
         inner.__class__ = distributed_class(type(inner), settings)
     private.patch_check_finite(check_finite_on_all_ranks)
+    private.patch_auto_jit_compile(must_not_use_xla)
     synchronize_batch_normalization()
     return optimizer
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from hvd_keras import _keras_private as private
+from hvd_keras._distributed_class import must_not_use_xla, unwrapped
 from hvd_keras.optimizer import DistributedOptimizer
 
 
@@ -23,16 +25,19 @@ def load_model(
     rank calls it, and reads the file by itself.
 
     Args:
-        filepath: A file that `model.save` has written, on any number of ranks.
+        filepath: A file that `model.save` has written, on any number of ranks;
+            of an H5 file, too, the state of the optimizer is loaded.
         custom_objects: Classes and functions that Keras does not know.
         safe_mode: Whether code in the file is refused, as Keras does.
         **options: Arguments of `DistributedOptimizer`.
 
     Returns:
-        The model. One that was saved without an optimizer has none.
+        The model. One that was saved without an optimizer has none. On more
+        than one rank it is compiled without XLA.
 
     Raises:
-        ValueError: As `keras.models.load_model` or `DistributedOptimizer`.
+        ValueError: As `keras.models.load_model` or `DistributedOptimizer`; or
+            the state in an H5 file is of another optimizer.
 
     Example:
 
@@ -43,5 +48,37 @@ def load_model(
         filepath, custom_objects=custom_objects, safe_mode=safe_mode
     )
     if getattr(model, "optimizer", None) is not None:
+        _restore_state(model, filepath)
         DistributedOptimizer(model.optimizer, **options)
+        if model.jit_compile and must_not_use_xla(model):
+            model.jit_compile = False  # the file says what "auto" was
     return model
+
+
+def _restore_state(model: keras.Model, filepath: Any) -> None:
+    """Gives a model from an H5 file the optimizer that was saved with it.
+
+    Keras builds that for no variables, and leaves its state out.
+    """
+    built = model.optimizer
+    if (
+        not built.built
+        or private.trainable_variables_of(unwrapped(built))
+        or not model.trainable_variables
+    ):
+        return
+    optimizer = type(built).from_config(built.get_config())
+    values = private.optimizer_values_in_h5(filepath)
+    if len(values) != len(optimizer.variables):  # built when it was saved
+        optimizer.build(model.trainable_variables)
+    shapes = [tuple(variable.shape) for variable in optimizer.variables]
+    if shapes != [value.shape for value in values]:
+        raise ValueError(
+            "The state of the optimizer must be that of the model's variables. "
+            f"Received: {len(values)} arrays in {str(filepath)!r} for "
+            f"{len(shapes)} variables of {optimizer.name!r}, or other shapes; "
+            "save the model in a file that ends in `.keras`."
+        )
+    for variable, value in zip(optimizer.variables, values, strict=True):
+        variable.assign(value)
+    model.optimizer = optimizer

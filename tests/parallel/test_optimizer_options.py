@@ -17,6 +17,7 @@ import hvd_keras as hvd
 from hvd_keras._distributed_class import is_distributed
 
 optimizers = keras.optimizers
+MSE = keras.losses.mean_squared_error  # H5 files lose a short name
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
 
@@ -38,7 +39,7 @@ def fitted(
 ) -> keras.Model:
     model = kt.build(kt.functional_model)
     optimizer = optimizer or optimizers.Adam(0.01)
-    model.compile(wrap(optimizer, model), "mse", **compile_options)
+    model.compile(wrap(optimizer, model), MSE, **compile_options)
     model.fit(data, epochs=2, verbose=0)
     return model
 
@@ -312,17 +313,35 @@ def test_global_clipnorm_with_local_variables_is_refused() -> None:
         optimizer.apply([tf.ones(1)], [variable])
 
 
+# ---- XLA ----
+
+
+def test_auto_means_no_xla_on_more_than_one_rank(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    model = kt.build(kt.functional_model)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda: [gpu])
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse")
+    assert model.jit_compile == (size == 1)
+    model.compile(model.optimizer, "mse", jit_compile=True)
+    assert model.jit_compile
+    model.compile(optimizers.SGD(0.1), "mse")
+    assert model.jit_compile
+
+
 # ---- Saving ----
 
 
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
 def test_load_model_goes_on_where_the_saved_one_was(
-    tmp_path: pathlib.Path,
+    suffix: str, tmp_path: pathlib.Path
 ) -> None:
     data = kt.regression_data()
     expected = fitted(plain, kt.whole_batches(*data))
     expected.fit(kt.whole_batches(*data), verbose=0)
 
-    path = tmp_path / "model.keras"
+    path = tmp_path / f"model.{suffix}"
     model = fitted(
         lambda optimizer, model: hvd.DistributedOptimizer(optimizer),
         kt.shares(*data),
@@ -333,6 +352,23 @@ def test_load_model_goes_on_where_the_saved_one_was(
     assert int(loaded.optimizer.iterations) == int(model.optimizer.iterations)
     loaded.fit(kt.shares(*data), verbose=0)
     kt.assert_close(loaded.get_weights(), expected.get_weights(), 2e-5)
+
+
+@needs_peers
+def test_a_file_on_one_rank_alone_has_the_slots_that_others_build(
+    tmp_path: pathlib.Path, rank: int
+) -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(optimizers.LossScaleOptimizer(optimizers.Adam(0.1)), MSE)
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.h5")
+    if rank == 0:
+        model = hvd.load_model(tmp_path / "model.h5")
+    else:
+        hvd.DistributedOptimizer(model.optimizer)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback()
+    model.fit(kt.shares(*kt.regression_data()), callbacks=[callback], verbose=0)
+    kt.assert_equal_on_all_ranks(model.get_weights())
 
 
 def test_load_model_without_an_optimizer(tmp_path: pathlib.Path) -> None:
