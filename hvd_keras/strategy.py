@@ -31,7 +31,8 @@ class HvdStrategy(tf.distribute.Strategy):
     - Every rank passes all the data, and gets its part of each batch, in order
       of rank: the batch size is that of all ranks together. Arrays are
       shuffled alike. All ranks must see the same batches, so a `tf.data`
-      pipeline shuffles with a seed. What `hvd.shard` made is left as it is.
+      pipeline shuffles with a seed. What `hvd.shard` made of arrays or of a
+      `tf.data.Dataset` is left as it is; a `PyDataset` must be whole.
     - Variables begin with the values of rank 0, but for the states of seed
       generators, which differ by rank.
     - Gradients are summed before they are clipped, as by

@@ -76,9 +76,7 @@ def global_moments(
     squares += 2.0 * center * total - count * tf.square(center)
 
     packed = tf.concat([total, squares, count], axis=0)
-    packed = allreduce(
-        packed, Sum, name=_name(layer, process_set), process_set=process_set
-    )
+    packed = _summed(packed, layer, process_set)
     total = packed[:num_channels]
     squares = packed[num_channels : 2 * num_channels]
     count = tf.stop_gradient(packed[2 * num_channels :])
@@ -108,26 +106,25 @@ _numbers: dict[int | None, Iterator[int]] = collections.defaultdict(
     itertools.count
 )
 _number_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_num_calls: weakref.WeakKeyDictionary[Any, collections.Counter[int]] = (
-    weakref.WeakKeyDictionary()
-)
 
 
-def _name(layer: Any, process_set: ProcessSet) -> str:
-    """Returns a name that other layers of this rank, or models, do not change.
+@as_it_is
+def _summed(
+    packed: tf.Tensor, layer: Any, process_set: ProcessSet
+) -> tf.Tensor:
+    """Returns the sum over the ranks, which know the call by its layer.
 
-    Names of layers count all layers that a rank has made, also a model that
-    one rank makes for itself alone; these count those that have trained.
+    Names of layers count all layers that a rank has made, also those of a
+    model that one rank makes for itself alone; here those are counted that
+    have trained. In a graph the call has no name but that of its node, which
+    stays unique where a function is called twice, and under two tapes.
     """
     number = _number_of.get(layer)
     if number is None:
         number = next(_numbers[process_set.process_set_id])
         _number_of[layer] = number
-    name = f"BatchNormalization/{number}"
     if tf.executing_eagerly():
-        return name
-    calls = _num_calls.setdefault(
-        tf.compat.v1.get_default_graph(), collections.Counter()
-    )
-    calls[number] += 1
-    return f"{name}/{calls[number]}"
+        name = f"BatchNormalization/{number}"
+        return allreduce(packed, Sum, name=name, process_set=process_set)
+    with tf.name_scope(f"BatchNormalization_{number}/"):
+        return allreduce(packed, Sum, process_set=process_set)

@@ -212,6 +212,30 @@ def test_inference_is_a_matter_of_one_rank() -> None:
         hvd.SyncBatchNormalization()(x, training=False)
 
 
+def test_calls_of_one_layer_under_two_tapes_do_not_meet() -> None:
+    if hvd.rank() == 0:  # a model of its own must not change names
+        hvd.SyncBatchNormalization()(np.ones((2, 3)))
+    layer = hvd.SyncBatchNormalization(dtype="float64", epsilon=1e-12)
+    layer.build((None, 3))
+    apply = tf.function(lambda x: layer(x, training=True))
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as one, tf.GradientTape() as other:
+            one.watch(x)
+            other.watch(x)
+            outputs = [layer(x, training=True), apply(x), apply(y)]
+            first = tf.reduce_sum(outputs[0] ** 3 + outputs[1] ** 2)
+            second = tf.reduce_sum(outputs[0] ** 3 + outputs[2])
+        return [one.gradient(first, x), other.gradient(second, x)]
+
+    x = np.random.default_rng(hvd.rank()).normal(size=(4, 3))
+    for _ in range(3):
+        first, second = step(x, x + 1.0)
+    # Sums of what is normalised, or of its squares, do not change with x.
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
 @needs_peers
 def test_raises_where_one_rank_has_a_mask() -> None:
     layer = hvd.SyncBatchNormalization()
