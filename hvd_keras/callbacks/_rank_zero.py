@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hvd_keras import basics, objects
+import numpy as np
+
+from hvd_keras import _native, basics, config, objects
 from hvd_keras.exceptions import HvdError
 
 
@@ -24,10 +28,14 @@ def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
     """
     result, error = None, None
     if basics.rank() == 0:
-        try:
-            result = action()
-        except Exception as raised:
-            error = raised
+        with _others_waiting(name):
+            try:
+                result = action()
+            except Exception as raised:
+                error = raised
+    else:
+        while _tell_whether_working(name):
+            pass
     text = None if error is None else f"{type(error).__name__}: {error}"
     result, text = objects.broadcast_object((result, text), name=name)
     if error is not None:
@@ -38,6 +46,37 @@ def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
             f"Received: {text}"
         )
     return result
+
+
+@contextlib.contextmanager
+def _others_waiting(name: str) -> Iterator[None]:
+    """Tells the other ranks, now and then, that rank 0 is still at work.
+
+    Otherwise they would take it for stalled while it writes a large model.
+    """
+    timeout_seconds = config.current().stall_timeout_seconds or math.inf
+    is_done = threading.Event()
+
+    def tell() -> None:
+        with contextlib.suppress(HvdError):  # the next call raises it too
+            while not is_done.wait(min(5.0, timeout_seconds / 4)):
+                _tell_whether_working(name, True)
+
+    thread = threading.Thread(target=tell, name="hvd_keras rank 0 at work")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+    _tell_whether_working(name, False)
+
+
+def _tell_whether_working(name: str, is_working: bool = False) -> bool:
+    """Returns what rank 0 passes."""
+    mine = np.array([is_working], np.uint8)
+    ((answer,),) = _native.core().broadcast(f"{name}/working", [mine], 0)
+    return bool(answer)
 
 
 @contextlib.contextmanager

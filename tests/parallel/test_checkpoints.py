@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import time
 from typing import Any
 
 import keras
@@ -146,6 +147,35 @@ def test_a_save_that_fails_leaves_the_last_file(path: pathlib.Path) -> None:
         )
     assert os.listdir(path) == ["m.keras"]
     assert hvd.load_model(path / "m.keras").optimizer.iterations.numpy() == 8
+
+
+@needs_peers
+def test_a_save_may_take_longer_than_a_stall(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hvd.shutdown()
+    monkeypatch.setenv("HVD_STALL_CHECK_TIME_SECONDS", "0")
+    monkeypatch.setenv("HVD_STALL_SHUTDOWN_TIME_SECONDS", "2")
+    hvd.init()
+    model = compiled()
+    original = model.save
+
+    def save(filepath: str, **options: Any) -> None:
+        time.sleep(4)
+        original(filepath, **options)
+
+    model.__dict__["save"] = save
+    try:
+        model.fit(
+            kt.shares(*kt.regression_data()),
+            verbose=0,
+            callbacks=[ModelCheckpoint(path / "m.keras")],
+        )
+    finally:
+        monkeypatch.undo()
+        hvd.shutdown()
+        hvd.init()
+    assert (path / "m.keras").exists()
 
 
 def drawing_model() -> keras.Model:
