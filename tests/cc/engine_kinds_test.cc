@@ -261,6 +261,7 @@ void TestRemovalInTheMiddle() {
   const Engines engines = MakeEngines(2, QuickOptions());
   std::vector<float> values(3000000), gathered(2 * values.size());
   std::promise<Status> late;
+  std::promise<void> has_begun, may_go_on;
   std::thread slow([&] {
     Request request = ARequest(CollectiveKind::kAllgather, "x");
     RequestTensor tensor;
@@ -269,7 +270,8 @@ void TestRemovalInTheMiddle() {
     tensor.input = values.data();
     request.tensors = {tensor};
     request.allocate_output = [&](size_t, const Shape&, void** output) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      has_begun.set_value();
+      may_go_on.get_future().wait();
       *output = gathered.data();
       return Status::Ok();
     };
@@ -279,9 +281,10 @@ void TestRemovalInTheMiddle() {
   auto first =
       Submit(engines[0].get(), ARequest(CollectiveKind::kAllgather, "x"),
              {Fill(kFloat, {3000000}, 1)});
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  has_begun.get_future().wait();
   engines[0]->Remove("the set was removed");
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  may_go_on.set_value();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   engines[1]->Remove("the set was removed");
   slow.join();
   for (const Status& status : {first.get().status, late.get_future().get()}) {
