@@ -275,8 +275,8 @@ def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
         "Received: a train step that XLA compiles, which is what "
         "`jit_compile=True` asks for, and Keras's default too, on a GPU, in a "
         "model that is compiled before its optimizer is distributed. Use "
-        "`model.compile(..., jit_compile=False)`, or for a function of your own "
-        f"`tf.function(jit_compile=False)` (name {name!r}, rank "
+        "`model.compile(..., jit_compile=False)`, or for a function of your "
+        f"own `tf.function(jit_compile=False)` (name {name!r}, rank "
         f"{basics.rank()})."
     )
 
