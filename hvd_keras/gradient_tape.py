@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from hvd_keras._autograph import as_it_is
 from hvd_keras._gradients import GradientReducer, mark_reduced
 from hvd_keras._keras_private import identity_of
 from hvd_keras._local_variables import LocalVariables
@@ -19,6 +20,7 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 _NAME = "DistributedGradientTape"
 
 
+@as_it_is
 def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -110,6 +112,7 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
     return _distribute(gradtape, options, LocalVariables())
 
 
+@as_it_is
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kw: Any
 ) -> tf.GradientTape:
@@ -149,7 +152,7 @@ class _DistributedTape:
     _hvd_options: ReduceOptions
     _hvd_local: LocalVariables
 
-    @tf.autograph.experimental.do_not_convert
+    @as_it_is
     def gradient(
         self,
         target: Any,
@@ -165,7 +168,7 @@ class _DistributedTape:
             sources, self._hvd_reduce(own, tf.nest.flatten(sources))
         )
 
-    @tf.autograph.experimental.do_not_convert
+    @as_it_is
     def get_local_and_global_gradients(
         self,
         target: Any,
@@ -184,6 +187,7 @@ class _DistributedTape:
             to.append((source, gradient))
         return local, shared
 
+    @as_it_is
     def register_local_source(self, source: Any) -> None:
         self._hvd_local.add(source)
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hvd_keras import objects
 from hvd_keras import variables as variables_module
+from hvd_keras._autograph import as_it_is
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 
+@as_it_is
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
@@ -47,11 +49,13 @@ def broadcast_variables(
     )
 
 
+@as_it_is
 def broadcast_global_variables(root_rank: int) -> Any:
     """`hvd_keras.broadcast_global_variables`."""
     return variables_module.broadcast_global_variables(root_rank)
 
 
+@as_it_is
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -66,6 +70,7 @@ def broadcast_object(
     )
 
 
+@as_it_is
 def broadcast_object_fn(
     root_rank: int = 0,
     session: Any = None,
@@ -78,6 +83,7 @@ def broadcast_object_fn(
     )
 
 
+@as_it_is
 def allgather_object(
     obj: Any,
     session: Any = None,

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import ops
+from hvd_keras._autograph import as_it_is
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
 from hvd_keras.compression import Compression
 from hvd_keras.ops.reduce_op import Average, ReduceOp
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 
+@as_it_is
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -68,6 +70,7 @@ def allreduce(
         )
 
 
+@as_it_is
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -100,6 +103,7 @@ def grouped_allreduce(
         )
 
 
+@as_it_is
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -115,6 +119,7 @@ def allgather(
     )
 
 
+@as_it_is
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -130,6 +135,7 @@ def grouped_allgather(
     )
 
 
+@as_it_is
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -147,6 +153,7 @@ def broadcast(
     )
 
 
+@as_it_is
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -159,6 +166,7 @@ def broadcast_(
     )
 
 
+@as_it_is
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -176,6 +184,7 @@ def alltoall(
     )
 
 
+@as_it_is
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -201,6 +210,7 @@ def reducescatter(
         )
 
 
+@as_it_is
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -222,6 +232,7 @@ def grouped_reducescatter(
         )
 
 
+@as_it_is
 def join() -> Any:
     """`hvd_keras.join`, on all ranks."""
     return ops.join()

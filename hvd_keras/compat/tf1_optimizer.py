@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
+from hvd_keras._autograph import as_it_is
 from hvd_keras._gradients import GradientReducer
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
@@ -70,7 +69,7 @@ class _DistributedTf1Optimizer:
     _hvd_local: LocalVariables
     _hvd_reducer: GradientReducer
 
-    @tf.autograph.experimental.do_not_convert
+    @as_it_is
     def compute_gradients(self, *args: Any, **kw: Any) -> list[Any]:
         pairs: list[Any] = super().compute_gradients(  # type: ignore[misc]
             *args, **kw

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hvd_keras import gradient_tape
 from hvd_keras import optimizer as optimizer_module
+from hvd_keras._autograph import as_it_is
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
 from hvd_keras.ops.reduce_op import Average, ReduceOp
@@ -145,6 +146,7 @@ def PartialDistributedOptimizer(  # noqa: N802
     )
 
 
+@as_it_is
 def DistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape, *args: Any, **kw: Any
 ) -> Any:
@@ -158,6 +160,7 @@ def DistributedGradientTape(  # noqa: N802
     )
 
 
+@as_it_is
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -194,6 +197,7 @@ def PartialDistributedGradientTape(  # noqa: N802
 class _HorovodTape:
     """Mixin: `gradient` has Horovod's fourth argument as well as TF's."""
 
+    @as_it_is
     def gradient(
         self,
         target: Any,

@@ -294,3 +294,19 @@ def test_autograph_does_not_rewrite_the_ops() -> None:
     step(tf.constant(1.0))
     (caller,) = callers
     assert caller.endswith("hvd_keras/ops/allreduce.py")
+
+
+def test_autograph_does_not_rewrite_tapes_nor_the_names_of_horovod() -> None:
+    from hvd_keras import compat
+
+    functions = [
+        getattr(compat, name)
+        for name in dir(compat)
+        if name.endswith("GradientTape") or name in dir(hvd.ops)
+    ]
+    tape = hvd.DistributedGradientTape(tf.GradientTape())
+    functions += [hvd.DistributedGradientTape, type(tape).gradient]
+    functions += [hvd.PartialDistributedGradientTape, compat.broadcast_object]
+    for function in functions:
+        if inspect.isfunction(function):
+            assert hasattr(function, "autograph_info__"), function
