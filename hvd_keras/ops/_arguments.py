@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 from typing import Any, SupportsFloat
@@ -60,11 +61,18 @@ def default_name(
     """Returns the name of a call that may have none.
 
     The kernel takes the name of its node, with the name scopes around the
-    call, unless `ignore_name_scope` asks for that of the tensor.
+    call, unless `ignore_name_scope` asks for that of the tensor. A second
+    call of one kind on a tensor gets a number.
     """
     if name is not None or not ignore_name_scope or tf.executing_eagerly():
         return name
-    return f"{kind}.{re.sub('[^A-Za-z0-9_.]', '_', tensor.name)}"
+    name = f"{kind}.{re.sub('[^A-Za-z0-9_.]', '_', tensor.name)}"
+    graph: Any = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_hvd_names"):
+        graph._hvd_names = collections.Counter()
+    graph._hvd_names[name] += 1
+    count = graph._hvd_names[name]
+    return name if count == 1 else f"{name}#{count}"
 
 
 def process_set_id(process_set: ProcessSet, name: str | None) -> int:

@@ -88,6 +88,9 @@ def allreduce(
     )
     if isinstance(tensor, tf.IndexedSlices):
         how = slices_reduction(attributes, compression)
+        name = _arguments.default_name(
+            "allreduce", tensor.values, name, ignore_name_scope
+        )
         return allreduce_slices([tensor], how, name=name)[0]
     tensor = _arguments.to_tensor(tensor, "tensor", name)
     _arguments.check_dtype(

@@ -90,14 +90,18 @@ def grouped_allreduce(
             _arguments.check_dtype("allreduce", dense[i], reduce_op, name)
     if sparse:
         how = slices_reduction(attributes, compression)
-        slices = allreduce_slices(list(sparse.values()), how, name=name)
+        members = list(sparse.values())
+        sparse_name = _arguments.default_name(
+            "grouped_allreduce", members[0].values, name, ignore_name_scope
+        )
+        slices = allreduce_slices(members, how, name=sparse_name)
         results.update(zip(sparse, slices, strict=True))
     if dense:
-        members = list(dense.values())
+        together = list(dense.values())
         name = _arguments.default_name(
-            "grouped_allreduce", members[0], name, ignore_name_scope
+            "grouped_allreduce", together[0], name, ignore_name_scope
         )
-        wires, contexts = zip(*map(compression.compress, members), strict=True)
+        wires, contexts = zip(*map(compression.compress, together), strict=True)
         reduced = emit(
             "grouped_allreduce", list(wires), name=name, **attributes
         )

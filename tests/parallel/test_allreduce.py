@@ -227,6 +227,26 @@ def test_names_may_ignore_name_scopes(run, rank, size) -> None:
     assert run(reduce, np.float32(rank)) == size * (size - 1) / 2
 
 
+def test_names_that_ignore_name_scopes_are_unique_in_a_graph(
+    rank, size
+) -> None:
+    @tf.function
+    def reduce(x: tf.Tensor, values: tf.Tensor) -> list[tf.Tensor]:
+        with tf.name_scope(f"of_rank_{rank}"):
+            slices = tf.IndexedSlices(values, [0], [3])
+            sums = [
+                hvd.allreduce(y, hvd.Sum, ignore_name_scope=True)
+                for y in (x, x, slices, slices)
+            ] + hvd.grouped_allreduce(
+                [x, slices], hvd.Sum, ignore_name_scope=True
+            )
+        return [tf.convert_to_tensor(total)[0] for total in sums]
+
+    expected = size * (size - 1) / 2
+    x = tf.constant([float(rank)])
+    assert [float(total) for total in reduce(x, x)] == [expected] * 6
+
+
 def test_nameless_calls_count_anew_in_a_new_job(rank, size) -> None:
     hvd.shutdown()
     if rank == 0:
