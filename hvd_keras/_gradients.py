@@ -15,6 +15,7 @@ from hvd_keras import _keras_private as private
 from hvd_keras._gradient_buckets import bucket_indices, group_indices
 from hvd_keras._reduce_options import ReduceOptions, path_of
 from hvd_keras._sparse_gradients import gather_slices
+from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.ops import grouped_allreduce
 from hvd_keras.process_set import ProcessSet
@@ -204,7 +205,7 @@ class GradientReducer:
         gradient for some variable would wait for its peers, and they for it.
         """
         options = self._options
-        compression = options.compression.__name__
+        compression = name_of(options.compression)
         parts = (
             self._name,
             (

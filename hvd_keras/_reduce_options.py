@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hvd_keras._keras_private import identity_of
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -82,14 +82,6 @@ class ReduceOptions:
         """
         _check_op(op)
         _check_predivide(gradient_predivide_factor, op)
-        if compression is None:
-            compression = Compression.none
-        if not callable(getattr(compression, "compress", None)):
-            raise TypeError(
-                "`compression` must be `Compression.none`, `Compression.fp16` "
-                "or a class derived from Compressor. Received: "
-                f"compression={compression!r}."
-            )
         if not isinstance(process_set, ProcessSet):
             raise TypeError(
                 "`process_set` must be a ProcessSet. Received: "
@@ -97,7 +89,7 @@ class ReduceOptions:
             )
         return cls(
             op=ReduceOp(op),
-            compression=compression,
+            compression=to_compressor(compression),
             gradient_predivide_factor=float(gradient_predivide_factor),
             groups=_to_groups(groups, num_groups),
             process_set=process_set,
@@ -111,7 +103,8 @@ def path_of(variable: Any) -> str:
 
 
 def _check_op(op: Any) -> None:
-    if isinstance(op, bool) or op not in (Average, Sum, Adasum):
+    is_int = isinstance(op, int) and not isinstance(op, bool)
+    if not is_int or op not in (Average, Sum, Adasum):
         raise ValueError(
             "`op` must be Average, Sum or Adasum: the others are no way to "
             f"combine gradients. Received: op={op!r}."

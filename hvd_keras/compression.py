@@ -90,6 +90,29 @@ class Compression:
     bf16 = BF16Compressor
 
 
+def to_compressor(compression: Any) -> Any:
+    """Returns what compresses; of None, `Compression.none`.
+
+    Raises:
+        TypeError: `compression` has not the functions of a `Compressor`.
+    """
+    if compression is None:
+        return Compression.none
+    for name in ("compress", "decompress"):
+        if not callable(getattr(compression, name, None)):
+            raise TypeError(
+                "`compression` must be `Compression.none`, `Compression.fp16`, "
+                "`Compression.bf16` or derived from `Compressor`. Received: "
+                f"compression={compression!r}, which has no `{name}`."
+            )
+    return compression
+
+
+def name_of(compression: Any) -> str:
+    """The name of a class of compressors, or that of an instance's."""
+    return str(getattr(compression, "__name__", type(compression).__name__))
+
+
 def _narrow(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     if tensor.dtype.is_floating and tensor.dtype.size > 2:
         return tf.cast(tensor, dtype)

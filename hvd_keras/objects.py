@@ -17,6 +17,7 @@ import numpy as np
 from hvd_keras import _native, basics
 from hvd_keras._autograph import as_it_is
 from hvd_keras._object_format import MAX_BYTES, decode, encode
+from hvd_keras._root_rank import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -64,7 +65,7 @@ def broadcast_object(
     {'epoch': 3}
     """
     name = name or "broadcast_object"
-    check_root_rank(root_rank, process_set, f"object {name!r}")
+    root_rank = to_root_rank(root_rank, process_set, f"object {name!r}")
     process_set_id = process_set.process_set_id
     status, payload = _OK, b""
     if basics.rank() == root_rank:
@@ -196,21 +197,10 @@ def members_of(process_set: ProcessSet, what: str) -> list[int]:
     return ranks
 
 
-def check_root_rank(
-    root_rank: int, process_set: ProcessSet, what: str
-) -> list[int]:
-    """Returns what `members_of` does; raises too if the root is not in it."""
-    ranks = members_of(process_set, what)
-    if root_rank in ranks:
-        return ranks
-    expected = f"in [0, {len(ranks)})"
-    if process_set.process_set_id != 0:
-        expected = f"one of {', '.join(map(str, ranks))}"
-    raise InvalidArgumentError(
-        f"`root_rank` must be {expected}. Received: root_rank={root_rank} "
-        f"(rank {basics.rank()}, process set {process_set.process_set_id}, "
-        f"{what})."
-    )
+def to_root_rank(root_rank: Any, process_set: ProcessSet, what: str) -> int:
+    """Returns `root_rank`; raises as `members_of`, or if it is not in it."""
+    members_of(process_set, what)
+    return checked_root_rank(root_rank, process_set, f" ({what})")
 
 
 def _try_encode(obj: Any) -> tuple[int, bytes]:

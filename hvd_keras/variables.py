@@ -65,7 +65,8 @@ def broadcast_variables(
     targets = [to_variable(variable) for variable in variables]
     if not tf.executing_eagerly():
         return _broadcast_in_graph(targets, root_rank, process_set)
-    objects.check_root_rank(root_rank, process_set, "broadcast_variables")
+    what = "broadcast_variables"
+    root_rank = objects.to_root_rank(root_rank, process_set, what)
     _agree([describe(variable) for variable in variables], process_set)
     for step, group in enumerate(_steps(targets)):
         values = [as_bytes(variable) for variable in group]

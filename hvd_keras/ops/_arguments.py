@@ -9,7 +9,8 @@ from typing import Any, SupportsFloat
 
 import tensorflow as tf
 
-from hvd_keras import _native
+from hvd_keras._root_rank import checked_root_rank
+from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _errors
 from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet
@@ -137,28 +138,14 @@ def to_factor(value: SupportsFloat, what: str, name: str | None) -> str:
     return repr(factor)
 
 
-def check_root_rank(
-    root_rank: int, process_set: ProcessSet, name: str | None
-) -> None:
-    """Raises unless `root_rank` is a global rank, and one of the set."""
-    is_int = isinstance(root_rank, int) and not isinstance(root_rank, bool)
-    ranks = process_set.ranks
-    if is_int and root_rank >= 0 and (ranks is None or root_rank in ranks):
-        return
-    if ranks is None:  # `init()` was not called
-        expected, where = "a rank", ""
-    else:
-        where = f" (rank {_native.core().rank()})"
-        expected = f"an integer in [0, {len(ranks)})"
-        if process_set.process_set_id != 0:
-            expected = (
-                f"one of {', '.join(map(str, ranks))}, the ranks of process "
-                f"set {process_set.process_set_id}"
-            )
-    raise _errors.invalid_argument(
-        f"`root_rank` must be {expected}. Received: "
-        f"root_rank={root_rank!r}{where}{of(name)}."
-    )
+def to_root_rank(
+    root_rank: Any, process_set: ProcessSet, name: str | None
+) -> int:
+    """Returns `root_rank`, which is a global rank, and one of the set."""
+    try:
+        return checked_root_rank(root_rank, process_set, of(name))
+    except InvalidArgumentError as error:
+        raise _errors.invalid_argument(str(error)) from None
 
 
 def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops._slices import Reduction, allreduce_slices
@@ -83,6 +83,7 @@ def allreduce(
     array([1.5, 3. ], dtype=float32)
     """
     _arguments.refuse_keywords("allreduce", deprecated)
+    compression = to_compressor(compression)
     attributes = reduction_attributes(
         op, prescale_factor, postscale_factor, name, process_set
     )

@@ -58,7 +58,7 @@ def broadcast(
     """
     _arguments.check_name(name)
     set_id = _arguments.process_set_id(process_set, name)
-    _arguments.check_root_rank(root_rank, process_set, name)
+    root_rank = _arguments.to_root_rank(root_rank, process_set, name)
     tensor = _arguments.to_tensor(tensor, "tensor", name)
     name = _arguments.default_name("broadcast", tensor, name, ignore_name_scope)
     return emit(

@@ -56,7 +56,7 @@ def broadcast_(
     """
     _arguments.check_name(name)
     set_id = _arguments.process_set_id(process_set, name)
-    _arguments.check_root_rank(root_rank, process_set, name)
+    root_rank = _arguments.to_root_rank(root_rank, process_set, name)
     targets = [
         to_variable(variable, name) for variable in to_list(variables, name)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops._slices import allreduce_slices
@@ -75,6 +75,7 @@ def grouped_allreduce(
     (array([2., 2.], dtype=float32), 6)
     """
     _arguments.refuse_keywords("grouped_allreduce", deprecated)
+    compression = to_compressor(compression)
     attributes = reduction_attributes(
         op, prescale_factor, postscale_factor, name, process_set
     )

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.reduce_op import ReduceOp
@@ -70,6 +70,7 @@ def grouped_reducescatter(
     (TensorShape([1]), TensorShape([2, 3]))
     """
     _arguments.refuse_keywords("grouped_reducescatter", deprecated)
+    compression = to_compressor(compression)
     attributes = reducescatter_attributes(
         op, prescale_factor, postscale_factor, name, process_set
     )

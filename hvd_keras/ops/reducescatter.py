@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _errors, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allreduce import reduction_attributes
@@ -74,6 +74,7 @@ def reducescatter(
     array([2., 4.], dtype=float32)  # and on rank 1: array([6.])
     """
     _arguments.refuse_keywords("reducescatter", deprecated)
+    compression = to_compressor(compression)
     attributes = reducescatter_attributes(
         op, prescale_factor, postscale_factor, name, process_set
     )

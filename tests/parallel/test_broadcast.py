@@ -94,6 +94,17 @@ def test_raises_when_root_rank_is_not_a_rank(root_rank, rank, size) -> None:
     assert "'bad root'" in text
 
 
+def test_root_rank_may_be_an_integer_of_numpy(rank, size) -> None:
+    root, variable = np.int64(size - 1), tf.Variable(rank)
+    assert hvd.broadcast(rank, root) == size - 1
+    assert hvd.broadcast_object(rank, root) == size - 1
+    hvd.broadcast_variables([variable], root)
+    assert variable == size - 1
+    for call in (hvd.broadcast_variables, hvd.broadcast_, hvd.broadcast_object):
+        with pytest.raises(hvd.InvalidArgumentError, match="integer in"):
+            call([variable], True)
+
+
 def test_broadcast_in_place(process_set, rank) -> None:
     root = process_set.ranks[-1]
     variables = [
@@ -142,7 +153,7 @@ def test_broadcast_in_place_in_a_graph(rank, size, use_resource: bool) -> None:
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ([], "empty list"),
+        ([], "`variables` must hold one or more"),
         ([tf.constant(1)], "must be TensorFlow or Keras variables"),
         ([None], "NoneType"),
         ([tf.Variable("text")], "string"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,6 +102,33 @@ def test_own_compressor(run, rank, size) -> None:
     one, group = run(reduce, np.float32(rank))
     assert one == 0  # the largest of the negatives
     assert list(group) == [0, 1]
+
+
+def test_compression_may_be_an_instance_or_none(rank) -> None:
+    for compression in (None, Negating()):
+        x = tf.constant(float(rank))
+        op = hvd.Average
+        assert hvd.allreduce(x, op, compression=compression) == hvd.allreduce(x)
+        variable = tf.Variable(0.0)
+        optimizer = hvd.DistributedOptimizer(
+            keras.optimizers.SGD(1.0), compression=compression
+        )
+        optimizer.apply([x], [variable])
+        assert -variable == hvd.allreduce(x)
+
+
+@pytest.mark.parametrize("compression", ["fp16", 3, hvd.Compression])
+def test_other_compressions_are_refused(compression) -> None:
+    tape = tf.GradientTape()
+    for call in (
+        lambda: hvd.allreduce(1.0, compression=compression),
+        lambda: hvd.grouped_allreduce([1.0], compression=compression),
+        lambda: hvd.reducescatter([1.0], compression=compression),
+        lambda: hvd.grouped_reducescatter([[1.0]], compression=compression),
+        lambda: hvd.DistributedGradientTape(tape, compression=compression),
+    ):
+        with pytest.raises(TypeError, match="has no `compress`"):
+            call()
 
 
 def test_gradient_passes(run, rank, size) -> None:

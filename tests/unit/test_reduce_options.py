@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -31,6 +32,7 @@ VARIABLE = tf.Variable([1.0])
         ({"op": hvd.Min}, ValueError, "`op`"),
         ({"op": True}, ValueError, "`op`"),
         ({"op": 7}, ValueError, "`op`"),
+        ({"op": np.ones(2)}, ValueError, "`op`"),
         ({"gradient_predivide_factor": 0}, ValueError, "positive"),
         ({"gradient_predivide_factor": "2x"}, ValueError, "positive"),
         (
