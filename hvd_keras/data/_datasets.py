@@ -156,4 +156,4 @@ def shard_batches(
         places, _ = deal.own(_num_rows(batch))
         return tf.nest.map_structure(lambda t: tf.gather(t, places), data)
 
-    return as_sharded(without_tuner(batches.map(take).prefetch(2)))
+    return without_tuner(batches.map(take).prefetch(2))
