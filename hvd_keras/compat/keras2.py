@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 # Arguments of `compile` that Keras 3 does not take, and that asked for nothing
 # but what it does.
@@ -30,9 +31,10 @@ def install() -> None:
     optimizer = keras.optimizers.Optimizer
     if hasattr(optimizer, "lr"):
         return
-    _make_variables_callable(optimizer)
+    _make_variables_callable(_owner(optimizer, "variables"))
     optimizer.lr = property(_get_rate, _set_rate)
     _let_compile_ignore(_GONE_FROM_COMPILE)
+    tf.keras.backend.set_value = _set_value
 
 
 def _let_compile_ignore(names: tuple[str, ...]) -> None:
@@ -53,14 +55,22 @@ def _owner(cls: type, name: str) -> type:
     return next(base for base in cls.__mro__ if name in vars(base))
 
 
-def _make_variables_callable(optimizer: type) -> None:
-    owner: Any = _owner(optimizer, "variables")
-    variables = vars(owner)["variables"]
+def _make_variables_callable(cls: Any) -> None:
+    """Changes `cls` and the classes derived from it."""
+    variables = vars(cls).get("variables")
+    if variables is not None:
 
-    def callable_variables(self: Any) -> _CallableList:
-        return _CallableList(variables.fget(self))
+        def callable_variables(self: Any) -> _CallableList:
+            return _CallableList(variables.fget(self))
 
-    owner.variables = property(callable_variables)
+        cls.variables = property(callable_variables)
+    for derived in cls.__subclasses__():
+        _make_variables_callable(derived)
+
+
+def _set_value(x: Any, value: Any) -> None:
+    # Keras 3's own asks for `x.dtype.name`, which its variables do not have.
+    x.assign(value)
 
 
 def _get_rate(optimizer: Any) -> Any:

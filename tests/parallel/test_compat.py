@@ -191,6 +191,11 @@ def test_variables_may_be_called(rank: int) -> None:
     np.testing.assert_allclose(float(optimizer.lr), 0.01, rtol=1e-6)
     optimizer.lr = 0.5
     assert float(optimizer.learning_rate) == 0.5
+    tf.keras.backend.set_value(optimizer.lr, 0.25)
+    assert tf.keras.backend.get_value(optimizer.lr) == 0.25
+    outer = keras.optimizers.LossScaleOptimizer(optimizer)
+    assert outer.variables() == outer.variables
+    assert len(outer.variables) > len(optimizer.variables)
 
 
 def test_metrics_are_averaged_outside_of_fit(rank: int, size: int) -> None:
