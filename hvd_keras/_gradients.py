@@ -111,7 +111,7 @@ class GradientReducer:
         reduces = bool(process_set.included()) and not alone
         is_local = [private.identity_of(v) in local_ids for v in variables]
         scale = factor
-        if self._options.scale_local_gradients:
+        if self._options.scale_local_gradients and process_set.included():
             scale /= size
         reduced = [
             _scaled(gradient, scale if local else factor)

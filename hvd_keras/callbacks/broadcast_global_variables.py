@@ -169,7 +169,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if basics.size() > 1 and not is_distributed(model.optimizer):
             warnings.warn(
                 "The model's optimizer should be an hvd_keras "
-                "DistributedOptimizer, or the ranks train apart. Received: "
+                "DistributedOptimizer, or the ranks train apart, unless the "
+                "model's own `train_step` reduces gradients. Received: "
                 f"{type(model.optimizer).__name__} (rank {basics.rank()}).",
                 stacklevel=2,
             )

@@ -51,7 +51,8 @@ def allreduce(
             slices.
         op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
             `Product` or, for floating dtypes, `Adasum`; for bool `Min` (all)
-            or `Max` (any). An `Average` of integers is rounded towards zero.
+            or `Max` (any). An `Average` of integers is rounded towards zero;
+            the sum of those of 64 bits wraps first.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         prescale_factor: Factor of the tensor before the reduction.

@@ -34,6 +34,8 @@ def alltoall(
         splits: How many rows go to each rank: integers >= 0, as many as the set
             has ranks, whose sum is the first dimension. Defaults to equal
             parts, and then the first dimension must be divisible by the size.
+            In a function, an empty vector whose length is not known before
+            means equal parts, too.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.

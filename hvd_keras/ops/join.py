@@ -25,8 +25,13 @@ def join(
     While it waits, this rank gives every `allreduce` and `grouped_allreduce`
     of `process_set` the value that changes nothing: 0 to `Sum`, `Average` and
     `Adasum`, the largest number to `Min`, the lowest to `Max`, 1 to `Product`.
-    All other collectives of the set fail on the ranks that call them. When all
-    have joined, everything is as before.
+    All other collectives of the set fail on the ranks that call them, also an
+    allreduce of `tf.IndexedSlices`, which gathers. When all have joined,
+    everything is as before.
+
+    Where embeddings are trained, optimizers and tapes need
+    `sparse_as_dense=True`. A distributed optimizer needs one step on each rank
+    at least: in the first one the ranks compare their gradients.
 
     In a `tf.function` it runs in the order of the program among other side
     effects; collectives are not among these, so let it depend on them.

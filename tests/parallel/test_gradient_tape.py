@@ -315,21 +315,23 @@ def test_gradients_of_local_layers_stay_on_their_rank(
 @needs_peers
 @pytest.mark.usefixtures("dynamic_sets")
 def test_only_the_ranks_of_the_process_set_take_part(
-    compiled: Callable[..., Any], rank: int
+    compiled: Callable[..., Any], rank: int, size: int
 ) -> None:
-    some = hvd.add_process_set([0])
+    some = hvd.add_process_set(range(size - 1))
     try:
-        v = tf.Variable([1.0])
+        v, local = tf.Variable([1.0]), tf.Variable([1.0])
 
         @compiled
-        def gradient() -> tf.Tensor:
+        def gradients() -> Any:
             with tf.GradientTape() as tape:
-                loss = (rank + 1.0) * v
-            return hvd.DistributedGradientTape(tape, process_set=some).gradient(
-                loss, v
-            )
+                loss = (rank + 1.0) * (v + local)
+            tape = hvd.DistributedGradientTape(tape, process_set=some)
+            tape.register_local_source(local)
+            return tape.gradient(loss, [v, local])
 
-        assert gradient().numpy() == [rank + 1]
+        of_v, of_local = gradients()
+        assert of_v.numpy() == (rank + 1 if rank == size - 1 else size / 2)
+        assert of_local * (some.size() if some.included() else 1) == rank + 1.0
     finally:
         hvd.remove_process_set(some)
 

@@ -116,7 +116,21 @@ def test_gradients_of_uneven_batches(rank, size) -> None:
     hvd.join()
 
 
+def test_tapes_of_uneven_batches(rank, size) -> None:
+    table = tf.Variable(tf.ones([3, 1]))
+    for i in range(rank + 1):
+        with tf.GradientTape() as tape:
+            loss = tf.gather(table, [1]) * (rank + 1.0)
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=True)
+        mean = sum(r + 1 for r in range(i, size)) / size
+        assert tape.gradient(loss, table).numpy().tolist() == [[0], [mean], [0]]
+    hvd.join()
+
+
 OTHERS = {
+    "allreduce of slices": lambda: hvd.allreduce(
+        tf.IndexedSlices(tf.ones([1, 2]), [0], [3, 2]), name="other"
+    ),
     "allgather": lambda: hvd.allgather([1.0], name="other"),
     "grouped_allgather": lambda: hvd.grouped_allgather([[1.0]], name="other"),
     "broadcast": lambda: hvd.broadcast(1.0, 0, name="other"),
