@@ -47,7 +47,7 @@ def checksum_of(array: Any) -> int:
     """Returns a number that another array is unlikely to have."""
     if array.dtype == object:  # texts
         return zlib.crc32(repr(array.tolist()).encode())
-    return zlib.crc32(np.ascontiguousarray(array).data)
+    return zlib.crc32(array.tobytes())
 
 
 def shard_arrays(
