@@ -104,7 +104,7 @@ if TYPE_CHECKING:
         remove_process_set,
     )
     from hvd_keras.saving import load_model
-    from hvd_keras.strategy import HvdStrategy
+    from hvd_keras.strategy import HvdStrategy, Strategy
     from hvd_keras.variables import (
         broadcast_global_variables,
         broadcast_variables,
@@ -140,6 +140,7 @@ __all__ = [
     "ReduceOp",
     "ShutdownError",
     "StalledError",
+    "Strategy",
     "Sum",
     "SyncBatchNormalization",
     "Warmup",
@@ -238,7 +239,7 @@ _HOMES = {
         "remove_process_set"
     ),
     "saving": "load_model",
-    "strategy": "HvdStrategy",
+    "strategy": "HvdStrategy Strategy",
     "variables": "broadcast_global_variables broadcast_variables",
     "warmup": "Warmup",
 }

@@ -209,5 +209,8 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
         return True
 
 
+Strategy = HvdStrategy  # as `hvd.Strategy`, like `tf.distribute.Strategy`
+
+
 def _to_op(reduce_op: Any) -> ReduceOp:
     return Average if reduce_op == _ReduceOp.MEAN else Sum

@@ -71,7 +71,7 @@ def test_fit_equals_one_process(case: Case) -> None:
         x, y = np.round(x * 2) / 16, np.round(y * 2) / 16
         y[3 * kt.BATCH - 1] = 1e30  # too large, for the last rank
     expected = after_fit(case, (x, y), **options)
-    with hvd.HvdStrategy().scope():
+    with hvd.Strategy().scope():
         model = after_fit(case, (x, y), **options)
     tolerance = 5e-3 if case.policy == "mixed_float16" else 2e-5
     kt.assert_close(model.get_weights(), expected.get_weights(), tolerance)
