@@ -35,7 +35,7 @@ UNEVEN = [
 CASES = [(n, file) for n in NUM_RANKS for file in FILES] + [
     (3, file) for file in UNEVEN
 ]
-DEADLINE_SECONDS = 900
+DEADLINE_SECONDS = 1500
 
 
 class Job:
