@@ -169,8 +169,10 @@ def stats() -> dict[str, int]:
     Returns:
         `num_requests` (tensors or groups submitted), `num_collectives` (run,
         after fusion), `num_bytes` (of their inputs), `num_cache_hits` and
-        `num_cache_misses` (requests agreed on by a bit, or in full), each
-        over all process sets.
+        `num_cache_misses` (requests agreed on by a bit, or in full),
+        `pending_ns` (nanoseconds in which a request of this rank was in
+        flight, waiting for other ranks or being run), each the sum over all
+        process sets.
     """
     _topology("stats")
     counts: dict[str, int] = _native.core().stats()

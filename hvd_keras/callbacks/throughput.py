@@ -23,10 +23,13 @@ class ThroughputCallback(keras.callbacks.Callback):
       your own that tracks no loss.
     - `step_ms`: milliseconds a step, on the slowest rank.
     - `step_spread_ms`: by how much the slowest rank's is above the fastest's.
+    - `collectives_ms`: milliseconds a step in which a collective was in
+      flight, waiting for other ranks or moving data, on the rank with the
+      most. What the model computes meanwhile is hidden in it.
     - `collectives_per_step`, `reduced_mb_per_step`: what the engine has run,
-      after fusion, and its input in 10^6 bytes; from `hvd.stats()`, so with
-      what other callbacks send. The engine does not measure how long a rank
-      waits for others, which therefore is part of `step_ms`.
+      after fusion, and its input in 10^6 bytes.
+
+    The last three are from `hvd.stats()`, so with what other callbacks send.
 
     An epoch is measured from its first batch to its last, without validation;
     the first one contains the tracing of the step. The model is looked at once
@@ -73,12 +76,13 @@ class ThroughputCallback(keras.callbacks.Callback):
         (rows,) = _native.core().allgather(
             "ThroughputCallback", [measured[np.newaxis]]
         )
-        seconds, steps, samples, collectives, num_bytes = rows.T
+        seconds, steps, samples, collectives, num_bytes, pending = rows.T
         if samples.sum() > 0.0:
             logs["samples_per_second"] = float(samples.sum() / seconds.max())
         step_ms = 1e3 * seconds / steps
         logs["step_ms"] = float(step_ms.max())
         logs["step_spread_ms"] = float(step_ms.max() - step_ms.min())
+        logs["collectives_ms"] = float((pending / steps).max() / 1e6)
         logs["collectives_per_step"] = float((collectives / steps).max())
         logs["reduced_mb_per_step"] = float((num_bytes / steps).max() / 1e6)
 
@@ -96,13 +100,10 @@ class ThroughputCallback(keras.callbacks.Callback):
             steps -= self.model.steps_per_execution
         steps = max(1, min(steps, known or steps))
         now = basics.stats()
+        counted = [
+            now[name] - self._counts[name]
+            for name in ("num_collectives", "num_bytes", "pending_ns")
+        ]
         self._measured = np.array(
-            [
-                seconds,
-                steps,
-                num_samples_of(self.model),
-                now["num_collectives"] - self._counts["num_collectives"],
-                now["num_bytes"] - self._counts["num_bytes"],
-            ],
-            np.float64,
+            [seconds, steps, num_samples_of(self.model), *counted], np.float64
         )

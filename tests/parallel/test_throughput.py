@@ -65,15 +65,17 @@ def test_speed_is_that_of_all_ranks(
     assert len(set(hvd.allgather_object(logs["samples_per_second"]))) == 1
     seconds = max(hvd.allgather_object(timed.seconds))
     assert logs["samples_per_second"] == pytest.approx(
-        len(x) / seconds, rel=0.2
+        len(x) / seconds, rel=0.5
     )
     assert logs["step_ms"] == pytest.approx(
-        1e3 * seconds / kt.NUM_BATCHES, rel=0.2
+        1e3 * seconds / kt.NUM_BATCHES, rel=0.5
     )
     assert 0.0 <= logs["step_spread_ms"] <= logs["step_ms"]
     if hvd.size() > 1:
         # One bucket of 41 weights in float32, and little else.
         assert 1.0 <= logs["collectives_per_step"] < 3.0
+        # The others wait for the last one.
+        assert 5.0 < logs["collectives_ms"] <= logs["step_ms"]
         assert 1e-6 * 41 * 4 <= logs["reduced_mb_per_step"] < 1e-3
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -46,6 +46,7 @@ struct EngineStats {
   uint64_t num_bytes = 0;        // input bytes of the collectives run
   uint64_t num_cache_hits = 0;
   uint64_t num_cache_misses = 0;
+  uint64_t pending_ns = 0;  // time in which requests were in flight
 };
 
 // Thread-safe. Outside of tests one instance a process set of this process.

@@ -41,6 +41,7 @@ Worker::Worker(Transport* transport, const EngineOptions& options)
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
   if (requests.empty()) return;
+  if (table_.empty()) pending_since_ = Clock::now();
   std::vector<IdRun> ready;
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
@@ -126,7 +127,16 @@ bool Worker::has_request(const std::string& name) const {
          Clock::now() - misplaced->second < kMisplacedFor;
 }
 
+void Worker::MeasurePending() {
+  if (pending_since_ == Clock::time_point() || !table_.empty()) return;
+  const std::chrono::nanoseconds time = Clock::now() - pending_since_;
+  pending_since_ = Clock::time_point();
+  pending_ns_.fetch_add(static_cast<uint64_t>(time.count()),
+                        std::memory_order_relaxed);
+}
+
 std::vector<Completion> Worker::TakeFinished() {
+  if (!finished_.empty()) MeasurePending();
   return std::exchange(finished_, {});
 }
 
@@ -135,6 +145,7 @@ void Worker::AddStats(EngineStats* stats) const {
   stats->num_bytes += num_bytes_.load();
   stats->num_cache_hits += num_cache_hits_.load();
   stats->num_cache_misses += num_cache_misses_.load();
+  stats->pending_ns += pending_ns_.load();
 }
 
 // What it moves, roughly: it is compared with a round number.

@@ -77,6 +77,8 @@ class Worker {
                         const std::vector<int64_t>& values);
   void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
   void Break(const Status& status);
+  // Notes the time in which requests were in flight, when the last has ended.
+  void MeasurePending();
   void Log(const std::string& text) const;
 
   int global_rank() const {
@@ -92,12 +94,14 @@ class Worker {
   // Names, and when they failed: see has_request.
   std::unordered_map<std::string, Clock::time_point> misplaced_;
   Status broken_;  // why nothing works any more
+  Clock::time_point pending_since_{};  // 0: nothing is in flight
   Clock::time_point next_stall_check_{};
 
   std::atomic<uint64_t> num_collectives_{0};
   std::atomic<uint64_t> num_bytes_{0};
   std::atomic<uint64_t> num_cache_hits_{0};
   std::atomic<uint64_t> num_cache_misses_{0};
+  std::atomic<uint64_t> pending_ns_{0};
 };
 
 }  // namespace hvd

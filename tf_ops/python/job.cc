@@ -138,6 +138,7 @@ py::dict Stats() {
   result["num_bytes"] = stats.num_bytes;
   result["num_cache_hits"] = stats.num_cache_hits;
   result["num_cache_misses"] = stats.num_cache_misses;
+  result["pending_ns"] = stats.pending_ns;
   return result;
 }
 
