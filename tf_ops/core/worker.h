@@ -93,7 +93,7 @@ class Worker {
   std::vector<Completion> finished_;  // to be called back
   // Names, and when they failed: see has_request.
   std::unordered_map<std::string, Clock::time_point> misplaced_;
-  Status broken_;  // why nothing works any more
+  Status broken_;                      // why nothing works any more
   Clock::time_point pending_since_{};  // 0: nothing is in flight
   Clock::time_point next_stall_check_{};
 
