@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import pathlib
 import tempfile
 from typing import Any
@@ -14,8 +13,6 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
-
-HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
 
 def classification(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,8 +83,7 @@ def public_callbacks(directory: Any, seen: list) -> list[Any]:
             on_epoch_end=lambda epoch, logs: seen.append(dict(logs))
         ),
     ]
-    if HAS_TENSORBOARD:
-        made.append(keras.callbacks.TensorBoard(directory / "board"))
+    made.append(keras.callbacks.TensorBoard(directory / "board"))
     return made
 
 
