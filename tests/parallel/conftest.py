@@ -147,15 +147,16 @@ def run(request: pytest.FixtureRequest) -> Run:
 def parity_sets() -> Iterator[dict[str, hvd.ProcessSet]]:
     """A job anew, with a set of the even ranks and one of the odd ones.
 
-    Yields the sets by name: "global", and "parity" for that of the two which
-    this rank is in; on one rank that is all ranks.
+    Yields the sets by name: "global", "even", and "parity" for that of the two
+    which this rank is in; on one rank all of them are all ranks.
     """
     rank, size = hvd.rank(), hvd.size()
     sets = [hvd.ProcessSet(range(i, size, 2)) for i in range(2) if size > 1]
     hvd.shutdown()
     hvd.init(process_sets=sets)
     own = sets[rank % 2] if sets else hvd.global_process_set
-    yield {"global": hvd.global_process_set, "parity": own}
+    even = sets[0] if sets else hvd.global_process_set
+    yield {"global": hvd.global_process_set, "even": even, "parity": own}
     hvd.shutdown()
     hvd.init()
 
