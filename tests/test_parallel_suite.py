@@ -53,7 +53,7 @@ class Job:
         launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
         environment = {
             **os.environ,
-            "HVD_STALL_SHUTDOWN_TIME_SECONDS": "60",
+            "HVD_STALL_SHUTDOWN_TIME_SECONDS": "40",
             "PARALLEL_REPORT_DIR": str(directory),
         }
         self._num_ranks = num_ranks
