@@ -18,6 +18,9 @@
 
 namespace hvd {
 
+// How often a waiter yields between spinning and sleeping.
+inline constexpr int kNumYields = 40;
+
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
 
