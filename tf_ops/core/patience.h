@@ -27,7 +27,7 @@ class Patience {
   }
 
  private:
-  static constexpr std::chrono::microseconds kWait{50};
+  static constexpr std::chrono::microseconds kWait{200};
   static constexpr int kMaxCredit = 4;
   static constexpr unsigned kProbeInterval = 32;
 
