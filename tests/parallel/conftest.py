@@ -22,7 +22,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
-DEADLINE_SECONDS = 300  # several stalls, of ranks whose peer has failed
+DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
 # Where `test_parallel_suite.py` wants one file of results a rank.
 REPORT_DIR = os.environ.get("PARALLEL_REPORT_DIR")
 
