@@ -75,15 +75,6 @@ if TYPE_CHECKING:
     from hvd_keras.ops.grouped_allreduce import grouped_allreduce
     from hvd_keras.ops.grouped_reducescatter import grouped_reducescatter
     from hvd_keras.ops.join import join
-    from hvd_keras.ops.reduce_op import (
-        Adasum,
-        Average,
-        Max,
-        Min,
-        Product,
-        ReduceOp,
-        Sum,
-    )
     from hvd_keras.ops.reducescatter import reducescatter
     from hvd_keras.ops.topology import (
         local_rank_op,
@@ -102,6 +93,15 @@ if TYPE_CHECKING:
         global_process_set,
         process_set_by_id,
         remove_process_set,
+    )
+    from hvd_keras.reduce_op import (
+        Adasum,
+        Average,
+        Max,
+        Min,
+        Product,
+        ReduceOp,
+        Sum,
     )
     from hvd_keras.saving import load_model
     from hvd_keras.strategy import HvdStrategy, Strategy
@@ -228,7 +228,7 @@ _HOMES = {
     "ops.grouped_allreduce": "grouped_allreduce",
     "ops.grouped_reducescatter": "grouped_reducescatter",
     "ops.join": "join",
-    "ops.reduce_op": "Adasum Average Max Min Product ReduceOp Sum",
+    "reduce_op": "Adasum Average Max Min Product ReduceOp Sum",
     "ops.reducescatter": "reducescatter",
     "ops.topology": (
         "local_rank_op local_size_op process_set_included_op rank_op size_op"

@@ -20,7 +20,7 @@ from hvd_keras._gradients import (
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions, VariableGroups, path_of
 from hvd_keras.ops import allreduce
-from hvd_keras.ops.reduce_op import Min
+from hvd_keras.reduce_op import Min
 
 
 def is_distributed(optimizer: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from hvd_keras._keras_private import identity_of
 from hvd_keras.compression import Compression, Compressor, to_compressor
-from hvd_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 class VariableGroups:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.ops import grouped_allgather, size_op
-from hvd_keras.ops.reduce_op import Average, Sum
+from hvd_keras.reduce_op import Average, Sum
 
 
 def gather_slices(

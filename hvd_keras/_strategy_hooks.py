@@ -10,8 +10,8 @@ from hvd_keras import _keras_strategy as private
 from hvd_keras._distributed_class import Distributed, unwrapped
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.ops.allgather import allgather
-from hvd_keras.ops.reduce_op import Sum
 from hvd_keras.optimizer import DistributedOptimizer
+from hvd_keras.reduce_op import Sum
 
 
 def install() -> None:

@@ -14,8 +14,8 @@ from hvd_keras._keras_private import identity_of
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
-from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average, ReduceOp
 
 _NAME = "DistributedGradientTape"
 

@@ -21,8 +21,8 @@ from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.layers._moments import synchronize_batch_normalization
-from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average, ReduceOp
 
 
 def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)

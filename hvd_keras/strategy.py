@@ -15,7 +15,7 @@ from hvd_keras.data._datasets import shard_batches
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
-from hvd_keras.ops.reduce_op import Average, ReduceOp, Sum
+from hvd_keras.reduce_op import Average, ReduceOp, Sum
 from hvd_keras.variables import broadcast_variables
 
 _SEED_NAME = "seed_generator_state"  # that Keras gives such a variable

@@ -19,7 +19,7 @@ from hvd_keras._distributed_class import (
 from hvd_keras._seeds import seed_of_rank
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
-from hvd_keras.ops.reduce_op import Average
+from hvd_keras.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
 
 

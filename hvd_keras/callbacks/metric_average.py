@@ -11,7 +11,7 @@ import numpy as np
 from hvd_keras import _keras_fit, _native, basics, objects
 from hvd_keras import _keras_private as private
 from hvd_keras.exceptions import MismatchError
-from hvd_keras.ops.reduce_op import Sum
+from hvd_keras.reduce_op import Sum
 
 Logs = Any
 

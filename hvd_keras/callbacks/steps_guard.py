@@ -13,7 +13,7 @@ import numpy as np
 from hvd_keras import _agreement, _keras_fit, _native, objects
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.exceptions import MismatchError
-from hvd_keras.ops.reduce_op import Min
+from hvd_keras.reduce_op import Min
 
 
 class StepsGuard(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _keras_fit, _native, basics
-from hvd_keras.ops.reduce_op import Max
+from hvd_keras.reduce_op import Max
 
 _BATCH_HOOKS = (
     "on_batch_begin",

@@ -29,7 +29,13 @@ from hvd_keras.basics import (
     size,
 )
 from hvd_keras.compat._missing import missing
-from hvd_keras.ops.reduce_op import (
+from hvd_keras.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from hvd_keras.reduce_op import (
     Adasum,
     Average,
     Max,
@@ -37,12 +43,6 @@ from hvd_keras.ops.reduce_op import (
     Product,
     ReduceOp,
     Sum,
-)
-from hvd_keras.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
 )
 
 __all__ = [

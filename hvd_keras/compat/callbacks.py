@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _keras_fit, _native, callbacks
-from hvd_keras.ops.reduce_op import Average
+from hvd_keras.reduce_op import Average
 
 __all__ = [
     "BestModelCheckpoint",

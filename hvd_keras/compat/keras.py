@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_keras.compat import ops
 from hvd_keras.compat.functions import broadcast_global_variables
 from hvd_keras.compression import Compression
-from hvd_keras.ops.reduce_op import Average, ReduceOp
+from hvd_keras.reduce_op import Average, ReduceOp
 from hvd_keras.saving import load_model as load_distributed_model
 
 __all__ = [

@@ -12,7 +12,6 @@ from hvd_keras import ops
 from hvd_keras._autograph import as_it_is
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
 from hvd_keras.compression import Compression
-from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.ops.topology import (
     local_rank_op,
     local_size_op,
@@ -21,6 +20,7 @@ from hvd_keras.ops.topology import (
     size_op,
 )
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average, ReduceOp
 
 __all__ = [
     "allgather",

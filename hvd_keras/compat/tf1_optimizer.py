@@ -8,7 +8,7 @@ from hvd_keras._autograph import as_it_is
 from hvd_keras._gradients import GradientReducer
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
-from hvd_keras.ops.reduce_op import Adasum
+from hvd_keras.reduce_op import Adasum
 
 _num_made = 0
 

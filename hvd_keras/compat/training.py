@@ -12,8 +12,8 @@ from hvd_keras import optimizer as optimizer_module
 from hvd_keras._autograph import as_it_is
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
-from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average, ReduceOp
 
 __all__ = [
     "DistributedGradientTape",

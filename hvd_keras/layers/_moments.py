@@ -14,8 +14,8 @@ from hvd_keras import _keras_private as private
 from hvd_keras import basics
 from hvd_keras._autograph import as_it_is
 from hvd_keras.ops.allreduce import allreduce
-from hvd_keras.ops.reduce_op import Sum
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Sum
 
 
 @as_it_is

@@ -10,15 +10,6 @@ from hvd_keras.ops.grouped_allgather import grouped_allgather
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
 from hvd_keras.ops.grouped_reducescatter import grouped_reducescatter
 from hvd_keras.ops.join import join
-from hvd_keras.ops.reduce_op import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
-)
 from hvd_keras.ops.reducescatter import reducescatter
 from hvd_keras.ops.topology import (
     local_rank_op,
@@ -26,6 +17,15 @@ from hvd_keras.ops.topology import (
     process_set_included_op,
     rank_op,
     size_op,
+)
+from hvd_keras.reduce_op import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
 )
 
 __all__ = [

@@ -12,8 +12,8 @@ import tensorflow as tf
 from hvd_keras._root_rank import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _errors
-from hvd_keras.ops.reduce_op import Average, ReduceOp
 from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Average, ReduceOp
 
 # HVD_TENSOR_TYPES in op_registration.h.
 _DTYPES = frozenset(

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras.ops import _errors
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
 from hvd_keras.ops.topology import size_op
+from hvd_keras.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
 
 Name = Any  # str, tf.Tensor or None
 

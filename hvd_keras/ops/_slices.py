@@ -29,8 +29,8 @@ from hvd_keras.ops._gradients import (
     part_name,
     scaled,
 )
-from hvd_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from hvd_keras.ops.topology import size_op
+from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import tensorflow as tf
 from hvd_keras._autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.reduce_op import Average
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average
 
 
 @as_it_is

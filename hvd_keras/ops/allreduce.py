@@ -11,8 +11,8 @@ from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops._slices import Reduction, allreduce_slices
-from hvd_keras.ops.reduce_op import ReduceOp, Sum
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import ReduceOp, Sum
 
 
 @as_it_is

@@ -11,8 +11,8 @@ from hvd_keras._autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allgather import own_rows, rows_of_this_rank
-from hvd_keras.ops.reduce_op import Average
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average
 
 
 @as_it_is

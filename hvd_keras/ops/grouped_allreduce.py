@@ -17,8 +17,8 @@ from hvd_keras.ops.allreduce import (
     reduction_attributes,
     slices_reduction,
 )
-from hvd_keras.ops.reduce_op import ReduceOp
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import ReduceOp
 
 
 @as_it_is

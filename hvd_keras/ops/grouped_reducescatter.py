@@ -11,7 +11,6 @@ from hvd_keras._autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.reduce_op import ReduceOp
 from hvd_keras.ops.reducescatter import (
     linear_gradient,
     reducescatter_attributes,
@@ -19,6 +18,7 @@ from hvd_keras.ops.reducescatter import (
     to_scatter,
 )
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import ReduceOp
 
 
 @as_it_is

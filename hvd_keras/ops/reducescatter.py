@@ -11,9 +11,9 @@ from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _errors, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allreduce import reduction_attributes
-from hvd_keras.ops.reduce_op import Adasum, ReduceOp, Sum
 from hvd_keras.ops.topology import size_op
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Adasum, ReduceOp, Sum
 
 
 @as_it_is
