@@ -156,6 +156,27 @@ void TestInvalidOnAllRanks() {
       "bool");
 }
 
+// Rank 1 wants as many rows from all; then the others' count, too.
+void TestEqualRows(CollectiveKind kind) {
+  for (int64_t rows : {2, 3}) {
+    Coordinator c(2, CoordinatorOptions());
+    RankMessage message = Request("rows", {2, 5});
+    message.params.kind = kind;
+    CHECK_OK(c.OnMessage(0, message, kStart));
+    message.params.equal_rows = true;
+    message.params.tensors[0].shape = {rows, 5};
+    CHECK_OK(c.OnMessage(1, message, kStart));
+    const std::vector<Response> responses = c.TakeResponses();
+    CHECK(responses.size() == 1);
+    const bool agree = rows == 2;
+    CHECK((responses[0].type == Response::Type::kExecute) == agree);
+    if (agree) continue;
+    CHECK(responses[0].error.code() == StatusCode::kMismatch);
+    CHECK(Contains(responses[0].error.message(),
+                   "the shape: [2, 5] on rank 0; [3, 5] on rank 1"));
+  }
+}
+
 // A set of global ranks 3, 5 and 8: messages hold these.
 CoordinatorOptions SetOptions() {
   CoordinatorOptions options;
@@ -392,6 +413,8 @@ int main() {
   hvd::TestRunsWhenAllHaveCome();
   hvd::TestMismatches();
   hvd::TestInvalidOnAllRanks();
+  hvd::TestEqualRows(hvd::CollectiveKind::kAllgather);
+  hvd::TestEqualRows(hvd::CollectiveKind::kAlltoall);
   hvd::TestMessagesNameGlobalRanks();
   hvd::TestAllgatherNeedsNoEqualFirstDimension();
   hvd::TestAlltoall();

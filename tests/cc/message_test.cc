@@ -18,6 +18,7 @@ RankMessage ARequest() {
   message.params.root_rank = 3;
   message.params.prescale = 0.25;
   message.params.average = true;
+  message.params.equal_rows = true;
   message.params.splits = {4, 0, -1};
   message.params.tensors = {{DataType::kInt64, {2, 0, 5}},
                             {DataType::kBfloat16, {}}};

@@ -37,6 +37,7 @@ void Write(const RequestParams& p, WireWriter* w) {
   w->Put(p.prescale);
   w->Put(p.postscale);
   w->Put(p.average);
+  w->Put(p.equal_rows);
   WriteList(p.splits, w);
   w->Put(static_cast<uint32_t>(p.tensors.size()));
   for (const TensorParams& t : p.tensors) {
@@ -53,6 +54,7 @@ void Read(WireReader* r, RequestParams* p) {
   p->prescale = r->Get<double>();
   p->postscale = r->Get<double>();
   p->average = r->Get<uint8_t>() != 0;
+  p->equal_rows = r->Get<uint8_t>() != 0;
   ReadList(r, &p->splits);
   p->tensors.resize(r->GetCount(5));
   for (TensorParams& t : p->tensors) {
@@ -273,7 +275,8 @@ bool RequestParams::operator==(const RequestParams& o) const {
   return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
          root_rank == o.root_rank && prescale == o.prescale &&
          postscale == o.postscale && average == o.average &&
-         splits == o.splits && tensors == o.tensors;
+         equal_rows == o.equal_rows && splits == o.splits &&
+         tensors == o.tensors;
 }
 
 int64_t RequestParams::num_bytes() const {
@@ -293,6 +296,7 @@ RequestParams ParamsOf(const Request& request) {
   p.prescale = request.prescale;
   p.postscale = request.postscale;
   p.average = request.average;
+  p.equal_rows = request.equal_rows;
   p.splits = request.splits;
   p.tensors.reserve(request.tensors.size());
   for (const RequestTensor& t : request.tensors) {

@@ -29,6 +29,7 @@ struct RequestParams {
   double prescale = 1.0;
   double postscale = 1.0;
   bool average = false;
+  bool equal_rows = false;  // holds for all ranks if one of them asks for it
   std::vector<int64_t> splits;
   std::vector<TensorParams> tensors;
 

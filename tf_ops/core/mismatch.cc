@@ -1,5 +1,6 @@
 #include "tf_ops/core/mismatch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -37,10 +38,17 @@ struct Checker {
   }
 };
 
+bool AnyNeedsEqualRows(const ParamsByRank& by_rank) {
+  return std::any_of(by_rank.begin(), by_rank.end(), [](const auto& params) {
+    return params != nullptr && params->equal_rows;
+  });
+}
+
 // The part of the shape that ranks must share.
-std::string CommonShape(const RequestParams& p, size_t i) {
-  const bool first_is_free = p.kind == CollectiveKind::kAllgather ||
-                             p.kind == CollectiveKind::kAlltoall;
+std::string CommonShape(const RequestParams& p, size_t i, bool equal_rows) {
+  const bool first_is_free =
+      !equal_rows && (p.kind == CollectiveKind::kAllgather ||
+                      p.kind == CollectiveKind::kAlltoall);
   if (!first_is_free || p.tensors[i].shape.empty()) {
     return ShapeToString(p.tensors[i].shape);
   }
@@ -50,6 +58,7 @@ std::string CommonShape(const RequestParams& p, size_t i) {
 }
 
 Status CheckTensors(const Checker& checker, size_t num_tensors) {
+  const bool equal_rows = AnyNeedsEqualRows(checker.by_rank);
   for (size_t i = 0; i < num_tensors; ++i) {
     const std::string which =
         num_tensors == 1 ? "" : " of tensor " + std::to_string(i);
@@ -57,11 +66,15 @@ Status CheckTensors(const Checker& checker, size_t num_tensors) {
         checker.Check("the dtype" + which, [i](const RequestParams& p) {
           return std::string(DataTypeName(p.tensors[i].dtype));
         }));
-    HVD_RETURN_IF_ERROR(checker.Check(
-        "the shape" + which,
-        [i](const RequestParams& p) { return CommonShape(p, i); }));
+    HVD_RETURN_IF_ERROR(checker.Check("the shape" + which,
+                                      [i, equal_rows](const RequestParams& p) {
+                                        return CommonShape(p, i, equal_rows);
+                                      }));
   }
-  return Status::Ok();
+  if (!equal_rows) return Status::Ok();
+  return checker.Check("how rows are split", [](const RequestParams& p) {
+    return std::string(p.splits.empty() ? "equal parts" : "splits");
+  });
 }
 
 const RequestParams& Leader(const ParamsByRank& by_rank) {

@@ -28,6 +28,9 @@ struct Request {
   double prescale = 1.0;   // allreduce, reducescatter: factor of every input
   double postscale = 1.0;  // allreduce, reducescatter: factor of the result
   bool average = false;    // allgather: divide the values by the size
+  // Allgather, alltoall: the shapes of the outputs are fixed before the ranks
+  // meet, as a compiler wants it: all ranks must give as many rows.
+  bool equal_rows = false;
   // Join: Average divides by the ranks that have not joined, not by all.
   bool average_over_active = false;
   // Alltoall: rows of the one tensor for each rank of the set, their sum its

@@ -1,0 +1,107 @@
+#include "tf_ops/xla/handlers.h"
+
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tf_ops/core/engine.h"
+#include "tf_ops/xla/ffi_request.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace hvd {
+namespace {
+
+namespace ffi = xla::ffi;
+
+template <CollectiveKind kind>
+ffi::Future Start(ffi::RemainingArgs operands, ffi::RemainingRets results,
+                  ffi::Dictionary attributes) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Request request;
+  const Status status =
+      ToRequest(kind, operands, results, attributes, &request);
+  if (!status.ok()) {
+    promise.SetError(ToFfiError(status));
+    return future;
+  }
+  request.done = [promise](const Status& outcome) mutable {
+    if (outcome.ok()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(ToFfiError(outcome));
+    }
+  };
+  SubmitGlobal(std::move(request));
+  return future;
+}
+
+template <CollectiveKind kind>
+ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
+               ffi::Dictionary attributes) {
+  Request request;
+  Status status = ToRequest(kind, operands, results, attributes, &request);
+  if (!status.ok()) return ToFfiError(status);
+  const auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> future = promise->get_future();
+  request.done = [promise](const Status& outcome) {
+    promise->set_value(outcome);
+  };
+  SubmitGlobal(std::move(request));
+  status = future.get();  // the engine ends every request
+  return status.ok() ? ffi::Error::Success() : ToFfiError(status);
+}
+
+auto Binding() {
+  return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs();
+}
+
+}  // namespace
+
+#define HVD_DEFINE_HANDLERS(name)                                             \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfi##name, Start<CollectiveKind::k##name>, \
+                                Binding());                                   \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfi##name##Blocking,                       \
+                                Run<CollectiveKind::k##name>, Binding())
+
+HVD_DEFINE_HANDLERS(Allreduce);
+HVD_DEFINE_HANDLERS(Reducescatter);
+HVD_DEFINE_HANDLERS(Broadcast);
+HVD_DEFINE_HANDLERS(Allgather);
+HVD_DEFINE_HANDLERS(Alltoall);
+
+#undef HVD_DEFINE_HANDLERS
+
+namespace {
+
+struct Target {
+  const char* name;
+  XLA_FFI_Handler* handler;
+  XLA_FFI_Handler* blocking;
+};
+
+constexpr Target kTargets[] = {
+    {"hvd_allreduce", HvdFfiAllreduce, HvdFfiAllreduceBlocking},
+    {"hvd_reducescatter", HvdFfiReducescatter, HvdFfiReducescatterBlocking},
+    {"hvd_broadcast", HvdFfiBroadcast, HvdFfiBroadcastBlocking},
+    {"hvd_allgather", HvdFfiAllgather, HvdFfiAllgatherBlocking},
+    {"hvd_alltoall", HvdFfiAlltoall, HvdFfiAlltoallBlocking},
+};
+
+}  // namespace
+}  // namespace hvd
+
+const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking) {
+  thread_local std::string message;
+  for (const hvd::Target& target : hvd::kTargets) {
+    XLA_FFI_Error* const error = xla::ffi::Ffi::RegisterStaticHandler(
+        api, target.name, "Host",
+        blocking != 0 ? target.blocking : target.handler);
+    if (error == nullptr) continue;
+    message = xla::ffi::internal::GetErrorMessage(api, error);
+    xla::ffi::internal::DestroyError(api, error);
+    return message.c_str();
+  }
+  return nullptr;
+}

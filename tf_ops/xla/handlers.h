@@ -1,0 +1,61 @@
+// Collectives as custom calls of XLA, through its FFI: one library file for
+// TensorFlow (2.18 and newer) and JAX.
+//
+// | symbol                  | attributes beside the common ones            |
+// |-------------------------|----------------------------------------------|
+// | HvdFfiAllreduce         | reduce_op: i32, prescale: f64, postscale: f64 |
+// | HvdFfiReducescatter     | reduce_op: i32, prescale: f64, postscale: f64 |
+// | HvdFfiBroadcast         | root_rank: i32                               |
+// | HvdFfiAllgather         | none                                         |
+// | HvdFfiAlltoall          | none                                         |
+//
+// Common attributes: name: string, not empty, which pairs the call across
+// ranks; process_set_id: i32. All must be given. `reduce_op` is a number of
+// ReduceOp, the rest is as in core/request.h.
+//
+// Operands are the tensors of the call, one or, of a group, more (an alltoall
+// has one); results are as many. Result i of an allreduce or broadcast has the
+// shape of operand i and may alias it, so `output_operand_aliases` should say
+// that it does. The others have as many dimensions, and no alias:
+//   allgather      the operand's rows times the size of the process set;
+//   reducescatter  this rank's share of the operand's rows, of which the first
+//                  `rows mod size` ranks of the set have one more;
+//   alltoall       the operand's shape: each rank gets an equal part of rows.
+// All ranks must give as many rows to an allgather or alltoall. Calls have side
+// effects: `has_side_effect` must be set.
+//
+// A call returns at once and ends when a future of XLA does: an order of
+// execution that differs between ranks cannot make them wait for one another.
+// TensorFlow 2.18 knows no futures: there the handlers named ...Blocking return
+// when the call has ended, and must run in one order on all ranks.
+//
+// An error has the text "hvd_keras.exceptions.<Name>Error: <message>", where
+// <Name> is StatusCodeName().
+#pragma once
+
+#include "xla/ffi/api/c_api.h"
+
+extern "C" {
+
+XLA_FFI_Error* HvdFfiAllreduce(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiReducescatter(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiBroadcast(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiAllgather(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiAlltoall(XLA_FFI_CallFrame* frame);
+
+XLA_FFI_Error* HvdFfiAllreduceBlocking(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiReducescatterBlocking(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiBroadcastBlocking(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiAllgatherBlocking(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiAlltoallBlocking(XLA_FFI_CallFrame* frame);
+
+// Makes the handlers known to a framework as "hvd_allreduce",
+// "hvd_reducescatter", "hvd_broadcast", "hvd_allgather" and "hvd_alltoall", for
+// the CPU: those that block if `blocking` is not 0, else the others.
+//
+// `api` is what `xla::ffi::GetXlaFfiApi()` of the framework returns. Returns
+// null, or a message, valid until the calling thread calls again. (JAX has a
+// function of its own for this and takes the symbols above.)
+const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking);
+
+}  // extern "C"
