@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 
+from hvd_keras import _backends
 from hvd_keras import _keras_private as private
 from hvd_keras._gradients import (
     GradientReducer,
@@ -19,8 +19,6 @@ from hvd_keras._gradients import (
 )
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions, VariableGroups, path_of
-from hvd_keras.ops import allreduce
-from hvd_keras.reduce_op import Min
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -263,10 +261,8 @@ def check_finite_on_all_ranks(
     alone = refuse_xla("finiteness check", inner.hvd_name, process_set)
     if alone or not process_set.included():
         return finite
-    everywhere = allreduce(
-        tf.cast(finite, tf.int32),
-        Min,
-        name=f"{inner.hvd_name}/check_finite",
-        process_set=process_set,
-    )
-    return tf.cast(everywhere, tf.bool)
+    backend = _backends.current()
+    if process_set.size() == 1 and backend.skips_alone:
+        return finite
+    name = f"{inner.hvd_name}/check_finite"
+    return backend.all_true(finite, name, process_set)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from hvd_keras import _agreement, basics, config
+from hvd_keras import _agreement, _backends, basics, config
 from hvd_keras import _keras_private as private
+from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._gradient_buckets import bucket_indices, group_indices
 from hvd_keras._reduce_options import ReduceOptions, path_of
-from hvd_keras._sparse_gradients import gather_slices
 from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
-from hvd_keras.ops import grouped_allreduce
 from hvd_keras.process_set import ProcessSet
-
-Gradient = Any  # tf.Tensor or tf.IndexedSlices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,26 +23,19 @@ class GradientInfo:
 
     index: int  # of its variable in the optimizer
     path: str  # of its variable, for messages
-    dtype: str
-    shape: tuple[int | None, ...]
-    is_sparse: bool
-
-    @property
-    def num_bytes(self) -> int:
-        num_elements = 1
-        for length in self.shape:
-            num_elements *= length or 1
-        return num_elements * int(tf.as_dtype(self.dtype).size)
+    tensor: TensorInfo
 
     def key(self) -> tuple[Any, ...]:
         """What must be equal on all ranks: not the path."""
-        return (self.index, self.dtype, self.shape, self.is_sparse)
+        tensor = self.tensor
+        return (self.index, tensor.dtype, tensor.shape, tensor.is_sparse)
 
     def __str__(self) -> str:
-        kind = "IndexedSlices" if self.is_sparse else "dense"
+        tensor = self.tensor
+        kind = "IndexedSlices" if tensor.is_sparse else "dense"
         return (
-            f"{self.path!r} (variable {self.index}, {self.dtype}, "
-            f"{list(self.shape)}, {kind})"
+            f"{self.path!r} (variable {self.index}, {tensor.dtype}, "
+            f"{list(tensor.shape)}, {kind})"
         )
 
 
@@ -107,14 +94,16 @@ class GradientReducer:
                 f"`add_process_set`. Received: {process_set} ({self._what} "
                 f"{self._name!r}, rank {basics.rank()})."
             )
+        backend = _backends.current()
         alone = refuse_xla("gradients", self._name, process_set)
+        alone = alone or (size == 1 and backend.skips_alone)
         reduces = bool(process_set.included()) and not alone
         is_local = [private.identity_of(v) in local_ids for v in variables]
         scale = factor
         if self._options.scale_local_gradients and process_set.included():
             scale /= size
         reduced = [
-            _scaled(gradient, scale if local else factor)
+            backend.scaled(gradient, scale if local else factor)
             if local or not reduces
             else gradient
             for gradient, local in zip(gradients, is_local, strict=True)
@@ -123,7 +112,7 @@ class GradientReducer:
             return reduced
         shared = [i for i, local in enumerate(is_local) if not local]
         if self._options.sparse_as_dense:
-            gradients = [tf.convert_to_tensor(g) for g in gradients]
+            gradients = [backend.to_dense(g) for g in gradients]
         results = self._reduce_shared(
             [gradients[i] for i in shared],
             [variables[i] for i in shared],
@@ -141,19 +130,24 @@ class GradientReducer:
         indices: list[int],
         factor: float,
     ) -> list[Gradient]:
+        backend = _backends.current()
         infos = [
-            _describe(gradient, variable, index)
+            GradientInfo(
+                index,
+                path_of(variable),
+                backend.describe_gradient(gradient, variable),
+            )
             for gradient, variable, index in zip(
                 gradients, variables, indices, strict=True
             )
         ]
-        dense = [i for i, info in enumerate(infos) if not info.is_sparse]
-        sparse = [i for i, info in enumerate(infos) if info.is_sparse]
+        is_sparse = [info.tensor.is_sparse for info in infos]
+        dense = [i for i, sparse in enumerate(is_sparse) if not sparse]
         bucket_bytes = config.current().bucket_bytes
         groups = self._options.groups
         if groups is None:
             layout = bucket_indices(
-                [infos[i].num_bytes for i in dense], bucket_bytes
+                [infos[i].tensor.num_bytes for i in dense], bucket_bytes
             )
         else:
             layout = group_indices([variables[i] for i in dense], groups)
@@ -164,27 +158,25 @@ class GradientReducer:
         if not reduced:
             return reduced
         seal = None if self._agrees else _seal(infos)
-        predivide = self._options.gradient_predivide_factor
-        with _after(gradients[-1]), _on(self._options.device_dense):
+        options = self._options
+        with backend.reducing(gradients[-1], options.device_dense):
             for number, bucket in enumerate(layout):
-                results = grouped_allreduce(
-                    _sealed([gradients[i] for i in bucket], seal),
+                results = backend.grouped_allreduce(
+                    [gradients[i] for i in bucket],
                     name=f"{self._name}/bucket_{number}",
-                    prescale_factor=1.0 / predivide,
-                    postscale_factor=predivide * factor,
-                    op=self._options.op,
-                    compression=self._options.compression,
-                    process_set=self._options.process_set,
+                    options=options,
+                    postscale=options.gradient_predivide_factor * factor,
+                    seal=seal,
                 )
-                for i, result in zip(bucket, results, strict=seal is None):
-                    result.set_shape(gradients[i].shape)
+                for i, result in zip(bucket, results, strict=True):
                     reduced[i] = result
-        with _after(gradients[-1]), _on(self._options.device_sparse):
+        sparse = [i for i, is_it in enumerate(is_sparse) if is_it]
+        with backend.reducing(gradients[-1], options.device_sparse):
             for number, i in enumerate(sparse, len(layout)):
-                reduced[i] = gather_slices(
+                reduced[i] = backend.gather_slices(
                     gradients[i],
-                    self._options,
                     name=f"{self._name}/bucket_{number}",
+                    options=options,
                     factor=factor,
                     seal=seal,
                 )
@@ -267,7 +259,7 @@ def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
 
     One process needs no reduction, so there XLA may stay on.
     """
-    if not private.in_xla_context():
+    if not _backends.current().in_xla_context():
         return False
     if process_set.size() == 1 or not process_set.included():
         return True
@@ -287,75 +279,8 @@ def _seal(infos: Sequence[GradientInfo]) -> tuple[int, ...]:
 
     The engine compares the shapes of what it reduces, and this moves nothing.
     """
-    which = repr([(info.index, info.is_sparse) for info in infos]).encode()
-    return (0, len(infos), zlib.crc32(which) >> 1)
-
-
-def _sealed(
-    members: list[tf.Tensor], seal: tuple[int, ...] | None
-) -> list[tf.Tensor]:
-    if seal is None:
-        return members
-    return [*members, tf.zeros(seal, members[0].dtype)]
-
-
-def _describe(gradient: Gradient, variable: Any, index: int) -> GradientInfo:
-    shape = tf.TensorShape(getattr(variable, "shape", gradient.shape))
-    return GradientInfo(
-        index=index,
-        path=path_of(variable),
-        dtype=gradient.dtype.name,
-        shape=tuple(shape.as_list()) if shape.rank is not None else (),
-        is_sparse=isinstance(gradient, tf.IndexedSlices),
-    )
-
-
-def _scaled(gradient: Gradient, factor: float) -> Gradient:
-    if factor == 1.0:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            _scaled(gradient.values, factor),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient * tf.cast(factor, gradient.dtype)
-
-
-def _on(device: str) -> contextlib.AbstractContextManager[Any]:
-    return tf.device(device) if device else contextlib.nullcontext()
-
-
-def _after(gradient: Gradient) -> contextlib.AbstractContextManager[Any]:
-    """A context in which ops wait for `gradient` and for the batch.
-
-    A dataset of unknown length ends inside a step, and TensorFlow then still
-    runs what does not depend on the batch. A gradient that does not, such as
-    that of a weight penalty alone, must not make a collective run then: the
-    next step's would pair with it. The batch is among the arguments of the
-    function that is traced, or, in a loop that reads it inside, behind the
-    gradient that comes first.
-    """
-    if tf.executing_eagerly():
-        return contextlib.nullcontext()
-    if isinstance(gradient, tf.IndexedSlices):
-        gradient = gradient.values
-    return tf.control_dependencies([gradient, *_arguments_of_function()])
-
-
-def _arguments_of_function() -> list[tf.Tensor]:
-    """Returns the arguments of the innermost function that has any.
-
-    A branch has none: all that it uses is captured.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    while hasattr(graph, "outer_graph"):
-        captured = {id(tensor) for tensor in graph.internal_captures}
-        arguments = [t for t in graph.inputs if id(t) not in captured]
-        if arguments:
-            return arguments
-        graph = graph.outer_graph
-    return []
+    which = [(info.index, info.tensor.is_sparse) for info in infos]
+    return (0, len(infos), zlib.crc32(repr(which).encode()) >> 1)
 
 
 def _describe_difference(

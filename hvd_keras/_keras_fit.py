@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hvd_keras._keras_private import require
 
@@ -69,7 +68,8 @@ def num_batches_of(fit: Any) -> float | None:
     None where nobody knows, infinity where it has no end.
     """
     data = fit.f_locals["x"]
-    if isinstance(data, tf.data.Dataset):
+    tf = sys.modules.get("tensorflow")  # where it is not, there are no datasets
+    if tf is not None and isinstance(data, tf.data.Dataset):
         cardinality = int(data.cardinality().numpy())
         if cardinality == tf.data.INFINITE_CARDINALITY:
             return math.inf

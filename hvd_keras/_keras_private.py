@@ -1,15 +1,15 @@
-"""The private names of Keras and TensorFlow that hvd_keras leans on.
+"""The private names of Keras that hvd_keras leans on, on any backend.
 
 Each is named here once and checked when this module is imported, so that a new
 release of Keras that moves one fails here, in words, and not in the middle of
-a training run. Those of a running `fit` are in `_keras_fit.py`; everything else
-in hvd_keras uses public names.
+a training run. Those of a running `fit` are in `_keras_fit.py`, those of one
+backend in `_keras_tensorflow.py` and `_keras_jax.py`; everything else in
+hvd_keras uses public names.
 
 | Name | Used to |
 |---|---|
 | `Optimizer._clip_gradients` | reduce gradients before they are clipped |
 | `Optimizer._backend_apply_gradients` | learn whose gradients they are |
-| `Optimizer._all_reduce_sum_gradients` | not to sum a second time |
 | `Optimizer._trainable_variables` | number the variables |
 | `Optimizer._accumulated_gradients` | keep partial sums on their rank |
 | `Optimizer._iterations` | count batches, and updates, while accumulating |
@@ -18,8 +18,6 @@ in hvd_keras uses public names.
 | `Optimizer._overwrite_model_variables_with_average_value` | the same |
 | `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
-| `BatchNormalization._moments` | normalize with the batches of all ranks |
-| `BatchNormalization._reduction_axes` | the same |
 | `Variable._value` | know a variable of Keras by that of TensorFlow in it |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
@@ -28,7 +26,6 @@ in hvd_keras uses public names.
 | `load_optimizer_weights_from_hdf5_group` | load an optimizer from H5 |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
 | `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
-| `GraphOrParentsInXlaContext` | see that XLA compiles what is traced |
 """
 
 from __future__ import annotations
@@ -39,11 +36,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras.src import api_export
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.saving import object_registration
-from tensorflow.python.ops import control_flow_util
 
 GET_LOGS = "_get_metrics_result_or_logs"
 
@@ -74,19 +69,9 @@ def require(
         problem = f"takes {received}, expected {list(parameters)}"
     raise ImportError(
         f"hvd_keras leans on the private name `{where}`, which {problem} in "
-        f"Keras {keras.__version__} with TensorFlow {tf.__version__}. Install "
+        f"Keras {keras.__version__} on {keras.backend.backend()}. Install "
         "a version of Keras that this release of hvd_keras supports."
     )
-
-
-def check_backend() -> None:
-    """Raises ImportError unless Keras runs on TensorFlow."""
-    if keras.backend.backend() != "tensorflow":
-        raise ImportError(
-            "hvd_keras needs Keras on the TensorFlow backend. Received: "
-            f"keras.backend.backend()={keras.backend.backend()!r}. Set "
-            "KERAS_BACKEND=tensorflow."
-        )
 
 
 def check_names() -> None:
@@ -104,13 +89,9 @@ def check_names() -> None:
         "_overwrite_model_variables_with_average_value",
     ):
         require(optimizer, name, ["self", "trainable_variables"])
-    require(optimizer, "_all_reduce_sum_gradients", ["self", "grads_and_vars"])
     require(optimizer, "_unpickle_model", ["bytesio"])
     require(
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
-    )
-    require(
-        keras.layers.BatchNormalization, "_moments", ["self", "inputs", "mask"]
     )
     require(keras.Model, GET_LOGS, ["self", "logs"])
     require(
@@ -122,7 +103,6 @@ def check_names() -> None:
     )
     require(api_export, "REGISTERED_OBJS_TO_NAMES")
     require(object_registration, "GLOBAL_CUSTOM_NAMES")
-    require(control_flow_util, "GraphOrParentsInXlaContext", ["graph"])
 
 
 class ReducingOptimizer:
@@ -180,7 +160,9 @@ class ReducingOptimizer:
         return super()._clip_gradients(reduced)  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        if is_ours(tf.distribute.get_strategy()):
+        from hvd_keras import _keras_tensorflow  # whose optimizers call this
+
+        if _keras_tensorflow.is_in_our_strategy():
             return grads_and_vars  # summed already, before they were clipped
         return super()._all_reduce_sum_gradients(  # type: ignore[misc]
             grads_and_vars
@@ -233,9 +215,11 @@ class ReducingOptimizer:
 def identity_of(variable: Any) -> int:
     """Returns the `id` of a variable of TensorFlow, alone or in Keras's.
 
-    Not of `value`, which is another tensor in a layer that casts.
+    Not of `value`, which is another tensor in a layer that casts. On other
+    backends than TensorFlow, what is in a variable changes.
     """
-    value = getattr(variable, "_value", None)
+    is_wrapped = keras.backend.backend() == "tensorflow"
+    value = getattr(variable, "_value", None) if is_wrapped else None
     return id(variable if value is None else value)
 
 
@@ -332,61 +316,4 @@ def optimizer_values_in_h5(filepath: Any) -> list[Any]:
         return [np.asarray(value) for value in group]
 
 
-Moments = Any  # a pair of tensors; None: those of this rank alone
-
-
-class BatchNormalization(keras.layers.BatchNormalization):
-    """Base of a layer that defines `hvd_moments`."""
-
-    def hvd_moments(self, inputs: Any, mask: Any, axes: list[int]) -> Moments:
-        raise NotImplementedError
-
-    def _moments(self, inputs: Any, mask: Any) -> Any:
-        axes = require(self, "_reduction_axes")
-        moments = self.hvd_moments(inputs, mask, axes)
-        if moments is None:
-            return super()._moments(inputs, mask)
-        return moments
-
-
-def patch_synchronized_moments(
-    moments: Callable[[Any, Any, Any, list[int]], Moments],
-) -> None:
-    """Makes `BatchNormalization(synchronized=True)` call `moments`.
-
-    It gets the layer, its inputs, their mask and the axes to reduce; not where
-    another `tf.distribute.Strategy` is in scope. A second call does nothing.
-    """
-    owner = keras.layers.BatchNormalization
-    original = owner._moments
-    if getattr(original, "_hvd_wrapped", False):
-        return
-
-    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
-        found = None
-        strategy = tf.distribute.get_strategy()
-        is_free = not tf.distribute.has_strategy() or is_ours(strategy)
-        if self.synchronized and is_free:
-            axes = require(self, "_reduction_axes")
-            found = moments(self, inputs, mask, axes)
-        return original(self, inputs, mask) if found is None else found
-
-    _moments._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner._moments = _moments
-
-
-def is_ours(strategy: Any) -> bool:
-    """Whether a `tf.distribute.Strategy` is an `HvdStrategy`."""
-    return getattr(strategy.extended, "hvd_is_ours", False)
-
-
-def in_xla_context() -> bool:
-    """Whether the code that runs now is traced for XLA."""
-    if tf.executing_eagerly():
-        return False
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
-
-
-check_backend()
 check_names()

@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 from hvd_keras import _keras_private as private
+from hvd_keras._keras_tensorflow import is_ours
 
 private.require(
     trainer, "reduce_per_replica", ["values", "strategy", "reduction"]
@@ -35,7 +36,7 @@ def patch_compile(after: Callable[[Any], None]) -> None:
     @functools.wraps(original)
     def compile_model(self: Any, *args: Any, **kw: Any) -> Any:
         result = original(self, *args, **kw)
-        if private.is_ours(self.distribute_strategy):
+        if is_ours(self.distribute_strategy):
             after(self)
         return result
 
@@ -57,10 +58,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(self: Any, *args: Any, **kw: Any) -> Any:
         strategy = self.distribute_strategy
-        if (
-            private.is_ours(strategy)
-            and not strategy.extended.should_checkpoint
-        ):
+        if is_ours(strategy) and not strategy.extended.should_checkpoint:
             return None
         return original(self, *args, **kw)
 
@@ -80,7 +78,7 @@ def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
         # A callback that hooks into the instance has summed already.
         is_hooked = private.GET_LOGS in vars(self)
         own = functools.partial(original, self)
-        if is_hooked or not private.is_ours(self.distribute_strategy):
+        if is_hooked or not is_ours(self.distribute_strategy):
             return own(logs)
         return logs_of(self, own, logs)
 
@@ -96,7 +94,7 @@ def patch_predictions(gather: Callable[[Any], Any]) -> None:
 
     @tf.autograph.experimental.do_not_convert
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction == "concat" and private.is_ours(strategy):
+        if reduction == "concat" and is_ours(strategy):
             return gather(values)
         return original(values, strategy, reduction)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+from hvd_keras import _backends
+
+Tensor = Any  # of TensorFlow, JAX or torch
 
 
 class Compressor:
@@ -30,12 +32,12 @@ class Compressor:
     """
 
     @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns the tensor that is reduced, and a note for `decompress`."""
         raise NotImplementedError
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns the result that a reduced tensor stands for."""
         raise NotImplementedError
 
@@ -44,12 +46,12 @@ class NoneCompressor(Compressor):
     """Leaves tensors as they are."""
 
     @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns `tensor`."""
         return tensor, None
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns `tensor`."""
         return tensor
 
@@ -58,28 +60,28 @@ class FP16Compressor(Compressor):
     """Sends floats of more than 16 bits as float16: 11 bits, up to 65504."""
 
     @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns `tensor` as float16, and its dtype."""
-        return _narrow(tensor, tf.float16), tensor.dtype
+        return _narrow(tensor, "float16")
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns `tensor` as the dtype `ctx`."""
-        return tf.cast(tensor, ctx)
+        return _backends.of(tensor).cast(tensor, ctx)
 
 
 class BF16Compressor(Compressor):
     """Sends floats of more than 16 bits as bfloat16: 8 bits, any size."""
 
     @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns `tensor` as bfloat16, and its dtype."""
-        return _narrow(tensor, tf.bfloat16), tensor.dtype
+        return _narrow(tensor, "bfloat16")
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns `tensor` as the dtype `ctx`."""
-        return tf.cast(tensor, ctx)
+        return _backends.of(tensor).cast(tensor, ctx)
 
 
 class Compression:
@@ -113,7 +115,9 @@ def name_of(compression: Any) -> str:
     return str(getattr(compression, "__name__", type(compression).__name__))
 
 
-def _narrow(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    if tensor.dtype.is_floating and tensor.dtype.size > 2:
-        return tf.cast(tensor, dtype)
-    return tensor
+def _narrow(tensor: Tensor, dtype: str) -> tuple[Tensor, str]:
+    backend = _backends.of(tensor)
+    own = backend.dtype_of(tensor)
+    if own in ("float32", "float64"):
+        return backend.cast(tensor, dtype), own
+    return tensor, own

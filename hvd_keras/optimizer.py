@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from hvd_keras import _backends
 from hvd_keras import _keras_private as private
 from hvd_keras._distributed_class import (
     Distributed,
@@ -20,7 +21,6 @@ from hvd_keras._distributed_class import (
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.compression import Compression, Compressor
-from hvd_keras.layers._moments import synchronize_batch_normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
 
@@ -151,7 +151,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         inner.__class__ = distributed_class(type(inner), settings)
     private.patch_check_finite(check_finite_on_all_ranks)
     private.patch_auto_jit_compile(must_not_use_xla)
-    synchronize_batch_normalization()
+    _backends.current().prepare()
     return optimizer
 
 

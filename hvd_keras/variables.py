@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
-from hvd_keras import _agreement, _native, basics, objects
+from hvd_keras import _agreement, _backends, _native, basics, objects
 from hvd_keras._autograph import as_it_is
+from hvd_keras._backends.interface import TensorInfo
+from hvd_keras._reduce_options import path_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
-from hvd_keras.ops.broadcast_in_place import broadcast_, to_list, to_variable
 from hvd_keras.process_set import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Variable = TypeVar("Variable")
 
 # Host memory that one step of a broadcast takes beside the variables.
 _STEP_BYTES = 64 << 20
@@ -61,15 +66,24 @@ def broadcast_variables(
 
     >>> hvd.broadcast_variables(model.weights, root_rank=0)
     """
-    variables = to_list(variables)
-    targets = [to_variable(variable) for variable in variables]
-    if not tf.executing_eagerly():
-        return _broadcast_in_graph(targets, root_rank, process_set)
+    if not isinstance(variables, Iterable) or hasattr(variables, "assign"):
+        raise InvalidArgumentError(
+            "`variables` must be a list of variables. Received: "
+            f"{type(variables).__name__}."
+        )
+    variables = list(variables)
+    backend = _backends.current()
+    operation = backend.broadcast_in_graph(variables, root_rank, process_set)
+    if operation is not None:
+        return operation
     what = "broadcast_variables"
     root_rank = objects.to_root_rank(root_rank, process_set, what)
-    _agree([describe(variable) for variable in variables], process_set)
-    for step, group in enumerate(_steps(targets)):
-        values = [as_bytes(variable) for variable in group]
+    infos = [backend.describe(variable) for variable in variables]
+    _agree(infos, [path_of(variable) for variable in variables], process_set)
+    described = list(zip(variables, infos, strict=True))
+    sizes = [info.num_bytes for info in infos]
+    for step, group in enumerate(in_steps(described, sizes)):
+        values = [as_bytes(variable) for variable, _ in group]
         received = _native.core().broadcast(
             f"broadcast_variables/{step}",
             values,
@@ -78,10 +92,8 @@ def broadcast_variables(
         )
         if basics.rank() == root_rank:
             continue
-        for variable, data in zip(group, received, strict=True):
-            dtype = variable.dtype.as_numpy_dtype
-            shape = tuple(variable.read_value().shape)
-            variable.assign(np.asarray(data).view(dtype).reshape(shape))
+        for (variable, info), data in zip(group, received, strict=True):
+            assign_bytes(variable, info, data)
     return None
 
 
@@ -104,6 +116,8 @@ def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
     >>> session.run(tf.compat.v1.global_variables_initializer())
     >>> session.run(hvd.broadcast_global_variables(root_rank=0))
     """
+    import tensorflow as tf
+
     if tf.executing_eagerly():
         raise RuntimeError(
             "`broadcast_global_variables` must be called in a TF1-style graph. "
@@ -114,41 +128,16 @@ def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
-def _broadcast_in_graph(
-    variables: list[Any], root_rank: int, process_set: ProcessSet
-) -> tf.Operation:
-    if not variables:
-        return tf.no_op()
-    return tf.group(
-        *(
-            broadcast_(group, root_rank, process_set=process_set)
-            for group in _steps(variables)
-        )
-    )
-
-
-def describe(variable: Any) -> tuple[str, list[int], str]:
-    """Returns a variable's dtype, shape and path."""
-    target = to_variable(variable)
-    dtype = target.dtype
-    if not (dtype.is_numpy_compatible and dtype.size) or dtype == tf.string:
-        raise InvalidArgumentError(
-            "A variable must hold numbers or booleans to be broadcast. "
-            f"Received: {_path(variable)!r} of dtype {dtype.name} (rank "
-            f"{basics.rank()})."
-        )
-    # That of a variable may be unknown in part.
-    shape = target.read_value().shape.as_list()
-    return dtype.name, shape, _path(variable)
-
-
 def _agree(
-    descriptions: list[tuple[str, list[int], str]], process_set: ProcessSet
+    infos: list[TensorInfo], paths: list[str], process_set: ProcessSet
 ) -> None:
     values = _agreement.disagreement(
         "broadcast_variables/agreement",
-        [description[:2] for description in descriptions],
-        [f"{path!r} ({dtype}, {shape})" for dtype, shape, path in descriptions],
+        [[info.dtype, info.shape] for info in infos],
+        [
+            f"{path!r} ({info.dtype}, {list(info.shape)})"
+            for path, info in zip(paths, infos, strict=True)
+        ],
         process_set=process_set,
     )
     if values is None:
@@ -169,11 +158,18 @@ def _agree(
     )
 
 
-def _steps(variables: list[tf.Variable]) -> Iterator[list[tf.Variable]]:
-    group: list[tf.Variable] = []
+def in_steps(
+    variables: Sequence[Variable], sizes: Sequence[int]
+) -> Iterator[list[Variable]]:
+    """Yields them in groups of so many bytes that travel together.
+
+    Args:
+        variables: What is grouped.
+        sizes: The bytes of each.
+    """
+    group: list[Variable] = []
     num_bytes = 0
-    for variable in variables:
-        size = (variable.shape.num_elements() or 0) * variable.dtype.size
+    for variable, size in zip(variables, sizes, strict=True):
         if group and num_bytes + size > _STEP_BYTES:
             yield group
             group, num_bytes = [], 0
@@ -184,10 +180,13 @@ def _steps(variables: list[tf.Variable]) -> Iterator[list[tf.Variable]]:
 
 
 def as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns a copy of a variable's value, as bytes."""
-    value = np.ascontiguousarray(to_variable(variable).numpy())
+    """Returns a variable's value, as bytes that are not to be written to."""
+    value = np.ascontiguousarray(_backends.current().read(variable))
     return value.reshape(-1).view(np.uint8)
 
 
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", getattr(variable, "name", "?")))
+def assign_bytes(variable: Any, info: TensorInfo, data: Any) -> None:
+    """Gives a variable the value that `as_bytes` was of another rank's."""
+    value = np.ascontiguousarray(data).view(np.dtype(info.dtype))
+    shape = [length or 0 for length in info.shape]
+    _backends.current().assign(variable, value.reshape(shape))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hvd_keras import basics
 
@@ -71,11 +70,12 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         rate = self.learning_rate
         if callable(rate):
             rate = rate(step)
-        rate = tf.convert_to_tensor(rate, tf.float32)
-        num_done = tf.cast(step, tf.float32) + 1.0
+        ops = keras.ops
+        rate = ops.convert_to_tensor(rate, "float32")
+        num_done = ops.cast(step, "float32") + 1.0
         rise = (1.0 - self.start_multiplier) * num_done / self.warmup_steps
         is_over = num_done >= self.warmup_steps
-        return tf.where(is_over, rate, rate * (self.start_multiplier + rise))
+        return ops.where(is_over, rate, rate * (self.start_multiplier + rise))
 
     def get_config(self) -> dict[str, Any]:
         return {

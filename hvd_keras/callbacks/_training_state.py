@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from hvd_keras import _agreement, _native, basics
+from hvd_keras import _agreement, _backends, _native, basics
+from hvd_keras._reduce_options import path_of
 from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
-from hvd_keras.variables import as_bytes, describe
+from hvd_keras.variables import as_bytes, assign_bytes
 
 _NAME = "BackupAndRestore"
 
@@ -54,8 +54,8 @@ class TrainingState:
             "position": list(position),
             "size": basics.size(),
             "differing": differing,
-            "variables": [describe(variable)[:2] for variable in variables],
-            "metrics": [describe(variable)[:2] for variable in metrics],
+            "variables": _describe(variables),
+            "metrics": _describe(metrics),
         }
         on_rank_zero(f"{_NAME}/write", lambda: self._write(header, values))
 
@@ -81,21 +81,19 @@ class TrainingState:
         variables, metrics = self._variables()
         self._check(header, variables)
         # Metrics are built by the first step, and before it need no values.
-        if header["metrics"] == [list(describe(m)[:2]) for m in metrics]:
+        if header["metrics"] == _describe(metrics):
             variables += metrics
         for index, variable in enumerate(variables):
-            dtype, shape, _ = describe(variable)
+            info = _backends.current().describe(variable)
             is_own = index in header["differing"]
-            num_bytes = tf.as_dtype(dtype).size * int(np.prod(shape))
-            value = np.zeros(num_bytes * (basics.size() if is_own else 1), "u1")
+            copies = basics.size() if is_own else 1
+            value = np.zeros(info.num_bytes * copies, np.uint8)
             if basics.rank() == 0:
                 value = arrays.pop(str(index)).reshape(-1)
             (value,) = _native.core().broadcast(f"{_NAME}/value", [value], 0)
             if is_own:
                 value = value.reshape(basics.size(), -1)[basics.rank()]
-            value = np.ascontiguousarray(value)
-            numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
-            variable.assign(value.view(numpy_dtype).reshape(shape))
+            assign_bytes(variable, info, value)
 
     def _variables(self) -> tuple[list[Any], list[Any]]:
         """The variables of the model and its optimizer; those of metrics."""
@@ -134,15 +132,21 @@ class TrainingState:
                 f"with. Received: {basics.size()} ranks for {self._path!r}, "
                 f"of {header['size']}."
             )
-        mine = [list(describe(variable)[:2]) for variable in variables]
+        mine = _describe(variables)
         if mine == header["variables"]:
             return
         index, (theirs, ours) = _agreement.first_difference(
             [header["variables"], mine]
         )
-        path = describe(variables[index])[2] if ours else "nothing"
+        path = path_of(variables[index]) if ours else "nothing"
         raise ValueError(
             "The model and its optimizer must be those that were backed up. "
             f"Received: {path!r} {ours} as variable {index}, which is "
             f"{theirs} in {self._path!r}."
         )
+
+
+def _describe(variables: list[Any]) -> list[list[Any]]:
+    """What JSON gives back as it is."""
+    infos = map(_backends.current().describe, variables)
+    return [[info.dtype, list(info.shape)] for info in infos]

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _keras_private as private
+from hvd_keras import _keras_tensorflow as private
 from hvd_keras import basics
 from hvd_keras._autograph import as_it_is
 from hvd_keras.ops.allreduce import allreduce

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _keras_private as private
+from hvd_keras import _keras_tensorflow as private
 from hvd_keras import basics, process_set
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments

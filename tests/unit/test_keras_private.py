@@ -1,4 +1,4 @@
-"""The private names of Keras that we lean on exist, and two files name them."""
+"""The private names of Keras that we lean on exist, and few files name them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_keras import _keras_fit
+from hvd_keras import _keras_fit, _keras_tensorflow
 from hvd_keras import _keras_private as private
+
+_FILES = (
+    "_keras_jax.py",
+    "_keras_private.py",
+    "_keras_strategy.py",
+    "_keras_tensorflow.py",
+)
 
 
 def test_names_are_there() -> None:
     private.check_names()
     _keras_fit.check_names()
+    _keras_tensorflow.check_names()
 
 
 def test_names_of_instances_are_there() -> None:
@@ -82,7 +90,7 @@ def test_names_of_the_strategy_are_there() -> None:
 def test_no_other_file_uses_keras_internals() -> None:
     package = pathlib.Path(private.__file__).parent
     for path in package.rglob("*.py"):
-        if path.name in ("_keras_private.py", "_keras_strategy.py"):
+        if path.name in _FILES:
             continue
         assert not re.search(
             r"keras\.src|_clip_gradients\(|_backend_apply|_reduction_axes",

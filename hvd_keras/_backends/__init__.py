@@ -1,0 +1,51 @@
+"""What differs between the frameworks that Keras runs on.
+
+`interface.py` says what an adapter does; there is one file an adapter, which
+alone imports its framework, and is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from hvd_keras._backends.interface import Backend
+
+NAMES = ("tensorflow", "jax", "torch")
+
+
+def current() -> Backend:
+    """Returns the adapter of the framework that Keras runs on.
+
+    Raises:
+        ImportError: There is none.
+    """
+    import keras
+
+    name = keras.backend.backend()
+    if name not in NAMES:
+        raise ImportError(
+            f"hvd_keras needs Keras on one of the backends {', '.join(NAMES)}. "
+            f"Received: keras.backend.backend()={name!r}. Set KERAS_BACKEND."
+        )
+    return named(name)
+
+
+def of(tensor: Any) -> Backend:
+    """Returns the adapter of the framework that `tensor` is from."""
+    root = type(tensor).__module__.partition(".")[0]
+    # A tensor that JAX traces is of its own package, an array of jaxlib.
+    return named(
+        {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(
+            root, "tensorflow"
+        )
+    )
+
+
+@functools.cache
+def named(name: str) -> Backend:
+    """Returns the adapter of a framework, and imports that."""
+    module = importlib.import_module(f"hvd_keras._backends.{name}")
+    backend: Backend = module.BACKEND
+    return backend

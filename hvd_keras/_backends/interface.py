@@ -1,0 +1,163 @@
+"""What the Keras layer asks of the framework below Keras."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
+import numpy as np
+
+from hvd_keras.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from hvd_keras._reduce_options import ReduceOptions
+    from hvd_keras.process_set import ProcessSet
+
+Array = np.ndarray[Any, Any]
+Tensor = Any
+Gradient = Any  # a tensor, or TensorFlow's IndexedSlices
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """What a gradient or a variable is; a dimension may be unknown (None)."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    is_sparse: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        num_elements = 1
+        for length in self.shape:
+            num_elements *= length or 1
+        return num_elements * np.dtype(self.dtype).itemsize
+
+
+class Backend:
+    """The adapter of a framework; what is here serves frameworks in general.
+
+    Gradients are of the framework, values of variables are NumPy's.
+    """
+
+    # Whether one process reduces nothing at all.
+    skips_alone = True
+
+    # Tensors.
+
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        raise NotImplementedError
+
+    def dtype_of(self, tensor: Tensor) -> str:
+        """The dtype as NumPy names it: "float32"."""
+        raise NotImplementedError
+
+    # Gradients.
+
+    def describe_gradient(
+        self, gradient: Gradient, variable: Any
+    ) -> TensorInfo:
+        shape = tuple(getattr(variable, "shape", gradient.shape))
+        return TensorInfo(self.dtype_of(gradient), shape)
+
+    def to_dense(self, gradient: Gradient) -> Tensor:
+        return gradient
+
+    def scaled(self, gradient: Gradient, factor: float) -> Gradient:
+        return gradient if factor == 1.0 else gradient * factor
+
+    def grouped_allreduce(
+        self,
+        tensors: list[Tensor],
+        *,
+        name: str,
+        options: ReduceOptions,
+        postscale: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> list[Tensor]:
+        """Reduces gradients over the ranks, as one request.
+
+        Args:
+            tensors: Dense ones; they may be overwritten.
+            name: Pairs the call across ranks.
+            options: The op, the compression, the process set.
+            postscale: Factor of the results.
+            seal: Shape of an empty tensor that is compared over the ranks.
+        """
+        raise NotImplementedError
+
+    def gather_slices(
+        self,
+        gradient: Gradient,
+        *,
+        name: str,
+        options: ReduceOptions,
+        factor: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> Gradient:
+        """Gathers a sparse gradient from all ranks; where there are such."""
+        raise NotImplementedError
+
+    def reducing(
+        self, last: Gradient, device: str
+    ) -> contextlib.AbstractContextManager[Any]:
+        """A context for reductions that follow the gradient `last`."""
+        return contextlib.nullcontext()
+
+    def reduce_at_updates(
+        self,
+        optimizer: Any,
+        reduce: Callable[[list[Gradient]], list[Gradient]],
+        gradients: list[Gradient],
+    ) -> list[Gradient]:
+        """Calls `reduce` where the optimizer updates, not where it adds up."""
+        return reduce(gradients)
+
+    def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
+        """Whether `flag`, a bool or a tensor, is true on every rank."""
+        raise NotImplementedError
+
+    def in_xla_context(self) -> bool:
+        """Whether what is traced is compiled by XLA, to no use for us."""
+        return False
+
+    # Variables.
+
+    def describe(self, variable: Any) -> TensorInfo:
+        """Raises InvalidArgumentError for what is no variable of numbers."""
+        import keras
+
+        if not isinstance(variable, keras.Variable):
+            raise InvalidArgumentError(
+                "`variables` must be Keras variables. Received: "
+                f"{type(variable).__name__}."
+            )
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        return TensorInfo(dtype, tuple(variable.shape))
+
+    def read(self, variable: Any) -> Array:
+        """Returns the value, bit for bit; not to be written to."""
+        import keras
+
+        return np.asarray(keras.ops.convert_to_numpy(variable.value))
+
+    def assign(self, variable: Any, value: Array) -> None:
+        variable.assign(value)
+
+    def broadcast_in_graph(
+        self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
+    ) -> Any:
+        """Returns the operation that does it later; None: do it now."""
+        return None
+
+    # Keras.
+
+    def prepare(self) -> None:
+        """Hooks into Keras, when there is the first distributed optimizer."""
+
+    def take_state(self, model: Any) -> tuple[Any, ...]:
+        """What a train function gets, and returns, beside data and logs."""
+        return ()

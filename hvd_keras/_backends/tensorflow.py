@@ -1,0 +1,187 @@
+"""TensorFlow: collectives are ops, in graphs and in eager code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import _keras_tensorflow, basics
+from hvd_keras._backends.interface import Array, Backend, TensorInfo
+from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras._sparse_gradients import gather_slices
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.ops.allreduce import allreduce
+from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
+from hvd_keras.ops.grouped_allreduce import grouped_allreduce
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Min
+
+
+class TensorFlowBackend(Backend):
+    """Adapts TensorFlow."""
+
+    skips_alone = False  # a graph may live longer than a job of one rank
+
+    def cast(self, tensor: Any, dtype: str) -> tf.Tensor:
+        return tf.cast(tensor, dtype)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def describe_gradient(self, gradient: Any, variable: Any) -> TensorInfo:
+        shape = tf.TensorShape(getattr(variable, "shape", gradient.shape))
+        return TensorInfo(
+            dtype=gradient.dtype.name,
+            shape=tuple(shape.as_list()) if shape.rank is not None else (),
+            is_sparse=isinstance(gradient, tf.IndexedSlices),
+        )
+
+    def to_dense(self, gradient: Any) -> tf.Tensor:
+        return tf.convert_to_tensor(gradient)
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        if factor == 1.0:
+            return gradient
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                self.scaled(gradient.values, factor),
+                gradient.indices,
+                gradient.dense_shape,
+            )
+        return gradient * tf.cast(factor, gradient.dtype)
+
+    def grouped_allreduce(
+        self,
+        tensors: list[Any],
+        *,
+        name: str,
+        options: ReduceOptions,
+        postscale: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> list[tf.Tensor]:
+        members = tensors
+        if seal is not None:
+            members = [*members, tf.zeros(seal, members[0].dtype)]
+        results = grouped_allreduce(
+            members,
+            name=name,
+            prescale_factor=1.0 / options.gradient_predivide_factor,
+            postscale_factor=postscale,
+            op=options.op,
+            compression=options.compression,
+            process_set=options.process_set,
+        )[: len(tensors)]
+        for tensor, result in zip(tensors, results, strict=True):
+            result.set_shape(tensor.shape)
+        return results
+
+    def gather_slices(
+        self,
+        gradient: Any,
+        *,
+        name: str,
+        options: ReduceOptions,
+        factor: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> tf.IndexedSlices:
+        return gather_slices(
+            gradient, options, name=name, factor=factor, seal=seal
+        )
+
+    @contextlib.contextmanager
+    def reducing(self, last: Any, device: str) -> Iterator[None]:
+        on = tf.device(device) if device else contextlib.nullcontext()
+        with _after(last), on:
+            yield
+
+    def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
+        everywhere = allreduce(
+            tf.cast(flag, tf.int32), Min, name=name, process_set=process_set
+        )
+        return tf.cast(everywhere, tf.bool)
+
+    def in_xla_context(self) -> bool:
+        return _keras_tensorflow.in_xla_context()
+
+    def describe(self, variable: Any) -> TensorInfo:
+        target = to_variable(variable)
+        dtype = target.dtype
+        is_number = dtype.is_numpy_compatible and dtype.size
+        if not is_number or dtype == tf.string:
+            raise InvalidArgumentError(
+                "A variable must hold numbers or booleans to be broadcast. "
+                f"Received: {path_of(variable)!r} of dtype {dtype.name} (rank "
+                f"{basics.rank()})."
+            )
+        # That of a variable may be unknown in part.
+        shape = target.read_value().shape.as_list()
+        return TensorInfo(dtype.name, tuple(shape))
+
+    def read(self, variable: Any) -> Array:
+        value: Array = to_variable(variable).numpy()
+        return value
+
+    def assign(self, variable: Any, value: Array) -> None:
+        to_variable(variable).assign(value)
+
+    def broadcast_in_graph(
+        self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
+    ) -> Any:
+        from hvd_keras.variables import in_steps
+
+        targets = [to_variable(variable) for variable in variables]
+        if tf.executing_eagerly():
+            return None
+        sizes = [
+            (target.shape.num_elements() or 0) * target.dtype.size
+            for target in targets
+        ]
+        return tf.group(
+            *(
+                broadcast_(group, root_rank, process_set=process_set)
+                for group in in_steps(targets, sizes)
+            )
+        )
+
+    def prepare(self) -> None:
+        from hvd_keras.layers._moments import synchronize_batch_normalization
+
+        synchronize_batch_normalization()
+
+
+def _after(gradient: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which ops wait for `gradient` and for the batch.
+
+    A dataset of unknown length ends inside a step, and TensorFlow then still
+    runs what does not depend on the batch. A gradient that does not, such as
+    that of a weight penalty alone, must not make a collective run then: the
+    next step's would pair with it. The batch is among the arguments of the
+    function that is traced, or, in a loop that reads it inside, behind the
+    gradient that comes first.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = gradient.values
+    return tf.control_dependencies([gradient, *_arguments_of_function()])
+
+
+def _arguments_of_function() -> list[tf.Tensor]:
+    """Returns the arguments of the innermost function that has any.
+
+    A branch has none: all that it uses is captured.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        captured = {id(tensor) for tensor in graph.internal_captures}
+        arguments = [t for t in graph.inputs if id(t) not in captured]
+        if arguments:
+            return arguments
+        graph = graph.outer_graph
+    return []
+
+
+BACKEND = TensorFlowBackend()
