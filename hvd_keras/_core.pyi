@@ -44,6 +44,8 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set_id: int = 0,
+    *,
+    in_place: bool = False,
 ) -> list[_Array]: ...
 def reducescatter(
     name: str,

@@ -9,6 +9,8 @@ leans on; they are checked when it is imported.
 | `ModelCheckpoint._save_model` | save on one rank, for all of them |
 | `CallbackList._async_train` | stop all ranks after the same batch |
 | `EpochIterator.data_adapter` | know how many batches a rank has |
+| `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
+| `EpochIterator.catch_stop_iteration` | end an epoch on torch |
 | `x`, `steps_per_epoch`, `epoch_iterator` in `fit` | the same |
 | `self` in `CallbackList.on_train_begin` | act after all other callbacks |
 """
@@ -76,6 +78,49 @@ def num_batches_of(fit: Any) -> float | None:
     adapter = require(fit.f_locals["epoch_iterator"], "data_adapter")
     num_batches: int | None = adapter.num_batches
     return num_batches
+
+
+def keep_order(data: Any) -> None:
+    """Keeps a running `fit` from shuffling the batches of a `PyDataset`.
+
+    Keras does so on each rank apart, unless `fit` gets `shuffle=False`. Where
+    the data have several workers it has done so by now.
+    """
+    fit = running_fit()
+    adapter = getattr(
+        fit and fit.f_locals.get("epoch_iterator"), "data_adapter", None
+    )
+    if getattr(adapter, "py_dataset", None) is data:
+        require(adapter, "shuffle")
+        adapter.shuffle = False
+
+
+def let_decide(fit: Any, decide: Callable[[int], int]) -> bool:
+    """Lets `decide` end the epochs of a running `fit`, where that is on torch.
+
+    There, and only there, a batch is taken before the train function is
+    called. `decide` gets 1, or 0 where there is no batch left, and returns 0
+    to end the epoch, else 1.
+    """
+    if keras.backend.backend() != "torch":
+        return False
+    epochs = fit.f_locals["epoch_iterator"]
+    base = type(epochs)
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        try:
+            item = base.__next__(self)
+        except StopIteration:
+            decide(0)
+            raise
+        if decide(1):
+            return item
+        with require(self, "catch_stop_iteration")():
+            raise StopIteration  # so that the data begin anew
+        raise StopIteration
+
+    epochs.__class__ = type(base.__name__, (base,), {"__next__": __next__})
+    return True
 
 
 def beginning_callback_list() -> Any | None:

@@ -16,6 +16,7 @@ hvd_keras uses public names.
 | `Optimizer._get_current_learning_rate` | give a schedule the updates |
 | `Optimizer._update_model_variables_moving_average` | average once an update |
 | `Optimizer._overwrite_model_variables_with_average_value` | the same |
+| `Optimizer._model_variables_moving_average` | the same |
 | `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
 | `Variable._value` | know a variable of Keras by that of TensorFlow in it |
@@ -39,6 +40,8 @@ import numpy as np
 from keras.src import api_export
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.saving import object_registration
+
+from hvd_keras import _backends
 
 GET_LOGS = "_get_metrics_result_or_logs"
 
@@ -156,7 +159,11 @@ class ReducingOptimizer:
 
     def _clip_gradients(self, grads: Any) -> Any:
         variables = vars(self).get("_hvd_variables")
-        reduced = self.hvd_reduce(list(grads), variables)
+        reduced = _backends.current().reduce_at_updates(
+            self,
+            lambda gradients: self.hvd_reduce(gradients, variables),
+            list(grads),
+        )
         return super()._clip_gradients(reduced)  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
@@ -186,6 +193,7 @@ class ReducingOptimizer:
         self._at_update(
             super()._update_model_variables_moving_average,  # type: ignore[misc]
             trainable_variables,
+            changes=require(self, "_model_variables_moving_average"),
         )
 
     def _overwrite_model_variables_with_average_value(
@@ -194,22 +202,30 @@ class ReducingOptimizer:
         self._at_update(
             super()._overwrite_model_variables_with_average_value,  # type: ignore[misc]
             trainable_variables,
+            changes=trainable_variables,
         )
 
     def _at_update(
-        self, call: Callable[[Any], None], variables: Sequence[Any]
+        self,
+        call: Callable[[Any], None],
+        variables: Sequence[Any],
+        *,
+        changes: Sequence[Any],
     ) -> None:
         """Calls, but not for a batch whose gradients are only accumulated."""
-        steps = self.gradient_accumulation_steps
-        if not steps or "_hvd_variables" not in vars(self):
+        if self.gradient_accumulation_steps and "_hvd_variables" in vars(self):
+            _backends.current().call_if(
+                is_update(self), lambda: call(variables), changes
+            )
+        else:
             call(variables)
-            return
-        num_batches = require(self, "_iterations") + 1
-        keras.ops.cond(
-            keras.ops.equal(num_batches % steps, 0),
-            lambda: call(variables),
-            lambda: None,
-        )
+
+
+def is_update(optimizer: Any) -> Any:
+    """Whether this batch ends an accumulation of gradients; a tensor."""
+    num_batches = require(optimizer, "_iterations") + 1
+    steps = optimizer.gradient_accumulation_steps
+    return keras.ops.equal(num_batches % steps, 0)
 
 
 def identity_of(variable: Any) -> int:

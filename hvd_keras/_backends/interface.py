@@ -116,6 +116,14 @@ class Backend:
         """Calls `reduce` where the optimizer updates, not where it adds up."""
         return reduce(gradients)
 
+    def call_if(
+        self, condition: Any, call: Callable[[], None], changes: Sequence[Any]
+    ) -> None:
+        """Calls `call`, which assigns to the variables `changes`, or not."""
+        import keras
+
+        keras.ops.cond(condition, call, lambda: None)
+
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether `flag`, a bool or a tensor, is true on every rank."""
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -26,16 +26,22 @@ class StepHook:
         self.train_function = model.train_function
         model.train_function = self
 
-    def __call__(self, iterator: Iterator[Any]) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         if _keras_fit.is_caller(self.fit):
-            return self.step(iterator)
-        return self.train_function(iterator)
+            *state, batches = arguments
+            return self.step(batches, *state)
+        return self.train_function(*arguments)
 
-    def step(self, iterator: Iterator[Any]) -> Any:
-        """Takes batches from the iterator and returns logs.
+    def step(self, batches: Iterable[Any], *state: Any) -> Any:
+        """Takes batches and returns logs.
+
+        Args:
+            batches: An iterator; on torch, a list of one batch.
+            state: On JAX: what the model is, to be passed on and returned, as
+                it is then, beside the logs.
 
         Raises:
-            StopIteration: The epoch ends here.
+            StopIteration: The epoch ends here; not on torch.
         """
         raise NotImplementedError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
-from hvd_keras import _keras_fit
+from hvd_keras import _backends, _keras_fit
 from hvd_keras import _keras_private as private
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
@@ -187,15 +187,17 @@ class _Skip(StepHook):
         self._restore = restore
         self._logs: Any = None
 
-    def step(self, iterator: Iterator[Any]) -> Any:
+    def step(self, batches: Iterable[Any], *state: Any) -> Any:
         if self._num_left <= 0:
-            return self.train_function(iterator)
+            return self.train_function(*state, batches)
         num_steps = self.model.steps_per_execution
         if self._logs is None:
             # The first one is done, and undone below: it builds what a model
             # builds in its first step, such as metrics.
-            self._logs = self.train_function(iterator)
-        elif not list(itertools.islice(iterator, num_steps)):
+            self._logs = self.train_function(*state, batches)
+            if state:
+                self._logs, *state = self._logs
+        elif not list(itertools.islice(batches, num_steps)):
             raise ValueError(
                 "The data must have the batches that were done before the "
                 f"backup. Received: data that end {self._num_left} batches "
@@ -204,4 +206,6 @@ class _Skip(StepHook):
         self._num_left -= num_steps
         if self._num_left <= 0:
             self._restore()
-        return self._logs
+            if state:
+                state = _backends.current().take_state(self.model)
+        return (self._logs, *state) if state else self._logs

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _agreement, _native, basics, objects
+from hvd_keras import _agreement, _backends, _native, basics, objects
 from hvd_keras import _keras_private as private
 from hvd_keras._distributed_class import (
     is_distributed,
@@ -190,7 +190,7 @@ def _average_statistics(model: keras.Model) -> None:
     Frozen weights are equal, and stay as they are, to the last bit.
     """
     statistics = [
-        (weight, np.asarray(weight.numpy()))
+        (weight, _backends.current().read(weight))
         for weight in model.non_trainable_weights
         if keras.backend.is_float_dtype(weight.dtype)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -54,7 +54,9 @@ class StepsGuard(keras.callbacks.Callback):
             _plan(self.params or {}, fit), name="StepsGuard/plan"
         )
         _check_equal(plans)
-        if len(plans) > 1 and fit is not None and _must_vote(plans):
+        if len(plans) == 1 or fit is None or not _must_vote(plans):
+            return
+        if not _keras_fit.let_decide(fit, _smallest):
             _Vote(self.model, fit)
 
     def on_epoch_begin(
@@ -84,18 +86,22 @@ class StepsGuard(keras.callbacks.Callback):
 class _Vote(StepHook):
     """Lets all ranks step, or none."""
 
-    def step(self, iterator: Iterator[Any]) -> Any:
+    def step(self, batches: Iterable[Any], *state: Any) -> Any:
         # Taken here, and not in the graph, where all ops run once more when
         # the data have ended.
         num_steps = self.model.steps_per_execution
-        batches = list(itertools.islice(iterator, num_steps))
-        mine = np.array([len(batches)], np.int32)
-        (counts,) = _native.core().allreduce(
-            "StepsGuard/vote", [mine], int(Min)
-        )
-        if not counts[0]:
+        mine = list(itertools.islice(batches, num_steps))
+        count = _smallest(len(mine))
+        if not count:
             raise StopIteration
-        return self.train_function(iter(batches[: counts[0]]))
+        return self.train_function(*state, iter(mine[:count]))
+
+
+def _smallest(count: int) -> int:
+    """Returns the smallest of the ranks' counts of batches."""
+    mine = np.array([count], np.int32)
+    (counts,) = _native.core().allreduce("StepsGuard/vote", [mine], int(Min))
+    return int(counts[0])
 
 
 def _plan(params: dict[str, Any], fit: Any) -> dict[str, Any]:

@@ -1,29 +1,29 @@
-"""Arrays, cut into the batches of a rank."""
+"""Tensors, cut into the batches of a rank by tf.data."""
 
 from __future__ import annotations
 
 import itertools
-import zlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.data._deal import Deal, weighted
-
-_NUM_PROBES = 16  # rows that ranks compare
+from hvd_keras.data import _structures
+from hvd_keras.data._deal import Deal
 
 
 def to_tensors(data: Any) -> Any:
     """Returns the same structure with tensors in host memory.
 
-    Lists become tuples: tf.data takes a list for one tensor.
+    Lists become tuples.
 
     Raises:
         ValueError: There is no array, or they have different numbers of rows.
     """
-    return _checked(_to_tensors(data))
+    tensors = _structures.converted(data, _to_tensor)
+    _structures.check_rows(tf.nest.flatten(tensors))
+    return tensors
 
 
 def num_rows_of(tensors: Any) -> int:
@@ -32,22 +32,11 @@ def num_rows_of(tensors: Any) -> int:
 
 
 def describe(tensors: Any) -> list[Any]:
-    """What must be equal on all ranks: types, shapes, and some of the rows."""
-    num_rows = num_rows_of(tensors)
-    probes = np.linspace(0, num_rows, _NUM_PROBES, endpoint=False, dtype=int)
-    probes = np.unique(probes)[:num_rows]
-    description = []
-    for tensor in tf.nest.flatten(tensors):
-        checksum = checksum_of(tf.gather(tensor, probes).numpy())
-        description.append([tensor.dtype.name, list(tensor.shape), checksum])
-    return description
-
-
-def checksum_of(array: Any) -> int:
-    """Returns a number that another array is unlikely to have."""
-    if array.dtype == object:  # texts
-        return zlib.crc32(repr(array.tolist()).encode())
-    return zlib.crc32(array.tobytes())
+    """What must be equal on all ranks."""
+    return _structures.describe(
+        tf.nest.flatten(tensors),
+        lambda tensor, rows: tf.gather(tensor, rows).numpy(),
+    )
 
 
 def shard_arrays(
@@ -94,7 +83,7 @@ def shard_arrays(
 
     @as_it_is
     def fetch(rows: tf.Tensor) -> Any:
-        places, weights = deal.own(tf.size(rows, tf.int64))
+        places, weights = own_rows(deal, tf.size(rows, tf.int64))
         own = tf.gather(rows, places)
         if deal.is_static(num_rows):
             own = tf.ensure_shape(own, [deal.batch_size])
@@ -109,26 +98,41 @@ def shard_arrays(
     return dataset.apply(count).prefetch(2)
 
 
-def _to_tensors(data: Any) -> Any:
-    if isinstance(data, list | tuple) and not _is_vector(data):
-        return tuple(_to_tensors(part) for part in data)
-    if isinstance(data, dict):
-        return {key: _to_tensors(part) for key, part in data.items()}
+def own_rows(deal: Deal, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what `deal.own_rows` does, of an int64 scalar in a graph."""
+    num_rows = tf.cast(num_rows, tf.int64)
+    if deal.policy == "pad":
+        first = deal.rank * deal.batch_size
+        places = tf.range(first, first + deal.batch_size, dtype=tf.int64)
+        weight = deal.global_size / tf.cast(num_rows, tf.float64)
+        weights = tf.where(places < num_rows, weight, 0.0)
+        return places % num_rows, tf.cast(weights, tf.float32)
+    indices = tf.range(*deal.bounds(num_rows))
+    return indices, tf.ones_like(indices, tf.float32)
+
+
+def weighted(data: Any, weights: Any) -> Any:
+    """Returns a batch for Keras whose rows count `weights` times.
+
+    A batch without targets is returned as it is: it has no loss.
+
+    Args:
+        data: A batch; a tuple is (x, y) or (x, y, sample_weight).
+        weights: A vector with an entry a row.
+    """
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        return data
+    if len(data) == 2:
+        return (*data, weights)
+
+    def scaled(own: Any) -> Any:
+        shape = [-1] + [1] * (len(own.shape) - 1)
+        own = tf.convert_to_tensor(own)
+        return own * tf.cast(tf.reshape(weights, shape), own.dtype)
+
+    return (*data[:2], tf.nest.map_structure(scaled, data[2]))
+
+
+def _to_tensor(data: Any) -> tf.Tensor:
     with tf.device("CPU:0"):
         return tf.convert_to_tensor(data)
-
-
-def _is_vector(data: Any) -> bool:
-    return all(isinstance(part, int | float | str | bytes) for part in data)
-
-
-def _checked(tensors: Any) -> Any:
-    flat = tf.nest.flatten(tensors)
-    shapes = [tuple(tensor.shape) for tensor in flat]
-    lengths = {shape[0] if shape else None for shape in shapes}
-    if len(lengths) != 1 or None in lengths:
-        raise ValueError(
-            "`data` must be arrays with the same number of rows, their first "
-            f"dimension. Received: arrays of shapes {shapes}."
-        )
-    return tensors

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.data._arrays import checksum_of
-from hvd_keras.data._deal import Deal, weighted
+from hvd_keras.data._arrays import own_rows, weighted
+from hvd_keras.data._deal import Deal
+from hvd_keras.data._structures import checksum_of
 
 
 def without_tuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -74,7 +75,7 @@ def shard_dataset(
     @as_it_is
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        places, weights = deal.own(_num_rows(data))
+        places, weights = own_rows(deal, _num_rows(data))
         if deal.is_static(num_rows):
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
@@ -153,7 +154,7 @@ def shard_batches(
     @as_it_is
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        places, _ = deal.own(_num_rows(batch))
+        places, _ = own_rows(deal, _num_rows(batch))
         return tf.nest.map_structure(lambda t: tf.gather(t, places), data)
 
     return without_tuner(batches.map(take).prefetch(2))

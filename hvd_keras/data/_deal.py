@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
+
+Array = np.ndarray[Any, Any]
 
 POLICIES = ("split", "pad", "drop", "join")
 
@@ -60,52 +62,32 @@ class Deal:
             return True
         return num_rows is not None and num_rows % self.global_size == 0
 
-    def own(self, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def own_rows(self, num_rows: int) -> tuple[Array, Array]:
         """Returns the indices of this rank's rows in a global batch.
 
         Args:
-            num_rows: Rows of the global batch, an int64 scalar.
+            num_rows: Rows of the global batch.
 
         Returns:
             A vector of indices, and one of weights: where the policy is "pad",
             0 for padding, and for the others the ratio of a full batch to this
             one. The mean of the ranks' mean losses is that of the rows then.
         """
-        num_rows = tf.cast(num_rows, tf.int64)
         if self.policy == "pad":
             first = self.rank * self.batch_size
-            places = tf.range(first, first + self.batch_size, dtype=tf.int64)
-            weight = self.global_size / tf.cast(num_rows, tf.float64)
-            weights = tf.where(places < num_rows, weight, 0.0)
-            return places % num_rows, tf.cast(weights, tf.float32)
-        indices = tf.range(
-            num_rows * self.rank // self.size,
-            num_rows * (self.rank + 1) // self.size,
-        )
-        return indices, tf.ones_like(indices, tf.float32)
+            places = np.arange(first, first + self.batch_size)
+            weights = np.where(
+                places < num_rows, self.global_size / num_rows, 0.0
+            )
+            return places % num_rows, weights.astype(np.float32)
+        indices = np.arange(*self.bounds(num_rows))
+        return indices, np.ones(len(indices), np.float32)
+
+    def bounds(self, num_rows: Any) -> tuple[Any, Any]:
+        """Where this rank's rows begin and end; of an integer or a tensor."""
+        begin = num_rows * self.rank // self.size
+        return begin, num_rows * (self.rank + 1) // self.size
 
     def _num_own(self, num_rows: int) -> int:
-        end = num_rows * (self.rank + 1) // self.size
-        return end - num_rows * self.rank // self.size
-
-
-def weighted(data: Any, weights: Any) -> Any:
-    """Returns a batch for Keras whose rows count `weights` times.
-
-    A batch without targets is returned as it is: it has no loss.
-
-    Args:
-        data: A batch; a tuple is (x, y) or (x, y, sample_weight).
-        weights: A vector with an entry a row.
-    """
-    if not isinstance(data, tuple) or len(data) not in (2, 3):
-        return data
-    if len(data) == 2:
-        return (*data, weights)
-
-    def scaled(own: Any) -> Any:
-        shape = [-1] + [1] * (len(own.shape) - 1)
-        own = tf.convert_to_tensor(own)
-        return own * tf.cast(tf.reshape(weights, shape), own.dtype)
-
-    return (*data[:2], tf.nest.map_structure(scaled, data[2]))
+        begin, end = self.bounds(num_rows)
+        return int(end - begin)

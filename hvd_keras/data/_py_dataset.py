@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from hvd_keras import _keras_fit
 from hvd_keras.data._deal import Deal
 
 
@@ -65,9 +65,10 @@ class ShardedPyDataset(keras.utils.PyDataset):
         batch = self._batch(first + deal.rank % num)
         if count is None or not deal.may_pad(count):
             return batch
-        return _weighted(batch, deal.size / num if deal.rank < num else 0.0)
+        return weighted(batch, deal.size / num if deal.rank < num else 0.0)
 
     def on_epoch_begin(self) -> None:
+        _keras_fit.keep_order(self)
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
@@ -89,28 +90,38 @@ class ShardedPyDataset(keras.utils.PyDataset):
     def _split(self, first: int, count: int) -> Any:
         """Returns this rank's rows of all that is left."""
         batches = [self._batch(first + number) for number in range(count)]
-        whole = tf.nest.map_structure(
+        whole = keras.tree.map_structure(
             lambda *parts: np.concatenate([np.asarray(p) for p in parts]),
             *batches,
         )
-        num_rows = len(tf.nest.flatten(whole)[0])
+        num_rows = len(keras.tree.flatten(whole)[0])
         if num_rows < self._deal.size:
             raise ValueError(
                 "The last batches of `data` must have a row for each of the "
                 f"{self._deal.size} ranks. Received: {num_rows} rows in "
                 f"{count} batches; shard with policy='pad' or 'drop'."
             )
-        begin = num_rows * self._deal.rank // self._deal.size
-        end = num_rows * (self._deal.rank + 1) // self._deal.size
-        return tf.nest.map_structure(lambda rows: rows[begin:end], whole)
+        begin, end = self._deal.bounds(num_rows)
+        return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 
 
-def _weighted(batch: Any, weight: float) -> Any:
-    """As `_deal.weighted`, without TensorFlow: the process may be a worker."""
+def weighted(batch: Any, weights: Any) -> Any:
+    """As `_arrays.weighted`, without TensorFlow: the process may be a worker.
+
+    Args:
+        batch: A batch; a tuple or list is (x, y) or (x, y, sample_weight).
+        weights: A number for all rows, or a vector with an entry a row.
+    """
     if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
         return batch
-    if len(batch) == 3:
-        own = tf.nest.map_structure(lambda w: np.asarray(w) * weight, batch[2])
-        return (*batch[:2], own)
-    num_rows = len(tf.nest.flatten(batch[0])[0])
-    return (*batch, np.full(num_rows, weight, np.float32))
+    if len(batch) == 2:
+        num_rows = len(keras.tree.flatten(batch[0])[0])
+        return (*batch, np.full(num_rows, weights, np.float32))
+
+    def scaled(own: Any) -> Any:
+        own = np.asarray(own)
+        shape = [-1] + [1] * (own.ndim - 1)
+        scale = np.reshape(np.asarray(weights), shape if own.ndim else [])
+        return own * scale.astype(own.dtype)
+
+    return (*batch[:2], keras.tree.map_structure(scaled, batch[2]))

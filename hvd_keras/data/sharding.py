@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hvd_keras import _agreement, objects
-from hvd_keras.data import _arrays, _datasets
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.exceptions import MismatchError
@@ -64,9 +64,10 @@ def shard(
         shuffle: Whether arrays, or the batches of a `PyDataset`, come in
             another order in each epoch, the same on all ranks. An iteration
             over the result is an epoch: ranks must iterate equally often.
-            `fit` shuffles a `PyDataset` by itself, for each rank apart, unless
-            it gets `shuffle=False`. False for a `tf.data.Dataset`, which
-            is shuffled before, with the same seeds on all ranks.
+            Of a `PyDataset` with several `workers`, `fit` shuffles the batches
+            by itself, for each rank apart, unless it gets `shuffle=False`.
+            False for a `tf.data.Dataset`, which is shuffled before, with the
+            same seeds on all ranks.
         seed: Decides on the orders, with the number of the epoch.
         batched: Whether the elements of a `tf.data.Dataset` are batches; they
             are cut anew.
@@ -80,7 +81,8 @@ def shard(
 
     Returns:
         A `tf.data.Dataset` with a known length where that of `data` is known,
-        or a `PyDataset`. A list in `data` becomes a tuple.
+        or a `PyDataset`: of a `PyDataset`, and of arrays where Keras does not
+        run on TensorFlow. A list in `data` becomes a tuple.
 
     Every rank reads all of a `tf.data.Dataset` and takes its part of each
     global batch, which costs the work before `shard` N times. Do what is cheap
@@ -104,7 +106,8 @@ def shard(
     """
     objects.members_of(process_set, "shard")
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
-    is_dataset = isinstance(data, tf.data.Dataset)
+    tf = sys.modules.get("tensorflow")  # where it is not, there are no datasets
+    is_dataset = tf is not None and isinstance(data, tf.data.Dataset)
     _check_arguments(data, batch_size, policy, seed)
     _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
     deal = Deal(
@@ -113,20 +116,14 @@ def shard(
         batch_size=batch_size or 1,
         policy=policy,
     )
-    batches = data
-    num_rows: int | None
+    make = _make_of_arrays
     if is_py_dataset:
-        num_rows = data.num_batches
-        described: list[Any] = [["batches", num_rows]]
+        make = _make_of_py_dataset
     elif is_dataset:
-        _datasets.check_is_dense(data)
-        num_rows = _datasets.num_rows_of(data, batched=batched)
-        batches = _datasets.global_batches(data, deal, batched=batched)
-        described = [["rows", num_rows], *_datasets.describe(batches)]
-    else:
-        data = _arrays.to_tensors(data)
-        num_rows = _arrays.num_rows_of(data)
-        described = [["rows", num_rows], *_arrays.describe(data)]
+        make = _make_of_dataset
+    num_rows, described, finish = make(
+        data, deal, shuffle=shuffle, seed=seed, batched=batched
+    )
     arguments = {
         "batch_size": batch_size,
         "policy": policy,
@@ -136,26 +133,94 @@ def shard(
     }
     _agree({**arguments, "data": described}, process_set)
     _check_length(num_rows, deal, is_py_dataset)
-    if is_py_dataset:
-        return ShardedPyDataset(data, deal, shuffle=shuffle, seed=seed)
-    if is_dataset:
-        result = _datasets.shard_dataset(batches, deal, num_rows)
-    else:
-        result = _arrays.shard_arrays(data, deal, shuffle=shuffle, seed=seed)
+    result = finish()
+    if isinstance(result, keras.utils.PyDataset):
+        return result
+    from hvd_keras.data import _datasets
+
     if not autotune:
         result = _datasets.without_tuner(result)
     return _datasets.as_sharded(result)
+
+
+# The number of rows, what must be equal on all ranks, and what makes the
+# batches of this one.
+_Plan = tuple[int | None, list[Any], Callable[[], Any]]
+
+
+def _make_of_py_dataset(
+    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+) -> _Plan:
+    def finish() -> Any:
+        return ShardedPyDataset(data, deal, shuffle=shuffle, seed=seed)
+
+    return data.num_batches, [["batches", data.num_batches]], finish
+
+
+def _make_of_dataset(
+    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+) -> _Plan:
+    from hvd_keras.data import _datasets
+
+    _datasets.check_is_dense(data)
+    num_rows = _datasets.num_rows_of(data, batched=batched)
+    batches = _datasets.global_batches(data, deal, batched=batched)
+    described = [["rows", num_rows], *_datasets.describe(batches)]
+    return (
+        num_rows,
+        described,
+        lambda: _datasets.shard_dataset(batches, deal, num_rows),
+    )
+
+
+def _make_of_arrays(
+    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+) -> _Plan:
+    if keras.backend.backend() == "tensorflow":
+        from hvd_keras.data import _arrays
+
+        tensors = _arrays.to_tensors(data)
+        num_rows = _arrays.num_rows_of(tensors)
+        return (
+            num_rows,
+            [["rows", num_rows], *_arrays.describe(tensors)],
+            lambda: _arrays.shard_arrays(
+                tensors, deal, shuffle=shuffle, seed=seed
+            ),
+        )
+    from hvd_keras.data import _host_arrays
+
+    arrays = _host_arrays.to_arrays(data)
+    num_rows = _host_arrays.num_rows_of(arrays)
+    return (
+        num_rows,
+        [["rows", num_rows], *_host_arrays.describe(arrays)],
+        lambda: _host_arrays.ShardedArrays(
+            arrays, deal, shuffle=shuffle, seed=seed
+        ),
+    )
 
 
 def _check_arguments(
     data: Any, batch_size: Any, policy: Any, seed: Any
 ) -> None:
     is_iterator = hasattr(data, "__next__") or callable(data)
-    is_distributed = isinstance(data, tf.distribute.DistributedDataset)
-    if data is None or is_iterator or is_distributed:
+    tf = sys.modules.get("tensorflow")
+    is_distributed = tf is not None and isinstance(
+        data, tf.distribute.DistributedDataset
+    )
+    is_loader = hasattr(data, "collate_fn")  # of torch
+    if data is None or is_iterator or is_distributed or is_loader:
+        remedy = ""
+        if is_loader:
+            remedy = (
+                "; give the loader a DistributedSampler of "
+                "torch.utils.data, with `num_replicas=hvd.size()` and "
+                "`rank=hvd.rank()`"
+            )
         raise TypeError(
             "`data` must be arrays, a tf.data.Dataset or a "
-            f"keras.utils.PyDataset. Received: {type(data).__name__}."
+            f"keras.utils.PyDataset. Received: {type(data).__name__}{remedy}."
         )
     is_size = type(batch_size) is int and batch_size >= 1
     if batch_size is not None and not is_size:

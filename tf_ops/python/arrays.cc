@@ -94,11 +94,23 @@ void SetReduceArguments(const ReduceArguments& arguments, Request* request) {
   request->postscale = arguments.postscale;
 }
 
-Arrays RunInPlaceShaped(Request request, const Arrays& arrays) {
-  const Arrays inputs = Contiguous(arrays);
+// The arrays themselves, if results can be written into them.
+Arrays CheckedOutputs(const Arrays& arrays) {
+  for (const py::array& array : arrays) {
+    if (!(array.flags() & py::array::c_style) || !array.writeable()) {
+      throw py::value_error(
+          "arrays must be C-contiguous and writable to be reduced in place");
+    }
+  }
+  return arrays;
+}
+
+// The results have the shapes of the arrays.
+Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
+  const Arrays inputs = in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
   Arrays outputs;
   for (const py::array& input : inputs) {
-    outputs.push_back(EmptyLike(input, ShapeOf(input)));
+    outputs.push_back(in_place ? input : EmptyLike(input, ShapeOf(input)));
     RequestTensor tensor;
     tensor.dtype = DataTypeOf(input);
     tensor.shape = ShapeOf(input);
@@ -139,12 +151,12 @@ Arrays RunAllocating(Request request, const Arrays& arrays) {
 }  // namespace
 
 Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
-                       const ReduceArguments& arguments,
-                       int32_t process_set_id) {
+                       const ReduceArguments& arguments, int32_t process_set_id,
+                       bool in_place) {
   Request request =
       MakeRequest(CollectiveKind::kAllreduce, name, process_set_id);
   SetReduceArguments(arguments, &request);
-  return RunInPlaceShaped(std::move(request), arrays);
+  return RunShaped(std::move(request), arrays, in_place);
 }
 
 Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
@@ -161,7 +173,7 @@ Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
   Request request =
       MakeRequest(CollectiveKind::kBroadcast, name, process_set_id);
   request.root_rank = root_rank;
-  return RunInPlaceShaped(std::move(request), arrays);
+  return RunShaped(std::move(request), arrays);
 }
 
 Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,

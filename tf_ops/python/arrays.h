@@ -20,9 +20,10 @@ struct ReduceArguments {
   double postscale = 1.0;
 };
 
+// `in_place`: the arrays, C-contiguous and writable, take the results.
 Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
-                       const ReduceArguments& arguments,
-                       int32_t process_set_id);
+                       const ReduceArguments& arguments, int32_t process_set_id,
+                       bool in_place);
 Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
                            const ReduceArguments& arguments,
                            int32_t process_set_id);

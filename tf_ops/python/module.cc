@@ -65,21 +65,27 @@ void DefineProcessSets(py::module_* m) {
 
 void DefineCollectives(py::module_* m) {
   using hvd::Arrays;
-  const auto reducing = [m](const char* name, auto function, const char* doc) {
-    m->def(
-        name,
-        [function](const std::string& call_name, const Arrays& arrays, int op,
-                   double prescale, double postscale, int32_t process_set_id) {
-          return function(call_name, arrays, {op, prescale, postscale},
-                          process_set_id);
-        },
-        "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
-        "process_set_id"_a = 0, doc);
-  };
-  reducing("allreduce", &hvd::AllreduceArrays,
-           "Reduces a list of arrays as one collective; blocks.");
-  reducing("reducescatter", &hvd::ReducescatterArrays,
-           "Reduces arrays and gives each rank a part of the rows; blocks.");
+  m->def(
+      "allreduce",
+      [](const std::string& name, const Arrays& arrays, int op, double prescale,
+         double postscale, int32_t process_set_id, bool in_place) {
+        return hvd::AllreduceArrays(name, arrays, {op, prescale, postscale},
+                                    process_set_id, in_place);
+      },
+      "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
+      "process_set_id"_a = 0, py::kw_only(), "in_place"_a = false,
+      "Reduces a list of arrays as one collective; blocks. With `in_place`, "
+      "into the arrays, which must be C-contiguous and writable.");
+  m->def(
+      "reducescatter",
+      [](const std::string& name, const Arrays& arrays, int op, double prescale,
+         double postscale, int32_t process_set_id) {
+        return hvd::ReducescatterArrays(name, arrays, {op, prescale, postscale},
+                                        process_set_id);
+      },
+      "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
+      "process_set_id"_a = 0,
+      "Reduces arrays and gives each rank a part of the rows; blocks.");
   m->def("allgather", &hvd::AllgatherArrays, "name"_a, "arrays"_a,
          "process_set_id"_a = 0,
          "Concatenates the arrays of all ranks along axis 0; blocks.");

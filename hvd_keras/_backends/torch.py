@@ -1,0 +1,117 @@
+"""torch: a plain call of the engine, on the memory of the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from hvd_keras import _native
+from hvd_keras._backends.interface import Array, Backend
+from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Min
+
+
+class TorchBackend(Backend):
+    """Adapts torch."""
+
+    def cast(self, tensor: Any, dtype: str) -> torch.Tensor:
+        return tensor.to(getattr(torch, dtype))
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def to_dense(self, gradient: Any) -> torch.Tensor:
+        return gradient.to_dense() if gradient.is_sparse else gradient
+
+    def grouped_allreduce(
+        self,
+        tensors: list[Any],
+        *,
+        name: str,
+        options: ReduceOptions,
+        postscale: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> list[torch.Tensor]:
+        compressed = [
+            options.compression.compress(tensor.detach()) for tensor in tensors
+        ]
+        members = _in_memory_of_their_own([wire for wire, _ in compressed])
+        _native.core().allreduce(
+            name,
+            [_as_array(member) for member in members],
+            int(options.op),
+            1.0 / options.gradient_predivide_factor,
+            postscale,
+            options.process_set.process_set_id or 0,
+            in_place=True,
+        )
+        return [
+            options.compression.decompress(member.to(wire.device), context)
+            for member, (wire, context) in zip(members, compressed, strict=True)
+        ]
+
+    @torch.compiler.disable
+    def reduce_at_updates(
+        self,
+        optimizer: Any,
+        reduce: Callable[[list[Any]], list[Any]],
+        gradients: list[Any],
+    ) -> list[Any]:
+        return reduce(gradients)
+
+    @torch.compiler.disable
+    def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
+        mine = np.array(int(flag), np.int32)
+        (everywhere,) = _native.core().allreduce(
+            name, [mine], int(Min), 1.0, 1.0, process_set.process_set_id or 0
+        )
+        return torch.tensor(bool(everywhere))
+
+    def read(self, variable: Any) -> Array:
+        return _as_array(variable.value.detach().cpu().contiguous())
+
+    def assign(self, variable: Any, value: Array) -> None:
+        target = variable.value
+        with torch.no_grad():
+            target.copy_(_as_tensor(value))
+
+
+def _in_memory_of_their_own(tensors: list[Any]) -> list[torch.Tensor]:
+    """Returns contiguous tensors of the host's; copies where they are not.
+
+    No two share memory: of a sum, say, autograd gives all terms one gradient.
+    """
+    seen: set[int] = set()
+    members = []
+    for tensor in tensors:
+        member = tensor.cpu().contiguous()
+        address = member.untyped_storage().data_ptr()
+        if address in seen:
+            member = member.clone()
+        seen.add(address)
+        members.append(member)
+    return members
+
+
+def _as_array(tensor: torch.Tensor) -> Array:
+    """Returns an array in the memory of a tensor of the host's."""
+    if tensor.dtype == torch.bfloat16:  # which NumPy does not know
+        array: Array = tensor.view(torch.int16).numpy()
+        return array.view(ml_dtypes.bfloat16)
+    shared: Array = tensor.numpy()
+    return shared
+
+
+def _as_tensor(array: Array) -> torch.Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        bits = torch.from_numpy(array.view(np.int16).copy())
+        return bits.view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+BACKEND = TorchBackend()

@@ -1,0 +1,68 @@
+"""Structures of arrays or tensors with equal numbers of rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_NUM_PROBES = 16  # rows that ranks compare
+
+
+def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
+    """Returns the structure of `data` with converted arrays.
+
+    Lists become tuples: tf.data takes a list for one tensor, and so do we, if
+    it is one of numbers or texts.
+    """
+    if isinstance(data, list | tuple) and not _is_vector(data):
+        return tuple(converted(part, convert) for part in data)
+    if isinstance(data, dict):
+        return {key: converted(part, convert) for key, part in data.items()}
+    return convert(data)
+
+
+def check_rows(flat: Sequence[Any]) -> None:
+    """Raises ValueError unless all have the same number of rows."""
+    shapes = [tuple(array.shape) for array in flat]
+    lengths = {shape[0] if shape else None for shape in shapes}
+    if len(lengths) != 1 or None in lengths:
+        raise ValueError(
+            "`data` must be arrays with the same number of rows, their first "
+            f"dimension. Received: arrays of shapes {shapes}."
+        )
+
+
+def describe(
+    flat: Sequence[Any], rows_of: Callable[[Any, Any], Any]
+) -> list[Any]:
+    """What must be equal on all ranks: types, shapes, and some of the rows.
+
+    Args:
+        flat: Arrays or tensors.
+        rows_of: Returns the rows of one with some indices, as an array.
+    """
+    num_rows = int(flat[0].shape[0])
+    probes = np.linspace(0, num_rows, _NUM_PROBES, endpoint=False, dtype=int)
+    probes = np.unique(probes)[:num_rows]
+    return [
+        [
+            array.dtype.name,
+            list(array.shape),
+            checksum_of(rows_of(array, probes)),
+        ]
+        for array in flat
+    ]
+
+
+def checksum_of(array: Any) -> int:
+    """Returns a number that another array is unlikely to have."""
+    if array.dtype == object:  # texts
+        return zlib.crc32(repr(array.tolist()).encode())
+    return zlib.crc32(array.tobytes())
+
+
+def _is_vector(data: Any) -> bool:
+    return all(isinstance(part, int | float | str | bytes) for part in data)
