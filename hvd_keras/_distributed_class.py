@@ -32,10 +32,15 @@ def local_variables_of(optimizer: Any) -> list[Any]:
     return list(inner.hvd_local) if isinstance(inner, Distributed) else []
 
 
-def must_not_use_xla(model: Any) -> bool:
+def reduces_over_ranks(model: Any) -> bool:
     """Whether the gradients of `model` are reduced, or may be, after `init`."""
     part = _distributed_part(getattr(model, "optimizer", None))
     return part is not None and part.hvd_settings.reduce.process_set.size() != 1
+
+
+def must_not_use_xla(model: Any) -> bool:
+    """Whether the train step of `model` must not be compiled by XLA."""
+    return not _backends.current().reduces_in_xla and reduces_over_ranks(model)
 
 
 def unwrapped(optimizer: Any) -> Any:

@@ -1,11 +1,13 @@
 """Loads the native libraries; no other module does.
 
 `core()` is the engine and knows no framework. `ops()` holds the TensorFlow
-ops, and is the only place that looks at TensorFlow's version.
+ops, and is the only place that looks at TensorFlow's version. `xla()` holds the
+handlers for programs of XLA, of TensorFlow and JAX alike.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import logging
@@ -16,6 +18,7 @@ import types
 _OLDEST_TENSORFLOW = (2, 16)
 _NEWEST_TENSORFLOW = (2, 21)
 _OPS_LIBRARY = pathlib.Path(__file__).parent / "libhvd_tf.so"
+_XLA_LIBRARY = pathlib.Path(__file__).parent / "libhvd_ffi.so"
 _BUILD_HINT = (
     "Install hvd_keras with `pip install .`, or build it in place with "
     "`pip install -e .`."
@@ -51,6 +54,18 @@ def ops() -> types.ModuleType:
     if version > _NEWEST_TENSORFLOW:
         _self_test(library)
     return library
+
+
+@functools.cache
+def xla() -> ctypes.CDLL:
+    """Returns the library of the handlers in tf_ops/xla/handlers.h."""
+    core()  # the library that both need
+    if not _XLA_LIBRARY.exists():
+        raise ImportError(
+            f"The handlers for XLA must be at {_XLA_LIBRARY}. Received: no "
+            f"such file. {_BUILD_HINT}"
+        )
+    return ctypes.CDLL(str(_XLA_LIBRARY))
 
 
 def _tensorflow_version() -> tuple[int, int]:

@@ -45,6 +45,8 @@ class Backend:
 
     # Whether one process reduces nothing at all.
     skips_alone = True
+    # Whether a step that XLA compiles can hold reductions.
+    reduces_in_xla = True
 
     # Tensors.
 
@@ -166,6 +168,19 @@ class Backend:
     def prepare(self) -> None:
         """Hooks into Keras, when there is the first distributed optimizer."""
 
-    def take_state(self, model: Any) -> tuple[Any, ...]:
-        """What a train function gets, and returns, beside data and logs."""
-        return ()
+    def change_state(
+        self, model: Any, state: list[Any], change: Callable[[], None]
+    ) -> list[Any]:
+        """Calls `change`, which assigns to the variables of a model.
+
+        Args:
+            model: The model, in the middle of an epoch of `fit`.
+            state: What a train function gets beside data, and returns beside
+                logs: nothing, unless on JAX.
+            change: Assigns to variables.
+
+        Returns:
+            The state after that.
+        """
+        change()
+        return state

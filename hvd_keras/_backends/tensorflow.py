@@ -24,6 +24,7 @@ class TensorFlowBackend(Backend):
     """Adapts TensorFlow."""
 
     skips_alone = False  # a graph may live longer than a job of one rank
+    reduces_in_xla = False
 
     def cast(self, tensor: Any, dtype: str) -> tf.Tensor:
         return tf.cast(tensor, dtype)

@@ -187,7 +187,8 @@ class _Skip(StepHook):
         self._restore = restore
         self._logs: Any = None
 
-    def step(self, batches: Iterable[Any], *state: Any) -> Any:
+    def step(self, batches: Iterable[Any], *given: Any) -> Any:
+        state = list(given)
         if self._num_left <= 0:
             return self.train_function(*state, batches)
         num_steps = self.model.steps_per_execution
@@ -205,7 +206,6 @@ class _Skip(StepHook):
             )
         self._num_left -= num_steps
         if self._num_left <= 0:
-            self._restore()
-            if state:
-                state = _backends.current().take_state(self.model)
+            backend = _backends.current()
+            state = backend.change_state(self.model, state, self._restore)
         return (self._logs, *state) if state else self._logs

@@ -1,0 +1,91 @@
+"""JAX: collectives are custom calls of XLA in the program of a train step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hvd_keras import _keras_jax, _keras_private
+from hvd_keras._backends.interface import Backend
+from hvd_keras._distributed_class import reduces_over_ranks
+from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras.jax._call import is_traced
+from hvd_keras.jax.allreduce import allreduce
+from hvd_keras.jax.errors import typed_errors
+from hvd_keras.jax.grouped_allreduce import grouped_allreduce
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Min
+
+
+class JaxBackend(Backend):
+    """Adapts JAX."""
+
+    def cast(self, tensor: Any, dtype: str) -> jax.Array:
+        return tensor.astype(dtype)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def grouped_allreduce(
+        self,
+        tensors: list[Any],
+        *,
+        name: str,
+        options: ReduceOptions,
+        postscale: float,
+        seal: tuple[int, ...] | None = None,
+    ) -> list[jax.Array]:
+        return grouped_allreduce(
+            tensors,
+            options.op,
+            name=name,
+            prescale_factor=1.0 / options.gradient_predivide_factor,
+            postscale_factor=postscale,
+            compression=options.compression,
+            process_set=options.process_set,
+        )
+
+    def reduce_at_updates(
+        self,
+        optimizer: Any,
+        reduce: Callable[[list[Any]], list[Any]],
+        gradients: list[Any],
+    ) -> list[Any]:
+        # On JAX, Keras clips each batch's gradients and chooses afterwards.
+        if not optimizer.gradient_accumulation_steps:
+            return reduce(gradients)
+        is_update = _keras_private.is_update(optimizer)
+        if not is_traced([is_update]):
+            return reduce(gradients) if is_update else gradients
+        reduced: list[Any] = jax.lax.cond(
+            is_update, lambda: reduce(gradients), lambda: gradients
+        )
+        return reduced
+
+    def call_if(
+        self, condition: Any, call: Callable[[], None], changes: Sequence[Any]
+    ) -> None:
+        # What a branch assigns cannot leave it.
+        before = [variable.value for variable in changes]
+        call()
+        for variable, value in zip(changes, before, strict=True):
+            variable.assign(jnp.where(condition, variable.value, value))
+
+    def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
+        mine = jnp.asarray(flag).astype("int32")
+        everywhere = allreduce(mine, Min, name=name, process_set=process_set)
+        return everywhere.astype("bool")
+
+    def prepare(self) -> None:
+        _keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
+
+    def change_state(
+        self, model: Any, state: list[Any], change: Callable[[], None]
+    ) -> list[Any]:
+        return [_keras_jax.changed_state(model, state[0], change)]
+
+
+BACKEND = JaxBackend()

@@ -1,0 +1,21 @@
+"""Our exceptions, out of the texts in which XLA passes errors on."""
+
+from __future__ import annotations
+
+import re
+
+from hvd_keras import exceptions
+
+# What `ToFfiError` in tf_ops/xla/ffi_request.cc writes: nothing but the text
+# of an error comes through XLA.
+_MARK = re.compile(r"hvd_keras\.exceptions\.(\w+): (.*)", re.DOTALL)
+
+
+def error_in(text: str) -> exceptions.HvdError | None:
+    """Returns the error that a handler of ours told XLA, if there is one."""
+    match = _MARK.search(text)
+    if match is None:
+        return None
+    found = getattr(exceptions, match[1], exceptions.InternalError)
+    error: exceptions.HvdError = found(match[2])
+    return error

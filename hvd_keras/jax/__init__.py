@@ -1,0 +1,42 @@
+"""Collectives on arrays of JAX, under `jax.jit` and `jax.grad` too.
+
+>>> import hvd_keras.jax
+>>> hvd_keras.jax.allreduce(x, hvd.Sum)
+
+A Keras model on JAX needs none of them: `hvd.DistributedOptimizer` reduces its
+gradients. They are for loops of your own.
+
+*Names* pair the calls of the ranks. A call without one is counted: outside of
+`jax.jit` when it runs, inside while it is traced, once however often the
+program runs. So the ranks must trace the same calls in the same order, and
+trace again at the same time. Where one may trace more than the others (for
+another shape, in a test of its own), give names.
+
+*Calls in a program* run at the same time where the data allow, in any order.
+A call that is under way must not be made a second time with the same name, as
+by `jax.pmap` or from two threads.
+
+*Errors* are those of `hvd_keras.exceptions`; of a program, inside
+`typed_errors()` and in Keras's `fit`.
+
+Programs run on the CPU: there is no handler for other platforms yet. Arrays of
+other devices go through the host's memory, outside of `jax.jit` alone.
+"""
+
+from hvd_keras.jax.allgather import allgather
+from hvd_keras.jax.allreduce import allreduce
+from hvd_keras.jax.alltoall import alltoall
+from hvd_keras.jax.broadcast import broadcast
+from hvd_keras.jax.errors import typed_errors
+from hvd_keras.jax.grouped_allreduce import grouped_allreduce
+from hvd_keras.jax.reducescatter import reducescatter
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "grouped_allreduce",
+    "reducescatter",
+    "typed_errors",
+]

@@ -1,0 +1,171 @@
+"""The one function that every collective on arrays of JAX goes through."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hvd_keras import _native, basics, objects
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Average, ReduceOp, Sum
+
+_KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
+LINEAR = (Average, Sum)
+
+# Of the nameless calls, by kind, whether traced, process set and job.
+_counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
+    itertools.count
+)
+
+
+def call(
+    kind: str,
+    arrays: Sequence[Any],
+    *,
+    name: str,
+    process_set_id: int,
+    shapes: Sequence[Sequence[int]] | None = None,
+    **attributes: Any,
+) -> list[jax.Array]:
+    """Runs a collective, or adds it to the program that is traced.
+
+    Args:
+        kind: One of `_KINDS`.
+        arrays: One, or the members of a group.
+        name: Pairs the call across ranks.
+        process_set_id: The set that runs it.
+        shapes: Those of the results in a program, if not those of the arrays.
+        attributes: Those of the handler (tf_ops/xla/handlers.h).
+    """
+    arrays = [jnp.asarray(array) for array in arrays]
+    if not is_traced(arrays):
+        return _run(kind, arrays, name, process_set_id, **attributes)
+    _register()
+    if shapes is None:
+        shapes = [array.shape for array in arrays]
+    function = jax.ffi.ffi_call(
+        f"hvd_{kind}",
+        [
+            jax.ShapeDtypeStruct(tuple(shape), array.dtype)
+            for shape, array in zip(shapes, arrays, strict=True)
+        ],
+        has_side_effect=True,
+        vmap_method="sequential",
+        input_output_aliases=(
+            {i: i for i in range(len(arrays))}
+            if kind in ("allreduce", "broadcast")
+            else None
+        ),
+    )
+    types = {int: np.int32, float: np.float64}
+    return list(
+        function(
+            *arrays,
+            name=name,
+            process_set_id=np.int32(process_set_id),
+            **{key: types[type(v)](v) for key, v in attributes.items()},
+        )
+    )
+
+
+def is_traced(arrays: Sequence[Any]) -> bool:
+    """Whether a program is traced that has one of `arrays`."""
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def checked_name(
+    kind: str, name: str | None, arrays: Any, process_set: ProcessSet
+) -> str:
+    """Returns the name of a call; counts those without one.
+
+    Raises:
+        InvalidArgumentError: `name` or `process_set` cannot be used.
+    """
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidArgumentError(
+            f"`name` must be None or a string that is not empty. Received: "
+            f"name={name!r}."
+        )
+    objects.members_of(process_set, f"{kind} {name!r}")
+    if name is not None:
+        return name
+    where = "program" if is_traced(jax.tree.leaves(arrays)) else "call"
+    key = (kind, where, process_set.process_set_id, basics.generation())
+    return f"jax.{kind}.{where}.{next(_counters[key])}"
+
+
+def reduction(
+    op: Any, prescale_factor: float, postscale_factor: float
+) -> tuple[int, float, float]:
+    """Returns the checked arguments of a reduction; `op` None: `Average`.
+
+    Raises:
+        InvalidArgumentError: `op` is no `ReduceOp`.
+    """
+    op = Average if op is None else op
+    if isinstance(op, bool) or op not in tuple(ReduceOp):
+        names = ", ".join(known.name for known in ReduceOp)
+        raise InvalidArgumentError(
+            f"`op` must be one of {names}. Received: op={op!r}."
+        )
+    return int(op), float(prescale_factor), float(postscale_factor)
+
+
+def refuse_gradient(kind: str, name: str, op: int) -> None:
+    """Raises unless `op` is one whose gradient is known here."""
+    if op not in LINEAR:
+        raise NotImplementedError(
+            f"`{kind}` must be a Sum or an Average to be differentiated. "
+            f"Received: op={ReduceOp(op).name} ({name!r})."
+        )
+
+
+def is_floating(array: Any) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+@functools.cache
+def _register() -> None:
+    library = _native.xla()
+    for kind in _KINDS:
+        handler = getattr(library, f"HvdFfi{kind.capitalize()}")
+        jax.ffi.register_ffi_target(
+            f"hvd_{kind}", jax.ffi.pycapsule(handler), platform="cpu"
+        )
+
+
+def _run(
+    kind: str,
+    arrays: Sequence[jax.Array],
+    name: str,
+    process_set_id: int,
+    **attributes: Any,
+) -> list[jax.Array]:
+    """Runs a collective on memory of the host's, now."""
+    members = [np.asarray(array) for array in arrays]
+    core = _native.core()
+    if kind == "alltoall":
+        result, _ = core.alltoall(name, members[0], None, process_set_id)
+        results = [result]
+    elif kind in ("allreduce", "reducescatter"):
+        function = getattr(core, kind)
+        op, prescale, postscale = (
+            attributes[key] for key in ("reduce_op", "prescale", "postscale")
+        )
+        results = function(
+            name, members, op, prescale, postscale, process_set_id
+        )
+    elif kind == "broadcast":
+        root_rank = attributes["root_rank"]
+        results = core.broadcast(name, members, root_rank, process_set_id)
+    else:
+        results = core.allgather(name, members, process_set_id)
+    return [jnp.asarray(result) for result in results]

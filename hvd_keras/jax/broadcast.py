@@ -1,0 +1,88 @@
+"""Broadcast: every rank gets the array of one of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hvd_keras import basics, objects
+from hvd_keras.jax import _call
+from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average
+
+_Settings = tuple[str, int, int]  # name, id of the process set, root rank
+
+
+def broadcast(
+    tensor: jax.typing.ArrayLike,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> jax.Array:
+    """Returns the array of `root_rank`, on every rank of a process set.
+
+    Differentiable: the gradient of the root is the average of the ranks', that
+    of the others is zero.
+
+    Args:
+        tensor: Array of the same shape and dtype on all ranks.
+        root_rank: The rank whose array all get: its number among all ranks,
+            also where `process_set` is a part of them.
+        name: As for `allreduce`.
+        process_set: The ranks that take part. Defaults to all.
+
+    Returns:
+        The array of `root_rank`.
+
+    Raises:
+        InvalidArgumentError: `root_rank` is not in `process_set`.
+        HvdError: As for `allreduce`.
+
+    Example, on 2 ranks:
+
+    >>> hvd_keras.jax.broadcast(jnp.array(hvd.rank() + 5), root_rank=1)
+    Array(6, dtype=int32)
+    """
+    array = jnp.asarray(tensor)
+    name = _call.checked_name("broadcast", name, array, process_set)
+    root = objects.to_root_rank(root_rank, process_set, f"broadcast {name!r}")
+    return _sent((name, process_set.process_set_id or 0, root), array)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sent(settings: _Settings, array: Any) -> jax.Array:
+    name, process_set_id, root_rank = settings
+    (result,) = _call.call(
+        "broadcast",
+        [array],
+        name=name,
+        process_set_id=process_set_id,
+        root_rank=root_rank,
+    )
+    return result
+
+
+def _forward(settings: _Settings, array: Any) -> tuple[jax.Array, None]:
+    return _sent(settings, array), None
+
+
+def _backward(settings: _Settings, _: None, upstream: Any) -> tuple[Any]:
+    name, process_set_id, root_rank = settings
+    (averaged,) = _call.call(
+        "allreduce",
+        [upstream],
+        name=f"{name}/gradient",
+        process_set_id=process_set_id,
+        reduce_op=int(Average),
+        prescale=1.0,
+        postscale=1.0,
+    )
+    is_root = basics.rank() == root_rank
+    return (averaged if is_root else jnp.zeros_like(averaged),)
+
+
+_sent.defvjp(_forward, _backward)

@@ -1,0 +1,112 @@
+"""Reducescatter: every rank gets a part of the reduction."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.jax import _call
+from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import ReduceOp, Sum
+
+# Name, id of the process set, this rank's place in it, its size, op, factors.
+_Settings = tuple[str, int, int, int, int, float, float]
+
+
+def reducescatter(
+    tensor: jax.typing.ArrayLike,
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> jax.Array:
+    """Returns this rank's part of the reduction of the ranks' arrays.
+
+    The rows are dealt out in order of rank; where they do not divide evenly,
+    the first ranks get one more. Differentiable for `Sum` and `Average`, where
+    they do divide evenly.
+
+    Args:
+        tensor: Array with a dimension or more, of the same shape on all ranks.
+        op: As for `allreduce`, but for `Adasum`.
+        name: As for `allreduce`.
+        prescale_factor: Factor of the array before the reduction.
+        postscale_factor: Factor of the result.
+        process_set: The ranks that take part. Defaults to all.
+
+    Returns:
+        This rank's rows of what `allreduce` would return.
+
+    Raises:
+        HvdError: As for `allreduce`.
+
+    Example, on 2 ranks:
+
+    >>> hvd_keras.jax.reducescatter(jnp.arange(4), hvd.Sum)  # on rank 1
+    Array([4, 6], dtype=int32)
+    """
+    array = jnp.asarray(tensor)
+    name = _call.checked_name("reducescatter", name, array, process_set)
+    if array.ndim == 0:
+        raise InvalidArgumentError(
+            "`tensor` must have a dimension or more. Received: a scalar "
+            f"(reducescatter {name!r})."
+        )
+    settings = (
+        name,
+        process_set.process_set_id or 0,
+        process_set.rank() or 0,
+        process_set.size() or 1,
+        *_call.reduction(op, prescale_factor, postscale_factor),
+    )
+    return _scattered(settings, array)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scattered(settings: _Settings, array: Any) -> jax.Array:
+    name, process_set_id, index, size, op, prescale, postscale = settings
+    rows, rest = divmod(array.shape[0], size)
+    (result,) = _call.call(
+        "reducescatter",
+        [array],
+        name=name,
+        process_set_id=process_set_id,
+        shapes=[(rows + (index < rest), *array.shape[1:])],
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
+    )
+    return result
+
+
+def _forward(settings: _Settings, array: Any) -> tuple[jax.Array, Any]:
+    return _scattered(settings, array), array
+
+
+def _backward(settings: _Settings, array: Any, upstream: Any) -> tuple[Any]:
+    name, process_set_id, _, size, op, prescale, postscale = settings
+    _call.refuse_gradient("reducescatter", name, op)
+    if array.shape[0] % size:
+        raise NotImplementedError(
+            "`reducescatter` must have a multiple of the ranks' number of rows "
+            f"to be differentiated. Received: {array.shape[0]} rows, {size} "
+            f"ranks ({name!r})."
+        )
+    (gathered,) = _call.call(
+        "allgather",
+        [upstream],
+        name=f"{name}/gradient",
+        process_set_id=process_set_id,
+        shapes=[array.shape],
+    )
+    factor = prescale * postscale * (size if op == Sum else 1)
+    return (gathered * jnp.asarray(factor, gathered.dtype),)
+
+
+_scattered.defvjp(_forward, _backward)
