@@ -73,6 +73,7 @@ def work(peer: Peer) -> None:
             calls[way]()
             times.append(time.perf_counter() - start)
         print(json.dumps(times), file=stream, flush=True)
+    os._exit(0)  # some packages do not end by themselves
 
 
 class Ranks:
@@ -95,10 +96,12 @@ class Ranks:
             )
             for command, environment in peer.commands(FLAGS.np, worker, port)
         ]
+        self._channels: list[socket.socket] = []
         self._streams = []
         for _ in range(FLAGS.np):
             channel, _ = listener.accept()
             channel.settimeout(TIMEOUT_SECONDS)
+            self._channels.append(channel)
             self._streams.append(channel.makefile("rw"))
         for stream in self._streams:
             assert json.loads(stream.readline()) == peer.name
@@ -112,10 +115,14 @@ class Ranks:
         return slowest
 
     def stop(self) -> None:
+        """Ends the ranks, by the end of what they read; else kills them."""
+        for channel in self._channels:
+            channel.shutdown(socket.SHUT_RDWR)
         for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.wait(30)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def print_table(times: dict[tuple[str, str, str], list[float]]) -> None:

@@ -20,7 +20,7 @@ using std::chrono::microseconds;
 constexpr microseconds kIdleSleep{1000000};
 constexpr microseconds kPendingSleep{100000};
 // A thread that submits runs no more than this itself: it has other work.
-constexpr int64_t kMaxBytesOfCaller = 64 << 10;
+constexpr int64_t kMaxBytesOfCaller = 4 << 20;
 
 // Threads: any thread calls Submit. The worker belongs to the thread that
 // holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread

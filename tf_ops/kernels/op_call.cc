@@ -1,5 +1,7 @@
 #include "tf_ops/kernels/op_call.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -17,6 +19,19 @@ Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
   TF_GetInput(context, static_cast<int>(index), &raw, status.get());
   tensor->reset(raw);
   return FromTfStatus(status.get());
+}
+
+// A large output is mostly fresh memory: with pages of 4 KB the kernel's work
+// for them takes longer than to reduce what they hold.
+void AdviseHugePages(void* memory, size_t num_bytes) {
+  constexpr size_t kWorthIt = 4 << 20;
+  constexpr uintptr_t kPageBytes = 4096;
+  if (num_bytes < kWorthIt) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uintptr_t end = (begin + num_bytes) / kPageBytes * kPageBytes;
+  // Advice: where the kernel does not take it, nothing is lost.
+  (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 
 // The sizes of other outputs are known once the ranks have met.
@@ -101,6 +116,13 @@ Status OpCall::ReadIntegers(size_t index, std::vector<int64_t>* values) const {
 }
 
 Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
+  // To forward an input TensorFlow looks at all outputs, a cost for each.
+  constexpr size_t kBytesWorthALook = 16;
+  const size_t num_bytes = static_cast<size_t>(NumElements(tensor->shape)) *
+                           ElementBytes(tensor->dtype);
+  if (num_bytes < kBytesWorthALook * num_tensors()) {
+    return AllocateOutput(index, tensor->dtype, tensor->shape, &tensor->output);
+  }
   TfStatus status = NewTfStatus();
   const int candidate = static_cast<int>(index);
   int forwarded_input = -1;
@@ -109,6 +131,7 @@ Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
       static_cast<int>(tensor->shape.size()), &forwarded_input, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   tensor->output = TF_TensorData(output.get());
+  if (forwarded_input < 0) AdviseHugePages(tensor->output, num_bytes);
   return Status::Ok();
 }
 
@@ -122,6 +145,7 @@ Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
       static_cast<int>(shape.size()), num_bytes, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   *output = TF_TensorData(tensor.get());
+  AdviseHugePages(*output, num_bytes);
   return Status::Ok();
 }
 

@@ -15,16 +15,6 @@ using std::chrono::microseconds;
 // A sleeper looks at its peers this often.
 constexpr microseconds kNap{20000};
 
-// With more busy threads than cores the one that we wait for needs our core:
-// engines alone are busy within a collective, their ranks' own threads too
-// while an engine waits for work.
-int NumSpins(int num_busy_threads) {
-  cpu_set_t cores;  // that this process may run on
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 50;
-  return num_busy_threads > CPU_COUNT(&cores) ? 50 : 1000;
-}
-
 // Sends from `*outbox` what fits into `ring`; true if it sent any.
 bool WriteRing(ControlRing* ring, std::vector<uint8_t>* outbox) {
   const uint64_t written = ring->num_written.load(std::memory_order_relaxed);
@@ -77,8 +67,6 @@ Transport::Transport(std::shared_ptr<void> memory, int rank)
       region_(memory_.get()),
       rank_(rank),
       size_(static_cast<int>(region_.header()->size)),
-      num_data_spins_(NumSpins(size_)),
-      num_doorbell_spins_(NumSpins(2 * size_)),
       outboxes_(static_cast<size_t>(size_)),
       dead_(static_cast<size_t>(size_)) {
   for (int peer = 0; peer < size_; ++peer) {
@@ -99,9 +87,6 @@ void Transport::BindToJob(std::shared_ptr<Transport> job,
   for (size_t i = 0; i < global_ranks_.size(); ++i) {
     labels_[i] = job->labels_[static_cast<size_t>(global_ranks_[i])];
   }
-  // Other sets may be busy at the same time.
-  num_data_spins_ = job->num_data_spins_;
-  num_doorbell_spins_ = job->num_doorbell_spins_;
   job_ = std::move(job);
   MutexLock lock(&job_->sets_mu_);
   job_->sets_.push_back(this);
@@ -127,7 +112,7 @@ void Transport::Post(Flag flag, uint32_t value) {
 Status Transport::Wait(int peer, Flag flag, uint32_t value) {
   std::atomic<uint32_t>* word =
       &region_.area(peer)->flags.seq[static_cast<int>(flag)];
-  for (int i = 0; i < num_data_spins_; ++i) {
+  for (int i = 0; i < kNumSpins; ++i) {
     if (HasReached(word->load(std::memory_order_acquire), value)) {
       return Status::Ok();
     }

@@ -18,8 +18,12 @@
 
 namespace hvd {
 
-// How often a waiter yields between spinning and sleeping.
-inline constexpr int kNumYields = 40;
+// A waiter spins for about a microsecond, which is what a peer that runs takes;
+// then it yields, for the peer may need this very core, be it because there are
+// more ranks than cores or because of the model's threads or others' work; then
+// it sleeps. Where the core is free a yield returns at once.
+inline constexpr int kNumSpins = 50;
+inline constexpr int kNumYields = 100;
 
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
@@ -137,8 +141,6 @@ class Transport {
 
   const int rank_;
   const int size_;
-  int num_data_spins_;
-  int num_doorbell_spins_;
   uint32_t next_chunk_ = 0;
   std::chrono::milliseconds wait_timeout_{60000};
   std::vector<std::vector<uint8_t>> outboxes_;  // by peer: not yet sent
