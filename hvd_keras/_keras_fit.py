@@ -87,9 +87,8 @@ def keep_order(data: Any) -> None:
     the data have several workers it has done so by now.
     """
     fit = running_fit()
-    adapter = getattr(
-        fit and fit.f_locals.get("epoch_iterator"), "data_adapter", None
-    )
+    epochs = None if fit is None else fit.f_locals.get("epoch_iterator")
+    adapter: Any = getattr(epochs, "data_adapter", None)
     if getattr(adapter, "py_dataset", None) is data:
         require(adapter, "shuffle")
         adapter.shuffle = False

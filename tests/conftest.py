@@ -6,24 +6,22 @@ import os
 import pathlib
 
 import pytest
-import tensorflow as tf
 
-PARALLEL = pathlib.Path(__file__).parent / "parallel"
+# Run in jobs: by test_parallel_suite.py, and by test_backend_suite.py, which
+# sets KERAS_BACKEND.
+OF_RANKS = [pathlib.Path(__file__).parent / n for n in ("parallel", "backends")]
 
 
 def pytest_ignore_collect(
     collection_path: pathlib.Path, config: pytest.Config
 ) -> bool | None:
-    """Skips tests/parallel, unless in a job or asked for by name.
-
-    `test_parallel_suite.py` runs it in jobs of 1, 2 and 4 ranks.
-    """
-    if collection_path != PARALLEL or "HVD_RANK" in os.environ:
+    """Skips the tests of many ranks, unless in a job or asked for by name."""
+    if collection_path not in OF_RANKS or "HVD_RANK" in os.environ:
         return None
     start = config.invocation_params.dir
     for argument in config.args:
         path = (start / argument.split("::")[0]).resolve()
-        if path == PARALLEL or PARALLEL in path.parents:
+        if path == collection_path or collection_path in path.parents:
             return None
     return True
 
@@ -35,10 +33,13 @@ def _disable_autotuning() -> None:
     its next turn, which comes as late again as it has run (seen in TF 2.21, in
     a third of all deletions).
     """
+    import tensorflow as tf
+
     options = tf.data.Options()
     options.autotune.enabled = False
     iterate = tf.data.Dataset.__iter__
     tf.data.Dataset.__iter__ = lambda self: iterate(self.with_options(options))
 
 
-_disable_autotuning()
+if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+    _disable_autotuning()

@@ -42,17 +42,28 @@ class Job:
     """Files of tests that run on some ranks, and their results.
 
     It starts at once; its output goes to a file until `wait`.
+
+    Args:
+        num_ranks: On how many.
+        files: The tests.
+        directory: For output and results.
+        settings: Environment variables.
     """
 
     def __init__(
-        self, num_ranks: int, files: list[str], directory: pathlib.Path
+        self,
+        num_ranks: int,
+        files: list[pathlib.Path],
+        directory: pathlib.Path,
+        **settings: str,
     ) -> None:
         pytest_command = [sys.executable, "-m", "pytest", "-q", "--tb=short"]
         pytest_command += ["-p", "no:cacheprovider"]
-        pytest_command += [str(PARALLEL / file) for file in files]
+        pytest_command += map(str, files)
         launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
         environment = {
             **os.environ,
+            **settings,
             "HVD_STALL_SHUTDOWN_TIME_SECONDS": "40",
             "PARALLEL_REPORT_DIR": str(directory),
         }
@@ -145,7 +156,8 @@ class Jobs(dict[int, Job]):
     def start(self, num_ranks: int) -> Job:
         directory = self._directory / f"ranks_{num_ranks}"
         directory.mkdir()
-        return Job(num_ranks, self._files[num_ranks], directory)
+        files = [PARALLEL / file for file in self._files[num_ranks]]
+        return Job(num_ranks, files, directory)
 
     def __missing__(self, num_ranks: int) -> Job:
         self[num_ranks] = job = self.start(num_ranks)

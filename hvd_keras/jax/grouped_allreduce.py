@@ -95,13 +95,14 @@ def _forward(
 def _backward(
     settings: _Settings, _: None, upstream: list[Any]
 ) -> tuple[list[Any]]:
-    name, process_set_id, op, *factors = settings
+    name, process_set_id, op, prescale, postscale = settings
     _call.refuse_gradient("allreduce", name, op)
     # Those of integers are of a dtype without values.
     places = [i for i, array in enumerate(upstream) if _has_values(array)]
     gradients = list(upstream)
     if places:
-        settings = (f"{name}/gradient", process_set_id, op, *factors)
+        name = f"{name}/gradient"
+        settings = (name, process_set_id, op, prescale, postscale)
         reduced = _reduced(settings, [upstream[i] for i in places])
         for i, gradient in zip(places, reduced, strict=True):
             gradients[i] = gradient

@@ -1,110 +1,29 @@
-"""What the tests that run on every rank of a job share.
-
-Each rank runs the same tests in the same order and meets the others between
-them, so that one failed test does not hang the next. A test that hangs ends the
-job, with the stacks of all ranks.
-"""
+"""What the tests of TensorFlow's ops and of Keras on TensorFlow share."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import json
-import os
-import pathlib
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from rank_hooks import (  # noqa: F401
+    _deadline,
+    _ranks_meet,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_unconfigure,
+    rank,
+    size,
+)
 
 import hvd_keras as hvd
 
-DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
-# Where `test_parallel_suite.py` wants one file of results a rank.
-REPORT_DIR = os.environ.get("PARALLEL_REPORT_DIR")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "deadline(seconds): how long the test may take"
-    )
-    config.addinivalue_line(
-        "markers", "ranks(*numbers): the only numbers of ranks it runs on"
-    )
-    # pytest captures file descriptor 2 while a test runs.
-    stderr = os.dup(2)
-    config.stash[STDERR] = stderr
-    # The launcher ends the other ranks with SIGTERM: where were they?
-    faulthandler.register(signal.SIGTERM, file=stderr, chain=True)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
-    hvd.init()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for marker in item.iter_markers("ranks"):
-            if hvd.size() not in marker.args:
-                reason = f"on {marker.args} ranks only"
-                item.add_marker(pytest.mark.skip(reason=reason))
-
-
-STDERR = pytest.StashKey[int]()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    faulthandler.unregister(signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
-    marker = request.node.get_closest_marker("deadline")
-    seconds = marker.args[0] if marker else DEADLINE_SECONDS
-    faulthandler.dump_traceback_later(
-        seconds, exit=True, file=request.config.stash[STDERR]
-    )
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.fixture(autouse=True)
-def _ranks_meet(request: pytest.FixtureRequest, _deadline: None) -> Iterator:
-    yield
-    # A rank that failed comes early, and waits for those that still wait for it
-    # in the test: for longer than a stall.
-    for _ in range(3):
-        with contextlib.suppress(hvd.StalledError):
-            hvd.allreduce(0.0, name=f"after {request.node.nodeid}")
-            return
-    pytest.exit(f"The ranks did not meet after {request.node.nodeid}", 1)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if REPORT_DIR is None or (report.when != "call" and report.passed):
-        return
-    entry = {
-        "file": pathlib.Path(report.fspath).name,
-        "test": report.nodeid.split("::", 1)[-1],
-        "outcome": report.outcome,
-        "text": report.longreprtext if report.failed else "",
-    }
-    _append_report(entry)
-
-
-def pytest_sessionfinish() -> None:
-    if REPORT_DIR is not None:
-        _append_report({"outcome": "finished"})
-
-
-def _append_report(entry: dict[str, str]) -> None:
-    # Of the launcher: a test may have ended without a job.
-    rank = os.environ.get("HVD_RANK", "0")
-    path = pathlib.Path(REPORT_DIR or "") / f"rank_{rank}.jsonl"
-    with path.open("a") as file:
-        file.write(json.dumps(entry) + "\n")
-
+tf.config.threading.set_inter_op_parallelism_threads(2)
 
 Run = Callable[..., Any]
 
@@ -150,7 +69,7 @@ def parity_sets() -> Iterator[dict[str, hvd.ProcessSet]]:
     Yields the sets by name: "global", "even", and "parity" for that of the two
     which this rank is in; on one rank all of them are all ranks.
     """
-    rank, size = hvd.rank(), hvd.size()
+    rank, size = hvd.rank(), hvd.size()  # noqa: F811 (the fixtures)
     sets = [hvd.ProcessSet(range(i, size, 2)) for i in range(2) if size > 1]
     hvd.shutdown()
     hvd.init(process_sets=sets)
@@ -173,13 +92,3 @@ def process_set(
 ) -> hvd.ProcessSet:
     """All ranks, and half of them."""
     return sets[request.param]
-
-
-@pytest.fixture
-def rank() -> int:
-    return hvd.rank()
-
-
-@pytest.fixture
-def size() -> int:
-    return hvd.size()

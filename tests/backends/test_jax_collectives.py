@@ -1,0 +1,195 @@
+"""hvd_keras.jax: under `jax.jit` and `jax.grad`, and outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import small_training as small
+
+import hvd_keras as hvd
+import hvd_keras.jax as hvd_jax
+
+RANKS = [jax.jit, lambda function: function]
+
+
+@pytest.fixture(params=RANKS, ids=["jit", "eager"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param
+
+
+def mine(*shape: int) -> jax.Array:
+    count = int(np.prod(shape))
+    values = jnp.arange(count, dtype=jnp.float32) + 10.0 * hvd.rank()
+    return values.reshape(shape)
+
+
+def test_allreduce(run: Callable[..., Any]) -> None:
+    for op, wanted in ((None, 5.0), (hvd.Sum, 10.0), (hvd.Max, 10.0)):
+        name = f"allreduce.{op}"
+        reduced = run(lambda x, o=op, n=name: hvd_jax.allreduce(x, o, name=n))
+        factor = 2.0 if op == hvd.Sum else 1.0
+        expected = np.arange(3) * factor + wanted
+        np.testing.assert_array_equal(reduced(mine(3)), expected)
+    scaled = run(
+        lambda x: hvd_jax.allreduce(
+            x, hvd.Sum, prescale_factor=0.5, postscale_factor=4.0
+        )
+    )
+    np.testing.assert_array_equal(scaled(mine(1)), [20.0])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint32", "float16", "bfloat16", "float32"]
+)
+def test_dtypes_and_groups(dtype: str) -> None:
+    values = jnp.asarray([1, 0, 1]).astype(dtype)
+    op = hvd.Max if dtype == "bool" else hvd.Sum
+    for run in RANKS:
+        (a, b) = run(lambda v: hvd_jax.grouped_allreduce([v, v[0]], op))(values)
+        assert a.dtype == b.dtype == values.dtype
+        factor = 1 if dtype == "bool" else 2
+        np.testing.assert_array_equal(
+            a.astype("float32"), np.array([1, 0, 1]) * factor
+        )
+        assert b.shape == ()
+
+
+def test_other_collectives(run: Callable[..., Any]) -> None:
+    rank = hvd.rank()
+    gathered = run(hvd_jax.allgather)(mine(2, 1))
+    np.testing.assert_array_equal(gathered[:, 0], [0, 1, 10, 11])
+    sent = run(lambda x: hvd_jax.broadcast(x, 1))(mine(2))
+    np.testing.assert_array_equal(sent, [10, 11])
+    part = run(lambda x: hvd_jax.reducescatter(x, hvd.Sum))(mine(3))
+    expected = [10, 12] if rank == 0 else [14]
+    np.testing.assert_array_equal(part, expected)
+    exchanged = run(hvd_jax.alltoall)(mine(4))
+    own = np.array([0, 1, 10, 11]) + 2 * rank
+    np.testing.assert_array_equal(exchanged, own)
+
+
+def test_gradients(run: Callable[..., Any]) -> None:
+    weights = mine(4) + 1.0
+    rank = hvd.rank()
+    both = [np.arange(4) + 1.0, np.arange(4) + 11.0]
+
+    def gradient(collective: Callable[[Any], Any], rows: int = 4) -> Any:
+        def loss(x: Any) -> Any:
+            result = collective(x)
+            return (result * weights[: len(result)]).sum()
+
+        return run(jax.grad(loss))(jnp.ones(rows))
+
+    total = sum(both)
+    np.testing.assert_array_equal(
+        gradient(lambda x: hvd_jax.allreduce(x, hvd.Sum)), total
+    )
+    np.testing.assert_array_equal(gradient(hvd_jax.allreduce), total / 2)
+    np.testing.assert_array_equal(
+        gradient(lambda x: hvd_jax.broadcast(x, 1)), rank * total / 2
+    )
+    np.testing.assert_array_equal(
+        gradient(hvd_jax.allgather, 2), (total / 2)[2 * rank : 2 * rank + 2]
+    )
+    ends = np.concatenate([each[:2] for each in both])
+    np.testing.assert_array_equal(gradient(hvd_jax.reducescatter), ends)
+    np.testing.assert_array_equal(
+        gradient(hvd_jax.alltoall),
+        np.concatenate([each[2 * rank : 2 * rank + 2] for each in both]),
+    )
+    with pytest.raises(NotImplementedError, match="Sum or an Average"):
+        gradient(lambda x: hvd_jax.allreduce(x, hvd.Max))
+
+
+def test_many_independent_collectives_in_one_program() -> None:
+    @jax.jit
+    def program(x: Any) -> Any:
+        parts = [x + i for i in range(16)]
+        names = [f"independent.{i}" for i in range(16)]
+        return [
+            hvd_jax.allreduce(part, hvd.Sum, name=name)
+            for part, name in zip(parts, names, strict=True)
+        ]
+
+    for _ in range(25):
+        results = program(mine(4))
+        for i, result in enumerate(results):
+            np.testing.assert_array_equal(result, 2 * np.arange(4) + 10 + 2 * i)
+
+
+def test_wrong_calls() -> None:
+    for call in (
+        lambda: hvd_jax.allreduce(1.0, True),
+        lambda: hvd_jax.allreduce(1.0, name=""),
+        lambda: hvd_jax.grouped_allreduce([]),
+        lambda: hvd_jax.broadcast(1.0, 7),
+        lambda: hvd_jax.allgather(1.0),
+        lambda: hvd_jax.alltoall(jnp.ones(3)),
+    ):
+        with pytest.raises(hvd.InvalidArgumentError):
+            call()
+
+
+def test_mismatches_have_their_type() -> None:
+    x = jnp.ones(3 + hvd.rank())
+    words = r"\[3\] on rank 0; \[4\] on rank 1"
+    with pytest.raises(hvd.MismatchError, match=words):
+        hvd_jax.allreduce(x, name="odd")
+    with (
+        pytest.raises(hvd.MismatchError, match=words),
+        hvd_jax.typed_errors(),
+    ):
+        jax.block_until_ready(jax.jit(hvd_jax.allreduce)(x))
+
+
+@pytest.mark.parametrize("num_passes", [1, 2])
+def test_a_loop_of_ones_own_equals_one_process(num_passes: int) -> None:
+    """`stateless_apply` in a program of the user's."""
+    x, y = small.data()
+
+    def train(optimizer: Any, rows: slice) -> list[Any]:
+        model = small.model()
+        optimizer.build(model.trainable_variables)
+
+        @jax.jit
+        def step(weights: Any, slots: Any, x: Any, y: Any) -> Any:
+            def loss(weights: Any) -> Any:
+                outputs, _ = model.stateless_call(
+                    weights, [v.value for v in model.non_trainable_variables], x
+                )
+                return jnp.mean((outputs - y) ** 2)
+
+            gradients = jax.grad(loss)(weights)
+            return optimizer.stateless_apply(slots, gradients, weights)
+
+        weights = [v.value for v in model.trainable_variables]
+        slots = [v.value for v in optimizer.variables]
+        for batch in range(small.NUM_BATCHES):
+            begin = batch * small.BATCH
+            batch_x = x[begin : begin + small.BATCH][rows]
+            batch_y = y[begin : begin + small.BATCH][rows]
+            weights, slots = step(weights, slots, batch_x, batch_y)
+        return [np.asarray(value) for value in weights]
+
+    def make() -> Any:
+        steps = None if num_passes == 1 else num_passes
+        return keras.optimizers.Adam(
+            0.05, global_clipnorm=0.1, gradient_accumulation_steps=steps
+        )
+
+    expected = train(make(), slice(None))
+    share = small.BATCH // 2
+    rows = slice(hvd.rank() * share, (hvd.rank() + 1) * share)
+    before = hvd.stats()["num_requests"]
+    values = train(hvd.DistributedOptimizer(make()), rows)
+    num_requests = hvd.stats()["num_requests"] - before
+    assert num_requests <= small.NUM_BATCHES // num_passes + 2
+    small.on_all_ranks(values)
+    for value, wanted in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,115 @@
+"""Hooks and fixtures of all tests that run on every rank of a job.
+
+Each rank runs the same tests in the same order and meets the others between
+them, so that one failed test does not hang the next. A test that hangs ends the
+job, with the stacks of all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+from hvd_keras import _native
+
+DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
+# Where the suites want one file of results a rank.
+REPORT_DIR = os.environ.get("PARALLEL_REPORT_DIR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "deadline(seconds): how long the test may take"
+    )
+    config.addinivalue_line(
+        "markers", "ranks(*numbers): the only numbers of ranks it runs on"
+    )
+    # pytest captures file descriptor 2 while a test runs.
+    stderr = os.dup(2)
+    config.stash[STDERR] = stderr
+    # The launcher ends the other ranks with SIGTERM: where were they?
+    faulthandler.register(signal.SIGTERM, file=stderr, chain=True)
+    hvd.init()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in item.iter_markers("ranks"):
+            if hvd.size() not in marker.args:
+                reason = f"on {marker.args} ranks only"
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    faulthandler.unregister(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
+    marker = request.node.get_closest_marker("deadline")
+    seconds = marker.args[0] if marker else DEADLINE_SECONDS
+    faulthandler.dump_traceback_later(
+        seconds, exit=True, file=request.config.stash[STDERR]
+    )
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def _ranks_meet(request: pytest.FixtureRequest, _deadline: None) -> Iterator:
+    yield
+    # A rank that failed comes early, and waits for those that still wait for it
+    # in the test: for longer than a stall.
+    for _ in range(3):
+        with contextlib.suppress(hvd.StalledError):
+            name = f"after {request.node.nodeid}"
+            _native.core().allreduce(name, [np.zeros(1)], int(hvd.Sum))
+            return
+    pytest.exit(f"The ranks did not meet after {request.node.nodeid}", 1)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if REPORT_DIR is None or (report.when != "call" and report.passed):
+        return
+    entry = {
+        "file": pathlib.Path(report.fspath).name,
+        "test": report.nodeid.split("::", 1)[-1],
+        "outcome": report.outcome,
+        "text": report.longreprtext if report.failed else "",
+    }
+    _append_report(entry)
+
+
+def pytest_sessionfinish() -> None:
+    if REPORT_DIR is not None:
+        _append_report({"outcome": "finished"})
+
+
+def _append_report(entry: dict[str, str]) -> None:
+    # Of the launcher: a test may have ended without a job.
+    rank = os.environ.get("HVD_RANK", "0")
+    path = pathlib.Path(REPORT_DIR or "") / f"rank_{rank}.jsonl"
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+@pytest.fixture
+def rank() -> int:
+    return hvd.rank()
+
+
+@pytest.fixture
+def size() -> int:
+    return hvd.size()

@@ -1,0 +1,39 @@
+"""Runs tests/backends on two ranks, with Keras on JAX and on torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+
+import pytest
+from test_parallel_suite import Job
+
+DIRECTORY = pathlib.Path(__file__).parent / "backends"
+FILES = sorted(path.name for path in DIRECTORY.glob("test_*.py"))
+CASES = [("jax", file) for file in FILES] + [
+    ("torch", file) for file in FILES if not file.startswith("test_jax_")
+]
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Job]:
+    return {}
+
+
+@pytest.mark.parametrize(("backend", "file"), CASES)
+def test_backend(
+    jobs: dict[str, Job],
+    backend: str,
+    file: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    if backend not in jobs:
+        files = [DIRECTORY / name for b, name in CASES if b == backend]
+        directory = tmp_path_factory.mktemp(backend)
+        jobs[backend] = Job(2, files, directory, KERAS_BACKEND=backend)
+        jobs[backend].wait()
+    failures = jobs[backend].failures(file)
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)
