@@ -8,7 +8,7 @@ CLANG_FORMAT ?= $(shell $(PYTHON) tools/find_tool.py clang-format)
 CTEST ?= $(dir $(CMAKE))ctest
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
-CC_FILES := $(shell find tf_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' \
+CC_FILES := $(shell find tf_ops tests/cc tests/gpu benchmarks -name '*.cc' -o -name '*.h' \
   -o -name '*.inc')
 
 .PHONY: help
@@ -91,6 +91,22 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
+
+# Several ranks on one GPU: NCCL 2.30 or later can, if they leave room.
+.PHONY: gpu-check
+gpu-check: build  ## tests/gpu on real GPUs; skips where there are none
+	for ranks in $(or $(RANKS),1 2 4); do \
+	  NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=1 NCCL_NVLS_ENABLE=0 \
+	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
+	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(PYTHON) -m pytest -q \
+	    -p no:cacheprovider --confcutdir=tests/gpu tests/gpu || exit 1; \
+	done
+	NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=1 NCCL_NVLS_ENABLE=0 \
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
+	$(PYTHON) -m hvd_keras.run -np 3 --grace 20 -- \
+	  $(PYTHON) tests/gpu/lost_rank.py > build/lost_rank.log 2>&1; \
+	grep -E 'survived|no GPU here' build/lost_rank.log || \
+	  { cat build/lost_rank.log; exit 1; }
 
 .PHONY: bazel
 bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap

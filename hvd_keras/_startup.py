@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hvd_keras import _bootstrap, _log, _native
+from hvd_keras import _bootstrap, _gpu, _log, _native
 from hvd_keras._bootstrap import Rendezvous, Topology
 from hvd_keras._bootstrap.client import error_class
 from hvd_keras.config import Config
@@ -181,6 +181,7 @@ def _init_core(
     checks_stalls = not config.stall_check_disable
     # The stall warning is all that the core itself says to people.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
+    _gpu.set_libraries(config)
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
         rank=topology.rank,
@@ -192,6 +193,8 @@ def _init_core(
         cycle_time_ms=config.cycle_time_ms,
         stall_warning_seconds=warns * config.stall_warning_seconds,
         stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
+        gpu_fusion_buffer_bytes=config.gpu_fusion_buffer_bytes,
+        gpu_direct_bytes=config.gpu_direct_bytes,
     )
 
 

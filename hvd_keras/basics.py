@@ -13,6 +13,7 @@ from typing import Any, Literal
 from hvd_keras import (
     _bootstrap,
     _exit_hooks,
+    _gpu,
     _log,
     _native,
     _startup,
@@ -99,6 +100,8 @@ def init(
         is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
         process_set.attach(topology.rank, topology.size, is_dynamic=is_dynamic)
         try:
+            if config.gpu == "on":
+                _gpu.connect(topology)
             process_set.register_static(sets)
         except BaseException:
             _stop("`init()` failed")

@@ -19,6 +19,7 @@ from hvd_keras.exceptions import ConfigError
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_NCCL_PREFIX = "HVD_NCCL_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +165,29 @@ class Config:
         'added and removed after `init()`, as with `process_sets="dynamic"`.',
         alias="HOROVOD_DYNAMIC_PROCESS_SETS", same_on_all_ranks=True,
     )  # fmt: skip
+    gpu: str = _setting(
+        "HVD_GPU", "choice", "auto", "on: `init()` connects the GPUs of the "
+        "ranks, and fails if it cannot; auto: the first collective on a GPU "
+        "does.", choices=("auto", "on"), same_on_all_ranks=True,
+    )  # fmt: skip
+    gpu_fusion_buffer_bytes: int = _setting(
+        "HVD_GPU_FUSION_BUFFER", "int", 64 << 20, "Memory on each GPU in which "
+        "small tensors are reduced as one.", unit="bytes", minimum=1 << 16,
+        same_on_all_ranks=True,
+    )  # fmt: skip
+    gpu_direct_bytes: int = _setting(
+        "HVD_GPU_DIRECT", "int", 4 << 20, "Tensors on GPUs of this size or "
+        "more are reduced where they are, without the buffer.", unit="bytes",
+        same_on_all_ranks=True,
+    )  # fmt: skip
+    cuda_runtime_library: str | None = _setting(
+        "HVD_CUDART_LIBRARY", "text", None, "The CUDA runtime to use, a path; "
+        "else it is looked for.",
+    )  # fmt: skip
+    nccl_library: str | None = _setting(
+        "HVD_NCCL_LIBRARY", "text", None, "The NCCL to use, a path; else it is "
+        "looked for.",
+    )  # fmt: skip
     log_level: str = _setting(
         "HVD_LOG_LEVEL", "choice", "info", "Least grave messages that are "
         "logged.", alias="HOROVOD_LOG_LEVEL", choices=LOG_LEVELS,
@@ -185,6 +209,8 @@ class Config:
         rows = list(settings())
         known = {row.name for row in rows}
         for name in sorted(environ):
+            if name.startswith(_NCCL_PREFIX):
+                continue  # NCCL's own: see nccl_variables()
             if name.startswith("HVD_") and name not in known:
                 raise ConfigError(_unknown_name(name, known))
         values = {}
@@ -218,6 +244,26 @@ def settings() -> Iterator[Setting]:
     """The table of settings, in the order of `Config`."""
     for field in dataclasses.fields(Config):
         yield Setting(field=field.name, default=field.default, **field.metadata)
+
+
+def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """NCCL's own settings: `HVD_NCCL_ALGO=Ring` means `NCCL_ALGO=Ring`.
+
+    Args:
+        environ: Environment variables, usually `os.environ`.
+
+    Returns:
+        What to add to the environment before NCCL is opened; a variable that
+        has NCCL's own name already is left as it is.
+    """
+    known = {row.name for row in settings()}
+    return {
+        name.removeprefix("HVD_"): value
+        for name, value in environ.items()
+        if name.startswith(_NCCL_PREFIX)
+        and name not in known
+        and name.removeprefix("HVD_") not in environ
+    }
 
 
 def render_table() -> str:

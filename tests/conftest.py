@@ -7,9 +7,12 @@ import pathlib
 
 import pytest
 
-# Run in jobs: by test_parallel_suite.py, and by test_backend_suite.py, which
-# sets KERAS_BACKEND.
-OF_RANKS = [pathlib.Path(__file__).parent / n for n in ("parallel", "backends")]
+# Run in jobs: by test_parallel_suite.py, test_gpu_suite.py, and
+# test_backend_suite.py, which sets KERAS_BACKEND.
+OF_RANKS = [
+    pathlib.Path(__file__).parent / name
+    for name in ("parallel", "gpu", "backends")
+]
 
 
 def pytest_ignore_collect(

@@ -29,6 +29,15 @@ bool IsFloating(DataType dtype) { return TraitsOf(dtype).floating; }
 
 const char* DataTypeName(DataType dtype) { return TraitsOf(dtype).name; }
 
+bool DataTypeFromName(const std::string& name, DataType* dtype) {
+  for (int i = 0; i < kNumDataTypes; ++i) {
+    if (name != kTraits[i].name) continue;
+    *dtype = static_cast<DataType>(i);
+    return true;
+  }
+  return false;
+}
+
 const char* ReduceOpName(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:
@@ -43,6 +52,18 @@ const char* ReduceOpName(ReduceOp op) {
       return "Max";
     case ReduceOp::kProduct:
       return "Product";
+  }
+  return "unknown";
+}
+
+const char* DeviceKindName(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kCpu:
+      return "the CPU";
+    case DeviceKind::kGpu:
+      return "a GPU";
+    case DeviceKind::kSecondGpu:
+      return "a second GPU of the same rank";
   }
   return "unknown";
 }

@@ -45,11 +45,20 @@ enum class CollectiveKind : uint8_t {
   kJoin,
 };
 
+// Whose memory holds the tensors of a call.
+enum class DeviceKind : uint8_t {
+  kCpu = 0,
+  kGpu,
+  kSecondGpu,  // not the one that the rank has used before: an error
+};
+
 size_t ElementBytes(DataType dtype);
 bool IsFloating(DataType dtype);
-const char* DataTypeName(DataType dtype);             // "float32"
+const char* DataTypeName(DataType dtype);  // "float32"
+bool DataTypeFromName(const std::string& name, DataType* dtype);
 const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
+const char* DeviceKindName(DeviceKind kind);          // "the CPU"
 
 using Shape = std::vector<int64_t>;
 int64_t NumElements(const Shape& shape);

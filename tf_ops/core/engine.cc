@@ -6,6 +6,7 @@
 
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/core/completion_queue.h"
+#include "tf_ops/core/gpu_executor.h"
 #include "tf_ops/core/patience.h"
 #include "tf_ops/core/worker.h"
 #include "tf_ops/transport/transport.h"
@@ -106,10 +107,11 @@ void EngineImpl::Submit(Request request) {
         (is_bare ? "no tensor" : "at least one tensor")));
     return;
   }
-  Status taken;
+  const bool is_on_gpu = request.gpu.ordinal >= 0;
+  Status taken = is_on_gpu ? MarkReady(&request) : Status::Ok();
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.
-  if (size() == 1) taken = transport_->CheckPeers();
+  if (taken.ok() && size() == 1) taken = transport_->CheckPeers();
   if (taken.ok()) taken = Enqueue(&request);
   if (!taken.ok()) {
     request.done(taken.WithContext(what()));
@@ -117,7 +119,8 @@ void EngineImpl::Submit(Request request) {
   }
   std::vector<Completion> finished;
   bool must_ring = true;
-  if (options_.cycle_time_ms <= 0 && work_mu_.try_lock()) {
+  // A thread that feeds a GPU has no time to lose.
+  if (!is_on_gpu && options_.cycle_time_ms <= 0 && work_mu_.try_lock()) {
     finished = WorkAsCaller(&must_ring);
     work_mu_.unlock();
   }

@@ -21,12 +21,20 @@ class Transport;
 inline constexpr int kNotElsewhere = -1;
 inline constexpr int kElsewhereUnknown = -2;
 
+struct GpuOptions {
+  // Tensors of less than `direct_bytes` are packed into a buffer on the GPU of
+  // `fusion_buffer_bytes` and reduced there; others are reduced where they are.
+  int64_t fusion_buffer_bytes = 64 << 20;
+  int64_t direct_bytes = 4 << 20;
+};
+
 struct EngineOptions {
   int64_t fusion_threshold_bytes = 128 << 20;  // requests run together
   int32_t cache_capacity = 1024;               // known requests; 0: no cache
   double cycle_time_ms = 0.0;           // > 0: wait this long to batch requests
   double stall_warning_seconds = 10.0;  // 0: never warn
   double stall_timeout_seconds = 60.0;  // 0: never fail
+  GpuOptions gpu;
 
   // The engine of a process set: the global rank of each of its members, in
   // the order of the transport's ranks. Empty: the same numbers.

@@ -10,30 +10,15 @@
 #include "tf_ops/collectives/broadcast.h"
 #include "tf_ops/collectives/reducescatter.h"
 #include "tf_ops/collectives/tensor_list.h"
+#include "tf_ops/core/tensor_rows.h"
 
 namespace hvd {
 namespace {
 
 using Lists = std::vector<std::vector<ListTensor>>;  // by rank
 
-size_t NumBytes(const RequestTensor& tensor) {
-  return static_cast<size_t>(NumElements(tensor.shape)) *
-         ElementBytes(tensor.dtype);
-}
-
 ListTensor AsListTensor(const RequestTensor& tensor) {
   return ListTensor{tensor.input, tensor.output, NumBytes(tensor)};
-}
-
-// Of a shape of at least one dimension.
-size_t RowBytes(const RequestTensor& tensor) {
-  Shape row(tensor.shape.begin() + 1, tensor.shape.end());
-  return static_cast<size_t>(NumElements(row)) * ElementBytes(tensor.dtype);
-}
-
-Shape WithRows(Shape shape, int64_t rows) {
-  shape[0] = rows;
-  return shape;
 }
 
 std::vector<TensorList> AsTensorLists(Lists lists) {
@@ -189,11 +174,6 @@ Status ExecuteAlltoall(Transport* transport, const ReadyRequest& ready) {
     next_out += received;
   }
   return Alltoall(transport, lists, num_bytes);
-}
-
-// The first ranks have one row more where the rows do not divide.
-int64_t RowsOfRank(int64_t num_rows, int64_t size, int64_t rank) {
-  return num_rows / size + (rank < num_rows % size ? 1 : 0);
 }
 
 Status ExecuteReducescatter(Transport* transport,

@@ -26,9 +26,9 @@ bool MayFuse(const RequestParams& p) {
 }
 
 bool AreAlike(const RequestParams& a, const RequestParams& b) {
-  return a.kind == b.kind && a.op == b.op && a.root_rank == b.root_rank &&
-         a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.tensors[0].dtype == b.tensors[0].dtype;
+  return a.kind == b.kind && a.device == b.device && a.op == b.op &&
+         a.root_rank == b.root_rank && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.tensors[0].dtype == b.tensors[0].dtype;
 }
 
 }  // namespace

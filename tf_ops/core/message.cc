@@ -38,6 +38,7 @@ void Write(const RequestParams& p, WireWriter* w) {
   w->Put(p.postscale);
   w->Put(p.average);
   w->Put(p.equal_rows);
+  w->Put(p.device);
   WriteList(p.splits, w);
   w->Put(static_cast<uint32_t>(p.tensors.size()));
   for (const TensorParams& t : p.tensors) {
@@ -55,6 +56,7 @@ void Read(WireReader* r, RequestParams* p) {
   p->postscale = r->Get<double>();
   p->average = r->Get<uint8_t>() != 0;
   p->equal_rows = r->Get<uint8_t>() != 0;
+  p->device = r->Get<DeviceKind>();
   ReadList(r, &p->splits);
   p->tensors.resize(r->GetCount(5));
   for (TensorParams& t : p->tensors) {
@@ -275,8 +277,8 @@ bool RequestParams::operator==(const RequestParams& o) const {
   return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
          root_rank == o.root_rank && prescale == o.prescale &&
          postscale == o.postscale && average == o.average &&
-         equal_rows == o.equal_rows && splits == o.splits &&
-         tensors == o.tensors;
+         equal_rows == o.equal_rows && device == o.device &&
+         splits == o.splits && tensors == o.tensors;
 }
 
 int64_t RequestParams::num_bytes() const {
@@ -297,6 +299,10 @@ RequestParams ParamsOf(const Request& request) {
   p.postscale = request.postscale;
   p.average = request.average;
   p.equal_rows = request.equal_rows;
+  if (request.gpu.ordinal >= 0) {
+    p.device =
+        request.gpu.is_second ? DeviceKind::kSecondGpu : DeviceKind::kGpu;
+  }
   p.splits = request.splits;
   p.tensors.reserve(request.tensors.size());
   for (const RequestTensor& t : request.tensors) {

@@ -32,6 +32,7 @@ struct RequestParams {
   bool equal_rows = false;  // holds for all ranks if one of them asks for it
   std::vector<int64_t> splits;
   std::vector<TensorParams> tensors;
+  DeviceKind device = DeviceKind::kCpu;
 
   bool operator==(const RequestParams& o) const;
   int64_t num_bytes() const;

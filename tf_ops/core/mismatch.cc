@@ -129,6 +129,9 @@ Status CheckAgreement(const ParamsByRank& by_rank,
       checker.Check("the collective", [](const RequestParams& p) {
         return std::string(CollectiveKindName(p.kind));
       }));
+  HVD_RETURN_IF_ERROR(checker.Check("the device", [](const RequestParams& p) {
+    return std::string(DeviceKindName(p.device));
+  }));
   HVD_RETURN_IF_ERROR(
       checker.Check("the number of tensors", [](const RequestParams& p) {
         return std::to_string(p.tensors.size()) +

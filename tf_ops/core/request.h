@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,19 @@
 #include "tf_ops/common/types.h"
 
 namespace hvd {
+
+class GpuEvent;
+
+// The GPU that holds the tensors of a request, and the stream they are used on.
+struct GpuPlace {
+  int ordinal = -1;        // as the CUDA runtime counts; -1: host memory
+  void* stream = nullptr;  // a cudaStream_t
+  bool is_second = false;  // see DeviceKind; the worker sets it
+  // Call `done` as soon as all work is queued on the GPU and `stream` is made
+  // to wait for it, and not only when that work has ended. An error that comes
+  // later is that of a later request.
+  bool done_in_stream_order = false;
+};
 
 // One tensor of a request. The memory is borrowed until `done` was called.
 struct RequestTensor {
@@ -38,6 +52,9 @@ struct Request {
   std::vector<int64_t> splits;
   // One, or the members of a group; none for barrier and join.
   std::vector<RequestTensor> tensors;
+  // What is queued on its stream when the request is submitted comes first.
+  GpuPlace gpu;
+  std::shared_ptr<GpuEvent> ready;  // on a GPU: when that is so; Submit sets it
 
   // Allgather, alltoall and reducescatter: gives the memory for output
   // `index`, whose shape is `shape`. Called once for each tensor, on any

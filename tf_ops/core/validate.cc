@@ -105,11 +105,55 @@ Status ValidateSplits(const RequestParams& params, int64_t size,
       ShapeToString(params.splits) + received);
 }
 
+// NCCL has no kernels of its own for the rest, and we have none on GPUs.
+Status ValidateReductionOnGpu(const RequestParams& params, DataType dtype) {
+  if (params.op == ReduceOp::kAdasum) {
+    return Status::InvalidArgument(
+        "Adasum is not there on GPUs; copy the tensors to the CPU");
+  }
+  if (dtype == DataType::kInt16 || dtype == DataType::kUint16) {
+    return Status::InvalidArgument(
+        std::string("NCCL does not reduce ") + DataTypeName(dtype) +
+        "; cast to int32, or copy the tensors to the CPU");
+  }
+  if (params.prescale == 1.0 && params.postscale == 1.0) return Status::Ok();
+  const bool is_sum =
+      params.op == ReduceOp::kSum || params.op == ReduceOp::kAverage;
+  if (is_sum && IsFloating(dtype)) return Status::Ok();
+  return Status::InvalidArgument(
+      std::string("scale factors on GPUs need Sum or Average and a floating "
+                  "dtype. Received: op=") +
+      ReduceOpName(params.op) + ", dtype=" + DataTypeName(dtype));
+}
+
+Status ValidateOnGpu(const RequestParams& params) {
+  if (params.device == DeviceKind::kSecondGpu) {
+    return Status::InvalidArgument(
+        "all tensors of a rank must be on the one GPU of its first call. "
+        "Received: a tensor on another GPU");
+  }
+  for (const TensorParams& t : params.tensors) {
+    if (params.kind == CollectiveKind::kAllreduce ||
+        params.kind == CollectiveKind::kReducescatter) {
+      HVD_RETURN_IF_ERROR(ValidateReductionOnGpu(params, t.dtype));
+    } else if (params.average && !IsFloating(t.dtype)) {
+      return Status::InvalidArgument(
+          std::string("an average on GPUs needs a floating dtype. Received: "
+                      "dtype=") +
+          DataTypeName(t.dtype));
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status ValidateParams(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks) {
   const RequestParams& params = *by_rank[0];
+  if (params.device != DeviceKind::kCpu) {
+    HVD_RETURN_IF_ERROR(ValidateOnGpu(params));
+  }
   switch (params.kind) {
     case CollectiveKind::kAllreduce:
       return ValidateReduction(params);

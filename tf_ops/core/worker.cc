@@ -5,6 +5,9 @@
 #include <numeric>
 #include <utility>
 
+#include "tf_ops/core/finish.h"
+#include "tf_ops/core/gpu_executor.h"
+
 namespace hvd {
 namespace {
 
@@ -37,6 +40,8 @@ Worker::Worker(Transport* transport, const EngineOptions& options)
     : transport_(transport),
       options_(WithGlobalRanks(options, transport->size())),
       negotiator_(transport, AsCoordinatorOptions(options_)) {}
+
+Worker::~Worker() = default;
 
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
@@ -75,6 +80,10 @@ void Worker::Admit(std::vector<Request> requests) {
 void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
+  if (request.gpu.ordinal >= 0) {
+    if (gpu_ordinal_ < 0) gpu_ordinal_ = request.gpu.ordinal;
+    request.gpu.is_second = request.gpu.ordinal != gpu_ordinal_;
+  }
   if (table_.has_join()) {
     auto refused = std::make_unique<PendingRequest>();
     refused->request = std::move(request);
@@ -91,6 +100,7 @@ void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
 
 bool Worker::Progress(int64_t max_bytes) {
   if (!broken_.ok()) return false;
+  if (gpu_ != nullptr && gpu_->is_broken()) Break(gpu_->status());
   // Look who is gone before reading what they said: their words count.
   const Status peers = transport_->CheckPeers();
   CheckStalls();
@@ -154,7 +164,9 @@ int64_t Worker::NumBytes(const Response& response) const {
   int64_t num_bytes = 0;
   for (const ResponseItem& item : response.items) {
     const RequestParams* params = ParamsOfItem(item);
-    if (params != nullptr) num_bytes += params->num_bytes();
+    if (params == nullptr) continue;
+    if (params->device != DeviceKind::kCpu) return kNoLimit;
+    num_bytes += params->num_bytes();
   }
   return num_bytes;
 }
@@ -230,12 +242,14 @@ Status Worker::RunItems(const Response& response) {
     if (!status.ok()) break;
     ready.push_back(std::move(one));
   }
-  if (status.ok()) {
-    ExecuteOptions options;
-    options.global_ranks = &options_.global_ranks;
-    options.divisor = response.divisor;
-    status = Execute(transport_, options, ready);
+  ExecuteOptions options;
+  options.global_ranks = &options_.global_ranks;
+  options.divisor = response.divisor;
+  if (status.ok() && !ready.empty() &&
+      ready[0].pending->params.device != DeviceKind::kCpu) {
+    return RunOnGpu(options, std::move(ready));
   }
+  if (status.ok()) status = Execute(transport_, options, ready);
   uint64_t num_bytes = 0;
   for (ReadyRequest& one : ready) {
     num_bytes += static_cast<uint64_t>(one.pending->params.num_bytes());
@@ -250,6 +264,20 @@ Status Worker::RunItems(const Response& response) {
   num_collectives_.fetch_add(1, std::memory_order_relaxed);
   num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
   return status;
+}
+
+Status Worker::RunOnGpu(const ExecuteOptions& options,
+                        std::vector<ReadyRequest> ready) {
+  if (gpu_ == nullptr) {
+    gpu_ = std::make_unique<GpuExecutor>(transport_, options_);
+  }
+  uint64_t num_bytes = 0;
+  for (const ReadyRequest& one : ready) {
+    num_bytes += static_cast<uint64_t>(one.pending->params.num_bytes());
+  }
+  num_collectives_.fetch_add(1, std::memory_order_relaxed);
+  num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
+  return gpu_->Launch(gpu_ordinal_, options, std::move(ready));
 }
 
 Status Worker::EndJoin(const Response& response) {
@@ -297,30 +325,11 @@ void Worker::FinishWithValues(std::unique_ptr<PendingRequest> pending,
 
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,
                     const Status& status) {
-  if (pending == nullptr) return;  // this rank had not come
-  if (status.ok() && pending->duplicates.empty()) {
-    finished_.push_back(Completion{std::move(pending->request.done), status});
-    return;
-  }
-  const Request& request = pending->request;
-  std::string what = CollectiveKindName(request.kind);
-  if (request.kind != CollectiveKind::kJoin) what += " '" + request.name + "'";
-  if (request.process_set_id != 0) {
-    what += " (process set " + std::to_string(request.process_set_id) + ")";
-  }
-  for (Request& duplicate : pending->duplicates) {
-    const Status early = Status::InvalidArgument(
-        "rank " + std::to_string(global_rank()) +
-        " submitted it before its last call had finished");
-    finished_.push_back(
-        Completion{std::move(duplicate.done),
-                   (status.ok() ? early : status).WithContext(what)});
-  }
-  finished_.push_back(
-      Completion{std::move(pending->request.done), status.WithContext(what)});
+  hvd::Finish(std::move(pending), status, global_rank(), &finished_);
 }
 
 void Worker::FailAll(const Status& status) {
+  if (gpu_ != nullptr) gpu_->End(status);
   for (std::unique_ptr<PendingRequest>& pending : table_.TakeAll()) {
     Finish(std::move(pending), status);
   }

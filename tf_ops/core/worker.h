@@ -21,6 +21,8 @@
 
 namespace hvd {
 
+class GpuExecutor;
+
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // For one thread at a time, but for AddStats, which any thread may call.
@@ -28,6 +30,7 @@ class Worker {
  public:
   // Borrows `transport`.
   Worker(Transport* transport, const EngineOptions& options);
+  ~Worker();
 
   // Takes requests in; Progress tells the coordinator of them.
   void Admit(std::vector<Request> requests);
@@ -63,6 +66,9 @@ class Worker {
   int64_t NumBytes(const Response& response) const;
   Status Run(const Response& response);
   Status RunItems(const Response& response);
+  // Launches them; the GPU's own thread ends them.
+  Status RunOnGpu(const ExecuteOptions& options,
+                  std::vector<ReadyRequest> ready);
   // Finds what `item` means on this rank. Internal if it means nothing.
   Status FindReady(const ResponseItem& item, ReadyRequest* ready);
   const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
@@ -87,6 +93,8 @@ class Worker {
 
   Transport* const transport_;
   const EngineOptions options_;
+  std::unique_ptr<GpuExecutor> gpu_;  // made for the first tensors on a GPU
+  int gpu_ordinal_ = -1;              // of the first such request
   RequestTable table_;
   Negotiator negotiator_;
   std::deque<Response> responses_;    // to be run, in this order

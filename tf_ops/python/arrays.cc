@@ -13,28 +13,13 @@ namespace py = pybind11;
 namespace hvd {
 namespace {
 
-struct NamedType {
-  const char* name;
-  DataType dtype;
-};
-constexpr NamedType kNamedTypes[] = {
-    {"bool", DataType::kBool},         {"uint8", DataType::kUint8},
-    {"int8", DataType::kInt8},         {"uint16", DataType::kUint16},
-    {"int16", DataType::kInt16},       {"uint32", DataType::kUint32},
-    {"int32", DataType::kInt32},       {"uint64", DataType::kUint64},
-    {"int64", DataType::kInt64},       {"float16", DataType::kFloat16},
-    {"bfloat16", DataType::kBfloat16}, {"float32", DataType::kFloat32},
-    {"float64", DataType::kFloat64},
-};
-
 DataType DataTypeOf(const py::array& array) {
   const std::string name = py::str(array.dtype().attr("name"));
   if (!array.dtype().attr("isnative").cast<bool>()) {
     throw py::type_error("arrays must be in the machine's byte order");
   }
-  for (const NamedType& named : kNamedTypes) {
-    if (name == named.name) return named.dtype;
-  }
+  DataType dtype;
+  if (DataTypeFromName(name, &dtype)) return dtype;
   throw py::type_error("no collective for arrays of dtype " + name);
 }
 

@@ -5,6 +5,7 @@
 
 #include "tf_ops/core/local_topology.h"
 #include "tf_ops/python/arrays.h"
+#include "tf_ops/python/gpu.h"
 #include "tf_ops/python/job.h"
 
 namespace py = pybind11;
@@ -21,18 +22,22 @@ void DefineJob(py::module_* m) {
          const std::optional<hvd::SegmentTuple>& segment,
          int64_t fusion_threshold_bytes, int32_t cache_capacity,
          double cycle_time_ms, double stall_warning_seconds,
-         double stall_timeout_seconds) {
+         double stall_timeout_seconds, int64_t gpu_fusion_buffer_bytes,
+         int64_t gpu_direct_bytes) {
         hvd::EngineOptions options;
         options.fusion_threshold_bytes = fusion_threshold_bytes;
         options.cache_capacity = cache_capacity;
         options.cycle_time_ms = cycle_time_ms;
         options.stall_warning_seconds = stall_warning_seconds;
         options.stall_timeout_seconds = stall_timeout_seconds;
+        options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
+        options.gpu.direct_bytes = gpu_direct_bytes;
         hvd::Init(rank, size, pids, segment, options);
       },
       py::kw_only(), "rank"_a, "size"_a, "pids"_a, "segment"_a,
       "fusion_threshold_bytes"_a, "cache_capacity"_a, "cycle_time_ms"_a,
       "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
+      "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
       "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");
@@ -49,7 +54,7 @@ void DefineJob(py::module_* m) {
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });
   m->def("stats", &hvd::Stats);
   m->def("transports",
-         [] { return std::vector<std::string>{"in_memory", "shm"}; });
+         [] { return std::vector<std::string>{"in_memory", "shm", "nccl"}; });
 }
 
 void DefineProcessSets(py::module_* m) {
@@ -109,4 +114,5 @@ PYBIND11_MODULE(_core, m) {
   DefineJob(&m);
   DefineProcessSets(&m);
   DefineCollectives(&m);
+  hvd::DefineGpu(&m);
 }

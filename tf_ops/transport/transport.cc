@@ -163,6 +163,11 @@ Status Transport::WaitSlowly(int peer, std::atomic<uint32_t>* word,
   return status;
 }
 
+Status Transport::CheckInterrupt() const {
+  return interrupted_.load() ? Status::Shutdown(interrupt_reason_)
+                             : Status::Ok();
+}
+
 Status Transport::WaitAll(Flag flag, uint32_t value) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;

@@ -73,6 +73,8 @@ class Transport {
   // Makes Wait and WaitDoorbell return soon, Wait with Shutdown, now and from
   // now on. Any thread.
   void Interrupt(const std::string& reason);
+  // Shutdown after Interrupt, else ok. Any thread.
+  Status CheckInterrupt() const;
 
   void set_wait_timeout(std::chrono::milliseconds timeout) {
     wait_timeout_ = timeout;  // 0: for ever

@@ -1,0 +1,236 @@
+// Collectives on fake GPUs through whole engines, as threads: fused sequences
+// behind slow streams, and all that can go wrong. Values of all kinds and types
+// are tests/gpu's.
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <random>
+
+#include "tests/cc/gpu_util.h"
+
+namespace hvd {
+namespace {
+
+constexpr DataType kFloat = DataType::kFloat32;
+
+EngineOptions GpuOptionsOfTests() {
+  EngineOptions options = QuickOptions();
+  options.gpu.fusion_buffer_bytes = 64 << 10;
+  options.gpu.direct_bytes = 16 << 10;
+  return options;
+}
+
+// Tensors of all sizes, below and above what goes through the buffer, in an
+// order of each rank's own, behind streams that are late.
+void TestFusedSequences(int size) {
+  const Engines engines = MakeEngines(size, GpuOptionsOfTests());
+  RunRanks(engines, [size](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    std::mt19937 common(7);  // the same on all ranks
+    std::mt19937 own(static_cast<unsigned>(rank));
+    for (int round = 0; round < 4; ++round) {
+      std::vector<GpuTensors> calls;
+      std::vector<size_t> order;
+      for (int i = 0; i < 24; ++i) {
+        const auto elements = static_cast<int64_t>(common() % 9000);
+        calls.emplace_back(&gpu, std::vector<Values>{Fill(
+                                     kFloat, {elements}, rank + i)});
+        order.push_back(order.size());
+      }
+      std::shuffle(order.begin(), order.end(), own);
+      std::vector<std::future<Status>> futures(calls.size());
+      for (size_t i : order) {
+        const std::string name = "t" + std::to_string(i);
+        futures[i] =
+            calls[i].Submit(engine, ARequest(CollectiveKind::kAllreduce, name),
+                            own() % 8 == 0 ? 500 : 0);
+      }
+      for (size_t i = 0; i < calls.size(); ++i) {
+        CHECK_OK(futures[i].get());
+        for (double number : calls[i].Output(0).numbers) {
+          CHECK(number == size * (size - 1) / 2 + static_cast<int>(i) * size);
+        }
+      }
+    }
+  });
+  CHECK(engines[0]->stats().num_collectives < 4 * 24 + 1);
+}
+
+void TestEndsOnlyWithTheStream() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors call(&gpu, {Fill(kFloat, {8}, 1)});
+    const auto begin = Clock::now();
+    CHECK_OK(call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"),
+                         rank == 0 ? 200000 : 0)
+                 .get());
+    CHECK(Clock::now() - begin >= std::chrono::milliseconds(200));
+    CHECK(call.Output(0).numbers[7] == 2);
+    // As soon as it is launched.
+    Request request = ARequest(CollectiveKind::kAllreduce, "b");
+    request.gpu.done_in_stream_order = true;
+    const auto second = Clock::now();
+    CHECK_OK(call.Submit(engine, request, 200000).get());
+    CHECK(Clock::now() - second < std::chrono::milliseconds(150));
+    UseFakes().stream_synchronize(gpu.stream());
+    CHECK(call.Output(0).numbers[7] == 2);
+  });
+}
+
+void TestMistakes() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    UserGpu other(rank + 4);
+    const Request sum = ARequest(CollectiveKind::kAllreduce, "a");
+    GpuTensors good(&gpu, {Fill(kFloat, {8}, 1)});
+    CHECK_OK(good.Submit(engine, sum).get());
+    const auto fails = [&](StatusCode code, const std::string& part,
+                           const Status& status) {
+      CHECK(status.code() == code);
+      CHECK(Contains(status.message(), part));
+      GpuTensors again(&gpu, {Fill(kFloat, {8}, rank)});
+      CHECK_OK(again.Submit(engine, sum).get());
+      CHECK(again.Output(0).numbers[0] == 1);
+    };
+    GpuTensors on_other(&other, {Fill(kFloat, {8}, 1)});
+    fails(StatusCode::kMismatch,
+          "ranks disagree on the device: a GPU on rank 0; a second GPU of the "
+          "same rank on rank 1",
+          (rank == 0 ? good : on_other).Submit(engine, sum).get());
+    const Values values = Fill(kFloat, {8}, 1);
+    fails(StatusCode::kMismatch, "a GPU on rank 0; the CPU on rank 1",
+          rank == 0 ? good.Submit(engine, sum).get()
+                    : Submit(engine, sum, {values}).get().status);
+    GpuTensors whole(&gpu, {Fill(DataType::kInt64, {8}, 1)});
+    Request scaled = sum;
+    scaled.prescale = 0.5;
+    fails(StatusCode::kInvalidArgument, "scale factors on GPUs need",
+          whole.Submit(engine, scaled).get());
+    Request adasum = sum;
+    adasum.op = ReduceOp::kAdasum;
+    fails(StatusCode::kInvalidArgument, "Adasum is not there on GPUs",
+          good.Submit(engine, adasum).get());
+  });
+}
+
+void TestOutOfMemoryOfOneRank() {
+  Engines engines;
+  for (auto& transport : InMemoryTransport::CreateGroup(2)) {
+    EngineOptions options = GpuOptionsOfTests();
+    if (transport->rank() == 1) {
+      options.gpu.fusion_buffer_bytes = int64_t{1} << 40;
+    }
+    engines.push_back(Engine::Create(std::move(transport), options));
+  }
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    for (int round = 0; round < 2; ++round) {
+      GpuTensors call(&gpu, {Fill(kFloat, {8}, 1)});
+      const Status status =
+          call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a")).get();
+      CHECK(status.code() == StatusCode::kInternal);
+      CHECK(Contains(status.message(), "rank 1 cannot run collectives"));
+      CHECK(Contains(status.message(), "is out of memory: the fusion buffer"));
+      // The engine goes on.
+      Run(engine, ARequest(CollectiveKind::kBarrier, "b"), {});
+    }
+  });
+}
+
+void TestJoin() {
+  const Engines engines = MakeEngines(3, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    for (int i = 0; i < rank + 1; ++i) {
+      GpuTensors call(&gpu, {Fill(kFloat, {5000}, 6), Fill(kFloat, {3}, 6)});
+      CHECK_OK(
+          call.Submit(engine, ARequest(CollectiveKind::kAllreduce,
+                                       "a" + std::to_string(i), ReduceOp::kSum))
+              .get());
+      CHECK(call.Output(0).numbers[4999] == 6 * (3 - i));
+      CHECK(call.Output(1).numbers[2] == 6 * (3 - i));
+    }
+    Run(engine, ARequest(CollectiveKind::kJoin, "join"), {});
+  });
+}
+
+// In the middle of a kernel, which waits for the dead rank.
+void TestDeathOfARank() {
+  std::vector<InMemoryTransport*> transports;
+  const Engines engines = MakeEngines(3, GpuOptionsOfTests(), &transports);
+  RunRanks(engines, [&transports](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors first(&gpu, {Fill(kFloat, {50}, 1)});
+    GpuTensors second(&gpu, {Fill(kFloat, {50}, 1)});
+    CHECK_OK(
+        first.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a")).get());
+    std::future<Status> pending =
+        second.Submit(engine, ARequest(CollectiveKind::kAllreduce, "b"),
+                      rank == 2 ? 1500000 : 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto begin = Clock::now();
+    transports[static_cast<size_t>(rank)]->SimulateDeath(rank == 2 ? 0 : 2);
+    const Status status = pending.get();
+    CHECK(status.code() == StatusCode::kPeerLost);
+    CHECK(Contains(status.message(), "allreduce 'b'"));
+    CHECK(Clock::now() - begin < std::chrono::seconds(2));
+    CHECK(first.Submit(engine, ARequest(CollectiveKind::kAllreduce, "c"))
+              .get()
+              .code() == StatusCode::kPeerLost);
+  });
+}
+
+void TestErrorOfNccl() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
+    std::future<Status> pending =
+        call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"), 1000000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    UseFakes().inject(6);
+    const Status status = pending.get();
+    // The first rank to see it gives up, and the others because of it.
+    CHECK(!status.ok());
+    CHECK(Contains(status.message(), "remote process exited"));
+    CHECK(!Submit(engine, ARequest(CollectiveKind::kBarrier, "b"), {})
+               .get()
+               .status.ok());
+  });
+  UseFakes().inject(0);
+}
+
+void TestShutdownInTheMiddle() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
+    std::future<Status> pending = call.Submit(
+        engine, ARequest(CollectiveKind::kAllreduce, "a"), 1000000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    engine->Shutdown("the test ends");
+    const Status status = pending.get();
+    CHECK(status.code() == StatusCode::kShutdown ||
+          status.code() == StatusCode::kPeerLost);
+  });
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main() {
+  hvd::UseFakes();
+  for (int size : {1, 2, 4}) hvd::TestFusedSequences(size);
+  hvd::TestEndsOnlyWithTheStream();
+  hvd::TestMistakes();
+  hvd::TestOutOfMemoryOfOneRank();
+  hvd::TestJoin();
+  hvd::TestDeathOfARank();
+  hvd::TestErrorOfNccl();
+  hvd::TestShutdownInTheMiddle();
+  CHECK(hvd::UseFakes().num_misuses() == 0);
+  std::printf("gpu_test passed\n");
+  return 0;
+}

@@ -1,0 +1,145 @@
+// Tensors on fake GPUs, and calls on them: see tests/gpu/fake.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/engine_util.h"
+#include "tf_ops/transport/nccl/gpu.h"
+#include "tf_ops/transport/nccl/libraries.h"
+
+#ifndef FAKE_GPU_LIBRARY  // of CMake; else of Bazel
+#define FAKE_GPU_LIBRARY "tests/gpu/fake/libfake_gpu.so"
+#endif
+
+namespace hvd {
+
+// Functions that only the fakes have.
+struct Fakes {
+  int (*copy_later)(void* to, const void* from, size_t num_bytes,
+                    int64_t delay_us, void* stream);
+  int (*stream_synchronize)(void* stream);
+  int (*num_misuses)();
+  void (*inject)(int result);
+};
+
+inline const Fakes& UseFakes() {
+  static const Fakes fakes = [] {
+    GpuLibraryPaths paths;
+    paths.cuda_runtime = paths.nccl = FAKE_GPU_LIBRARY;
+    SetGpuLibraryPaths(paths);
+    const CudaApi* cuda = nullptr;
+    CHECK_OK(OpenCudaRuntime(&cuda));
+    void* const library = dlopen(FAKE_GPU_LIBRARY, RTLD_NOW);
+    CHECK(library != nullptr);
+    Fakes found{};
+    const auto find = [library](const char* name, auto* function) {
+      *reinterpret_cast<void**>(function) = dlsym(library, name);
+      CHECK(*function != nullptr);
+    };
+    find("fakeCopyLater", &found.copy_later);
+    find("cudaStreamSynchronize", &found.stream_synchronize);
+    find("fakeNcclNumMisuses", &found.num_misuses);
+    find("fakeNcclInject", &found.inject);
+    return found;
+  }();
+  return fakes;
+}
+
+// A rank's GPU, its user's stream, and memory on it; for one thread.
+class UserGpu {
+ public:
+  explicit UserGpu(int ordinal) {
+    CHECK_OK(Gpu::Get(ordinal, &gpu_));
+    CHECK_OK(gpu_->Use());
+    CHECK_OK(gpu_->CreateStream(/*urgent=*/false, &stream_));
+  }
+  ~UserGpu() {
+    UseFakes().stream_synchronize(stream_);
+    CHECK_OK(gpu_->Use());
+    for (void* memory : memory_) gpu_->Free(memory);
+    gpu_->cuda().StreamDestroy(stream_);
+  }
+
+  void* Allocate(size_t num_bytes) {
+    memory_.push_back(nullptr);
+    CHECK_OK(gpu_->Use());
+    CHECK_OK(gpu_->Allocate(num_bytes, "a test", &memory_.back()));
+    return memory_.back();
+  }
+  CudaStream stream() const { return stream_; }
+  int ordinal() const { return gpu_->ordinal(); }
+
+ private:
+  Gpu* gpu_ = nullptr;
+  CudaStream stream_ = nullptr;
+  std::vector<void*> memory_;
+};
+
+// A call of one float tensor or more, whose values `delay_us` from now are
+// written by the stream.
+class GpuTensors {
+ public:
+  GpuTensors(UserGpu* gpu, const std::vector<Values>& inputs) : gpu_(gpu) {
+    for (const Values& values : inputs) {
+      values_.push_back(Pack(values));
+      shapes_.push_back(values);
+      inputs_.push_back(gpu->Allocate(values_.back().size()));
+      outputs_.push_back(gpu->Allocate(values_.back().size()));
+    }
+  }
+
+  ~GpuTensors() {
+    if (gpu_ != nullptr) UseFakes().stream_synchronize(gpu_->stream());
+  }
+  GpuTensors(GpuTensors&& other) noexcept
+      : gpu_(std::exchange(other.gpu_, nullptr)),
+        values_(std::move(other.values_)),
+        shapes_(std::move(other.shapes_)),
+        inputs_(std::move(other.inputs_)),
+        outputs_(std::move(other.outputs_)) {}
+
+  std::future<Status> Submit(Engine* engine, Request request,
+                             int64_t delay_us = 0) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      UseFakes().copy_later(inputs_[i], values_[i].data(), values_[i].size(),
+                            i == 0 ? delay_us : 0, gpu_->stream());
+      RequestTensor tensor;
+      tensor.dtype = shapes_[i].dtype;
+      tensor.shape = shapes_[i].shape;
+      tensor.input = inputs_[i];
+      tensor.output = outputs_[i];
+      request.tensors.push_back(std::move(tensor));
+    }
+    request.gpu.ordinal = gpu_->ordinal();
+    request.gpu.stream = gpu_->stream();
+    auto promise = std::make_shared<std::promise<Status>>();
+    request.done = [promise](const Status& status) {
+      promise->set_value(status);
+    };
+    std::future<Status> future = promise->get_future();
+    engine->Submit(std::move(request));
+    return future;
+  }
+
+  Values Output(size_t i) const {
+    std::vector<std::byte> bytes(values_[i].size());
+    std::memcpy(bytes.data(), outputs_[i], bytes.size());
+    return Unpack(shapes_[i].dtype, shapes_[i].shape, bytes);
+  }
+
+ private:
+  UserGpu* gpu_;
+  std::vector<std::vector<std::byte>> values_;
+  std::vector<Values> shapes_;
+  std::vector<void*> inputs_;
+  std::vector<void*> outputs_;
+};
+
+}  // namespace hvd

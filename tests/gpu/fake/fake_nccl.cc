@@ -1,0 +1,574 @@
+// A NCCL over host memory and threads: ranks may be threads or processes of one
+// host. Communicators do not block; a group is launched by a thread, later; a
+// peer that dies is a collective that never ends, until it is aborted.
+//
+// Every collective is sends and receives, through a ring of bytes for each pair
+// of ranks, and sums in rank order. What NCCL forbids is an error here, and is
+// counted: fakeNcclNumMisuses().
+//
+// Setting: FAKE_NCCL_VERSION (22707).
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/fake/fake_stream.h"
+#include "tf_ops/collectives/reduce.h"
+#include "tf_ops/transport/nccl/nccl_api.h"
+
+namespace fake {
+namespace {
+
+constexpr int kInvalidArgument = 4;
+constexpr int kInvalidUsage = 5;
+constexpr size_t kRingBytes = 64 << 10;
+
+std::atomic<int> num_misuses{0};
+std::atomic<int> injected_error{0};
+
+int Misuse(const char* what) {
+  std::fprintf(stderr, "fake NCCL: misuse: %s\n", what);
+  num_misuses.fetch_add(1);
+  return kInvalidUsage;
+}
+
+// From one rank to another, bytes in order.
+struct Ring {
+  std::atomic<uint64_t> num_written;
+  std::atomic<uint64_t> num_read;
+  char bytes[kRingBytes];
+
+  size_t Write(const char* from, size_t count) {
+    const uint64_t written = num_written.load(std::memory_order_relaxed);
+    const size_t room = kRingBytes - (written - num_read.load());
+    const size_t start = written % kRingBytes;
+    const size_t n = std::min({count, room, kRingBytes - start});
+    std::memcpy(bytes + start, from, n);
+    num_written.store(written + n);
+    return n;
+  }
+  size_t Read(char* to, size_t count) {
+    const uint64_t read = num_read.load(std::memory_order_relaxed);
+    const size_t there = num_written.load() - read;
+    const size_t start = read % kRingBytes;
+    const size_t n = std::min({count, there, kRingBytes - start});
+    std::memcpy(to, bytes + start, n);
+    num_read.store(read + n);
+    return n;
+  }
+};
+
+struct Region {
+  std::atomic<int> num_attached;
+  Ring rings[1];  // size * size: from * size + to
+};
+
+struct PreMul {
+  int dtype;
+  double factor;
+};
+
+struct Comm {
+  int rank = 0;
+  int size = 0;
+  int device = 0;
+  std::string name;
+  Region* region = nullptr;
+  std::atomic<bool> aborted{false};
+  std::atomic<int> state{hvd::kNcclInProgress};
+  std::mutex mu;
+  std::vector<std::unique_ptr<PreMul>> ops;  // null: destroyed
+
+  Ring* ring(int from, int to) { return &region->rings[from * size + to]; }
+  size_t region_bytes() const {
+    return sizeof(Region) + sizeof(Ring) * static_cast<size_t>(size * size);
+  }
+  ~Comm() {
+    if (region != nullptr) munmap(region, region_bytes());
+  }
+};
+
+// What ncclComm_t points at; work that runs keeps the rest alive.
+struct Handle {
+  std::shared_ptr<Comm> comm;
+};
+
+bool Rendezvous(Comm* comm) {
+  const int fd = shm_open(comm->name.c_str(), O_CREAT | O_RDWR, 0600);
+  if (fd < 0) return false;
+  const size_t num_bytes = comm->region_bytes();
+  const bool sized = ftruncate(fd, static_cast<off_t>(num_bytes)) == 0;
+  void* const memory = sized ? mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE,
+                                    MAP_SHARED, fd, 0)
+                             : MAP_FAILED;
+  close(fd);
+  if (memory == MAP_FAILED) return false;
+  comm->region = static_cast<Region*>(memory);
+  comm->region->num_attached.fetch_add(1);
+  while (comm->region->num_attached.load() < comm->size) {
+    if (comm->aborted.load()) return false;
+    ::usleep(100);
+  }
+  if (comm->rank == 0) shm_unlink(comm->name.c_str());
+  return true;
+}
+
+enum class Kind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kReduceScatter,
+  kAllGather,
+  kSend,
+  kRecv,
+};
+
+struct Call {
+  Kind kind;
+  std::shared_ptr<Comm> comm;
+  Stream* stream;
+  const char* in;
+  char* out;
+  size_t num_elements;  // of each piece, as the function takes it
+  hvd::ReduceSpec spec;
+  int peer;  // or the root
+
+  size_t num_bytes() const {
+    return num_elements * hvd::ElementBytes(spec.dtype);
+  }
+};
+
+// One launched group on one communicator.
+class Work {
+ public:
+  explicit Work(std::vector<Call> calls) : calls_(std::move(calls)) {}
+
+  void Run() {
+    const size_t size = static_cast<size_t>(comm().size);
+    sends_.resize(size);
+    receives_.resize(size);
+    for (const Call& call : calls_) Plan(call);
+    if (!Move()) return;  // aborted
+    for (const auto& finish : finishes_) finish();
+  }
+
+ private:
+  struct Piece {
+    char* bytes;
+    size_t num_bytes;
+  };
+  struct Pieces {
+    std::vector<Piece> list;
+    size_t next = 0;
+  };
+
+  Comm& comm() { return *calls_[0].comm; }
+
+  void Send(int peer, const char* bytes, size_t num_bytes) {
+    sends_[static_cast<size_t>(peer)].list.push_back(
+        {const_cast<char*>(bytes), num_bytes});
+  }
+  // Into memory of this object: outputs may be inputs of other calls.
+  char* Receive(int peer, size_t num_bytes) {
+    memory_.emplace_back(new char[num_bytes]);
+    receives_[static_cast<size_t>(peer)].list.push_back(
+        {memory_.back().get(), num_bytes});
+    return memory_.back().get();
+  }
+
+  void Plan(const Call& call) {
+    const size_t n = call.num_bytes();
+    Comm& c = comm();
+    switch (call.kind) {
+      case Kind::kSend:
+        return Send(call.peer, call.in, n);
+      case Kind::kRecv: {
+        const char* const from = Receive(call.peer, n);
+        finishes_.push_back([=] { std::memcpy(call.out, from, n); });
+        return;
+      }
+      case Kind::kBroadcast: {
+        for (int peer = 0; c.rank == call.peer && peer < c.size; ++peer) {
+          Send(peer, call.in, n);
+        }
+        const char* const from = Receive(call.peer, n);
+        finishes_.push_back([=] { std::memcpy(call.out, from, n); });
+        return;
+      }
+      case Kind::kAllGather:
+        for (int peer = 0; peer < c.size; ++peer) {
+          Send(peer, call.in, n);
+          const char* const from = Receive(peer, n);
+          char* const to = call.out + static_cast<size_t>(peer) * n;
+          finishes_.push_back([=] { std::memcpy(to, from, n); });
+        }
+        return;
+      case Kind::kReduce:
+        Send(call.peer, call.in, n);
+        if (c.rank == call.peer) ReceiveAndReduce(call);
+        return;
+      case Kind::kAllReduce:
+        for (int peer = 0; peer < c.size; ++peer) Send(peer, call.in, n);
+        return ReceiveAndReduce(call);
+      case Kind::kReduceScatter:
+        for (int peer = 0; peer < c.size; ++peer) {
+          Send(peer, call.in + static_cast<size_t>(peer) * n, n);
+        }
+        return ReceiveAndReduce(call);
+    }
+  }
+
+  void ReceiveAndReduce(const Call& call) {
+    std::vector<const void*> sources;
+    for (int peer = 0; peer < comm().size; ++peer) {
+      sources.push_back(Receive(peer, call.num_bytes()));
+    }
+    finishes_.push_back([call, sources] {
+      hvd::Reduce(call.spec, sources.data(), static_cast<int>(sources.size()),
+                  call.out, call.num_elements);
+    });
+  }
+
+  template <typename F>
+  static bool Step(Pieces* pieces, F transfer) {
+    bool moved = false;
+    while (pieces->next < pieces->list.size()) {
+      Piece& piece = pieces->list[pieces->next];
+      const size_t n = transfer(piece.bytes, piece.num_bytes);
+      piece.bytes += n;
+      piece.num_bytes -= n;
+      moved = moved || n > 0;
+      if (piece.num_bytes > 0) break;
+      ++pieces->next;
+    }
+    return moved;
+  }
+
+  bool Move() {
+    Comm& c = comm();
+    int num_idle = 0;
+    while (true) {
+      bool moved = false;
+      bool is_done = true;
+      for (int peer = 0; peer < c.size; ++peer) {
+        Pieces& out = sends_[static_cast<size_t>(peer)];
+        Pieces& in = receives_[static_cast<size_t>(peer)];
+        Ring* const to = c.ring(c.rank, peer);
+        Ring* const from = c.ring(peer, c.rank);
+        moved = Step(&out, [to](const char* bytes,
+                                size_t n) { return to->Write(bytes, n); }) ||
+                moved;
+        moved = Step(&in, [from](char* bytes,
+                                 size_t n) { return from->Read(bytes, n); }) ||
+                moved;
+        is_done =
+            is_done && out.next == out.list.size() && in.next == in.list.size();
+      }
+      if (is_done) return true;
+      if (c.aborted.load()) return false;
+      if (moved) {
+        num_idle = 0;
+      } else if (++num_idle < 200) {
+        std::this_thread::yield();
+      } else {
+        ::usleep(50);
+      }
+    }
+  }
+
+  const std::vector<Call> calls_;
+  std::vector<Pieces> sends_;
+  std::vector<Pieces> receives_;
+  std::vector<std::unique_ptr<char[]>> memory_;
+  std::vector<std::function<void()>> finishes_;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<Call> group;
+thread_local int group_error = 0;
+
+// One communicator and one stream a group, as hvd_keras uses it.
+int LaunchGroup() {
+  std::vector<Call> calls = std::move(group);
+  group.clear();
+  const int error = std::exchange(group_error, 0);
+  if (error != 0) return error;
+  if (calls.empty()) return hvd::kNcclSuccess;
+  const std::shared_ptr<Comm> comm = calls[0].comm;
+  Stream* const stream = calls[0].stream;
+  for (const Call& call : calls) {
+    if (call.comm != comm || call.stream != stream) {
+      return Misuse("a group on two communicators or streams");
+    }
+  }
+  comm->state.store(hvd::kNcclInProgress);
+  std::thread([comm, stream, calls = std::move(calls)]() mutable {
+    SleepSome(Setting("FAKE_GPU_JITTER_US", 0));
+    auto work = std::make_shared<Work>(std::move(calls));
+    if (!comm->aborted.load()) stream->Push([work] { work->Run(); });
+    comm->state.store(hvd::kNcclSuccess);
+  }).detach();
+  return hvd::kNcclInProgress;
+}
+
+bool DataTypeOf(int nccl_type, hvd::DataType* dtype) {
+  constexpr hvd::DataType kTypes[] = {
+      hvd::DataType::kInt8,    hvd::DataType::kUint8,
+      hvd::DataType::kInt32,   hvd::DataType::kUint32,
+      hvd::DataType::kInt64,   hvd::DataType::kUint64,
+      hvd::DataType::kFloat16, hvd::DataType::kFloat32,
+      hvd::DataType::kFloat64, hvd::DataType::kBfloat16,
+  };
+  if (nccl_type < 0 || nccl_type > 9) return false;
+  *dtype = kTypes[nccl_type];
+  return true;
+}
+
+int ResolveOp(Comm* comm, int nccl_type, int op, hvd::ReduceSpec* spec) {
+  constexpr hvd::ReduceOp kOps[] = {
+      hvd::ReduceOp::kSum, hvd::ReduceOp::kProduct, hvd::ReduceOp::kMax,
+      hvd::ReduceOp::kMin, hvd::ReduceOp::kAverage};
+  spec->num_ranks = comm->size;
+  if (op < 5) {
+    spec->op = kOps[op];
+    return 0;
+  }
+  std::lock_guard<std::mutex> lock(comm->mu);
+  const size_t index = static_cast<size_t>(op - 5);
+  if (index >= comm->ops.size() || comm->ops[index] == nullptr) {
+    return Misuse("an op that does not exist");
+  }
+  if (comm->ops[index]->dtype != nccl_type) return Misuse("an op's dtype");
+  spec->op = hvd::ReduceOp::kSum;
+  spec->prescale = comm->ops[index]->factor;
+  return 0;
+}
+
+int Enqueue(const char* name, Kind kind, const void* in, void* out,
+            size_t count, int nccl_type, int op, int peer, void* handle,
+            void* stream) {
+  Log(name);
+  if (handle == nullptr) return kInvalidArgument;
+  Call call;
+  call.kind = kind;
+  call.comm = static_cast<Handle*>(handle)->comm;
+  call.stream = StreamOf(stream);
+  call.in = static_cast<const char*>(in);
+  call.out = static_cast<char*>(out);
+  call.num_elements = count;
+  call.peer = peer;
+  int error = 0;
+  if (!DataTypeOf(nccl_type, &call.spec.dtype) || peer < 0 ||
+      peer >= call.comm->size) {
+    error = kInvalidArgument;
+  } else if (call.comm->state.load() != hvd::kNcclSuccess) {
+    error = Misuse("a call while the communicator is in progress");
+  } else if (CurrentDevice() != call.comm->device ||
+             call.stream->device() != call.comm->device) {
+    error = Misuse("a call on another device");
+  } else {
+    error = ResolveOp(call.comm.get(), nccl_type, op, &call.spec);
+  }
+  if (error != 0) {
+    group_error = group_depth > 0 ? error : 0;
+    return error;
+  }
+  group.push_back(std::move(call));
+  return group_depth > 0 ? hvd::kNcclSuccess : LaunchGroup();
+}
+
+double FactorOf(int nccl_type, const void* scalar) {
+  if (nccl_type == hvd::kNcclFloat64)
+    return *static_cast<const double*>(scalar);
+  if (nccl_type == hvd::kNcclFloat32) return *static_cast<const float*>(scalar);
+  float wide = 0;
+  hvd::WidenHalves(nccl_type == hvd::kNcclFloat16 ? hvd::DataType::kFloat16
+                                                  : hvd::DataType::kBfloat16,
+                   scalar, &wide, 1);
+  return wide;
+}
+
+}  // namespace
+}  // namespace fake
+
+using fake::Enqueue;
+using fake::Handle;
+using fake::Kind;
+using fake::Log;
+
+extern "C" {
+
+int ncclGetVersion(int* version) {
+  *version = static_cast<int>(fake::Setting("FAKE_NCCL_VERSION", 22707));
+  return 0;
+}
+
+const char* ncclGetErrorString(int result) {
+  switch (result) {
+    case 0:
+      return "no error";
+    case 4:
+      return "invalid argument";
+    case 5:
+      return "invalid usage";
+    case 6:
+      return "remote process exited or there was a network error";
+    default:
+      return "internal error";
+  }
+}
+
+const char* ncclGetLastError(void*) { return ""; }
+
+int ncclGetUniqueId(hvd::NcclUniqueId* id) {
+  Log("ncclGetUniqueId");
+  static std::atomic<int> counter{0};
+  std::memset(id->bytes, 0, sizeof(id->bytes));
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  std::snprintf(id->bytes, sizeof(id->bytes), "/fake_nccl_%d_%d_%lld",
+                static_cast<int>(getpid()), counter.fetch_add(1),
+                static_cast<long long>(now));
+  return 0;
+}
+
+int ncclCommInitRankConfig(void** comm, int size, hvd::NcclUniqueId id,
+                           int rank, hvd::NcclConfig* config) {
+  Log("ncclCommInitRankConfig");
+  if (config->magic != 0xcafebeef || config->size < sizeof(*config) ||
+      config->version < 21800 || config->blocking != 0) {
+    return fake::Misuse("a bad config");
+  }
+  if (rank < 0 || rank >= size) return fake::kInvalidArgument;
+  auto* const handle = new Handle{std::make_shared<fake::Comm>()};
+  fake::Comm* const made = handle->comm.get();
+  made->rank = rank;
+  made->size = size;
+  made->device = fake::CurrentDevice();
+  made->name = id.bytes;
+  *comm = handle;
+  std::thread([keep = handle->comm] {
+    const bool ok = fake::Rendezvous(keep.get());
+    keep->state.store(ok ? hvd::kNcclSuccess : 3);
+  }).detach();
+  return hvd::kNcclInProgress;
+}
+
+int ncclCommFinalize(void* comm) {
+  Log("ncclCommFinalize");
+  fake::Comm* const c = static_cast<Handle*>(comm)->comm.get();
+  if (c->state.load() != 0) return fake::Misuse("finalize while in progress");
+  return 0;
+}
+
+int ncclCommDestroy(void* comm) {
+  Log("ncclCommDestroy");
+  delete static_cast<Handle*>(comm);
+  return 0;
+}
+
+int ncclCommAbort(void* comm) {
+  Log("ncclCommAbort");
+  static_cast<Handle*>(comm)->comm->aborted.store(true);
+  delete static_cast<Handle*>(comm);
+  return 0;
+}
+
+int ncclCommGetAsyncError(void* comm, int* result) {
+  *result = static_cast<Handle*>(comm)->comm->state.load();
+  const int injected = fake::injected_error.load();
+  if (injected != 0) *result = injected;
+  return 0;
+}
+
+int ncclGroupStart() {
+  ++fake::group_depth;
+  return 0;
+}
+
+int ncclGroupEnd() {
+  if (fake::group_depth == 0) return fake::Misuse("a group that did not begin");
+  return --fake::group_depth > 0 ? 0 : fake::LaunchGroup();
+}
+
+int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op,
+                  void* comm, void* stream) {
+  return Enqueue("ncclAllReduce", Kind::kAllReduce, in, out, count, dtype, op,
+                 0, comm, stream);
+}
+
+int ncclReduce(const void* in, void* out, size_t count, int dtype, int op,
+               int root, void* comm, void* stream) {
+  return Enqueue("ncclReduce", Kind::kReduce, in, out, count, dtype, op, root,
+                 comm, stream);
+}
+
+int ncclBroadcast(const void* in, void* out, size_t count, int dtype, int root,
+                  void* comm, void* stream) {
+  return Enqueue("ncclBroadcast", Kind::kBroadcast, in, out, count, dtype, 0,
+                 root, comm, stream);
+}
+
+int ncclReduceScatter(const void* in, void* out, size_t count, int dtype,
+                      int op, void* comm, void* stream) {
+  return Enqueue("ncclReduceScatter", Kind::kReduceScatter, in, out, count,
+                 dtype, op, 0, comm, stream);
+}
+
+int ncclAllGather(const void* in, void* out, size_t count, int dtype,
+                  void* comm, void* stream) {
+  return Enqueue("ncclAllGather", Kind::kAllGather, in, out, count, dtype, 0, 0,
+                 comm, stream);
+}
+
+int ncclSend(const void* in, size_t count, int dtype, int peer, void* comm,
+             void* stream) {
+  return Enqueue("ncclSend", Kind::kSend, in, nullptr, count, dtype, 0, peer,
+                 comm, stream);
+}
+
+int ncclRecv(void* out, size_t count, int dtype, int peer, void* comm,
+             void* stream) {
+  return Enqueue("ncclRecv", Kind::kRecv, nullptr, out, count, dtype, 0, peer,
+                 comm, stream);
+}
+
+int ncclRedOpCreatePreMulSum(int* op, void* scalar, int dtype, int residence,
+                             void* comm) {
+  if (residence != hvd::kNcclScalarHostImmediate) {
+    return fake::kInvalidArgument;
+  }
+  fake::Comm* const c = static_cast<Handle*>(comm)->comm.get();
+  std::lock_guard<std::mutex> lock(c->mu);
+  c->ops.push_back(std::make_unique<fake::PreMul>(
+      fake::PreMul{dtype, fake::FactorOf(dtype, scalar)}));
+  *op = 4 + static_cast<int>(c->ops.size());
+  return 0;
+}
+
+int ncclRedOpDestroy(int op, void* comm) {
+  fake::Comm* const c = static_cast<Handle*>(comm)->comm.get();
+  std::lock_guard<std::mutex> lock(c->mu);
+  const size_t index = static_cast<size_t>(op - 5);
+  if (index >= c->ops.size() || c->ops[index] == nullptr) {
+    return fake::Misuse("an op is destroyed twice");
+  }
+  c->ops[index] = nullptr;
+  return 0;
+}
+
+// ---- For tests alone ----
+
+int fakeNcclNumMisuses() { return fake::num_misuses.load(); }
+
+// From now on communicators say that this has gone wrong; 0: nothing.
+void fakeNcclInject(int result) { fake::injected_error.store(result); }
+
+}  // extern "C"

@@ -1,0 +1,215 @@
+"""Every collective, dtype and some sizes on GPUs, against NumPy."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from calls import Call, of_all_ranks, pattern, run
+from devices import Device
+
+import hvd_keras as hvd
+from hvd_keras import _native
+from hvd_keras.exceptions import InvalidArgumentError, MismatchError
+
+REDUCED = (
+    "uint8 int8 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
+).split()
+COPIED = ["bool", "uint16", "int16", *REDUCED]
+FLOATS = "float16 bfloat16 float32 float64".split()
+# Nothing, one, what goes through the fusion buffer, what does not.
+SHAPES = [(0,), (1,), (7, 3), (40_000,)]
+OPS = [
+    (hvd.Sum, lambda values: sum(values)),
+    (hvd.Min, lambda values: functools.reduce(np.minimum, values)),
+    (hvd.Max, lambda values: functools.reduce(np.maximum, values)),
+    (hvd.Product, lambda values: functools.reduce(np.multiply, values)),
+]
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_allreduce(device: Device, dtype: str) -> None:
+    for op, reduce in OPS:
+        for shape in SHAPES:
+            calls = [
+                Call(
+                    device,
+                    "allreduce",
+                    f"{op}.{i}",
+                    [pattern(shape, hvd.rank(), dtype)] * (i + 1),
+                    dtype,
+                    op=int(op),
+                    in_place=i == 1,
+                )
+                for i in range(2)
+            ]
+            expected = reduce(of_all_ranks(shape, dtype))
+            for call in calls:
+                for output in call.wait():
+                    np.testing.assert_array_equal(output, expected)
+
+
+def test_allreduce_of_bool(device: Device) -> None:
+    values = of_all_ranks((100,), "bool")
+    mine = [values[hvd.rank()]]
+    any_is = run(device, "allreduce", "any", mine, "bool", op=int(hvd.Max))
+    all_are = run(device, "allreduce", "all", mine, "bool", op=int(hvd.Min))
+    np.testing.assert_array_equal(any_is[0], np.any(values, axis=0))
+    np.testing.assert_array_equal(all_are[0], np.all(values, axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", *FLOATS])
+def test_average(device: Device, dtype: str) -> None:
+    mine = np.full((50,), 3.0 * hvd.size() * (hvd.rank() % 2 * 2 - 1))
+    expected = 3.0 * sum(rank % 2 * 2 - 1 for rank in range(hvd.size()))
+    outputs = run(
+        device, "allreduce", "avg", [mine, mine], dtype, op=int(hvd.Average)
+    )
+    for output in outputs:
+        np.testing.assert_array_equal(output, np.full((50,), expected))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_scales(device: Device, dtype: str, op: hvd.ReduceOp) -> None:
+    size = hvd.size()
+    mine = np.full((9,), 8.0)
+    for kind in ("allreduce", "reducescatter"):
+        (output,) = run(
+            device,
+            kind,
+            f"scaled.{kind}",
+            [mine],
+            dtype,
+            op=int(op),
+            prescale=0.5,
+            postscale=4.0,
+        )
+        expected = 16.0 * (1 if op == hvd.Average else size)
+        # 2 / 3, of an average over 3 ranks, is a rounded factor.
+        np.testing.assert_allclose(output, expected, rtol=1e-2 / 2)
+
+
+@pytest.mark.parametrize("dtype", COPIED)
+def test_broadcast(device: Device, dtype: str) -> None:
+    root = hvd.size() - 1
+    for shape in SHAPES:
+        mine = [pattern(shape, hvd.rank(), dtype)] * 2
+        for output in run(
+            device, "broadcast", "b", mine, dtype, root_rank=root
+        ):
+            np.testing.assert_array_equal(output, pattern(shape, root, dtype))
+
+
+@pytest.mark.parametrize("dtype", COPIED)
+def test_allgather(device: Device, dtype: str) -> None:
+    for rows in (lambda rank: 3, lambda rank: rank * 2, lambda rank: 0):
+        shapes = [(rows(rank), 5) for rank in range(hvd.size())]
+        parts = [pattern(s, r, dtype) for r, s in enumerate(shapes)]
+        mine = parts[hvd.rank()]
+        outputs = run(device, "allgather", "g", [mine, mine], dtype)
+        for output in outputs:
+            np.testing.assert_array_equal(output, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_allgather_averages(device: Device, dtype: str) -> None:
+    size = hvd.size()
+    mine = np.full((hvd.rank() + 1, 2), 4.0 * size * (hvd.rank() + 1))
+    (output,) = run(device, "allgather", "ga", [mine], dtype, average=True)
+    expected = [[4.0 * (r + 1)] * 2 for r in range(size) for _ in range(r + 1)]
+    np.testing.assert_allclose(output, expected, rtol=1e-2 / 2)
+
+
+@pytest.mark.parametrize("dtype", COPIED)
+def test_alltoall(device: Device, dtype: str) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    for variant in range(2):
+        splits = [
+            [(r + 2 * peer + variant) % 3 for peer in range(size)]
+            for r in range(size)
+        ]
+        inputs = [pattern((sum(s), 3), r, dtype) for r, s in enumerate(splits)]
+        call = Call(
+            device, "alltoall", "t", [inputs[rank]], dtype, splits=splits[rank]
+        )
+        (output,) = call.wait()
+        parts = [
+            np.split(inputs[r], np.cumsum(splits[r])[:-1])[rank]
+            for r in range(size)
+        ]
+        np.testing.assert_array_equal(output, np.concatenate(parts))
+        assert call.call.received == [splits[r][rank] for r in range(size)]
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_reducescatter(device: Device, dtype: str) -> None:
+    size, rank = hvd.size(), hvd.rank()
+    for rows in (2 * size, 2 * size + 1, 1, 0):
+        values = of_all_ranks((rows, 5), dtype)
+        outputs = run(
+            device,
+            "reducescatter",
+            "r",
+            [values[rank]] * 2,
+            dtype,
+            op=int(hvd.Sum),
+        )
+        expected = np.array_split(sum(values), size)[rank]
+        for output in outputs:
+            np.testing.assert_array_equal(output, expected)
+
+
+def test_barrier(device: Device) -> None:
+    core = _native.core()
+    core.gpu_submit("barrier", "b", [], device.ordinal, device.stream).wait()
+
+
+def test_process_sets_have_their_own_communicators(device: Device) -> None:
+    size = hvd.size()
+    even = hvd.ProcessSet(range(0, size, 2))
+    hvd.shutdown()
+    hvd.init(process_sets=[even] if size > 1 else [])
+    mine = [pattern((30,), hvd.rank(), "float32")]
+    values = of_all_ranks((30,), "float32")
+    for _ in range(2):
+        if size > 1 and even.included():
+            (output,) = run(
+                device,
+                "allreduce",
+                "s",
+                mine,
+                op=int(hvd.Sum),
+                process_set_id=even.process_set_id,
+            )
+            np.testing.assert_array_equal(output, sum(values[::2]))
+        (output,) = run(device, "allreduce", "s", mine, op=int(hvd.Sum))
+        np.testing.assert_array_equal(output, sum(values))
+
+
+def test_mistakes_are_errors_on_all_ranks(device: Device) -> None:
+    ones = [np.ones((4,))]
+
+    def fails(error: type[Exception], text: str, *args, **options) -> None:
+        with pytest.raises(error, match=text):
+            run(device, "allreduce", "m", *args, op=int(hvd.Sum), **options)
+        (output,) = run(device, "allreduce", "m", ones, op=int(hvd.Sum))
+        np.testing.assert_array_equal(output, [float(hvd.size())] * 4)
+
+    fails(InvalidArgumentError, "NCCL does not reduce int16", ones, "int16")
+    fails(InvalidArgumentError, "scale factors", ones, "int32", prescale=2.0)
+    if hvd.size() == 1:
+        return
+    shape = [np.ones((4 + hvd.rank() % 2,))]
+    fails(MismatchError, "the shape: \\[4\\] on rank.* \\[5\\] on", shape)
+
+    def on_the_cpu_of_others() -> None:
+        if hvd.rank() == 0:
+            run(device, "allreduce", "c", ones, op=int(hvd.Sum))
+        else:
+            array = np.ones((4,), np.float32)
+            _native.core().allreduce("c", [array], int(hvd.Sum))
+
+    with pytest.raises(MismatchError, match="a GPU on rank 0; the CPU on"):
+        on_the_cpu_of_others()

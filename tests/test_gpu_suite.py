@@ -1,0 +1,134 @@
+"""Runs tests/gpu in jobs of 1, 2 and 4 ranks, on fake GPUs: `pytest tests`.
+
+The fake is a CUDA and a NCCL over host memory and threads (tests/gpu/fake),
+which hvd_keras opens as it would open the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+GPU = ROOT / "tests" / "gpu"
+# Beside the fakes: how values are summed.
+OTHER_SOURCES = [
+    "tf_ops/collectives/reduce.cc",
+    "tf_ops/common/status.cc",
+    "tf_ops/common/types.cc",
+]
+# A path of a real NCCL, which needs no GPU to be opened.
+REAL_NCCL = os.environ.get("TEST_NCCL_LIBRARY")
+
+
+# What `make test-cc` has made.
+BUILT = ROOT / "build" / "test-cc-plain" / "lib" / "libfake_gpu.so"
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    sources = sorted(GPU.glob("fake/*.cc"))
+    if BUILT.exists() and all(
+        source.stat().st_mtime < BUILT.stat().st_mtime for source in sources
+    ):
+        return str(BUILT)
+    library = tmp_path_factory.mktemp("fake_gpu") / "libfake_gpu.so"
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    command += ["-std=c++17", "-O1", "-fPIC", "-shared", f"-I{ROOT}"]
+    command += [str(source) for source in sources]
+    command += [str(ROOT / source) for source in OTHER_SOURCES]
+    command += ["-o", str(library), "-lpthread", "-lrt"]
+    subprocess.run(command, check=True)
+    return str(library)
+
+
+def run_job(
+    num_ranks: int, *command: str, fake: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
+    return subprocess.run(
+        [*launcher, "--grace", "20", "--", sys.executable, *command],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(GPU)]),
+            "TEST_GPU": "fake",
+            "HVD_CUDART_LIBRARY": fake,
+            "HVD_NCCL_LIBRARY": fake,
+            **environ,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_gpu(fake: str, num_ranks: int) -> None:
+    arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
+    # With the copies of CUDA 13 too, and with streams that dawdle.
+    environ = {} if num_ranks != 2 else {"FAKE_CUDA_VERSION": "13000"}
+    job = run_job(
+        num_ranks,
+        *("-m", "pytest", *arguments, str(GPU)),
+        fake=fake,
+        FAKE_GPU_JITTER_US="20",
+        **environ,
+    )
+    assert job.returncode == 0, job.stdout[-20_000:]
+    assert f"[{num_ranks - 1}] " in job.stdout
+    assert " skipped" not in job.stdout, job.stdout[-5_000:]
+    assert "misuse" not in job.stdout
+
+
+def test_a_rank_that_dies(fake: str) -> None:
+    job = run_job(3, str(GPU / "lost_rank.py"), fake=fake)
+    assert "[0] rank 0 survived" in job.stdout, job.stdout[-20_000:]
+    assert "[1] rank 1 survived" in job.stdout, job.stdout[-20_000:]
+
+
+INIT = "import hvd_keras as hvd; hvd.init(); hvd.shutdown(); print('fine')"
+
+
+def test_init_connects_or_fails(fake: str) -> None:
+    job = run_job(2, "-c", INIT, fake=fake, HVD_GPU="on")
+    assert job.returncode == 0, job.stdout
+    assert "[1] fine" in job.stdout
+    job = run_job(
+        2, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_GPU_MEMORY="1000000"
+    )
+    assert job.returncode != 0
+    assert "fine" not in job.stdout
+    assert "rank 0 cannot run collectives on its GPU" in job.stdout, job.stdout
+    assert "is out of memory: the fusion buffer" in job.stdout, job.stdout
+    job = run_job(1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_GPU_COUNT="0")
+    assert "CUDA finds no GPU" in job.stdout, job.stdout
+    job = run_job(1, "-c", INIT, fake="/no/such/file", HVD_GPU="on")
+    assert "the CUDA runtime was not found" in job.stdout, job.stdout
+
+
+def test_old_libraries_are_refused(fake: str) -> None:
+    job = run_job(
+        1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_CUDA_VERSION="11080"
+    )
+    assert "it is version 11.8, older than 12.0" in job.stdout, job.stdout
+    job = run_job(
+        1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_NCCL_VERSION="21605"
+    )
+    assert "it is version 2.16.5, older than 2.18.0" in job.stdout, job.stdout
+
+
+@pytest.mark.skipif(REAL_NCCL is None, reason="TEST_NCCL_LIBRARY is not set")
+def test_a_real_nccl_is_opened(fake: str) -> None:
+    """Up to where it needs a GPU: it makes the id, and refuses to connect."""
+    assert REAL_NCCL is not None
+    job = run_job(
+        1, "-c", INIT, fake=fake, HVD_GPU="on", HVD_NCCL_LIBRARY=REAL_NCCL
+    )
+    assert "ncclCommInitRankConfig failed" in job.stdout, job.stdout
+    assert "unhandled cuda error" in job.stdout, job.stdout

@@ -1,0 +1,401 @@
+#include "tf_ops/core/gpu_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "tf_ops/collectives/allgather.h"
+#include "tf_ops/core/finish.h"
+#include "tf_ops/core/local_topology.h"
+#include "tf_ops/core/tensor_rows.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a rank that is gone may have finished already may end here too.
+constexpr milliseconds kGrace{300};
+// How long kernels may take to notice that they were given up.
+constexpr milliseconds kAbortPatience{500};
+constexpr milliseconds kClosePatience{1000};
+constexpr milliseconds kCheckInterval{10};
+
+// What the ranks tell each other before they connect.
+struct Hello {
+  uint8_t is_able = 0;
+  char problem[511] = {};
+  NcclUniqueId id = {};  // of rank 0
+};
+
+// Looks often for what ends soon, less often for the rest.
+void Pause(int num_looks) {
+  if (num_looks < 100) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(num_looks < 2000 ? 10 : 100));
+  }
+}
+
+}  // namespace
+
+Status MarkReady(Request* request) {
+  Gpu* gpu = nullptr;
+  HVD_RETURN_IF_ERROR(Gpu::Get(request->gpu.ordinal, &gpu));
+  return gpu->Record(request->gpu.stream, &request->ready);
+}
+
+GpuExecutor::GpuExecutor(Transport* transport, const EngineOptions& options)
+    : transport_(transport), options_(options), thread_([this] { Watch(); }) {}
+
+GpuExecutor::~GpuExecutor() {
+  End(Status::Shutdown("the engine was destroyed"));
+  thread_.join();
+  if (communicator_ != nullptr) {
+    const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
+    if (in_peace) communicator_->Close(kClosePatience);
+    communicator_.reset();
+  }
+  scaler_.reset();
+  if (gpu_ == nullptr || !gpu_->Use().ok()) return;
+  gpu_->Free(fusion_buffer_);
+  if (stream_ != nullptr) gpu_->cuda().StreamDestroy(stream_);
+}
+
+// ---- The engine's thread ----
+
+Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
+                           std::vector<ReadyRequest> ready) {
+  bool is_fatal = false;
+  Status status = CheckDivisor(options, ready);
+  if (status.ok() && communicator_ == nullptr) {
+    status = Connect(ordinal, &is_fatal);
+  }
+  Flight flight;
+  if (status.ok()) {
+    status = flight.status = LaunchFlight(options, ready, &flight);
+    is_fatal = !status.ok();
+  }
+  if (is_fatal && communicator_ != nullptr) communicator_->Abort(status);
+  bool is_early = status.ok();
+  for (ReadyRequest& one : ready) {
+    if (one.is_neutral) {
+      flight.neutral.push_back(std::move(one));
+    } else {
+      is_early = is_early && one.pending->request.gpu.done_in_stream_order;
+      flight.requests.push_back(std::move(one.pending));
+    }
+  }
+  if (!status.ok() && flight.end == nullptr) {  // nothing runs
+    CallBack(std::move(flight.requests), status);
+    return is_fatal ? status : Status::Ok();
+  }
+  MutexLock lock(&mu_);
+  if (is_early) {
+    for (auto& pending : flight.requests) early_.push_back(std::move(pending));
+    flight.requests.clear();
+  }
+  flights_.push_back(std::move(flight));
+  changed_.NotifyOne();
+  return status;
+}
+
+Status GpuExecutor::Connect(int ordinal, bool* is_fatal) {
+  NcclUniqueId id = {};
+  Status own = Prepare(ordinal);
+  if (own.ok() && transport_->rank() == 0) own = Communicator::MakeId(&id);
+  HVD_RETURN_IF_ERROR(AgreeToConnect(std::move(own), &id, is_fatal));
+  const Clock::time_point begin = Clock::now();
+  const auto look = [this, begin]() -> Status {
+    HVD_RETURN_IF_ERROR(Look());
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    const double timeout = options_.stall_timeout_seconds;
+    if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
+    return Status::Stalled(
+        "rank " + std::to_string(transport_->global_rank(transport_->rank())) +
+        " has waited for the others for too long");
+  };
+  const Status status = Communicator::Create(
+      gpu_, id, transport_->rank(), transport_->size(), look, &communicator_);
+  *is_fatal = !status.ok();  // others may be connecting still
+  return status;
+}
+
+Status GpuExecutor::Prepare(int ordinal) {
+  if (ordinal < 0) {
+    const int local_rank = GetLocalTopology().rank;
+    ordinal = local_rank < Gpu::Count() ? local_rank : 0;
+  }
+  HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));
+  HVD_RETURN_IF_ERROR(gpu_->Use());
+  if (stream_ == nullptr) {
+    HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &stream_));
+  }
+  if (fusion_buffer_ != nullptr) return Status::Ok();
+  return gpu_->Allocate(
+      static_cast<size_t>(options_.gpu.fusion_buffer_bytes),
+      "the fusion buffer of the collectives (HVD_GPU_FUSION_BUFFER)",
+      &fusion_buffer_);
+}
+
+// All ranks get the same outcome: that of the first one that cannot.
+Status GpuExecutor::AgreeToConnect(Status own, NcclUniqueId* id,
+                                   bool* is_fatal) {
+  const size_t size = static_cast<size_t>(transport_->size());
+  Hello mine;
+  mine.is_able = own.ok() ? 1 : 0;
+  own.message().copy(mine.problem, sizeof(mine.problem) - 1);
+  mine.id = *id;
+  std::vector<Hello> hellos(size);
+  std::vector<TensorList> lists;
+  for (Hello& hello : hellos) {
+    lists.emplace_back(std::vector<ListTensor>{{&mine, &hello, sizeof(Hello)}});
+  }
+  const Status status = Allgather(transport_, lists);
+  *is_fatal = !status.ok();
+  HVD_RETURN_IF_ERROR(status);
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (hellos[rank].is_able != 0) continue;
+    return Status::Internal(
+        "rank " +
+        std::to_string(transport_->global_rank(static_cast<int>(rank))) +
+        " cannot run collectives on its GPU: " + hellos[rank].problem);
+  }
+  *id = hellos[0].id;
+  return Status::Ok();
+}
+
+Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
+                                 const std::vector<ReadyRequest>& ready,
+                                 Flight* flight) {
+  HVD_RETURN_IF_ERROR(gpu_->Use());
+  GpuOutputs outputs;
+  HVD_RETURN_IF_ERROR(
+      AllocateOutputs(ready, transport_->rank(), transport_->size(), &outputs));
+  for (const ReadyRequest& one : ready) {
+    if (one.is_neutral) {
+      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), flight));
+      outputs[static_cast<size_t>(&one - ready.data())].assign(
+          one.pending->request.tensors.size(), nullptr);
+    }
+  }
+  HVD_RETURN_IF_ERROR(Gate(ready));
+  const Status launched = LaunchCollectives(Lane(), options, ready, outputs);
+  // After an error too: a part of it may run.
+  const Status recorded = gpu_->Record(stream_, &flight->end);
+  if (!recorded.ok()) flight->end = nullptr;
+  HVD_RETURN_IF_ERROR(launched);
+  HVD_RETURN_IF_ERROR(recorded);
+  flight->launched = Clock::now();
+  for (const ReadyRequest& one : ready) {
+    const Request& request = one.pending->request;
+    if (one.is_neutral) continue;
+    if (request.gpu.done_in_stream_order) {
+      HVD_RETURN_IF_ERROR(gpu_->Wait(request.gpu.stream, *flight->end));
+    }
+    if (request.take_values != nullptr &&
+        request.kind == CollectiveKind::kAlltoall) {
+      HVD_RETURN_IF_ERROR(
+          request.take_values(ReceivedRows(one, transport_->rank())));
+    }
+  }
+  return Status::Ok();
+}
+
+// The values of a rank that has joined are made in host memory.
+Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, Flight* flight) {
+  std::vector<Gpu::Copy> copies;
+  for (RequestTensor& t : neutral->pending->request.tensors) {
+    const size_t num_bytes = NumBytes(t);
+    if (num_bytes == 0) continue;
+    void* memory = nullptr;
+    HVD_RETURN_IF_ERROR(gpu_->Allocate(
+        num_bytes, "the part of a rank that has joined", &memory));
+    flight->device_memory.push_back(memory);
+    copies.push_back({memory, t.input, num_bytes});
+    t.input = t.output = memory;
+  }
+  return gpu_->CopyAll(copies, stream_);
+}
+
+// Our stream goes on when the tensors are there. New outputs may be memory that
+// the request's stream has still in use.
+Status GpuExecutor::Gate(const std::vector<ReadyRequest>& ready) {
+  for (const ReadyRequest& one : ready) {
+    if (one.is_neutral) continue;
+    const Request& request = one.pending->request;
+    std::shared_ptr<GpuEvent> event = request.ready;
+    if (request.allocate_output != nullptr) {
+      HVD_RETURN_IF_ERROR(gpu_->Record(request.gpu.stream, &event));
+    }
+    HVD_RETURN_IF_ERROR(gpu_->Wait(stream_, *event));
+  }
+  return Status::Ok();
+}
+
+GpuLane GpuExecutor::Lane() {
+  GpuLane lane;
+  lane.gpu = gpu_;
+  lane.stream = stream_;
+  lane.communicator = communicator_.get();
+  lane.look = [this] { return Look(); };
+  lane.rank = transport_->rank();
+  lane.size = transport_->size();
+  lane.fusion_buffer = static_cast<std::byte*>(fusion_buffer_);
+  lane.fusion_buffer_bytes =
+      static_cast<size_t>(options_.gpu.fusion_buffer_bytes);
+  lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
+  lane.scaler = [this](Communicator** made) { return MakeScaler(made); };
+  return lane;
+}
+
+Status GpuExecutor::MakeScaler(Communicator** communicator) {
+  if (scaler_ == nullptr) {
+    NcclUniqueId id = {};
+    HVD_RETURN_IF_ERROR(Communicator::MakeId(&id));
+    HVD_RETURN_IF_ERROR(Communicator::Create(
+        gpu_, id, 0, 1, [this] { return Look(); }, &scaler_));
+  }
+  *communicator = scaler_.get();
+  return Status::Ok();
+}
+
+Status GpuExecutor::Look() const {
+  HVD_RETURN_IF_ERROR(transport_->CheckInterrupt());
+  return transport_->CheckPeers();
+}
+
+void GpuExecutor::End(const Status& why) {
+  MutexLock lock(&mu_);
+  if (!end_.ok()) return;
+  end_ = why;
+  changed_.NotifyOne();
+}
+
+Status GpuExecutor::status() {
+  MutexLock lock(&mu_);
+  return broken_;
+}
+
+// ---- The thread that watches ----
+
+void GpuExecutor::Watch() {
+  int num_looks = 0;
+  Clock::time_point next_check{};
+  while (true) {
+    std::vector<std::unique_ptr<PendingRequest>> early;
+    bool is_idle;
+    {
+      MutexLock lock(&mu_);
+      while (flights_.empty() && early_.empty() && end_.ok()) {
+        changed_.Wait(&mu_);
+        num_looks = 0;
+      }
+      early.swap(early_);
+      is_idle = flights_.empty();
+      if (is_idle && early.empty()) return;  // End was called
+    }
+    CallBack(std::move(early), Status::Ok());
+    if (is_idle) continue;
+    Flight flight;
+    Status status;
+    if (TakeEnded(&flight, &status)) {
+      num_looks = 0;
+      if (!status.ok()) Fail(status);
+      Land(std::move(flight), status);
+      continue;
+    }
+    if (Clock::now() >= next_check) {
+      status = Diagnose();
+      if (!status.ok()) Fail(status);
+      next_check = Clock::now() + kCheckInterval;
+    }
+    Pause(num_looks++);
+  }
+}
+
+bool GpuExecutor::TakeEnded(Flight* flight, Status* status) {
+  std::shared_ptr<GpuEvent> event;
+  {
+    MutexLock lock(&mu_);
+    if (flights_.empty()) return false;
+    event = flights_.front().end;
+  }
+  bool is_over = false;
+  *status = event->Query(&is_over);
+  if (!is_over) return false;
+  MutexLock lock(&mu_);
+  *flight = std::move(flights_.front());
+  flights_.pop_front();
+  if (status->ok()) *status = flight->status;
+  return true;
+}
+
+Status GpuExecutor::Diagnose() {
+  const Clock::time_point now = Clock::now();
+  Status end;
+  Clock::time_point launched;
+  {
+    MutexLock lock(&mu_);
+    end = end_;
+    launched = flights_.front().launched;
+  }
+  // A dead rank explains more than what NCCL or this rank says.
+  Status trouble = transport_->CheckPeers();
+  if (trouble.ok()) trouble = end;
+  if (trouble.ok()) trouble = communicator_->CheckHealth();
+  if (!trouble.ok()) {
+    if (trouble_since_ == Clock::time_point()) trouble_since_ = now;
+    return now - trouble_since_ < kGrace ? Status::Ok() : trouble;
+  }
+  const double timeout = options_.stall_timeout_seconds;
+  const std::chrono::duration<double> waited = now - launched;
+  if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
+  return Status::Stalled("a collective on the GPU has not ended within " +
+                         std::to_string(static_cast<int>(timeout)) +
+                         " s of its launch");
+}
+
+// Ends the kernels, then the requests: their memory is in use until then.
+void GpuExecutor::Fail(const Status& why) {
+  communicator_->Abort(why);
+  std::deque<Flight> flights;
+  {
+    MutexLock lock(&mu_);
+    broken_ = why;
+    flights.swap(flights_);
+  }
+  is_broken_.store(true);
+  const Clock::time_point end = Clock::now() + kAbortPatience;
+  for (Flight& flight : flights) {
+    bool is_over = false;
+    while (!is_over && Clock::now() < end) {
+      if (!flight.end->Query(&is_over).ok()) break;
+      if (!is_over) Pause(1000);
+    }
+    Land(std::move(flight), why);
+  }
+  transport_->RingOwnDoorbell();
+}
+
+void GpuExecutor::Land(Flight flight, const Status& status) {
+  for (void* memory : flight.device_memory) gpu_->Free(memory);
+  CallBack(std::move(flight.requests), status);
+}
+
+void GpuExecutor::CallBack(
+    std::vector<std::unique_ptr<PendingRequest>> requests,
+    const Status& status) {
+  std::vector<Completion> completions;
+  const int rank = transport_->global_rank(transport_->rank());
+  for (std::unique_ptr<PendingRequest>& pending : requests) {
+    Finish(std::move(pending), status, rank, &completions);
+  }
+  for (Completion& completion : completions) {
+    completion.done(completion.status);
+  }
+}
+
+}  // namespace hvd

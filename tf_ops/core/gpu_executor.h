@@ -1,0 +1,126 @@
+// Runs the collectives of a process set on this rank's GPU.
+//
+// The engine negotiates requests on GPU memory as it does all others, and hands
+// those of a response to this class, which makes of them copies and NCCL calls
+// on a stream of its own (gpu_collectives.h). The way of a request:
+//
+//   thread that submits: an event behind what its stream has to do (MarkReady)
+//   engine's thread:     our stream waits for that event; pack, reduce, unpack;
+//                        an event behind all of it (Launch)
+//   this class's thread: looks whether that event has come; calls `done`
+//
+// No thread waits for the GPU, but the last one, which polls. It is also the
+// watchdog: when a rank is lost, or NCCL finds something wrong, or nothing ends
+// for too long, it aborts the communicator, so that no kernel waits for ever,
+// and fails what was in flight. The engine is broken then, as after the loss of
+// a rank in a collective of the CPU; shutdown() and init() make everything new.
+//
+// The first launch connects: the ranks tell each other, over shared memory,
+// whether their GPU can be used, so that all of them refuse if one has to, and
+// the id of the NCCL communicator.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/core/engine.h"
+#include "tf_ops/core/executor.h"
+#include "tf_ops/core/gpu_collectives.h"
+#include "tf_ops/transport/nccl/communicator.h"
+#include "tf_ops/transport/nccl/gpu.h"
+#include "tf_ops/transport/transport.h"
+
+namespace hvd {
+
+// Sets `ready` of a request on a GPU. Any thread; it does not wait.
+Status MarkReady(Request* request);
+
+// Launch and End are for one thread at a time, the others for any.
+class GpuExecutor {
+ public:
+  // Borrows `transport`. `options` has the global ranks.
+  GpuExecutor(Transport* transport, const EngineOptions& options);
+  ~GpuExecutor();  // End, and waits for it
+  GpuExecutor(const GpuExecutor&) = delete;
+  GpuExecutor& operator=(const GpuExecutor&) = delete;
+
+  // Runs the requests of one response, on the GPU `ordinal`, the same in each
+  // call (-1: not known yet, the rank has joined), and calls them back, with
+  // their errors too. Not ok: the ranks are out of step for good.
+  Status Launch(int ordinal, const ExecuteOptions& options,
+                std::vector<ReadyRequest> ready) EXCLUDES(mu_);
+
+  // Takes no more; what is in flight may end, if it does so soon, and fails
+  // otherwise. Returns at once. Idempotent.
+  void End(const Status& why) EXCLUDES(mu_);
+
+  // Whether, and why, what was in flight has failed.
+  bool is_broken() const { return is_broken_.load(); }
+  Status status() EXCLUDES(mu_);
+
+ private:
+  // One launch.
+  struct Flight {
+    std::shared_ptr<GpuEvent> end;
+    std::vector<std::unique_ptr<PendingRequest>> requests;
+    std::vector<ReadyRequest> neutral;  // of ranks that have joined
+    std::vector<void*> device_memory;   // of those, to be freed
+    Clock::time_point launched;
+    Status status;  // not ok: the launch failed half way
+  };
+
+  // After an error the ranks are in step still, unless `*is_fatal`.
+  Status Connect(int ordinal, bool* is_fatal);
+  Status Prepare(int ordinal);  // this rank's own part
+  Status AgreeToConnect(Status own, NcclUniqueId* id, bool* is_fatal);
+  // The ranks are out of step after an error.
+  Status LaunchFlight(const ExecuteOptions& options,
+                      const std::vector<ReadyRequest>& ready, Flight* flight);
+  Status MoveToGpu(ReadyRequest* neutral, Flight* flight);
+  Status Gate(const std::vector<ReadyRequest>& ready);
+  GpuLane Lane();
+  Status MakeScaler(Communicator** communicator);
+  Status Look() const;
+
+  void Watch() EXCLUDES(mu_);  // the thread
+  // Whether the oldest flight has ended.
+  bool TakeEnded(Flight* flight, Status* status) EXCLUDES(mu_);
+  // What is wrong; ok: nothing, or not for long enough.
+  Status Diagnose() EXCLUDES(mu_);
+  void Fail(const Status& why) EXCLUDES(mu_);
+  void Land(Flight flight, const Status& status);
+  void CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
+                const Status& status);
+
+  Transport* const transport_;
+  const EngineOptions options_;
+
+  // Fixed once connected.
+  Gpu* gpu_ = nullptr;
+  CudaStream stream_ = nullptr;
+  void* fusion_buffer_ = nullptr;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> scaler_;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<Flight> flights_ GUARDED_BY(mu_);
+  // Launched, and to be called back before they have ended.
+  std::vector<std::unique_ptr<PendingRequest>> early_ GUARDED_BY(mu_);
+  Status end_ GUARDED_BY(mu_);  // not ok: End was called
+  Status broken_ GUARDED_BY(mu_);
+  std::atomic<bool> is_broken_{false};
+
+  // Of the thread alone.
+  Clock::time_point trouble_since_{};  // when a rank was first seen gone
+  std::thread thread_;                 // last: it uses all of the above
+};
+
+}  // namespace hvd

@@ -1,0 +1,78 @@
+// The part of the CUDA runtime that we use, declared by hand: it is opened at
+// run time, and neither headers nor a library are needed to build.
+#pragma once
+
+#include <cstddef>
+
+namespace hvd {
+
+// cudaStream_t and cudaEvent_t.
+using CudaStream = void*;
+using CudaEvent = void*;
+
+// Values of cudaError_t.
+inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaOutOfMemory = 2;  // cudaErrorMemoryAllocation
+inline constexpr int kCudaNotReady = 600;
+
+inline constexpr unsigned kCudaStreamNonBlocking = 1;
+inline constexpr unsigned kCudaEventDisableTiming = 2;
+inline constexpr int kCudaMemcpyDefault = 4;  // by the addresses
+inline constexpr int kCudaMemoryTypeDevice = 2;
+inline constexpr int kCudaMemoryTypeManaged = 3;
+
+// cudaPointerAttributes; CUDA 13 has added what is reserved.
+struct CudaPointerAttributes {
+  int type;
+  int device;
+  void* device_pointer;
+  void* host_pointer;
+  long reserved[8];
+};
+
+// cudaMemcpyAttributes: how the sources of a batch of copies are read.
+struct CudaMemcpyAttributes {
+  int source_access_order = 1;  // in the order of the stream
+  int source_hint[2] = {0, 0};
+  int destination_hint[2] = {0, 0};
+  unsigned flags = 0;
+};
+
+// Its members are null or functions of one library. In the order of
+// libraries.cc.
+struct CudaApi {
+  int (*RuntimeGetVersion)(int* version);  // 12090: 12.9
+  int (*DriverGetVersion)(int* version);   // 0: no driver
+  const char* (*GetErrorString)(int error);
+  int (*GetLastError)();  // and forgets it
+  int (*GetDeviceCount)(int* count);
+  int (*GetDevice)(int* device);
+  int (*SetDevice)(int device);  // of the calling thread
+  int (*DeviceGetPCIBusId)(char* id, int length, int device);
+  int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
+  int (*MemGetInfo)(size_t* free, size_t* total);
+  int (*Malloc)(void** pointer, size_t num_bytes);
+  int (*Free)(void* pointer);
+  int (*PointerGetAttributes)(CudaPointerAttributes*, const void* pointer);
+  int (*StreamCreateWithPriority)(CudaStream*, unsigned flags, int priority);
+  int (*StreamDestroy)(CudaStream);
+  int (*StreamWaitEvent)(CudaStream, CudaEvent, unsigned flags);
+  int (*EventCreateWithFlags)(CudaEvent*, unsigned flags);
+  int (*EventRecord)(CudaEvent, CudaStream);
+  int (*EventQuery)(CudaEvent);  // kCudaNotReady: not yet
+  int (*EventDestroy)(CudaEvent);
+  int (*MemcpyAsync)(void* to, const void* from, size_t num_bytes, int kind,
+                     CudaStream);
+  // Of CUDA 12.8 and 12.9; null otherwise.
+  int (*MemcpyBatchAsync12)(void** to, void** from, size_t* num_bytes,
+                            size_t count, CudaMemcpyAttributes*,
+                            size_t* attribute_indices, size_t num_attributes,
+                            size_t* failed_index, CudaStream);
+  // Of CUDA 13; null otherwise.
+  int (*MemcpyBatchAsync13)(void* const* to, const void* const* from,
+                            const size_t* num_bytes, size_t count,
+                            CudaMemcpyAttributes*, size_t* attribute_indices,
+                            size_t num_attributes, CudaStream);
+};
+
+}  // namespace hvd
