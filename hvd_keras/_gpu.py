@@ -13,6 +13,7 @@ from hvd_keras import _native
 from hvd_keras import config as config_module
 from hvd_keras._bootstrap import Topology
 from hvd_keras.config import Config
+from hvd_keras.exceptions import InternalError
 
 # Where the NVIDIA wheels keep them, below a folder of `sys.path`.
 _CUDA_RUNTIMES = (
@@ -48,6 +49,28 @@ def connect(topology: Topology) -> None:
     count = _native.core().gpu_count()
     ordinal = topology.local_rank if topology.local_rank < count else 0
     _native.core().gpu_submit("barrier", _CONNECT, [], ordinal, 0).wait()
+
+
+def nccl_version() -> int:
+    """The number of the NCCL that is found, such as 22707; 0: none."""
+    text = _found("gpu_nccl_version")
+    if text is None:
+        return 0
+    major, minor, patch = map(int, text.split()[0].split("."))
+    return major * 10000 + minor * 100 + patch
+
+
+def has_cuda() -> bool:
+    """Whether a CUDA runtime is found; there may be no GPU."""
+    return _found("gpu_cuda_version") is not None
+
+
+def _found(query: str) -> str | None:
+    set_libraries(Config.from_environ(os.environ))
+    try:
+        return str(getattr(_native.core(), query)())
+    except InternalError:
+        return None
 
 
 def _files(names: tuple[str, ...]) -> list[str]:

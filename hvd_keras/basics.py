@@ -216,8 +216,12 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """The version of NCCL in this build: 0, none. `verbose` changes nothing."""
-    return 0
+    """The version of NCCL that is found: 22707 is 2.27.7; 0: none.
+
+    It is no part of the build, but opened when tensors on GPUs ask for it.
+    `verbose` changes nothing.
+    """
+    return _gpu.nccl_version()
 
 
 def ddl_built(verbose: bool = False) -> bool:
@@ -231,8 +235,8 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether this build has CUDA: False. `verbose` changes nothing."""
-    return False
+    """Whether a CUDA runtime is found, see `nccl_built`."""
+    return _gpu.has_cuda()
 
 
 def rocm_built(verbose: bool = False) -> bool:

@@ -33,8 +33,8 @@ void TestFusedSequences(int size) {
       std::vector<size_t> order;
       for (int i = 0; i < 24; ++i) {
         const auto elements = static_cast<int64_t>(common() % 9000);
-        calls.emplace_back(&gpu, std::vector<Values>{Fill(
-                                     kFloat, {elements}, rank + i)});
+        calls.emplace_back(
+            &gpu, std::vector<Values>{Fill(kFloat, {elements}, rank + i)});
         order.push_back(order.size());
       }
       std::shuffle(order.begin(), order.end(), own);
@@ -207,8 +207,8 @@ void TestShutdownInTheMiddle() {
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
-    std::future<Status> pending = call.Submit(
-        engine, ARequest(CollectiveKind::kAllreduce, "a"), 1000000);
+    std::future<Status> pending =
+        call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"), 1000000);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     engine->Shutdown("the test ends");
     const Status status = pending.get();

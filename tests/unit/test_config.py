@@ -24,8 +24,9 @@ def test_every_setting_can_be_set_by_its_name_and_by_horovods() -> None:
     texts = {"int": "7", "float": "2.5", "bool": "1", "text": "unix:/x"}
     values = {"int": 7, "float": 2.5, "bool": True, "text": "unix:/x"}
     for row in config.settings():
-        text = texts.get(row.kind, "error")
-        expected = values.get(row.kind, "error")
+        last = row.choices[-1] if row.choices else ""
+        text = texts.get(row.kind, last)
+        expected = values.get(row.kind, last)
         for name in (row.name, row.alias):
             if name:
                 read = Config.from_environ({name: text})
@@ -103,4 +104,19 @@ def test_only_what_must_match_is_shared() -> None:
         "HVD_CACHE_CAPACITY",
         "HVD_DYNAMIC_PROCESS_SETS",
         "HVD_FUSION_THRESHOLD",
+        "HVD_GPU",
+        "HVD_GPU_DIRECT",
+        "HVD_GPU_FUSION_BUFFER",
     }
+
+
+def test_settings_of_nccl_are_passed_on() -> None:
+    environ = {
+        "HVD_NCCL_ALGO": "Ring",
+        "HVD_NCCL_PROTO": "LL",
+        "NCCL_PROTO": "Simple",
+        "HVD_NCCL_LIBRARY": "/x",
+        "HVD_RANK": "1",
+    }
+    assert Config.from_environ(environ).nccl_library == "/x"
+    assert config.nccl_variables(environ) == {"NCCL_ALGO": "Ring"}
