@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from find_tool import find_tool  # noqa: E402
 
 PACKAGE = "hvd_keras"
-LIBRARIES = ("libhvd_core.so", "libhvd_tf.so", "libhvd_ffi.so")  # beside the module `_core`
+# Beside the module `_core`.
+LIBRARIES = ("libhvd_core.so", "libhvd_tf.so", "libhvd_ffi.so")
 MIN_CMAKE = (3, 22)
 
 

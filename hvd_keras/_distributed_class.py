@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,13 +14,11 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras import _keras_private as private
-from hvd_keras._gradients import (
-    GradientReducer,
-    refuse_reduced_twice,
-    refuse_xla,
-)
+from hvd_keras._gradients import GradientReducer, refuse_reduced_twice
 from hvd_keras._local_variables import LocalVariables
 from hvd_keras._reduce_options import ReduceOptions, VariableGroups, path_of
+
+_logger = logging.getLogger(__name__)
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -39,8 +39,21 @@ def reduces_over_ranks(model: Any) -> bool:
 
 
 def must_not_use_xla(model: Any) -> bool:
-    """Whether the train step of `model` must not be compiled by XLA."""
-    return not _backends.current().reduces_in_xla and reduces_over_ranks(model)
+    """Whether XLA cannot compile training of `model`; warns once if so."""
+    problem = _backends.current().xla_problem()
+    if problem is None or not reduces_over_ranks(model):
+        return False
+    _warn_about_xla(problem)
+    return True
+
+
+@functools.cache
+def _warn_about_xla(problem: str) -> None:
+    _logger.warning(
+        "Models with a distributed optimizer are compiled without XLA "
+        "(`jit_compile=False`): %s.",
+        problem,
+    )
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -263,8 +276,7 @@ def check_finite_on_all_ranks(
         return finite
     refuse_reduced_twice(grads, inner.hvd_name)
     process_set = inner.hvd_settings.reduce.process_set
-    alone = refuse_xla("finiteness check", inner.hvd_name, process_set)
-    if alone or not process_set.included():
+    if not process_set.included():
         return finite
     backend = _backends.current()
     if process_set.size() == 1 and backend.skips_alone:

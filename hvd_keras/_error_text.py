@@ -8,14 +8,14 @@ from hvd_keras import exceptions
 
 # What `ToFfiError` in tf_ops/xla/ffi_request.cc writes: nothing but the text
 # of an error comes through XLA.
-_MARK = re.compile(r"hvd_keras\.exceptions\.(\w+): (.*)", re.DOTALL)
+MARK = re.compile(r"hvd_keras\.exceptions\.(\w+)Error: ")
 
 
 def error_in(text: str) -> exceptions.HvdError | None:
     """Returns the error that a handler of ours told XLA, if there is one."""
-    match = _MARK.search(text)
+    match = MARK.search(text)
     if match is None:
         return None
-    found = getattr(exceptions, match[1], exceptions.InternalError)
-    error: exceptions.HvdError = found(match[2])
+    found = getattr(exceptions, f"{match[1]}Error", exceptions.InternalError)
+    error: exceptions.HvdError = found(text[match.end() :])
     return error

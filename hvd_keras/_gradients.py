@@ -14,7 +14,6 @@ from hvd_keras._gradient_buckets import bucket_indices, group_indices
 from hvd_keras._reduce_options import ReduceOptions, path_of
 from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
-from hvd_keras.process_set import ProcessSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +94,7 @@ class GradientReducer:
                 f"{self._name!r}, rank {basics.rank()})."
             )
         backend = _backends.current()
-        alone = refuse_xla("gradients", self._name, process_set)
-        alone = alone or (size == 1 and backend.skips_alone)
+        alone = size == 1 and backend.skips_alone
         reduces = bool(process_set.included()) and not alone
         is_local = [private.identity_of(v) in local_ids for v in variables]
         scale = factor
@@ -252,26 +250,6 @@ def refuse_reduced_twice(gradients: Iterable[Gradient], name: str) -> None:
             f"DistributedGradientTape for the distributed optimizer {name!r}; "
             "pass the plain one of the two."
         )
-
-
-def refuse_xla(what: str, name: str, process_set: ProcessSet) -> bool:
-    """Raises if XLA compiles what is traced; True if one rank is all.
-
-    One process needs no reduction, so there XLA may stay on.
-    """
-    if not _backends.current().in_xla_context():
-        return False
-    if process_set.size() == 1 or not process_set.included():
-        return True
-    raise InvalidArgumentError(
-        f"The {what} of distributed training must be reduced outside XLA. "
-        "Received: a train step that XLA compiles, which is what "
-        "`jit_compile=True` asks for, and Keras's default too, on a GPU, in a "
-        "model that is compiled before its optimizer is distributed. Use "
-        "`model.compile(..., jit_compile=False)`, or for a function of your "
-        f"own `tf.function(jit_compile=False)` (name {name!r}, rank "
-        f"{basics.rank()})."
-    )
 
 
 def _seal(infos: Sequence[GradientInfo]) -> tuple[int, ...]:

@@ -5,7 +5,6 @@
 | `Optimizer._all_reduce_sum_gradients` | not to sum a second time |
 | `BatchNormalization._moments` | normalize with the batches of all ranks |
 | `BatchNormalization._reduction_axes` | the same |
-| `GraphOrParentsInXlaContext` | see that XLA compiles what is traced |
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from hvd_keras._keras_private import require
 
@@ -41,7 +39,6 @@ def check_names() -> None:
     require(
         keras.layers.BatchNormalization, "_moments", ["self", "inputs", "mask"]
     )
-    require(control_flow_util, "GraphOrParentsInXlaContext", ["graph"])
 
 
 Moments = Any  # a pair of tensors; None: those of this rank alone
@@ -95,14 +92,6 @@ def is_ours(strategy: Any) -> bool:
 def is_in_our_strategy() -> bool:
     """Whether an `HvdStrategy` is in scope."""
     return is_ours(tf.distribute.get_strategy())
-
-
-def in_xla_context() -> bool:
-    """Whether the code that runs now is traced for XLA."""
-    if tf.executing_eagerly():
-        return False
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 check_backend()

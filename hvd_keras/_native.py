@@ -11,14 +11,23 @@ import ctypes
 import functools
 import importlib
 import logging
+import os
 import pathlib
 import types
+from collections.abc import Callable
+from typing import Any
 
 # One binary serves all of these (TF's C API). What is newer is tried first.
 _OLDEST_TENSORFLOW = (2, 16)
 _NEWEST_TENSORFLOW = (2, 21)
 _OPS_LIBRARY = pathlib.Path(__file__).parent / "libhvd_tf.so"
+# XLA's FFI 0.1; futures in its calls.
+_OLDEST_WITH_XLA = (2, 18)
+_OLDEST_WITH_XLA_FUTURES = (2, 19)
 _XLA_LIBRARY = pathlib.Path(__file__).parent / "libhvd_ffi.so"
+_XLA_MODULE = "tensorflow.compiler.tf2xla.python.xla"
+_TENSORFLOW_CC = "libtensorflow_cc.so.2"
+_GET_XLA_API = "_ZN3xla3ffi12GetXlaFfiApiEv"  # xla::ffi::GetXlaFfiApi()
 _BUILD_HINT = (
     "Install hvd_keras with `pip install .`, or build it in place with "
     "`pip install -e .`."
@@ -66,6 +75,61 @@ def xla() -> ctypes.CDLL:
             f"such file. {_BUILD_HINT}"
         )
     return ctypes.CDLL(str(_XLA_LIBRARY))
+
+
+# ---- XLA of TensorFlow ----
+
+
+@functools.cache
+def xla_problem() -> str | None:
+    """Returns why XLA cannot run collectives here; None: it can."""
+    import tensorflow as tf
+
+    if _tensorflow_version() < _OLDEST_WITH_XLA:
+        oldest = ".".join(map(str, _OLDEST_WITH_XLA))
+        return f"tensorflow=={tf.__version__} is older than {oldest}"
+    if tf.config.list_physical_devices("GPU"):
+        return "they run on the CPU alone, and there is a GPU"
+    return None
+
+
+def xla_blocks() -> bool:
+    """Whether a collective that XLA runs holds the thread that runs it."""
+    return _tensorflow_version() < _OLDEST_WITH_XLA_FUTURES
+
+
+@functools.cache
+def xla_call_module() -> Callable[..., Any]:
+    """Returns TensorFlow's op for StableHLO; makes our handlers known to XLA.
+
+    Raises:
+        ImportError: This TensorFlow has not what it takes.
+    """
+    import tensorflow as tf
+
+    library = xla()
+    try:
+        tensorflow = ctypes.CDLL(_TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
+        api = tensorflow[_GET_XLA_API]
+        module = importlib.import_module(_XLA_MODULE)
+        function: Callable[..., Any] = module.call_module
+    except (OSError, AttributeError, ImportError) as error:
+        raise ImportError(
+            f"hvd_keras cannot reach the XLA of tensorflow=={tf.__version__}. "
+            f"Received: {error}. Use TensorFlow "
+            f"{'.'.join(map(str, _NEWEST_TENSORFLOW))}, or no XLA "
+            f"(`jit_compile=False`)."
+        ) from error
+    api.restype = ctypes.c_void_p
+    library.HvdXlaRegister.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.HvdXlaRegister.restype = ctypes.c_char_p
+    message = library.HvdXlaRegister(api(), xla_blocks())
+    if message is not None:
+        raise ImportError(
+            f"The XLA of tensorflow=={tf.__version__} does not take the "
+            f"handlers of hvd_keras: {message.decode()}"
+        )
+    return function
 
 
 def _tensorflow_version() -> tuple[int, int]:

@@ -43,10 +43,10 @@ class Backend:
     Gradients are of the framework, values of variables are NumPy's.
     """
 
-    # Whether one process reduces nothing at all.
-    skips_alone = True
-    # Whether a step that XLA compiles can hold reductions.
-    reduces_in_xla = True
+    @property
+    def skips_alone(self) -> bool:
+        """Whether one process reduces nothing at all."""
+        return True
 
     # Tensors.
 
@@ -130,9 +130,9 @@ class Backend:
         """Whether `flag`, a bool or a tensor, is true on every rank."""
         raise NotImplementedError
 
-    def in_xla_context(self) -> bool:
-        """Whether what is traced is compiled by XLA, to no use for us."""
-        return False
+    def xla_problem(self) -> str | None:
+        """Returns why XLA cannot run collectives here; None: it can."""
+        return None
 
     # Variables.
 

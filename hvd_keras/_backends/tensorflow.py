@@ -8,11 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _keras_tensorflow, basics
+from hvd_keras import _native, basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._reduce_options import ReduceOptions, path_of
 from hvd_keras._sparse_gradients import gather_slices
 from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.ops import _xla
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
@@ -23,8 +24,11 @@ from hvd_keras.reduce_op import Min
 class TensorFlowBackend(Backend):
     """Adapts TensorFlow."""
 
-    skips_alone = False  # a graph may live longer than a job of one rank
-    reduces_in_xla = False
+    @property
+    def skips_alone(self) -> bool:
+        # A graph may live longer than a job of one rank. A program of XLA is
+        # made for a number of ranks.
+        return _xla.in_context()
 
     def cast(self, tensor: Any, dtype: str) -> tf.Tensor:
         return tf.cast(tensor, dtype)
@@ -104,8 +108,8 @@ class TensorFlowBackend(Backend):
         )
         return tf.cast(everywhere, tf.bool)
 
-    def in_xla_context(self) -> bool:
-        return _keras_tensorflow.in_xla_context()
+    def xla_problem(self) -> str | None:
+        return _native.xla_problem()
 
     def describe(self, variable: Any) -> TensorInfo:
         target = to_variable(variable)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from hvd_keras import _native, basics
-from hvd_keras.ops import _errors
+from hvd_keras.ops import _errors, _xla
+from hvd_keras.ops._graph import run_independently
 
 # Of the nameless eager calls, by kind, process set and job: a rank counts those
 # of the sets that it is in, and a new job begins anew on all ranks.
@@ -51,7 +51,10 @@ def emit(
         The op's outputs, as TensorFlow gives them: a tensor, a list for a
         grouped op, a tuple; without outputs None, or the operation in a graph.
     """
-    # XLA will get a lowering of its own here.
+    if _xla.in_context():
+        _errors.install()
+        attributes["process_set_id"] = process_set_id
+        return _xla.emit(kind, *inputs, name=name, **attributes)
     function = getattr(_native.ops(), f"horovod_{kind}")
     attributes["process_set_id"] = process_set_id
     _errors.install()
@@ -68,7 +71,6 @@ def emit(
             raise _errors.convert(error) from None
 
     graph = tf.compat.v1.get_default_graph()
-    refuse_xla(graph, kind)
     control_dependencies = getattr(graph, "experimental_acd_manager", None)
     output = function(
         *inputs,
@@ -80,24 +82,6 @@ def emit(
     if not in_program_order:
         run_independently(graph, output)
     return output
-
-
-def run_independently(graph: tf.Graph, output: Any) -> None:
-    """Takes the op of `output` out of the automatic control dependencies."""
-    control_dependencies = getattr(graph, "experimental_acd_manager", None)
-    if control_dependencies is not None:
-        first = output[0] if isinstance(output, list | tuple) else output
-        control_dependencies.run_independently(getattr(first, "op", first))
-
-
-def refuse_xla(graph: tf.Graph, kind: str) -> None:
-    """Raises if XLA compiles what is being traced."""
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise NotImplementedError(
-            f"`{kind}` must be traced without XLA. Received: a function that "
-            f"XLA compiles (graph '{getattr(graph, 'name', '')}'). Pass "
-            f"`jit_compile=False` to `tf.function` or `Model.compile`."
-        )
 
 
 def _name_tensor(name: str) -> tf.Tensor:

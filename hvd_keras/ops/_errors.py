@@ -4,7 +4,8 @@ A kernel tells TensorFlow a status whose payload names our class. TensorFlow
 makes an exception of the class that belongs to the status's code, with the
 payloads among its arguments. `install` lets that class's constructor choose our
 subclass where the payload asks for it: in eager calls, in `tf.function`, in
-Keras's `fit` and in sessions.
+Keras's `fit` and in sessions. XLA lets nothing but code and text through, so
+there the text begins with the name of our class.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import exceptions
+from hvd_keras._error_text import MARK
 
 _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
 
@@ -26,6 +28,12 @@ class _FromText:
     """
 
     def __init__(self, *args: Any) -> None:
+        args = tuple(
+            MARK.sub("", argument, count=1)
+            if isinstance(argument, str)
+            else argument
+            for argument in args
+        )
         self._init(*((None, None, *args) if len(args) == 1 else args))
 
     def _init(self, *args: Any) -> None:
@@ -135,8 +143,12 @@ def install() -> None:
     tf.errors.OpError.__new__ = staticmethod(new)
 
 
-def _class_for(payloads: Any) -> type[tf.errors.OpError] | None:
-    if not isinstance(payloads, dict):
+def _class_for(argument: Any) -> type[tf.errors.OpError] | None:
+    """Returns our class if an argument of an error, of any type, names one."""
+    if isinstance(argument, str):
+        found = MARK.search(argument)
+        return None if found is None else _CLASSES.get(found[1])
+    if not isinstance(argument, dict):
         return None
-    name = payloads.get(_PAYLOAD_KEY)
+    name = argument.get(_PAYLOAD_KEY)
     return None if name is None else _CLASSES.get(name.decode())

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
-from hvd_keras.ops import _errors
+from hvd_keras.ops import _errors, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.topology import size_op
 from hvd_keras.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
@@ -19,6 +19,17 @@ Name = Any  # str, tf.Tensor or None
 LINEAR = (Average, Sum)
 
 
+def register(op_type: str) -> Callable[[_xla.Gradient], _xla.Gradient]:
+    """A decorator for the gradient of an op, and of its calls under XLA."""
+
+    def registered(function: _xla.Gradient) -> _xla.Gradient:
+        _xla.gradients[op_type] = function
+        tf.RegisterGradient(op_type)(function)
+        return function
+
+    return registered
+
+
 def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
     """Returns the name of the collective in the gradient of `op`.
 
@@ -26,6 +37,8 @@ def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
     different orders. A nameless one has a nameless gradient.
     """
     tensor = op.inputs[-1]
+    if isinstance(tensor, str):  # under XLA
+        return f"{tensor}/gradient" if tensor else None
     value = tf.get_static_value(tensor)
     if value is None:
         # A graph that got the name from outside of itself.

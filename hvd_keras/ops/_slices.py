@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras.compression import Compressor
-from hvd_keras.ops import _arguments, _errors
+from hvd_keras.ops import _arguments, _errors, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops._gradients import (
     Name,
@@ -50,6 +50,8 @@ def allreduce_slices(
     """Returns each of `members` reduced over the ranks; all at once."""
     for member in members:
         _check(member, how, name)
+    if _xla.in_context():
+        return _gathered(members, how, name)
     parts = [_Part(member, how) for member in members]
     on_all_ranks = emit(
         "grouped_allgather",
@@ -76,6 +78,44 @@ def allreduce_slices(
         part.result(rows, dense)
         for part, rows, dense in zip(parts, gathered, reduced, strict=True)
     ]
+
+
+def _gathered(
+    members: list[tf.IndexedSlices], how: Reduction, name: Name
+) -> list[tf.IndexedSlices]:
+    """Returns the slices of all ranks, those with one index not added.
+
+    XLA must know how many there are before they meet, and so all ranks must
+    give as many.
+    """
+    values, contexts = zip(
+        *(how.compression.compress(member.values) for member in members),
+        strict=True,
+    )
+    both = gather_for_sum(
+        [*values, *(member.indices for member in members)],
+        name=part_name(name, "slices"),
+        process_set_id=how.process_set_id,
+    )
+    results = []
+    for i, member in enumerate(members):
+        gathered = how.compression.decompress(both[i], contexts[i])
+        gathered = scaled(gathered, how.prescale * how.postscale)
+        if how.op == Average:
+            gathered = _divided(gathered, how.process_set_id)
+        results.append(
+            tf.IndexedSlices(
+                gathered, both[len(members) + i], member.dense_shape
+            )
+        )
+    return results
+
+
+def _divided(tensor: tf.Tensor, process_set_id: int) -> tf.Tensor:
+    """Returns `tensor` by the number of ranks; of integers, towards zero."""
+    size = tf.cast(size_op(process_set_id), tensor.dtype)
+    divide = tf.truncatediv if tensor.dtype.is_integer else tf.divide
+    return divide(tensor, size)
 
 
 class _Part:
@@ -141,9 +181,7 @@ class _Part:
             rows, self._positions[: self._num_gathered], self._num_sparse
         )
         if self._how.op == Average:
-            size = tf.cast(size_op(self._how.process_set_id), self.wide)
-            divide = tf.truncatediv if self.dtype.is_integer else tf.divide
-            summed = divide(summed, size)
+            summed = _divided(summed, self._how.process_set_id)
         summed = tf.cast(scaled(summed, self._how.postscale), self.dtype)
         values = tf.concat(
             [summed, decompress(reduced, self._reduce_context)], axis=0

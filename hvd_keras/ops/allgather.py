@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._autograph import as_it_is
-from hvd_keras.ops import _arguments, _gradients
+from hvd_keras.ops import _arguments, _gradients, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average
@@ -63,7 +63,7 @@ def allgather(
     return emit("allgather", tensor, name=name, process_set_id=set_id)
 
 
-@tf.RegisterGradient("HorovodAllgather")
+@_gradients.register("HorovodAllgather")
 def _allgather_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:
@@ -96,13 +96,15 @@ def rows_of_this_rank(
         shape [2, len(inputs)].
     """
     num_rows = [tf.shape(x, out_type=tf.int64)[0] for x in inputs]
+    rank = _gradients.index_in_set(process_set_id)
+    if _xla.in_context():  # as many on all ranks
+        return tf.stack([[rank * rows for rows in num_rows], num_rows])
     on_all_ranks = emit(
         "allgather",
         tf.stack(num_rows)[None],
         name=_gradients.part_name(name, "rows"),
         process_set_id=process_set_id,
     )
-    rank = _gradients.index_in_set(process_set_id)
     begin = tf.reduce_sum(on_all_ranks[:rank], axis=0)
     return tf.stack([begin, on_all_ranks[rank]])
 

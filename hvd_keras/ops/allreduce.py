@@ -138,7 +138,7 @@ def slices_reduction(
     )
 
 
-@tf.RegisterGradient("HorovodAllreduce")
+@_gradients.register("HorovodAllreduce")
 def _allreduce_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:

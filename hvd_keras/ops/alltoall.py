@@ -89,7 +89,7 @@ def _to_splits(splits: Any, name: str | None) -> tf.Tensor:
         ) from error
 
 
-@tf.RegisterGradient("HorovodAlltoall")
+@_gradients.register("HorovodAlltoall")
 def _alltoall_gradient(
     op: tf.Operation, upstream: tf.Tensor | None, _: Any
 ) -> list[tf.Tensor | None]:

@@ -70,7 +70,7 @@ def broadcast(
     )
 
 
-@tf.RegisterGradient("HorovodBroadcast")
+@_gradients.register("HorovodBroadcast")
 def _broadcast_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:

@@ -71,7 +71,7 @@ def grouped_allgather(
     return gathered
 
 
-@tf.RegisterGradient("HorovodGroupedAllgather")
+@_gradients.register("HorovodGroupedAllgather")
 def _grouped_allgather_gradient(
     op: tf.Operation, *upstreams: tf.Tensor | None
 ) -> list[tf.Tensor | None]:

@@ -116,7 +116,7 @@ def grouped_allreduce(
     return [results[i] for i in range(len(tensors))]
 
 
-@tf.RegisterGradient("HorovodGroupedAllreduce")
+@_gradients.register("HorovodGroupedAllreduce")
 def _grouped_allreduce_gradient(
     op: tf.Operation, *upstreams: tf.Tensor | None
 ) -> list[tf.Tensor | None]:

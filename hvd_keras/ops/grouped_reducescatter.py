@@ -12,6 +12,7 @@ from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.reducescatter import (
+    gather_shares,
     linear_gradient,
     reducescatter_attributes,
     scattered_gradient,
@@ -86,7 +87,7 @@ def grouped_reducescatter(
     return list(map(compression.decompress, shares, contexts))
 
 
-@tf.RegisterGradient("HorovodGroupedReducescatter")
+@_gradients.register("HorovodGroupedReducescatter")
 def _grouped_reducescatter_gradient(
     op: tf.Operation, *upstreams: tf.Tensor | None
 ) -> list[tf.Tensor | None]:
@@ -95,26 +96,17 @@ def _grouped_reducescatter_gradient(
     gradients: list[tf.Tensor | None] = [None] * len(op.inputs)
     ups = _gradients.upstreams_of(op, members, upstreams)
     if members and ReduceOp(op.get_attr("reduce_op")) in _gradients.LINEAR:
-        gathered = _gather(op, members, ups, name)
-        for i, gradient in zip(members, gathered, strict=True):
-            gradients[i] = gradient
+        gathered = gather_shares(
+            ups,
+            [op.inputs[i] for i in members],
+            name=name,
+            process_set_id=op.get_attr("process_set_id"),
+        )
+        for i, tensor in zip(members, gathered, strict=True):
+            gradients[i] = linear_gradient(op, tensor)
         return gradients
     for i, upstream in zip(members, ups, strict=True):
         gradients[i] = scattered_gradient(
             op, op.inputs[i], upstream, name=_gradients.part_name(name, str(i))
         )
-    return gradients
-
-
-def _gather(
-    op: tf.Operation, members: list[int], ups: list[tf.Tensor], name: Any
-) -> list[tf.Tensor]:
-    process_set_id = op.get_attr("process_set_id")
-    gathered = emit(
-        "grouped_allgather", ups, name=name, process_set_id=process_set_id
-    )
-    gradients = []
-    for i, tensor in zip(members, gathered, strict=True):
-        tensor.set_shape(op.inputs[i].shape)
-        gradients.append(linear_gradient(op, tensor))
     return gradients

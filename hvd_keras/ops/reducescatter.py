@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras import _native
 from hvd_keras._autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
-from hvd_keras.ops import _arguments, _errors, _gradients
+from hvd_keras.ops import _arguments, _errors, _gradients, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allreduce import reduction_attributes
 from hvd_keras.ops.topology import size_op
@@ -117,7 +118,7 @@ def to_scatter(
     return tensor
 
 
-@tf.RegisterGradient("HorovodReducescatter")
+@_gradients.register("HorovodReducescatter")
 def _reducescatter_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:
@@ -141,15 +142,61 @@ def scattered_gradient(
     process_set_id = op.get_attr("process_set_id")
 
     def total() -> tf.Tensor:
-        gathered = emit(
-            "allgather", upstream, name=name, process_set_id=process_set_id
+        (gathered,) = gather_shares(
+            [upstream], [x], name=name, process_set_id=process_set_id
         )
-        gathered.set_shape(x.shape)
         return gathered
 
     if reduce_op in _gradients.LINEAR:
         return linear_gradient(op, total())
     return _gradients.spread(op, reduce_op, x, total, name=name)
+
+
+def gather_shares(
+    shares: list[tf.Tensor],
+    wholes: list[tf.Tensor],
+    *,
+    name: Any,
+    process_set_id: int,
+) -> list[tf.Tensor]:
+    """Puts what a reducescatter has shared out together again.
+
+    Args:
+        shares: This rank's rows of each tensor.
+        wholes: Tensors of the shapes of the results.
+        name: Pairs the call across ranks.
+        process_set_id: The ranks that have the shares.
+    """
+    size = len(_native.core().process_set_ranks(process_set_id))
+    is_even = all(
+        whole.shape[0] is not None and whole.shape[0] % size == 0
+        for whole in wholes
+    )
+    kind = "grouped_allgather"
+    attributes: dict[str, Any] = {"process_set_id": process_set_id}
+    if _xla.in_context() and not is_even:
+        # There an allgather takes as many rows of each rank.
+        kind = "grouped_allreduce"
+        attributes["reduce_op"] = int(Sum)
+        index = _gradients.index_in_set(process_set_id)
+        shares = [
+            _padded(share, whole, size, index)
+            for share, whole in zip(shares, wholes, strict=True)
+        ]
+    gathered: list[tf.Tensor] = emit(kind, shares, name=name, **attributes)
+    for tensor, whole in zip(gathered, wholes, strict=True):
+        tensor.set_shape(whole.shape)
+    return gathered
+
+
+def _padded(
+    share: tf.Tensor, whole: tf.Tensor, size: int, index: int
+) -> tf.Tensor:
+    """Returns a rank's share with zeros for the rows of the others."""
+    num_rows = tf.shape(whole)[0]
+    begin = index * (num_rows // size) + tf.minimum(index, num_rows % size)
+    rest = num_rows - begin - tf.shape(share)[0]
+    return tf.pad(share, [[begin, rest], *[[0, 0]] * (share.shape.rank - 1)])
 
 
 def linear_gradient(op: tf.Operation, gathered: tf.Tensor) -> tf.Tensor:

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _native
+from hvd_keras import _native, basics
 from hvd_keras._autograph import as_it_is
-from hvd_keras.ops import _errors
-from hvd_keras.ops._emit import run_independently
+from hvd_keras.ops import _errors, _xla
+from hvd_keras.ops._graph import run_independently
 
 
 @as_it_is
@@ -86,6 +86,9 @@ def process_set_included_op(
 
 
 def _query(kind: str, name: str | None, **attributes: Any) -> tf.Tensor:
+    if _xla.in_context():
+        value = _value_now(kind, **attributes)
+        return tf.constant(value, tf.int32, name=name or kind)
     function = getattr(_native.ops(), f"horovod_{kind}")
     _errors.install()
     try:
@@ -95,6 +98,21 @@ def _query(kind: str, name: str | None, **attributes: Any) -> tf.Tensor:
     if not tf.executing_eagerly():
         run_independently(tf.compat.v1.get_default_graph(), value)
     return value
+
+
+def _value_now(kind: str, process_set_id: int = 0) -> int:
+    """Returns what the op would. XLA's programs are made for one job."""
+    if kind == "local_rank":
+        return basics.local_rank()
+    if kind == "local_size":
+        return basics.local_size()
+    core = _native.core()
+    if kind == "rank":
+        return int(core.rank())
+    ranks = core.process_set_ranks(process_set_id)
+    if kind == "size":
+        return len(ranks)
+    return int(core.rank() in ranks)
 
 
 for _op_type in (

@@ -254,12 +254,3 @@ def test_nameless_calls_count_anew_in_a_new_job(rank, size) -> None:
             hvd.allreduce(1.0)
     hvd.init()
     assert hvd.allreduce(1.0, hvd.Sum) == size
-
-
-def test_raises_under_xla_with_the_remedy() -> None:
-    @tf.function(jit_compile=True)
-    def compiled(x: tf.Tensor) -> tf.Tensor:
-        return hvd.allreduce(x)
-
-    with pytest.raises(NotImplementedError, match="jit_compile=False"):
-        compiled(tf.constant(1.0))

@@ -376,20 +376,6 @@ def test_jacobians_are_refused() -> None:
         tape.jacobian(target, v)
 
 
-@needs_peers
-def test_xla_is_refused_with_the_remedy() -> None:
-    v = tf.Variable([1.0])
-
-    @tf.function(jit_compile=True, autograph=False)
-    def gradient() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = v * 2.0
-        return hvd.DistributedGradientTape(tape).gradient(loss, v)
-
-    with pytest.raises(ValueError, match="jit_compile=False"):
-        gradient()
-
-
 def test_local_source_must_be_a_variable() -> None:
     tape = hvd.DistributedGradientTape(tf.GradientTape())
     with pytest.raises(TypeError, match="variable"):

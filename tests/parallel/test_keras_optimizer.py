@@ -81,20 +81,6 @@ def test_a_name_overrides_that_of_the_optimizer() -> None:
     assert variable.numpy()[0] == -(hvd.size() - 1) / 2
 
 
-@needs_peers
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_jit_compile_is_refused_with_the_remedy(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = kt.build(kt.functional_model)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
-    model.compile(optimizer, "mse", jit_compile=True)
-    with pytest.raises(ValueError, match=r"jit_compile=False"):
-        model.fit(*kt.regression_data(), verbose=0)
-
-
 @pytest.mark.skipif("hvd.size() > 1", reason="one rank")
 def test_jit_compile_works_in_one_process() -> None:
     model = kt.build(kt.functional_model)

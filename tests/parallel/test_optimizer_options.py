@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import _native
 from hvd_keras._distributed_class import is_distributed
 
 optimizers = keras.optimizers
@@ -316,14 +318,23 @@ def test_global_clipnorm_with_local_variables_is_refused() -> None:
 # ---- XLA ----
 
 
-def test_auto_means_no_xla_on_more_than_one_rank(
-    monkeypatch: pytest.MonkeyPatch, size: int
+@pytest.mark.parametrize("problem", [None, "it is too old"])
+def test_auto_means_no_xla_where_it_cannot_run_collectives(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    size: int,
+    problem: str | None,
 ) -> None:
     gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [gpu])
+    monkeypatch.setattr(_native, "xla_problem", lambda: problem)
+    monkeypatch.setattr(logging.getLogger("hvd_keras"), "propagate", True)
+    may_use_xla = size == 1 or problem is None
     model = kt.build(kt.functional_model)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda: [gpu])
-    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse")
-    assert model.jit_compile == (size == 1)
+    for _ in range(2):
+        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse")
+        assert model.jit_compile == may_use_xla
+    assert ("it is too old" in caplog.text) == (not may_use_xla)
     model.compile(model.optimizer, "mse", jit_compile=True)
     assert model.jit_compile
     model.compile(optimizers.SGD(0.1), "mse")

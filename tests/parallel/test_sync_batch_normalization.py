@@ -64,6 +64,7 @@ def expected_weights() -> list[np.ndarray]:
     [
         (hvd.SyncBatchNormalization, {}),
         (hvd.SyncBatchNormalization, {"run_eagerly": True}),
+        (hvd.SyncBatchNormalization, {"jit_compile": True}),
         (synchronized, {"steps_per_execution": 4}),
     ],
 )

@@ -5,7 +5,14 @@ A new release that drops one fails here, and says what to look at.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import inspect
+import os
+
 import tensorflow as tf
+
+from hvd_keras import _native
 
 
 def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
@@ -23,7 +30,7 @@ def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
 
 
 def test_xla_contexts_are_seen() -> None:
-    """`ops/_emit.py`: else an op without an XLA kernel ends in its error."""
+    """`ops/_xla.py`: else an op without an XLA kernel ends in its error."""
     from tensorflow.python.ops import control_flow_util
 
     seen = []
@@ -41,6 +48,41 @@ def test_xla_contexts_are_seen() -> None:
     compiled()
     plain()
     assert seen == [True, False]
+
+
+def test_xla_takes_handlers_and_calls_them() -> None:
+    """`_native.py`: else collectives cannot be compiled."""
+    library = ctypes.CDLL(_native._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
+    assert library[_native._GET_XLA_API]
+    call_module = importlib.import_module(_native._XLA_MODULE).call_module
+    parameters = inspect.signature(call_module).parameters
+    assert set(parameters) >= {"version", "module", "Sout", "Tout", "platforms"}
+    assert _native.xla_problem() is None
+    assert _native.xla_call_module() is call_module
+
+
+def test_xla_fills_in_lengths_that_are_known_later() -> None:
+    """`ops/_stablehlo.py`: else lengths must be known while tracing."""
+    text = """
+        module @m attributes {jax.uses_shape_polymorphism = true} {
+          func.func public @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+            return %x : tensor<?xf32>
+          }
+        }"""
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None])])
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        (y,) = _native.xla_call_module()(
+            [x],
+            version=9,
+            module=text,
+            Sout=[[None]],
+            Tout=[tf.float32],
+            platforms=["CPU"],
+        )
+        return y
+
+    assert compiled(tf.ones([3])).shape == [3]
 
 
 def test_errors_take_payloads() -> None:

@@ -33,6 +33,11 @@ constexpr TypePair kTypePairs[kNumDataTypes] = {
     {XlaType::F64, DataType::kFloat64},
 };
 
+constexpr char kCureOfRows[] =
+    ". Where XLA compiles, all ranks must give as many rows. For gradients of "
+    "embeddings, use batches of equal size or `sparse_as_dense=True`; or "
+    "compile without XLA (`jit_compile=False`)";
+
 ErrorCode CodeOf(StatusCode code) {
   switch (code) {
     case StatusCode::kOk:
@@ -147,18 +152,22 @@ Status CheckResults(const Request& request, const std::vector<Shape>& results) {
 }
 
 Status ReadBuffers(xla::ffi::RemainingArgs operands,
-                   xla::ffi::RemainingRets results, Request* request) {
-  if (operands.size() != results.size()) {
+                   xla::ffi::RemainingRets results, bool has_token,
+                   Request* request) {
+  if (operands.size() != results.size() ||
+      (has_token && operands.size() == 0)) {
     return Status::InvalidArgument(
-        "a call must have as many results as operands. Received: " +
+        "a call must have as many results as operands, and a token if it says "
+        "so. Received: " +
         std::to_string(operands.size()) + " operands, " +
         std::to_string(results.size()) + " results");
   }
+  const size_t num_tensors = operands.size() - (has_token ? 1 : 0);
   const bool in_place = request->kind == CollectiveKind::kAllreduce ||
                         request->kind == CollectiveKind::kBroadcast;
   std::vector<Shape> result_shapes;
   std::vector<void*> outputs;
-  for (size_t i = 0; i < operands.size(); ++i) {
+  for (size_t i = 0; i < num_tensors; ++i) {
     const AnyBuffer operand = *operands.get<AnyBuffer>(i);
     const AnyBuffer result = **results.get<AnyBuffer>(i);
     RequestTensor tensor;
@@ -190,18 +199,27 @@ Status ToRequest(CollectiveKind kind, xla::ffi::RemainingArgs operands,
                  xla::ffi::RemainingRets results, const Dictionary& attributes,
                  Request* request) {
   request->kind = kind;
+  int32_t has_token = 0;
   Status status = ReadAttributes(attributes, request);
-  if (status.ok()) status = ReadBuffers(operands, results, request);
+  if (status.ok() && attributes.contains("has_token")) {
+    status = Read(attributes, "has_token", &has_token);
+  }
+  if (status.ok()) {
+    status = ReadBuffers(operands, results, has_token != 0, request);
+  }
   if (status.ok()) return status;
   return status.WithContext(std::string(CollectiveKindName(kind)) + " '" +
                             request->name + "'");
 }
 
-xla::ffi::Error ToFfiError(const Status& status) {
-  return xla::ffi::Error(CodeOf(status.code()),
-                         "hvd_keras.exceptions." +
-                             std::string(StatusCodeName(status.code())) +
-                             "Error: " + status.message());
+xla::ffi::Error ToFfiError(const Status& status, bool equal_rows) {
+  std::string text = "hvd_keras.exceptions." +
+                     std::string(StatusCodeName(status.code())) +
+                     "Error: " + status.message();
+  if (status.code() == StatusCode::kMismatch && equal_rows) {
+    text += kCureOfRows;
+  }
+  return xla::ffi::Error(CodeOf(status.code()), std::move(text));
 }
 
 }  // namespace hvd

@@ -13,8 +13,8 @@ Status ToRequest(CollectiveKind kind, xla::ffi::RemainingArgs operands,
                  xla::ffi::RemainingRets results,
                  const xla::ffi::Dictionary& attributes, Request* request);
 
-// Of a status that is not ok. The text names our exception, for nothing else
-// of an error comes through XLA.
-xla::ffi::Error ToFfiError(const Status& status);
+// Of a status that is not ok, of a request with these `equal_rows`. The text
+// names our exception, for nothing else of an error comes through XLA.
+xla::ffi::Error ToFfiError(const Status& status, bool equal_rows);
 
 }  // namespace hvd

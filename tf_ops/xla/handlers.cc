@@ -23,14 +23,15 @@ ffi::Future Start(ffi::RemainingArgs operands, ffi::RemainingRets results,
   const Status status =
       ToRequest(kind, operands, results, attributes, &request);
   if (!status.ok()) {
-    promise.SetError(ToFfiError(status));
+    promise.SetError(ToFfiError(status, request.equal_rows));
     return future;
   }
-  request.done = [promise](const Status& outcome) mutable {
+  request.done = [promise, equal_rows = request.equal_rows](
+                     const Status& outcome) mutable {
     if (outcome.ok()) {
       promise.SetAvailable();
     } else {
-      promise.SetError(ToFfiError(outcome));
+      promise.SetError(ToFfiError(outcome, equal_rows));
     }
   };
   SubmitGlobal(std::move(request));
@@ -42,7 +43,8 @@ ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
                ffi::Dictionary attributes) {
   Request request;
   Status status = ToRequest(kind, operands, results, attributes, &request);
-  if (!status.ok()) return ToFfiError(status);
+  if (!status.ok()) return ToFfiError(status, request.equal_rows);
+  const bool equal_rows = request.equal_rows;
   const auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> future = promise->get_future();
   request.done = [promise](const Status& outcome) {
@@ -50,7 +52,7 @@ ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
   };
   SubmitGlobal(std::move(request));
   status = future.get();  // the engine ends every request
-  return status.ok() ? ffi::Error::Success() : ToFfiError(status);
+  return status.ok() ? ffi::Error::Success() : ToFfiError(status, equal_rows);
 }
 
 auto Binding() {

@@ -24,10 +24,18 @@
 // All ranks must give as many rows to an allgather or alltoall. Calls have side
 // effects: `has_side_effect` must be set.
 //
-// A call returns at once and ends when a future of XLA does: an order of
-// execution that differs between ranks cannot make them wait for one another.
+// A call returns at once and ends when a future of XLA does. That alone does
+// not make all orders of calls safe: XLA lets a computation wait for a call
+// whose memory it is to use again, by an order that it has chosen for the
+// program of this rank. Where ranks compile other programs (a batch of another
+// size is enough), they could wait for one another. So the calls of a program
+// should be a chain, in an order that is the same on all ranks: with the
+// attribute `has_token: i32`, of value 1, a call has one more operand and one
+// more result at the end, an i32 scalar, to be aliased, which is passed from
+// call to call.
+//
 // TensorFlow 2.18 knows no futures: there the handlers named ...Blocking return
-// when the call has ended, and must run in one order on all ranks.
+// when the call has ended. They need the chain in any case.
 //
 // An error has the text "hvd_keras.exceptions.<Name>Error: <message>", where
 // <Name> is StatusCodeName().

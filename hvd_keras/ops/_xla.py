@@ -1,0 +1,252 @@
+"""Collectives in what XLA compiles: calls of our handlers.
+
+XLA has no kernels for our ops. In a function that it compiles, a collective is
+TensorFlow's own op for a piece of StableHLO, `XlaCallModule`, which calls a
+handler of libhvd_ffi.so. The call has the gradient of the op that it stands
+for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from hvd_keras import _native
+from hvd_keras.ops._graph import run_independently
+from hvd_keras.ops._stablehlo import TOKEN, Collective, TensorType
+
+Gradient = Callable[..., Any]
+
+# The gradient of each op of ours, by the op's type.
+gradients: dict[str, Gradient] = {}
+
+_ELEMENTS = {
+    tf.bool: "i1",
+    tf.uint8: "ui8",
+    tf.int8: "i8",
+    tf.uint16: "ui16",
+    tf.int16: "i16",
+    tf.uint32: "ui32",
+    tf.int32: "i32",
+    tf.uint64: "ui64",
+    tf.int64: "i64",
+    tf.float16: "f16",
+    tf.bfloat16: "bf16",
+    tf.float32: "f32",
+    tf.float64: "f64",
+}
+
+# Those that handlers exist for; also grouped.
+_KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
+_CURE = "`jit_compile=False` to `tf.function` or `Model.compile`"
+
+# Whether a gradient is traced of something that XLA compiles. TensorFlow may
+# trace it in a graph of its own, which does not tell.
+_in_gradient: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "_in_gradient", default=False
+)
+
+
+def in_context() -> bool:
+    """Whether the code that runs now is traced for XLA."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return _in_gradient.get() or bool(
+        control_flow_util.GraphOrParentsInXlaContext(graph)
+    )
+
+
+class Call:
+    """Looks, to the gradient of an op, like the op that a call stands for."""
+
+    def __init__(
+        self, op_type: str, tensors: Sequence[tf.Tensor], name: str
+    ) -> None:
+        self.type = op_type
+        self.inputs: list[Any] = [*tensors, name]
+        self.outputs: list[tf.Tensor] = []
+        self.attributes: dict[str, Any] = {
+            "prescale_factor": "1",
+            "postscale_factor": "1",
+        }
+
+    def get_attr(self, name: str) -> Any:
+        return self.attributes[name]
+
+
+def emit(
+    kind: str, *inputs: Any, name: str | tf.Tensor | None, **attributes: Any
+) -> Any:
+    """Adds a collective to the function that is traced.
+
+    Args:
+        kind: As in `_emit.emit`.
+        inputs: As in `_emit.emit`.
+        name: As in `_emit.emit`.
+        **attributes: Of the op.
+
+    Returns:
+        What the op would.
+
+    Raises:
+        NotImplementedError: XLA cannot run the call; the text says how else.
+    """
+    base = kind.removeprefix("grouped_")
+    _check(kind, base, name)
+    is_grouped = base != kind
+    tensors = list(inputs[0]) if is_grouped else [inputs[0]]
+    if base == "alltoall":
+        _check_splits(inputs[1], name)
+    op_type = "Horovod" + "".join(part.title() for part in kind.split("_"))
+    call = Call(op_type, tensors, name or "")
+    call.attributes.update(attributes)
+    graph = tf.compat.v1.get_default_graph()
+    # What the kernel would take.
+    node_name = name or graph.unique_name(op_type)
+
+    def run(*operands: tf.Tensor) -> Any:
+        outputs = _run(base, operands, node_name, call.attributes)
+
+        def gradient(*upstreams: tf.Tensor) -> Any:
+            return _gradient(call, operands, outputs, upstreams)
+
+        return outputs, gradient
+
+    if op_type in gradients:
+        outputs = list(tf.nest.flatten(tf.custom_gradient(run)(*tensors)))
+    else:
+        outputs = run(*map(tf.stop_gradient, tensors))[0]
+    if is_grouped:
+        return outputs
+    if base != "alltoall":
+        return outputs[0]
+    size = len(_native.core().process_set_ranks(attributes["process_set_id"]))
+    num_rows = tf.shape(tensors[0])[0]
+    return outputs[0], tf.fill([size], num_rows // size)
+
+
+def _run(
+    kind: str,
+    tensors: Sequence[tf.Tensor],
+    name: str,
+    attributes: dict[str, Any],
+) -> list[tf.Tensor]:
+    core = _native.core()
+    ranks = core.process_set_ranks(attributes["process_set_id"])
+    collective = Collective(
+        kind,
+        tuple(_type_of(tensor, kind, name) for tensor in tensors),
+        _handler_attributes(kind, name, attributes),
+        size=len(ranks),
+        # A rank may trace what it must not run.
+        index=ranks.index(core.rank()) if core.rank() in ranks else 0,
+    )
+    graph: Any = tf.compat.v1.get_default_graph()
+    # The calls of a function run in the order in which they are traced: see
+    # tf_ops/xla/handlers.h.
+    token = getattr(graph, "_hvd_xla_token", None)
+    *outputs, token = _native.xla_call_module()(
+        [*tensors, tf.constant(0) if token is None else token],
+        version=9,
+        module=collective.module(),
+        Sout=[*(result.shape for result in collective.results()), TOKEN.shape],
+        Tout=[*(tensor.dtype for tensor in tensors), tf.int32],
+        platforms=["CPU"],
+    )
+    run_independently(graph, token)
+    graph._hvd_xla_token = token
+    return outputs
+
+
+def _gradient(
+    call: Call,
+    operands: Sequence[tf.Tensor],
+    outputs: list[tf.Tensor],
+    upstreams: Sequence[tf.Tensor],
+) -> list[tf.Tensor | None]:
+    call.inputs[: len(operands)] = operands
+    call.outputs = list(outputs)
+    others: list[Any] = []
+    if call.type == "HorovodAlltoall":
+        others = [None]
+        call.outputs.append(tf.zeros([0], tf.int32))  # equal parts
+    with _tracing_gradient():
+        found = gradients[call.type](call, *upstreams, *others)
+    return list(found[: len(operands)])
+
+
+@contextlib.contextmanager
+def _tracing_gradient() -> Iterator[None]:
+    token = _in_gradient.set(True)
+    try:
+        yield
+    finally:
+        _in_gradient.reset(token)
+
+
+def _handler_attributes(
+    kind: str, name: str, attributes: dict[str, Any]
+) -> dict[str, str | int | float]:
+    chosen: dict[str, str | int | float] = {
+        "name": name,
+        "process_set_id": int(attributes["process_set_id"]),
+    }
+    if kind in ("allreduce", "reducescatter"):
+        chosen["reduce_op"] = int(attributes["reduce_op"])
+        chosen["prescale"] = float(attributes["prescale_factor"])
+        chosen["postscale"] = float(attributes["postscale_factor"])
+    if kind == "broadcast":
+        chosen["root_rank"] = int(attributes["root_rank"])
+    return chosen
+
+
+def _type_of(tensor: tf.Tensor, kind: str, name: str) -> TensorType:
+    if tensor.shape.rank is None:
+        raise NotImplementedError(
+            f"In a function that XLA compiles, a tensor must have a known "
+            f"number of dimensions. Received: {tensor.name!r}, of unknown "
+            f"shape, for {kind} '{name}'. Use `tf.ensure_shape`, or pass "
+            f"{_CURE}."
+        )
+    return TensorType(_ELEMENTS[tensor.dtype], tuple(tensor.shape.as_list()))
+
+
+def _check(kind: str, base: str, name: Any) -> None:
+    problem = _native.xla_problem()
+    if problem is not None:
+        problem = f"XLA cannot run collectives: {problem}"
+    elif base not in _KINDS:
+        problem = (
+            f"`{kind}` must be traced without XLA, which keeps no order among "
+            f"side effects"
+        )
+    elif not isinstance(name, str | None):
+        problem = f"`name` of `{kind}` must be a string where XLA compiles"
+    if problem is None:
+        return
+    graph = tf.compat.v1.get_default_graph()
+    raise NotImplementedError(
+        f"{problem}. Received: a function that XLA compiles (graph "
+        f"'{getattr(graph, 'name', '')}', tensor '{name}'). Pass {_CURE}."
+    )
+
+
+def _check_splits(splits: tf.Tensor, name: str | None) -> None:
+    if splits.shape.num_elements() == 0:
+        return
+    values = tf.get_static_value(splits)
+    if values is not None and len(set(values.tolist())) == 1:
+        return
+    raise NotImplementedError(
+        f"In a function that XLA compiles, `splits` must be None or equal "
+        f"numbers that are known while it is traced: the shape of the result "
+        f"would depend on the other ranks. Received: "
+        f"splits={splits if values is None else values.tolist()} (tensor "
+        f"'{name or ''}'). Pass {_CURE}."
+    )
