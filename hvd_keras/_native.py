@@ -17,6 +17,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from hvd_keras import gpu_shim
+
 # One binary serves all of these (TF's C API). What is newer is tried first.
 _OLDEST_TENSORFLOW = (2, 16)
 _NEWEST_TENSORFLOW = (2, 21)
@@ -62,7 +64,19 @@ def ops() -> types.ModuleType:
     library = tf.load_op_library(str(_OPS_LIBRARY))
     if version > _NEWEST_TENSORFLOW:
         _self_test(library)
+    _set_gpu_shim(version)
     return library
+
+
+def _set_gpu_shim(version: tuple[int, int]) -> None:
+    """Tells the kernels on GPUs where they find their stream.
+
+    Without the shim, which only GPUs need, they say how to build it.
+    """
+    shim = gpu_shim.path(version)
+    if shim.exists():
+        function = ctypes.CDLL(str(shim)).hvd_tf_stream
+        ctypes.CDLL(str(_OPS_LIBRARY)).hvd_tf_set_stream_function(function)
 
 
 @functools.cache

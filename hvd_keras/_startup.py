@@ -195,6 +195,7 @@ def _init_core(
         stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
         gpu_fusion_buffer_bytes=config.gpu_fusion_buffer_bytes,
         gpu_direct_bytes=config.gpu_direct_bytes,
+        gpu_done_in_stream_order=config.gpu_async_completion,
     )
 
 

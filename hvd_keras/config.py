@@ -180,6 +180,12 @@ class Config:
         "more are reduced where they are, without the buffer.", unit="bytes",
         same_on_all_ranks=True,
     )  # fmt: skip
+    gpu_async_completion: bool = _setting(
+        "HVD_GPU_ASYNC_COMPLETION", "bool", False, "1: an op on a GPU ends as "
+        "soon as its work is queued, and its stream waits; where a rank is "
+        "lost, what is computed until the next collective is garbage.",
+        alias="HOROVOD_ENABLE_ASYNC_COMPLETION",
+    )  # fmt: skip
     cuda_runtime_library: str | None = _setting(
         "HVD_CUDART_LIBRARY", "text", None, "The CUDA runtime to use, a path; "
         "else it is looked for.",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hvd_keras import gpu_shim
+from hvd_keras.config import Config
 from hvd_keras.run import environment
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -44,8 +47,11 @@ def print_report() -> int:
         ("core", _core),
         ("transports", _transports),
         ("TensorFlow ops", _ops),
-        ("NCCL", lambda: f"{_nccl()}; not used by this version"),
-        ("CUDA driver", lambda: f"{_cuda()}; not used by this version"),
+        ("CUDA driver", _driver),
+        ("GPUs", _gpus),
+        ("CUDA runtime", lambda: _gpu_library("gpu_cuda_version")),
+        ("NCCL", lambda: _gpu_library("gpu_nccl_version")),
+        ("GPU shim", _shim),
     ]
     is_complete = True
     for name, find in rows:
@@ -117,34 +123,33 @@ def _ops() -> str:
     return "libhvd_tf.so loads"
 
 
-def _nccl() -> str:
-    for path in (*_nccl_of_wheel(), "libnccl.so.2"):
-        try:
-            library = ctypes.CDLL(path)
-            number = ctypes.c_int()
-            library.ncclGetVersion(ctypes.byref(number))
-        except (OSError, AttributeError):
-            continue
-        code = number.value  # 21805, since 2.9; before: 2804
-        base = 10000 if code >= 10000 else 1000
-        major, rest = divmod(code, base)
-        return f"{major}.{rest // 100}.{rest % 100} ({path})"
-    return "not found"
+def _gpus() -> str:
+    from hvd_keras import _gpu, _native
+
+    _gpu.set_libraries(Config.from_environ(os.environ))
+    return str(_native.core().gpu_count())
 
 
-def _nccl_of_wheel() -> list[str]:
-    for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return [
-            str(file.locate()) for file in files if file.name == "libnccl.so.2"
-        ]
-    return []
+def _gpu_library(query: str) -> str:
+    """What is found, or why nothing; jobs on CPUs need none of it."""
+    from hvd_keras import _native
+    from hvd_keras.exceptions import InternalError
+
+    try:
+        return str(getattr(_native.core(), query)())
+    except InternalError as error:
+        return str(error)
 
 
-def _cuda() -> str:
+def _shim() -> str:
+    version = _tensorflow().split(".")
+    shim = gpu_shim.path((int(version[0]), int(version[1])))
+    if shim.exists():
+        return str(shim)
+    return f"not built, needed on GPUs: {gpu_shim.BUILD_COMMAND}"
+
+
+def _driver() -> str:
     try:
         number = ctypes.c_int()
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

@@ -26,6 +26,7 @@ struct GpuOptions {
   // `fusion_buffer_bytes` and reduced there; others are reduced where they are.
   int64_t fusion_buffer_bytes = 64 << 20;
   int64_t direct_bytes = 4 << 20;
+  bool done_in_stream_order = false;  // all requests, see GpuPlace
 };
 
 struct EngineOptions {

@@ -41,7 +41,8 @@ void Pause(int num_looks) {
 
 }  // namespace
 
-Status MarkReady(Request* request) {
+Status MarkReady(const GpuOptions& options, Request* request) {
+  if (options.done_in_stream_order) request->gpu.done_in_stream_order = true;
   Gpu* gpu = nullptr;
   HVD_RETURN_IF_ERROR(Gpu::Get(request->gpu.ordinal, &gpu));
   return gpu->Record(request->gpu.stream, &request->ready);

@@ -39,8 +39,9 @@
 
 namespace hvd {
 
-// Sets `ready` of a request on a GPU. Any thread; it does not wait.
-Status MarkReady(Request* request);
+// Prepares a request on a GPU that is submitted now: its `ready`, and what
+// `options` say of it. Any thread; it does not wait.
+Status MarkReady(const GpuOptions& options, Request* request);
 
 // Launch and End are for one thread at a time, the others for any.
 class GpuExecutor {

@@ -78,6 +78,7 @@ void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   op.outputs = {"output: T", "received_splits: int32"};
   op.attributes = {"T: " HVD_TENSOR_TYPES, "Tsplits: {int32, int64}"};
   op.shape_function = InferShapes;
+  op.in_host_memory = {"splits", "received_splits"};
   RegisterOp(op, KernelFunctionsOf<AlltoallKernel>());
   return true;
 }();

@@ -30,6 +30,7 @@ class BarrierKernel {
   OpDefinition op;
   op.name = "HorovodBarrier";
   op.shape_function = InferShapesOfInputs;  // none
+  op.is_for_gpus = false;
   RegisterOp(op, KernelFunctionsOf<BarrierKernel>());
   return true;
 }();

@@ -43,6 +43,7 @@ class JoinKernel {
   op.outputs = {"last_rank: int32"};
   op.attributes = {"average_over_active: bool = false"};
   op.shape_function = InferScalar;
+  op.is_for_gpus = false;
   RegisterOp(op, KernelFunctionsOf<JoinKernel>());
   return true;
 }();

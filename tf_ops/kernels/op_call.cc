@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tf_ops/core/engine.h"
+#include "tf_ops/kernels/gpu_place.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
 
@@ -52,11 +53,13 @@ bool HasOutputsLikeInputs(CollectiveKind kind) {
 
 }  // namespace
 
-OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
+OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
+               DeviceKind device)
     : context_(context),
       // TensorFlow passes the address of a std::function parameter, which is
       // gone when the kernel's function returns: copy what it points at.
-      done_(*reinterpret_cast<std::function<void()>*>(done)) {}
+      done_(*reinterpret_cast<std::function<void()>*>(done)),
+      device_(device) {}
 
 size_t OpCall::num_tensors() const {
   return static_cast<size_t>(TF_NumInputs(context_)) - 1;
@@ -135,6 +138,15 @@ Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
   return Status::Ok();
 }
 
+Status OpCall::SetPlace(Request* request) const {
+  if (device_ == DeviceKind::kCpu) return Status::Ok();
+  const void* address = nullptr;
+  for (const RequestTensor& t : request->tensors) {
+    if (NumElements(t.shape) > 0) address = t.input;
+  }
+  return PlaceOnGpu(context_, address, &request->gpu);
+}
+
 Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
                               void** output) const {
   TfStatus status = NewTfStatus();
@@ -179,7 +191,7 @@ void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
       HVD_RETURN_IF_ERROR(call->ReadInput(i, tensor));
       if (in_place) HVD_RETURN_IF_ERROR(call->ForwardOutput(i, tensor));
     }
-    return Status::Ok();
+    return call->SetPlace(&request);
   };
   const Status status = prepare();
   if (!status.ok()) return call->Finish(status);

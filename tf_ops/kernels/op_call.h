@@ -20,8 +20,10 @@ namespace hvd {
 // TensorFlow keeps a node's inputs and outputs alive until `done`.
 class OpCall {
  public:
-  // `done` is valid during this constructor alone.
-  OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
+  // `done` is valid during this constructor alone. `device`: where the tensors
+  // are.
+  OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
+         DeviceKind device);
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
@@ -44,6 +46,9 @@ class OpCall {
   // that input, else new memory.
   Status ForwardOutput(size_t index, RequestTensor* tensor) const;
 
+  // Says where the tensors of `request` are, all of which it has.
+  Status SetPlace(Request* request) const;
+
   // Makes output `index` in new memory. Any thread may call it until Finish().
   Status AllocateOutput(size_t index, DataType dtype, const Shape& shape,
                         void** output) const;
@@ -60,6 +65,7 @@ class OpCall {
  private:
   TF_OpKernelContext* const context_;
   std::function<void()> done_;
+  const DeviceKind device_;
 };
 
 // Fills `request` with what all collectives have in common: the name, the

@@ -117,6 +117,16 @@ void RegisterOp(const OpDefinition& definition,
                                functions.compute, functions.destroy);
   TF_KernelBuilder_HostMemory(kernel, kNameInput);
   RegisterKernel(definition.name, kernel);
+  // Where TensorFlow has no GPUs nobody asks for it.
+  if (!definition.is_for_gpus) return;
+  kernel =
+      TF_NewAsyncKernelBuilder(definition.name, "GPU", functions.create,
+                               functions.compute_on_gpu, functions.destroy);
+  TF_KernelBuilder_HostMemory(kernel, kNameInput);
+  for (const char* argument : definition.in_host_memory) {
+    TF_KernelBuilder_HostMemory(kernel, argument);
+  }
+  RegisterKernel(definition.name, kernel);
 }
 
 void FailConstruction(TF_OpKernelConstruction* construction,

@@ -1,4 +1,4 @@
-// Registers a collective's op and its asynchronous CPU kernel with TensorFlow.
+// Registers a collective's op and its asynchronous kernels with TensorFlow.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,10 @@ struct OpDefinition {
   std::vector<const char*> outputs;
   std::vector<const char*> attributes;
   void (*shape_function)(TF_ShapeInferenceContext*, TF_Status*) = nullptr;
+  // There is a kernel for GPUs too, for which these inputs and outputs, and
+  // the name, are in host memory.
+  bool is_for_gpus = true;
+  std::vector<const char*> in_host_memory;
 };
 
 // A shape function: output i has the shape of input i.
@@ -52,6 +56,9 @@ TfShape NewVectorShape(TF_ShapeInferenceContext* context);
 struct KernelFunctions {
   void* (*create)(TF_OpKernelConstruction*);
   void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
+  // The same for the kernel on a GPU.
+  void (*compute_on_gpu)(void*, TF_OpKernelContext*,
+                         TF_AsyncOpKernelDoneCallback*);
   void (*destroy)(void*);
 };
 
@@ -85,7 +92,12 @@ KernelFunctions KernelFunctionsOf() {
   functions.compute = [](void* kernel, TF_OpKernelContext* context,
                          TF_AsyncOpKernelDoneCallback* done) {
     static_cast<const Kernel*>(kernel)->Compute(
-        std::make_shared<OpCall>(context, done));
+        std::make_shared<OpCall>(context, done, DeviceKind::kCpu));
+  };
+  functions.compute_on_gpu = [](void* kernel, TF_OpKernelContext* context,
+                                TF_AsyncOpKernelDoneCallback* done) {
+    static_cast<const Kernel*>(kernel)->Compute(
+        std::make_shared<OpCall>(context, done, DeviceKind::kGpu));
   };
   functions.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   return functions;

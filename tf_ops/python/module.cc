@@ -23,7 +23,7 @@ void DefineJob(py::module_* m) {
          int64_t fusion_threshold_bytes, int32_t cache_capacity,
          double cycle_time_ms, double stall_warning_seconds,
          double stall_timeout_seconds, int64_t gpu_fusion_buffer_bytes,
-         int64_t gpu_direct_bytes) {
+         int64_t gpu_direct_bytes, bool gpu_done_in_stream_order) {
         hvd::EngineOptions options;
         options.fusion_threshold_bytes = fusion_threshold_bytes;
         options.cache_capacity = cache_capacity;
@@ -32,12 +32,14 @@ void DefineJob(py::module_* m) {
         options.stall_timeout_seconds = stall_timeout_seconds;
         options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
         options.gpu.direct_bytes = gpu_direct_bytes;
+        options.gpu.done_in_stream_order = gpu_done_in_stream_order;
         hvd::Init(rank, size, pids, segment, options);
       },
       py::kw_only(), "rank"_a, "size"_a, "pids"_a, "segment"_a,
       "fusion_threshold_bytes"_a, "cache_capacity"_a, "cycle_time_ms"_a,
       "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
       "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
+      "gpu_done_in_stream_order"_a,
       "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");

@@ -1,0 +1,65 @@
+"""Builds the shim for the TensorFlow that is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+from hvd_keras import gpu_shim
+
+
+def build(target: pathlib.Path) -> None:
+    """Builds the library as `target`, and loads it to see whether it will do.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler has failed.
+        ImportError: The library does not load, or lacks its function.
+    """
+    import tensorflow as tf
+
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    # TensorFlow's headers warn a lot; its own symbols come when it is loaded.
+    command = [
+        *shlex.split(os.environ.get("CXX", "g++")),
+        *("-shared", "-fPIC", "-O2", "-DNDEBUG", "-w"),
+        *tf.sysconfig.get_compile_flags(),
+        *(str(gpu_shim.SOURCE), "-o", str(temporary)),
+    ]
+    try:
+        subprocess.run(command, check=True)
+        try:
+            library = ctypes.CDLL(str(temporary))
+        except OSError as error:
+            raise ImportError(str(error)) from None
+        if not hasattr(library, "hvd_tf_stream"):
+            raise ImportError(f"{target.name} has no function hvd_tf_stream")
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main() -> int:
+    """Builds the library beside the others of the package.
+
+    Returns:
+        0, or 1 after a message.
+    """
+    import tensorflow as tf
+
+    major, minor = map(int, tf.__version__.split(".")[:2])
+    target = gpu_shim.path((major, minor))
+    try:
+        build(target)
+    except (subprocess.CalledProcessError, OSError, ImportError) as error:
+        print(f"The shim was not built: {error}", file=sys.stderr)
+        return 1
+    print(f"TensorFlow {tf.__version__}: {target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+// Which GPU and which stream a kernel on a GPU works on.
+#pragma once
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/core/request.h"
+#include "tf_ops/kernels/tf_c_api.h"
+
+namespace hvd {
+
+// `address`: memory of one of the kernel's tensors, or null if all are empty.
+// Internal if this TensorFlow's shim, which tells the stream, is not there.
+Status PlaceOnGpu(TF_OpKernelContext* context, const void* address,
+                  GpuPlace* place);
+
+}  // namespace hvd
+
+// Called by Python: the function of the shim, see hvd_keras/gpu_shim.
+extern "C" void hvd_tf_set_stream_function(void* (*function)(void* context));
