@@ -8,6 +8,7 @@ CLANG_FORMAT ?= $(shell $(PYTHON) tools/find_tool.py clang-format)
 CTEST ?= $(dir $(CMAKE))ctest
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
+BENCH_LINES := build/bench.jsonl
 CC_FILES := $(shell find tf_ops tests/cc tests/gpu benchmarks -name '*.cc' -o -name '*.h' \
   -o -name '*.inc')
 
@@ -114,12 +115,23 @@ bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
 	  bazel test //...
 
 .PHONY: bench bench-core
-bench: build bench-core  ## Times the core, and allreduces on 2 ranks
-	$(PYTHON) -m hvd_keras.run -np 2 -- $(PYTHON) benchmarks/allreduce.py
-	$(PYTHON) benchmarks/gradients.py --np=2
+bench: build bench-core  ## Times this project alone, on 2 ranks; a few minutes
+	rm -f $(BENCH_LINES)
+	$(PYTHON) benchmarks/peak.py --np=2 --json=$(BENCH_LINES)
+	$(PYTHON) benchmarks/idle.py --np=2
+	for mode in chain eager function; do \
+	  $(PYTHON) benchmarks/allreduce.py --mode=$$mode --json=$(BENCH_LINES) \
+	    || exit 1; \
+	done
+	for model in resnet50 small; do \
+	  $(PYTHON) benchmarks/gradients.py --model=$$model --json=$(BENCH_LINES) \
+	    || exit 1; \
+	done
+	$(PYTHON) benchmarks/fit.py --json=$(BENCH_LINES)
+	$(PYTHON) benchmarks/overlap.py --batch=4 --json=$(BENCH_LINES)
+	$(PYTHON) benchmarks/report.py $(BENCH_LINES)
 
-bench-core:  ## JSON lines of the core alone; RANKS=2
+bench-core:  ## Builds the benchmarks of the core
 	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
 	  -DHVD_BUILD_PYTHON=OFF -DHVD_BUILD_BENCHMARKS=ON > /dev/null
 	$(NINJA) -C build/$@ --quiet
-	build/$@/core_benchmark $(or $(RANKS),2) 20 benchmarks/resnet50_shapes.json

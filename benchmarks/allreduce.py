@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import _common
+import _results
 import numpy as np
 from absl import app, flags
 
@@ -176,6 +177,11 @@ def main(argv: Sequence[str]) -> None:
     medians = [float(np.median(seconds[size])) for size in sizes]
     slowest = _common.gather_over_ranks(medians).max(axis=0)
     if hvd.rank() == 0:
+        figures = [
+            _results.figure(f"{size} B", FLAGS.mode, seconds[size])
+            for size in sizes
+        ]
+        _results.write("allreduce", hvd.size(), figures)
         print(f"allreduce, float32, {hvd.size()} ranks, mode {FLAGS.mode}")
         print(
             f"{'bytes':>10} {'median ms':>11} {'min ms':>11} "

@@ -1,11 +1,13 @@
 """Times this project and its peers in turns, within one run.
 
-    python benchmarks/compare.py --np=2 --json=build/compare.json
+    python benchmarks/compare.py --np=2 --json=build/compare.jsonl
 
 All ranks of all packages that are installed are started once and wait; in each
 round, each case is timed by one package after the other, so that what else the
-machine does hits all alike. Printed is the median over all calls, in ms, of the
-slowest rank, and its ratio to ours.
+machine does hits all alike. Before a round the machine is classed by how long
+a flag takes between two cores (`make bench-core` builds what does it). Printed,
+by class, is the median over all calls, in ms, of the slowest rank, and its ratio
+to ours.
 
 Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py,
 Horovod. What is not installed is left out.
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from _peers import PEERS, Peer
+from _results import figure, machine_state, write
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -32,7 +35,6 @@ flags.DEFINE_integer("np", 2, "Ranks of each package.", 1)
 flags.DEFINE_integer("rounds", 10, "Rounds through all cases.", 1)
 flags.DEFINE_list("peers", list(PEERS), "Packages to compare.")
 flags.DEFINE_list("cases", [], "Cases to time; none: all of them.")
-flags.DEFINE_string("json", None, "File for the figures.")
 flags.DEFINE_integer("port", 29600, "First TCP port, on 127.0.0.1.", 1024)
 
 SHAPES_FILE = pathlib.Path(__file__).with_name("resnet50_shapes.json")
@@ -74,6 +76,10 @@ def work(peer: Peer) -> None:
             times.append(time.perf_counter() - start)
         print(json.dumps(times), file=stream, flush=True)
     os._exit(0)  # some packages do not end by themselves
+
+
+# The seconds of all calls by case, way (single or grouped) and package.
+Times = dict[tuple[str, str, str], list[float]]
 
 
 class Ranks:
@@ -125,7 +131,7 @@ class Ranks:
                 process.kill()
 
 
-def print_table(times: dict[tuple[str, str, str], list[float]]) -> None:
+def print_table(times: Times) -> None:
     names = list(dict.fromkeys(name for _, _, name in times))
     print("| case | way |" + "".join(f" {name} |" for name in names))
     print("|---|---|" + "---|" * len(names))
@@ -153,7 +159,7 @@ def main(argv: Sequence[str]) -> None:
     peers = [PEERS[name] for name in FLAGS.peers]
     peers = [p for p in peers if p.is_installed() and p.min_ranks <= FLAGS.np]
     ranks: dict[str, Ranks] = {}
-    times: dict[tuple[str, str, str], list[float]] = {}
+    times_by_state: dict[str, Times] = {}
     with tempfile.TemporaryDirectory() as directory:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(f"{directory}/socket")
@@ -164,6 +170,7 @@ def main(argv: Sequence[str]) -> None:
                 port = FLAGS.port + 10 * number
                 ranks[peer.name] = Ranks(peer, listener, port)
             for round_number in range(FLAGS.rounds + 1):
+                times = times_by_state.setdefault(machine_state(), {})
                 for case in FLAGS.cases or CASES:
                     ways = ["single", "grouped"]
                     for way in ways[: len(CASES[case][0])]:
@@ -176,22 +183,20 @@ def main(argv: Sequence[str]) -> None:
             for running in ranks.values():
                 running.stop()
             listener.close()
-    print_table(times)
-    if FLAGS.json:
-        figures = [
-            {
-                "case": case,
-                "way": way,
-                "package": name,
-                "ranks": FLAGS.np,
-                "median_ms": float(np.median(values)) * 1e3,
-                "min_ms": float(np.min(values)) * 1e3,
-                "calls": len(values),
-            }
-            for (case, way, name), values in times.items()
-        ]
-        lines = "".join(json.dumps(figure) + "\n" for figure in figures)
-        pathlib.Path(FLAGS.json).write_text(lines)
+    for state, times in times_by_state.items():
+        print(f"Machine: {state}")
+        print_table(times)
+        write(
+            "compare",
+            FLAGS.np,
+            [
+                {
+                    **figure(f"{case}, {way}", name, seconds),
+                    "machine": state,
+                }
+                for (case, way, name), seconds in times.items()
+            ],
+        )
 
 
 flags.DEFINE_string("worker", None, "Set in the ranks that this starts.")

@@ -137,10 +137,11 @@ class Benchmark {
     for (const Case& c : cases_) {
       const double median = Median(c.times);
       std::printf(
-          "{\"case\": \"%s\", \"ranks\": %d, \"bytes\": %zu, "
+          "{\"benchmark\": \"core\", \"case\": \"%s\", \"way\": \"core\", "
+          "\"ranks\": %d, \"bytes\": %zu, \"calls\": %zu, "
           "\"median_ms\": %.5f, \"min_ms\": %.5f",
-          c.name.c_str(), transport_->size(), c.num_bytes, median,
-          *std::min_element(c.times.begin(), c.times.end()));
+          c.name.c_str(), transport_->size(), c.num_bytes, c.times.size(),
+          median, *std::min_element(c.times.begin(), c.times.end()));
       for (const Case& bound : cases_) {
         if (bound.name != c.bound) continue;
         std::printf(", \"to_bound\": %.3f", median / Median(bound.times));

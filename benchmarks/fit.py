@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import _common
+import _results
 import numpy as np
 from absl import app, flags
 
@@ -112,6 +113,22 @@ def main(argv: Sequence[str]) -> None:
             "rounds": [round(float(r), 3) for r in together / alone],
         }
         print(json.dumps(figures))
+        num_images = FLAGS.batch * FLAGS.steps
+        _results.write(
+            "fit",
+            hvd.size(),
+            [
+                _results.figure(
+                    f"epoch of {num_images} images a rank",
+                    way,
+                    num_images / speeds,
+                )
+                for way, speeds in (
+                    ("alone", alone),
+                    ("together", together),
+                )
+            ],
+        )
     hvd.shutdown()
 
 

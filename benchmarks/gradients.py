@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import _common
+import _results
 import numpy as np
 from absl import app, flags
 
@@ -148,6 +149,11 @@ def main(argv: Sequence[str]) -> None:
     medians = {way: float(np.median(times)) for way, times in seconds.items()}
     slowest = _common.gather_over_ranks(list(medians.values())).max(axis=0)
     if hvd.rank() == 0:
+        figures = [
+            _results.figure(FLAGS.model, way, times)
+            for way, times in seconds.items()
+        ]
+        _results.write("gradients", hvd.size(), figures)
         num_bytes = 4 * sum(math.prod(shape) for shape in shapes())
         print(
             f"{len(shapes())} tensors, {num_bytes / 1e6:.1f} MB float32, "

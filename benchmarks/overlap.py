@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import _common
+import _results
 import numpy as np
 from absl import app, flags
 
@@ -99,6 +100,14 @@ def main(argv: Sequence[str]) -> None:
             "hidden": round(hidden / medians["reduce"], 3),
         }
         print(json.dumps(figures))
+        _results.write(
+            "overlap",
+            hvd.size(),
+            [
+                _results.figure("step", name, times)
+                for name, times in seconds.items()
+            ],
+        )
     hvd.shutdown()
 
 

@@ -1,0 +1,62 @@
+"""Compares the core's allreduces with what the memory allows.
+
+    make bench-core
+    python benchmarks/peak.py --np=2
+
+Runs `core_benchmark`, in which collectives and the plain loops that bound them
+take turns, and prints for each case the median in ms, the rate at which all
+ranks together move its bytes (an increment or an allreduce in place moves each
+byte twice, a copy or an allreduce into other tensors three times, for the
+processor reads a line before it writes it) and the ratio to the bound's median.
+Cases that fit into the caches have no bound.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+from collections.abc import Sequence
+
+import _results
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 2, "Ranks.", 1)
+flags.DEFINE_integer("rounds", 20, "Rounds through all cases.", 1)
+
+SHAPES_FILE = pathlib.Path(__file__).with_name("resnet50_shapes.json")
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    program = _results.BINARIES / "core_benchmark"
+    if not program.exists():
+        raise app.UsageError(f"`make bench-core` builds {program}.")
+    state = _results.machine_state()
+    run = subprocess.run(
+        [program, str(FLAGS.np), str(FLAGS.rounds), str(SHAPES_FILE)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    print(f"Machine: {state} before, {_results.machine_state()} after")
+    print("| case | ms | GB/s | / bound |")
+    print("|---|---|---|---|")
+    for line in lines:
+        line["machine"] = state
+        median = line["median_ms"]
+        in_place = "in place" in line["case"] or "increment" in line["case"]
+        moved = (2 if in_place else 3) * line["bytes"] * FLAGS.np
+        ratio = f"{line['to_bound']:.2f}" if "to_bound" in line else ""
+        print(
+            f"| {line['case']} | {median:.3g} | {moved / median / 1e6:.3g} | "
+            f"{ratio} |"
+        )
+    _results.write("core", FLAGS.np, lines)
+
+
+if __name__ == "__main__":
+    app.run(main)

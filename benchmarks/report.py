@@ -1,0 +1,106 @@
+"""Makes Markdown tables and a plot of the figures that the benchmarks wrote.
+
+    python benchmarks/report.py build/bench.jsonl --plot=build/bench.png
+
+A table for each benchmark, number of ranks and state of the machine: a row a
+case, a column a way, the medians in ms and their ratio to the first way. A plot
+of the same, a panel each, needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("plot", None, "PNG file for the plot.")
+
+# Case and way -> ms. Of lines that were written twice the last one counts.
+Table = dict[tuple[str, str], float]
+
+
+def read_tables(paths: Sequence[str]) -> dict[str, Table]:
+    tables: dict[str, Table] = {}
+    for path in paths:
+        for text in pathlib.Path(path).read_text().splitlines():
+            line: dict[str, Any] = json.loads(text)
+            title = f"{line['benchmark']}, {line['ranks']} ranks"
+            if "machine" in line:
+                title += f", machine: {line['machine']}"
+            table = tables.setdefault(title, {})
+            table[line["case"], line["way"]] = line["median_ms"]
+    return tables
+
+
+def cases_and_ways(table: Table) -> tuple[list[str], list[str]]:
+    cases = dict.fromkeys(case for case, _ in table)
+    ways = dict.fromkeys(way for _, way in table)
+    return list(cases), list(ways)
+
+
+def print_table(title: str, table: Table) -> None:
+    cases, ways = cases_and_ways(table)
+    print(f"\n### {title}\n")
+    print("| ms |" + "".join(f" {way} |" for way in ways))
+    print("|---|" + "---|" * len(ways))
+    for case in cases:
+        row = f"| {case} |"
+        first = table.get((case, ways[0]))
+        for way in ways:
+            if (case, way) not in table:
+                row += " |"
+                continue
+            value = table[case, way]
+            row += f" {value:.3g}"
+            if first is not None and way != ways[0]:
+                row += f" ({value / first:.2f} x)"
+            row += " |"
+        print(row)
+
+
+def plot(tables: dict[str, Table], path: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(
+        len(tables), figsize=(10, 4 * len(tables)), squeeze=False
+    )
+    for panel, (title, table) in zip(panels[:, 0], tables.items(), strict=True):
+        cases, ways = cases_and_ways(table)
+        width = 0.8 / len(ways)
+        for i, way in enumerate(ways):
+            found = [n for n, case in enumerate(cases) if (case, way) in table]
+            panel.bar(
+                [n + (i - (len(ways) - 1) / 2) * width for n in found],
+                [table[cases[n], way] for n in found],
+                width,
+                label=way,
+            )
+        panel.set_xticks(range(len(cases)), cases, rotation=20, ha="right")
+        panel.set_yscale("log")
+        panel.set_ylabel("median, ms")
+        panel.set_title(title)
+        panel.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) < 2:
+        raise app.UsageError("Which files? They come from --json.")
+    tables = read_tables(argv[1:])
+    for title, table in tables.items():
+        print_table(title, table)
+    if FLAGS.plot:
+        plot(tables, FLAGS.plot)
+
+
+if __name__ == "__main__":
+    app.run(main)
