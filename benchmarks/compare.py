@@ -6,8 +6,8 @@ All ranks of all packages that are installed are started once and wait; in each
 round, each case is timed by one package after the other, so that what else the
 machine does hits all alike. Before a round the machine is classed by how long
 a flag takes between two cores (`make bench-core` builds what does it). Printed,
-by class, is the median over all calls, in ms, of the slowest rank, and its ratio
-to ours.
+by class, is the median over all calls, in ms, of the slowest rank, and its
+ratio to ours.
 
 Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py,
 Horovod. What is not installed is left out.

@@ -257,7 +257,7 @@ ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params) {
   ReadyRequest ready;
   ready.is_neutral = true;
   ready.pending = std::make_unique<PendingRequest>();
-  ready.pending->params = params;
+  ready.pending->params = std::make_shared<RequestParams>(params);
   Request& request = ready.pending->request;
   request.kind = params.kind;
   request.name = name;

@@ -1,5 +1,6 @@
 #include "tf_ops/core/message.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tf_ops/core/wire.h"
@@ -309,6 +310,20 @@ RequestParams ParamsOf(const Request& request) {
     p.tensors.push_back(TensorParams{t.dtype, t.shape});
   }
   return p;
+}
+
+bool HasParams(const Request& request, const RequestParams& params) {
+  const RequestParams& p = params;
+  return request.kind == p.kind && request.process_set_id == p.process_set_id &&
+         request.op == p.op && request.root_rank == p.root_rank &&
+         request.prescale == p.prescale && request.postscale == p.postscale &&
+         request.average == p.average && request.equal_rows == p.equal_rows &&
+         request.splits == p.splits &&
+         std::equal(request.tensors.begin(), request.tensors.end(),
+                    p.tensors.begin(), p.tensors.end(),
+                    [](const RequestTensor& a, const TensorParams& b) {
+                      return a.dtype == b.dtype && a.shape == b.shape;
+                    });
 }
 
 void AppendId(uint32_t id, std::vector<IdRun>* runs) {

@@ -38,6 +38,8 @@ struct RequestParams {
   int64_t num_bytes() const;
 };
 RequestParams ParamsOf(const Request& request);
+// Whether ParamsOf(request) == params, without making it.
+bool HasParams(const Request& request, const RequestParams& params);
 
 // A run of consecutive cache ids.
 struct IdRun {

@@ -17,25 +17,28 @@ void RequestTable::Admit(Request request, std::vector<IdRun>* ready,
     return;
   }
   slot = std::make_unique<PendingRequest>();
-  slot->params = ParamsOf(request);
   slot->request = std::move(request);
   slot->submitted = Clock::now();
   const auto id = id_of_name_.find(name);
-  if (id != id_of_name_.end() && known_.at(id->second).params == slot->params) {
-    ++num_hits_;
-    AppendId(id->second, ready);
-    return;
+  if (id != id_of_name_.end()) {
+    const KnownRequest& known = known_.at(id->second);
+    if (HasParams(slot->request, *known.params)) {
+      slot->params = known.params;
+      ++num_hits_;
+      AppendId(id->second, ready);
+      return;
+    }
   }
+  slot->params = std::make_shared<RequestParams>(ParamsOf(slot->request));
   ++num_misses_;
   messages->emplace_back();
   messages->back().type = RankMessage::Type::kRequest;
   messages->back().name = name;
-  messages->back().params = slot->params;
+  messages->back().params = *slot->params;
 }
 
 void RequestTable::AdmitJoin(Request request) {
   join_ = std::make_unique<PendingRequest>();
-  join_->params = ParamsOf(request);
   join_->request = std::move(request);
   join_->submitted = Clock::now();
 }
@@ -74,10 +77,10 @@ const PendingRequest* RequestTable::Oldest() const {
 }
 
 void RequestTable::Remember(uint32_t id, const ResponseItem& item,
-                            const RequestParams& params) {
+                            std::shared_ptr<const RequestParams> params) {
   KnownRequest& known = known_[id];
   known.name = item.name;
-  known.params = params;
+  known.params = std::move(params);
   known.rows = item.rows;
   id_of_name_[item.name] = id;
 }

@@ -16,7 +16,7 @@ namespace hvd {
 
 struct PendingRequest {
   Request request;
-  RequestParams params;
+  std::shared_ptr<const RequestParams> params;  // null: a join
   Clock::time_point submitted;
   // Calls under the same name that came too early; they fail with this one.
   std::vector<Request> duplicates;
@@ -25,8 +25,8 @@ struct PendingRequest {
 // The coordinator's words about a known request.
 struct KnownRequest {
   std::string name;
-  RequestParams params;                    // of this rank
-  std::vector<std::vector<int64_t>> rows;  // see ResponseItem
+  std::shared_ptr<const RequestParams> params;  // of this rank
+  std::vector<std::vector<int64_t>> rows;       // see ResponseItem
 };
 
 // Not thread-safe: the worker alone uses it.
@@ -54,7 +54,7 @@ class RequestTable {
   const PendingRequest* Oldest() const;
 
   void Remember(uint32_t id, const ResponseItem& item,
-                const RequestParams& params);
+                std::shared_ptr<const RequestParams> params);
   void Forget(uint32_t id);
   const KnownRequest* Find(uint32_t id) const;  // null: unknown
 

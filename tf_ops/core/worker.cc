@@ -175,10 +175,10 @@ int64_t Worker::NumBytes(const Response& response) const {
 const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
   if (item.cached_id != 0) {
     const KnownRequest* known = table_.Find(item.cached_id);
-    return known == nullptr ? nullptr : &known->params;
+    return known == nullptr ? nullptr : known->params.get();
   }
   const PendingRequest* pending = table_.Peek(item.name);
-  return pending == nullptr ? item.params.get() : &pending->params;
+  return pending == nullptr ? item.params.get() : pending->params.get();
 }
 
 bool Worker::Concerns(const Response& response) const {
@@ -252,9 +252,9 @@ Status Worker::RunItems(const Response& response) {
   if (status.ok()) status = Execute(transport_, options, ready);
   uint64_t num_bytes = 0;
   for (ReadyRequest& one : ready) {
-    num_bytes += static_cast<uint64_t>(one.pending->params.num_bytes());
+    num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
     if (one.is_neutral) continue;
-    if (status.ok() && one.pending->params.kind == CollectiveKind::kAlltoall) {
+    if (status.ok() && one.pending->params->kind == CollectiveKind::kAlltoall) {
       const std::vector<int64_t> rows = ReceivedRows(one, transport_->rank());
       FinishWithValues(std::move(one.pending), rows);
     } else {
