@@ -290,6 +290,15 @@ int64_t RequestParams::num_bytes() const {
   return total;
 }
 
+namespace {
+
+DeviceKind DeviceOf(const Request& request) {
+  if (request.gpu.ordinal < 0) return DeviceKind::kCpu;
+  return request.gpu.is_second ? DeviceKind::kSecondGpu : DeviceKind::kGpu;
+}
+
+}  // namespace
+
 RequestParams ParamsOf(const Request& request) {
   RequestParams p;
   p.kind = request.kind;
@@ -300,10 +309,7 @@ RequestParams ParamsOf(const Request& request) {
   p.postscale = request.postscale;
   p.average = request.average;
   p.equal_rows = request.equal_rows;
-  if (request.gpu.ordinal >= 0) {
-    p.device =
-        request.gpu.is_second ? DeviceKind::kSecondGpu : DeviceKind::kGpu;
-  }
+  p.device = DeviceOf(request);
   p.splits = request.splits;
   p.tensors.reserve(request.tensors.size());
   for (const RequestTensor& t : request.tensors) {
@@ -318,7 +324,7 @@ bool HasParams(const Request& request, const RequestParams& params) {
          request.op == p.op && request.root_rank == p.root_rank &&
          request.prescale == p.prescale && request.postscale == p.postscale &&
          request.average == p.average && request.equal_rows == p.equal_rows &&
-         request.splits == p.splits &&
+         DeviceOf(request) == p.device && request.splits == p.splits &&
          std::equal(request.tensors.begin(), request.tensors.end(),
                     p.tensors.begin(), p.tensors.end(),
                     [](const RequestTensor& a, const TensorParams& b) {

@@ -246,7 +246,7 @@ Status Worker::RunItems(const Response& response) {
   options.global_ranks = &options_.global_ranks;
   options.divisor = response.divisor;
   if (status.ok() && !ready.empty() &&
-      ready[0].pending->params.device != DeviceKind::kCpu) {
+      ready[0].pending->params->device != DeviceKind::kCpu) {
     return RunOnGpu(options, std::move(ready));
   }
   if (status.ok()) status = Execute(transport_, options, ready);
@@ -273,7 +273,7 @@ Status Worker::RunOnGpu(const ExecuteOptions& options,
   }
   uint64_t num_bytes = 0;
   for (const ReadyRequest& one : ready) {
-    num_bytes += static_cast<uint64_t>(one.pending->params.num_bytes());
+    num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
   }
   num_collectives_.fetch_add(1, std::memory_order_relaxed);
   num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
