@@ -1,205 +1,13 @@
 #include "tf_ops/core/gpu_collectives.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "tf_ops/collectives/reduce.h"
+#include "tf_ops/core/gpu_reduction.h"
 #include "tf_ops/core/tensor_rows.h"
 
 namespace hvd {
 namespace {
-
-constexpr size_t kAlignment = 128;  // of tensors in the fusion buffer
-
-struct Tensor {
-  const void* input;
-  void* output;
-  size_t num_elements;
-  size_t num_bytes;
-};
-
-int NcclType(DataType dtype) {
-  switch (dtype) {
-    case DataType::kInt8:
-      return kNcclInt8;
-    case DataType::kInt32:
-      return kNcclInt32;
-    case DataType::kUint32:
-      return kNcclUint32;
-    case DataType::kInt64:
-      return kNcclInt64;
-    case DataType::kUint64:
-      return kNcclUint64;
-    case DataType::kFloat16:
-      return kNcclFloat16;
-    case DataType::kBfloat16:
-      return kNcclBfloat16;
-    case DataType::kFloat32:
-      return kNcclFloat32;
-    case DataType::kFloat64:
-      return kNcclFloat64;
-    case DataType::kBool:  // Min and Max of 0 and 1
-    case DataType::kUint8:
-    case DataType::kInt16:  // ValidateParams refuses these two
-    case DataType::kUint16:
-      break;
-  }
-  return kNcclUint8;
-}
-
-// A reduction, as NCCL calls it: of its own, or one made for a factor.
-struct Reduction {
-  DataType dtype = DataType::kFloat32;
-  int op = kNcclSum;
-  double factor = 1.0;  // of every input
-};
-
-Reduction ReductionOf(const Request& request, DataType dtype, int size,
-                      int divisor) {
-  Reduction r;
-  r.dtype = dtype;
-  switch (request.op) {
-    case ReduceOp::kMin:
-      r.op = kNcclMin;
-      return r;
-    case ReduceOp::kMax:
-      r.op = kNcclMax;
-      return r;
-    case ReduceOp::kProduct:
-      r.op = kNcclProd;
-      return r;
-    case ReduceOp::kAverage:
-    case ReduceOp::kSum:
-    case ReduceOp::kAdasum:  // ValidateParams refuses it
-      break;
-  }
-  r.factor = request.prescale * request.postscale;
-  if (request.op != ReduceOp::kAverage) return r;
-  if (r.factor == 1.0 && divisor == size) {
-    r.op = kNcclAvg;
-  } else {
-    r.factor /= divisor;
-  }
-  return r;
-}
-
-// `value` as one element of `dtype`.
-void StoreScalar(double value, DataType dtype, void* element) {
-  const float single = static_cast<float>(value);
-  switch (dtype) {
-    case DataType::kFloat16:
-    case DataType::kBfloat16:
-      NarrowToHalves(dtype, &single, element, 1);
-      return;
-    case DataType::kFloat32:
-      std::memcpy(element, &single, sizeof(single));
-      return;
-    default:
-      std::memcpy(element, &value, sizeof(value));
-  }
-}
-
-// Calls use(op): the op is made for the calls in it alone.
-template <typename F>
-Status WithOp(const Communicator& communicator, const Reduction& reduction,
-              const NcclApi& nccl, NcclComm comm, F use) {
-  if (reduction.factor == 1.0) return use(reduction.op);
-  alignas(double) std::byte scalar[sizeof(double)];
-  StoreScalar(reduction.factor, reduction.dtype, scalar);
-  int op = kNcclSum;
-  HVD_RETURN_IF_ERROR(communicator.AsStatus(
-      nccl.RedOpCreatePreMulSum(&op, scalar, NcclType(reduction.dtype),
-                                kNcclScalarHostImmediate, comm),
-      "ncclRedOpCreatePreMulSum"));
-  const Status status = use(op);
-  const int result = nccl.RedOpDestroy(op, comm);
-  HVD_RETURN_IF_ERROR(status);
-  return communicator.AsStatus(result, "ncclRedOpDestroy");
-}
-
-Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
-                     const Reduction& reduction,
-                     const std::vector<Tensor>& tensors) {
-  return communicator->Run(
-      [&](const NcclApi& nccl, NcclComm comm) {
-        return WithOp(*communicator, reduction, nccl, comm,
-                      [&](int op) -> Status {
-                        for (const Tensor& t : tensors) {
-                          HVD_RETURN_IF_ERROR(communicator->AsStatus(
-                              nccl.AllReduce(t.input, t.output, t.num_elements,
-                                             NcclType(reduction.dtype), op,
-                                             comm, lane.stream),
-                              "ncclAllReduce"));
-                        }
-                        return Status::Ok();
-                      });
-      },
-      lane.look);
-}
-
-// Which tensors are reduced where they are, and which in the fusion buffer: a
-// batch is what fits into it at a time.
-struct AllreducePlan {
-  std::vector<Tensor> direct;
-  std::vector<std::vector<Tensor>> batches;
-};
-
-size_t Aligned(size_t num_bytes) {
-  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-AllreducePlan PlanAllreduce(const GpuLane& lane,
-                            const std::vector<Tensor>& tensors) {
-  AllreducePlan plan;
-  size_t room = 0;
-  for (const Tensor& t : tensors) {
-    if (t.num_bytes == 0) continue;
-    const size_t space = Aligned(t.num_bytes);
-    if (t.num_bytes >= lane.direct_bytes || space > lane.fusion_buffer_bytes) {
-      plan.direct.push_back(t);
-      continue;
-    }
-    if (plan.batches.empty() || space > room) {
-      plan.batches.emplace_back();
-      room = lane.fusion_buffer_bytes;
-    }
-    room -= space;
-    plan.batches.back().push_back(t);
-  }
-  // Alone in the buffer a tensor would only be copied.
-  auto& batches = plan.batches;
-  for (const std::vector<Tensor>& batch : batches) {
-    if (batch.size() == 1) plan.direct.push_back(batch[0]);
-  }
-  batches.erase(std::remove_if(batches.begin(), batches.end(),
-                               [](const std::vector<Tensor>& batch) {
-                                 return batch.size() == 1;
-                               }),
-                batches.end());
-  return plan;
-}
-
-Status ReduceBatch(const GpuLane& lane, const Reduction& reduction,
-                   const std::vector<Tensor>& batch,
-                   std::vector<Tensor> together_with) {
-  std::vector<Gpu::Copy> in;
-  std::vector<Gpu::Copy> out;
-  std::byte* next = lane.fusion_buffer;
-  for (const Tensor& t : batch) {
-    in.push_back({next, t.input, t.num_bytes});
-    out.push_back({t.output, next, t.num_bytes});
-    next += Aligned(t.num_bytes);
-  }
-  const size_t num_bytes = static_cast<size_t>(next - lane.fusion_buffer);
-  together_with.push_back({lane.fusion_buffer, lane.fusion_buffer,
-                           num_bytes / ElementBytes(reduction.dtype),
-                           num_bytes});
-  HVD_RETURN_IF_ERROR(lane.gpu->CopyAll(in, lane.stream));
-  HVD_RETURN_IF_ERROR(
-      AllreduceEach(lane, lane.communicator, reduction, together_with));
-  return lane.gpu->CopyAll(out, lane.stream);
-}
 
 // Calls run(dtype, requests and indices of its tensors) for each dtype, in the
 // order in which they first appear, which is the same on all ranks.
@@ -237,7 +45,7 @@ Status LaunchAllreduce(const GpuLane& lane, const ExecuteOptions& options,
                        const std::vector<ReadyRequest>& ready) {
   return ForEachDataType(
       ready, [&](DataType dtype, const std::vector<Place>& places) {
-        std::vector<Tensor> tensors;
+        std::vector<GpuTensor> tensors;
         for (const Place& place : places) {
           const RequestTensor& t =
               ready[place.request].pending->request.tensors[place.tensor];
@@ -245,19 +53,10 @@ Status LaunchAllreduce(const GpuLane& lane, const ExecuteOptions& options,
           tensors.push_back({t.input, t.output, num_elements,
                              num_elements * ElementBytes(dtype)});
         }
-        const Reduction reduction =
+        const GpuReduction reduction =
             ReductionOf(ready[0].pending->request, dtype, lane.size,
                         DivisorOf(options, lane.size));
-        AllreducePlan plan = PlanAllreduce(lane, tensors);
-        if (plan.batches.empty()) {
-          if (plan.direct.empty()) return Status::Ok();
-          return AllreduceEach(lane, lane.communicator, reduction, plan.direct);
-        }
-        for (const std::vector<Tensor>& batch : plan.batches) {
-          HVD_RETURN_IF_ERROR(ReduceBatch(lane, reduction, batch,
-                                          std::exchange(plan.direct, {})));
-        }
-        return Status::Ok();
+        return AllreduceFused(lane, reduction, tensors);
       });
 }
 
@@ -334,7 +133,7 @@ Status LaunchAllgather(const GpuLane& lane, const ReadyRequest& ready,
     for (int64_t rows : ready.rows[i]) num_rows += rows;
     const size_t num_bytes = static_cast<size_t>(num_rows) * RowBytes(t);
     if (num_bytes == 0) continue;
-    const Reduction division{t.dtype, kNcclSum, 1.0 / lane.size};
+    const GpuReduction division{t.dtype, kNcclSum, 1.0 / lane.size};
     HVD_RETURN_IF_ERROR(
         AllreduceEach(lane, scaler, division,
                       {{outputs[i], outputs[i],
@@ -411,7 +210,7 @@ Status LaunchReducescatter(const GpuLane& lane, const ExecuteOptions& options,
                            const GpuOutputs& outputs) {
   return ForEachDataType(ready, [&](DataType dtype,
                                     const std::vector<Place>& places) {
-    const Reduction reduction =
+    const GpuReduction reduction =
         ReductionOf(ready[0].pending->request, dtype, lane.size,
                     DivisorOf(options, lane.size));
     return lane.communicator->Run(
@@ -432,7 +231,7 @@ Status LaunchReducescatter(const GpuLane& lane, const ExecuteOptions& options,
 }
 
 Status LaunchBarrier(const GpuLane& lane) {
-  const Reduction any{DataType::kUint8, kNcclMax, 1.0};
+  const GpuReduction any{DataType::kUint8, kNcclMax, 1.0};
   return AllreduceEach(lane, lane.communicator, any,
                        {{lane.fusion_buffer, lane.fusion_buffer, 1, 1}});
 }

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
-#include "tf_ops/collectives/allgather.h"
 #include "tf_ops/core/finish.h"
-#include "tf_ops/core/local_topology.h"
 #include "tf_ops/core/tensor_rows.h"
 
 namespace hvd {
@@ -19,15 +16,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kGrace{300};
 // How long kernels may take to notice that they were given up.
 constexpr milliseconds kAbortPatience{500};
-constexpr milliseconds kClosePatience{1000};
 constexpr milliseconds kCheckInterval{10};
-
-// What the ranks tell each other before they connect.
-struct Hello {
-  uint8_t is_able = 0;
-  char problem[511] = {};
-  NcclUniqueId id = {};  // of rank 0
-};
 
 // Looks often for what ends soon, less often for the rest.
 void Pause(int num_looks) {
@@ -49,20 +38,16 @@ Status MarkReady(const GpuOptions& options, Request* request) {
 }
 
 GpuExecutor::GpuExecutor(Transport* transport, const EngineOptions& options)
-    : transport_(transport), options_(options), thread_([this] { Watch(); }) {}
+    : transport_(transport),
+      options_(options),
+      connection_(transport, options),
+      thread_([this] { Watch(); }) {}
 
 GpuExecutor::~GpuExecutor() {
   End(Status::Shutdown("the engine was destroyed"));
   thread_.join();
-  if (communicator_ != nullptr) {
-    const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
-    if (in_peace) communicator_->Close(kClosePatience);
-    communicator_.reset();
-  }
-  scaler_.reset();
-  if (gpu_ == nullptr || !gpu_->Use().ok()) return;
-  gpu_->Free(fusion_buffer_);
-  if (stream_ != nullptr) gpu_->cuda().StreamDestroy(stream_);
+  const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
+  if (in_peace) connection_.Close();
 }
 
 // ---- The engine's thread ----
@@ -71,15 +56,16 @@ Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
                            std::vector<ReadyRequest> ready) {
   bool is_fatal = false;
   Status status = CheckDivisor(options, ready);
-  if (status.ok() && communicator_ == nullptr) {
-    status = Connect(ordinal, &is_fatal);
+  if (status.ok() && !connection_.is_open()) {
+    status = connection_.Open(ordinal, &is_fatal);
   }
   Flight flight;
   if (status.ok()) {
     status = flight.status = LaunchFlight(options, ready, &flight);
     is_fatal = !status.ok();
   }
-  if (is_fatal && communicator_ != nullptr) communicator_->Abort(status);
+  if (is_fatal && connection_.is_open())
+    connection_.communicator()->Abort(status);
   bool is_early = status.ok();
   for (ReadyRequest& one : ready) {
     if (one.is_neutral) {
@@ -103,75 +89,10 @@ Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
   return status;
 }
 
-Status GpuExecutor::Connect(int ordinal, bool* is_fatal) {
-  NcclUniqueId id = {};
-  Status own = Prepare(ordinal);
-  if (own.ok() && transport_->rank() == 0) own = Communicator::MakeId(&id);
-  HVD_RETURN_IF_ERROR(AgreeToConnect(std::move(own), &id, is_fatal));
-  const Clock::time_point begin = Clock::now();
-  const auto look = [this, begin]() -> Status {
-    HVD_RETURN_IF_ERROR(Look());
-    const std::chrono::duration<double> waited = Clock::now() - begin;
-    const double timeout = options_.stall_timeout_seconds;
-    if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
-    return Status::Stalled(
-        "rank " + std::to_string(transport_->global_rank(transport_->rank())) +
-        " has waited for the others for too long");
-  };
-  const Status status = Communicator::Create(
-      gpu_, id, transport_->rank(), transport_->size(), look, &communicator_);
-  *is_fatal = !status.ok();  // others may be connecting still
-  return status;
-}
-
-Status GpuExecutor::Prepare(int ordinal) {
-  if (ordinal < 0) {
-    const int local_rank = GetLocalTopology().rank;
-    ordinal = local_rank < Gpu::Count() ? local_rank : 0;
-  }
-  HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));
-  HVD_RETURN_IF_ERROR(gpu_->Use());
-  if (stream_ == nullptr) {
-    HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &stream_));
-  }
-  if (fusion_buffer_ != nullptr) return Status::Ok();
-  return gpu_->Allocate(
-      static_cast<size_t>(options_.gpu.fusion_buffer_bytes),
-      "the fusion buffer of the collectives (HVD_GPU_FUSION_BUFFER)",
-      &fusion_buffer_);
-}
-
-// All ranks get the same outcome: that of the first one that cannot.
-Status GpuExecutor::AgreeToConnect(Status own, NcclUniqueId* id,
-                                   bool* is_fatal) {
-  const size_t size = static_cast<size_t>(transport_->size());
-  Hello mine;
-  mine.is_able = own.ok() ? 1 : 0;
-  own.message().copy(mine.problem, sizeof(mine.problem) - 1);
-  mine.id = *id;
-  std::vector<Hello> hellos(size);
-  std::vector<TensorList> lists;
-  for (Hello& hello : hellos) {
-    lists.emplace_back(std::vector<ListTensor>{{&mine, &hello, sizeof(Hello)}});
-  }
-  const Status status = Allgather(transport_, lists);
-  *is_fatal = !status.ok();
-  HVD_RETURN_IF_ERROR(status);
-  for (size_t rank = 0; rank < size; ++rank) {
-    if (hellos[rank].is_able != 0) continue;
-    return Status::Internal(
-        "rank " +
-        std::to_string(transport_->global_rank(static_cast<int>(rank))) +
-        " cannot run collectives on its GPU: " + hellos[rank].problem);
-  }
-  *id = hellos[0].id;
-  return Status::Ok();
-}
-
 Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
                                  const std::vector<ReadyRequest>& ready,
                                  Flight* flight) {
-  HVD_RETURN_IF_ERROR(gpu_->Use());
+  HVD_RETURN_IF_ERROR(gpu()->Use());
   GpuOutputs outputs;
   HVD_RETURN_IF_ERROR(
       AllocateOutputs(ready, transport_->rank(), transport_->size(), &outputs));
@@ -185,7 +106,7 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
   HVD_RETURN_IF_ERROR(Gate(ready));
   const Status launched = LaunchCollectives(Lane(), options, ready, outputs);
   // After an error too: a part of it may run.
-  const Status recorded = gpu_->Record(stream_, &flight->end);
+  const Status recorded = gpu()->Record(stream(), &flight->end);
   if (!recorded.ok()) flight->end = nullptr;
   HVD_RETURN_IF_ERROR(launched);
   HVD_RETURN_IF_ERROR(recorded);
@@ -194,7 +115,7 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
     const Request& request = one.pending->request;
     if (one.is_neutral) continue;
     if (request.gpu.done_in_stream_order) {
-      HVD_RETURN_IF_ERROR(gpu_->Wait(request.gpu.stream, *flight->end));
+      HVD_RETURN_IF_ERROR(gpu()->Wait(request.gpu.stream, *flight->end));
     }
     if (request.take_values != nullptr &&
         request.kind == CollectiveKind::kAlltoall) {
@@ -212,13 +133,13 @@ Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, Flight* flight) {
     const size_t num_bytes = NumBytes(t);
     if (num_bytes == 0) continue;
     void* memory = nullptr;
-    HVD_RETURN_IF_ERROR(gpu_->Allocate(
+    HVD_RETURN_IF_ERROR(gpu()->Allocate(
         num_bytes, "the part of a rank that has joined", &memory));
     flight->device_memory.push_back(memory);
     copies.push_back({memory, t.input, num_bytes});
     t.input = t.output = memory;
   }
-  return gpu_->CopyAll(copies, stream_);
+  return gpu()->CopyAll(copies, stream());
 }
 
 // Our stream goes on when the tensors are there. New outputs may be memory that
@@ -229,43 +150,29 @@ Status GpuExecutor::Gate(const std::vector<ReadyRequest>& ready) {
     const Request& request = one.pending->request;
     std::shared_ptr<GpuEvent> event = request.ready;
     if (request.allocate_output != nullptr) {
-      HVD_RETURN_IF_ERROR(gpu_->Record(request.gpu.stream, &event));
+      HVD_RETURN_IF_ERROR(gpu()->Record(request.gpu.stream, &event));
     }
-    HVD_RETURN_IF_ERROR(gpu_->Wait(stream_, *event));
+    HVD_RETURN_IF_ERROR(gpu()->Wait(stream(), *event));
   }
   return Status::Ok();
 }
 
 GpuLane GpuExecutor::Lane() {
   GpuLane lane;
-  lane.gpu = gpu_;
-  lane.stream = stream_;
-  lane.communicator = communicator_.get();
-  lane.look = [this] { return Look(); };
+  lane.gpu = gpu();
+  lane.stream = stream();
+  lane.communicator = connection_.communicator();
+  lane.look = [this] { return connection_.Look(); };
   lane.rank = transport_->rank();
   lane.size = transport_->size();
-  lane.fusion_buffer = static_cast<std::byte*>(fusion_buffer_);
+  lane.fusion_buffer = connection_.fusion_buffer();
   lane.fusion_buffer_bytes =
       static_cast<size_t>(options_.gpu.fusion_buffer_bytes);
   lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
-  lane.scaler = [this](Communicator** made) { return MakeScaler(made); };
+  lane.scaler = [this](Communicator** made) {
+    return connection_.MakeScaler(made);
+  };
   return lane;
-}
-
-Status GpuExecutor::MakeScaler(Communicator** communicator) {
-  if (scaler_ == nullptr) {
-    NcclUniqueId id = {};
-    HVD_RETURN_IF_ERROR(Communicator::MakeId(&id));
-    HVD_RETURN_IF_ERROR(Communicator::Create(
-        gpu_, id, 0, 1, [this] { return Look(); }, &scaler_));
-  }
-  *communicator = scaler_.get();
-  return Status::Ok();
-}
-
-Status GpuExecutor::Look() const {
-  HVD_RETURN_IF_ERROR(transport_->CheckInterrupt());
-  return transport_->CheckPeers();
 }
 
 void GpuExecutor::End(const Status& why) {
@@ -284,6 +191,7 @@ Status GpuExecutor::status() {
 
 void GpuExecutor::Watch() {
   int num_looks = 0;
+  bool has_gpu = false;
   Clock::time_point next_check{};
   while (true) {
     std::vector<std::unique_ptr<PendingRequest>> early;
@@ -300,16 +208,20 @@ void GpuExecutor::Watch() {
     }
     CallBack(std::move(early), Status::Ok());
     if (is_idle) continue;
-    Flight flight;
     Status status;
-    if (TakeEnded(&flight, &status)) {
+    if (!has_gpu) {
+      status = gpu()->Use();
+      has_gpu = true;
+    }
+    Flight flight;
+    if (status.ok() && TakeEnded(&flight, &status)) {
       num_looks = 0;
       if (!status.ok()) Fail(status);
       Land(std::move(flight), status);
       continue;
     }
-    if (Clock::now() >= next_check) {
-      status = Diagnose();
+    if (!status.ok() || Clock::now() >= next_check) {
+      if (status.ok()) status = Diagnose();
       if (!status.ok()) Fail(status);
       next_check = Clock::now() + kCheckInterval;
     }
@@ -346,7 +258,7 @@ Status GpuExecutor::Diagnose() {
   // A dead rank explains more than what NCCL or this rank says.
   Status trouble = transport_->CheckPeers();
   if (trouble.ok()) trouble = end;
-  if (trouble.ok()) trouble = communicator_->CheckHealth();
+  if (trouble.ok()) trouble = connection_.communicator()->CheckHealth();
   if (!trouble.ok()) {
     if (trouble_since_ == Clock::time_point()) trouble_since_ = now;
     return now - trouble_since_ < kGrace ? Status::Ok() : trouble;
@@ -361,7 +273,7 @@ Status GpuExecutor::Diagnose() {
 
 // Ends the kernels, then the requests: their memory is in use until then.
 void GpuExecutor::Fail(const Status& why) {
-  communicator_->Abort(why);
+  connection_.communicator()->Abort(why);
   std::deque<Flight> flights;
   {
     MutexLock lock(&mu_);
@@ -382,7 +294,7 @@ void GpuExecutor::Fail(const Status& why) {
 }
 
 void GpuExecutor::Land(Flight flight, const Status& status) {
-  for (void* memory : flight.device_memory) gpu_->Free(memory);
+  for (void* memory : flight.device_memory) gpu()->Free(memory);
   CallBack(std::move(flight.requests), status);
 }
 

@@ -15,9 +15,7 @@
 // and fails what was in flight. The engine is broken then, as after the loss of
 // a rank in a collective of the CPU; shutdown() and init() make everything new.
 //
-// The first launch connects: the ranks tell each other, over shared memory,
-// whether their GPU can be used, so that all of them refuse if one has to, and
-// the id of the NCCL communicator.
+// The first launch connects the GPUs (gpu_connection.h).
 #pragma once
 
 #include <atomic>
@@ -33,6 +31,7 @@
 #include "tf_ops/core/engine.h"
 #include "tf_ops/core/executor.h"
 #include "tf_ops/core/gpu_collectives.h"
+#include "tf_ops/core/gpu_connection.h"
 #include "tf_ops/transport/nccl/communicator.h"
 #include "tf_ops/transport/nccl/gpu.h"
 #include "tf_ops/transport/transport.h"
@@ -77,18 +76,12 @@ class GpuExecutor {
     Status status;  // not ok: the launch failed half way
   };
 
-  // After an error the ranks are in step still, unless `*is_fatal`.
-  Status Connect(int ordinal, bool* is_fatal);
-  Status Prepare(int ordinal);  // this rank's own part
-  Status AgreeToConnect(Status own, NcclUniqueId* id, bool* is_fatal);
   // The ranks are out of step after an error.
   Status LaunchFlight(const ExecuteOptions& options,
                       const std::vector<ReadyRequest>& ready, Flight* flight);
   Status MoveToGpu(ReadyRequest* neutral, Flight* flight);
   Status Gate(const std::vector<ReadyRequest>& ready);
   GpuLane Lane();
-  Status MakeScaler(Communicator** communicator);
-  Status Look() const;
 
   void Watch() EXCLUDES(mu_);  // the thread
   // Whether the oldest flight has ended.
@@ -100,15 +93,13 @@ class GpuExecutor {
   void CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
                 const Status& status);
 
+  Gpu* gpu() const { return connection_.gpu(); }
+  CudaStream stream() const { return connection_.stream(); }
+
   Transport* const transport_;
   const EngineOptions options_;
 
-  // Fixed once connected.
-  Gpu* gpu_ = nullptr;
-  CudaStream stream_ = nullptr;
-  void* fusion_buffer_ = nullptr;
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Communicator> scaler_;
+  GpuConnection connection_;
 
   Mutex mu_;
   CondVar changed_;

@@ -42,6 +42,7 @@ Machine& TheMachine() {
 }
 
 thread_local int current_device = 0;
+thread_local std::vector<int> outer_devices;  // of contexts that were pushed
 std::atomic<int> last_error{hvd::kCudaSuccess};
 
 int NumDevices() {
@@ -183,11 +184,26 @@ int cudaSetDevice(int device) {
   return 0;
 }
 
-int cudaDeviceGetPCIBusId(char* id, int length, int device) {
-  return std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0",
-                       static_cast<unsigned>(device)) > 0
-             ? 0
-             : fake::kInvalidValue;
+// The driver's. A context is the number of its device, plus one.
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = reinterpret_cast<void*>(static_cast<intptr_t>(device + 1));
+  return 0;
+}
+
+int cuCtxPushCurrent_v2(void* context) {
+  fake::outer_devices.push_back(fake::current_device);
+  fake::current_device =
+      static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(void** context) {
+  if (fake::outer_devices.empty()) return Fail(fake::kInvalidValue);
+  *context =
+      reinterpret_cast<void*>(static_cast<intptr_t>(fake::current_device + 1));
+  fake::current_device = fake::outer_devices.back();
+  fake::outer_devices.pop_back();
+  return 0;
 }
 
 int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -316,6 +332,9 @@ int cudaEventCreateWithFlags(void** event, unsigned flags) {
 
 int cudaEventRecord(void* event, void* stream) {
   Log("cudaEventRecord");
+  if (StreamOf(stream)->device() != fake::current_device) {
+    return Fail(fake::kInvalidValue);  // nobody here means to
+  }
   auto* const recorded = static_cast<fake::Event*>(event);
   const uint64_t number = recorded->Record();
   StreamOf(stream)->Push([=] { recorded->Complete(number); });

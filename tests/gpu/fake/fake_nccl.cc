@@ -7,11 +7,8 @@
 // counted: fakeNcclNumMisuses().
 //
 // Setting: FAKE_NCCL_VERSION (22707).
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -20,16 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/gpu/fake/fake_stream.h"
-#include "tf_ops/collectives/reduce.h"
-#include "tf_ops/transport/nccl/nccl_api.h"
+#include "tests/gpu/fake/fake_nccl_work.h"
 
 namespace fake {
 namespace {
 
 constexpr int kInvalidArgument = 4;
 constexpr int kInvalidUsage = 5;
-constexpr size_t kRingBytes = 64 << 10;
 
 std::atomic<int> num_misuses{0};
 std::atomic<int> injected_error{0};
@@ -40,255 +34,9 @@ int Misuse(const char* what) {
   return kInvalidUsage;
 }
 
-// From one rank to another, bytes in order.
-struct Ring {
-  std::atomic<uint64_t> num_written;
-  std::atomic<uint64_t> num_read;
-  char bytes[kRingBytes];
-
-  size_t Write(const char* from, size_t count) {
-    const uint64_t written = num_written.load(std::memory_order_relaxed);
-    const size_t room = kRingBytes - (written - num_read.load());
-    const size_t start = written % kRingBytes;
-    const size_t n = std::min({count, room, kRingBytes - start});
-    std::memcpy(bytes + start, from, n);
-    num_written.store(written + n);
-    return n;
-  }
-  size_t Read(char* to, size_t count) {
-    const uint64_t read = num_read.load(std::memory_order_relaxed);
-    const size_t there = num_written.load() - read;
-    const size_t start = read % kRingBytes;
-    const size_t n = std::min({count, there, kRingBytes - start});
-    std::memcpy(to, bytes + start, n);
-    num_read.store(read + n);
-    return n;
-  }
-};
-
-struct Region {
-  std::atomic<int> num_attached;
-  Ring rings[1];  // size * size: from * size + to
-};
-
-struct PreMul {
-  int dtype;
-  double factor;
-};
-
-struct Comm {
-  int rank = 0;
-  int size = 0;
-  int device = 0;
-  std::string name;
-  Region* region = nullptr;
-  std::atomic<bool> aborted{false};
-  std::atomic<int> state{hvd::kNcclInProgress};
-  std::mutex mu;
-  std::vector<std::unique_ptr<PreMul>> ops;  // null: destroyed
-
-  Ring* ring(int from, int to) { return &region->rings[from * size + to]; }
-  size_t region_bytes() const {
-    return sizeof(Region) + sizeof(Ring) * static_cast<size_t>(size * size);
-  }
-  ~Comm() {
-    if (region != nullptr) munmap(region, region_bytes());
-  }
-};
-
 // What ncclComm_t points at; work that runs keeps the rest alive.
 struct Handle {
   std::shared_ptr<Comm> comm;
-};
-
-bool Rendezvous(Comm* comm) {
-  const int fd = shm_open(comm->name.c_str(), O_CREAT | O_RDWR, 0600);
-  if (fd < 0) return false;
-  const size_t num_bytes = comm->region_bytes();
-  const bool sized = ftruncate(fd, static_cast<off_t>(num_bytes)) == 0;
-  void* const memory = sized ? mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE,
-                                    MAP_SHARED, fd, 0)
-                             : MAP_FAILED;
-  close(fd);
-  if (memory == MAP_FAILED) return false;
-  comm->region = static_cast<Region*>(memory);
-  comm->region->num_attached.fetch_add(1);
-  while (comm->region->num_attached.load() < comm->size) {
-    if (comm->aborted.load()) return false;
-    ::usleep(100);
-  }
-  if (comm->rank == 0) shm_unlink(comm->name.c_str());
-  return true;
-}
-
-enum class Kind {
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kReduceScatter,
-  kAllGather,
-  kSend,
-  kRecv,
-};
-
-struct Call {
-  Kind kind;
-  std::shared_ptr<Comm> comm;
-  Stream* stream;
-  const char* in;
-  char* out;
-  size_t num_elements;  // of each piece, as the function takes it
-  hvd::ReduceSpec spec;
-  int peer;  // or the root
-
-  size_t num_bytes() const {
-    return num_elements * hvd::ElementBytes(spec.dtype);
-  }
-};
-
-// One launched group on one communicator.
-class Work {
- public:
-  explicit Work(std::vector<Call> calls) : calls_(std::move(calls)) {}
-
-  void Run() {
-    const size_t size = static_cast<size_t>(comm().size);
-    sends_.resize(size);
-    receives_.resize(size);
-    for (const Call& call : calls_) Plan(call);
-    if (!Move()) return;  // aborted
-    for (const auto& finish : finishes_) finish();
-  }
-
- private:
-  struct Piece {
-    char* bytes;
-    size_t num_bytes;
-  };
-  struct Pieces {
-    std::vector<Piece> list;
-    size_t next = 0;
-  };
-
-  Comm& comm() { return *calls_[0].comm; }
-
-  void Send(int peer, const char* bytes, size_t num_bytes) {
-    sends_[static_cast<size_t>(peer)].list.push_back(
-        {const_cast<char*>(bytes), num_bytes});
-  }
-  // Into memory of this object: outputs may be inputs of other calls.
-  char* Receive(int peer, size_t num_bytes) {
-    memory_.emplace_back(new char[num_bytes]);
-    receives_[static_cast<size_t>(peer)].list.push_back(
-        {memory_.back().get(), num_bytes});
-    return memory_.back().get();
-  }
-
-  void Plan(const Call& call) {
-    const size_t n = call.num_bytes();
-    Comm& c = comm();
-    switch (call.kind) {
-      case Kind::kSend:
-        return Send(call.peer, call.in, n);
-      case Kind::kRecv: {
-        const char* const from = Receive(call.peer, n);
-        finishes_.push_back([=] { std::memcpy(call.out, from, n); });
-        return;
-      }
-      case Kind::kBroadcast: {
-        for (int peer = 0; c.rank == call.peer && peer < c.size; ++peer) {
-          Send(peer, call.in, n);
-        }
-        const char* const from = Receive(call.peer, n);
-        finishes_.push_back([=] { std::memcpy(call.out, from, n); });
-        return;
-      }
-      case Kind::kAllGather:
-        for (int peer = 0; peer < c.size; ++peer) {
-          Send(peer, call.in, n);
-          const char* const from = Receive(peer, n);
-          char* const to = call.out + static_cast<size_t>(peer) * n;
-          finishes_.push_back([=] { std::memcpy(to, from, n); });
-        }
-        return;
-      case Kind::kReduce:
-        Send(call.peer, call.in, n);
-        if (c.rank == call.peer) ReceiveAndReduce(call);
-        return;
-      case Kind::kAllReduce:
-        for (int peer = 0; peer < c.size; ++peer) Send(peer, call.in, n);
-        return ReceiveAndReduce(call);
-      case Kind::kReduceScatter:
-        for (int peer = 0; peer < c.size; ++peer) {
-          Send(peer, call.in + static_cast<size_t>(peer) * n, n);
-        }
-        return ReceiveAndReduce(call);
-    }
-  }
-
-  void ReceiveAndReduce(const Call& call) {
-    std::vector<const void*> sources;
-    for (int peer = 0; peer < comm().size; ++peer) {
-      sources.push_back(Receive(peer, call.num_bytes()));
-    }
-    finishes_.push_back([call, sources] {
-      hvd::Reduce(call.spec, sources.data(), static_cast<int>(sources.size()),
-                  call.out, call.num_elements);
-    });
-  }
-
-  template <typename F>
-  static bool Step(Pieces* pieces, F transfer) {
-    bool moved = false;
-    while (pieces->next < pieces->list.size()) {
-      Piece& piece = pieces->list[pieces->next];
-      const size_t n = transfer(piece.bytes, piece.num_bytes);
-      piece.bytes += n;
-      piece.num_bytes -= n;
-      moved = moved || n > 0;
-      if (piece.num_bytes > 0) break;
-      ++pieces->next;
-    }
-    return moved;
-  }
-
-  bool Move() {
-    Comm& c = comm();
-    int num_idle = 0;
-    while (true) {
-      bool moved = false;
-      bool is_done = true;
-      for (int peer = 0; peer < c.size; ++peer) {
-        Pieces& out = sends_[static_cast<size_t>(peer)];
-        Pieces& in = receives_[static_cast<size_t>(peer)];
-        Ring* const to = c.ring(c.rank, peer);
-        Ring* const from = c.ring(peer, c.rank);
-        moved = Step(&out, [to](const char* bytes,
-                                size_t n) { return to->Write(bytes, n); }) ||
-                moved;
-        moved = Step(&in, [from](char* bytes,
-                                 size_t n) { return from->Read(bytes, n); }) ||
-                moved;
-        is_done =
-            is_done && out.next == out.list.size() && in.next == in.list.size();
-      }
-      if (is_done) return true;
-      if (c.aborted.load()) return false;
-      if (moved) {
-        num_idle = 0;
-      } else if (++num_idle < 200) {
-        std::this_thread::yield();
-      } else {
-        ::usleep(50);
-      }
-    }
-  }
-
-  const std::vector<Call> calls_;
-  std::vector<Pieces> sends_;
-  std::vector<Pieces> receives_;
-  std::vector<std::unique_ptr<char[]>> memory_;
-  std::vector<std::function<void()>> finishes_;
 };
 
 thread_local int group_depth = 0;

@@ -85,11 +85,6 @@ Status Communicator::Run(const Calls& calls, const Look& look) {
   return WaitUntilDone(look);
 }
 
-Status Communicator::RunAlone(const Calls& calls) {
-  MutexLock lock(&mu_);
-  return comm_ == nullptr ? ended_ : calls(nccl_, comm_);
-}
-
 Status Communicator::WaitUntilDone(const Look& look) {
   Poll poll;
   while (true) {

@@ -38,8 +38,6 @@ class Communicator {
   // not ended then. After an error the communicator is of no use.
   using Calls = std::function<Status(const NcclApi& nccl, NcclComm comm)>;
   Status Run(const Calls& calls, const Look& look) EXCLUDES(mu_);
-  // For calls that stand in no group.
-  Status RunAlone(const Calls& calls) EXCLUDES(mu_);
 
   // Whether NCCL has found something wrong since.
   Status CheckHealth() EXCLUDES(mu_);

@@ -38,9 +38,13 @@ struct CudaMemcpyAttributes {
   unsigned flags = 0;
 };
 
-// Its members are null or functions of one library. In the order of
-// libraries.cc.
+// Functions of the runtime, and those of the driver that make a context current
+// and put the last one back: cudaSetDevice cannot, for it would make a context
+// on GPU 0 for a thread that had none.
 struct CudaApi {
+  int (*DevicePrimaryCtxRetain)(void** context, int device);  // of the driver
+  int (*CtxPushCurrent)(void* context);
+  int (*CtxPopCurrent)(void** context);
   int (*RuntimeGetVersion)(int* version);  // 12090: 12.9
   int (*DriverGetVersion)(int* version);   // 0: no driver
   const char* (*GetErrorString)(int error);
@@ -48,7 +52,6 @@ struct CudaApi {
   int (*GetDeviceCount)(int* count);
   int (*GetDevice)(int* device);
   int (*SetDevice)(int device);  // of the calling thread
-  int (*DeviceGetPCIBusId)(char* id, int length, int device);
   int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
   int (*MemGetInfo)(size_t* free, size_t* total);
   int (*Malloc)(void** pointer, size_t num_bytes);
@@ -63,12 +66,12 @@ struct CudaApi {
   int (*EventDestroy)(CudaEvent);
   int (*MemcpyAsync)(void* to, const void* from, size_t num_bytes, int kind,
                      CudaStream);
-  // Of CUDA 12.8 and 12.9; null otherwise.
+  // Of CUDA 12.8 and 12.9, else null.
   int (*MemcpyBatchAsync12)(void** to, void** from, size_t* num_bytes,
                             size_t count, CudaMemcpyAttributes*,
                             size_t* attribute_indices, size_t num_attributes,
                             size_t* failed_index, CudaStream);
-  // Of CUDA 13; null otherwise.
+  // Of CUDA 13, else null.
   int (*MemcpyBatchAsync13)(void* const* to, const void* const* from,
                             const size_t* num_bytes, size_t count,
                             CudaMemcpyAttributes*, size_t* attribute_indices,

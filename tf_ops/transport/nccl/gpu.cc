@@ -49,7 +49,14 @@ Status Gpu::Get(int ordinal, Gpu** gpu) {
           "), the GPUs that this process sees. Received: " +
           std::to_string(ordinal));
     }
-    known = new Gpu(ordinal, *cuda);
+    void* context = nullptr;
+    if (cuda->DevicePrimaryCtxRetain == nullptr ||
+        cuda->CtxPushCurrent == nullptr || cuda->CtxPopCurrent == nullptr ||
+        cuda->DevicePrimaryCtxRetain(&context, ordinal) != kCudaSuccess) {
+      return Status::Internal("the CUDA driver gives no context on GPU " +
+                              std::to_string(ordinal));
+    }
+    known = new Gpu(ordinal, *cuda, context);
   }
   *gpu = known;
   return Status::Ok();
@@ -83,6 +90,15 @@ Status Gpu::Use() const {
   return AsStatus(cuda_.SetDevice(ordinal_), "cudaSetDevice");
 }
 
+Gpu::Visit::Visit(const Gpu& gpu) : cuda_(gpu.cuda_) {
+  cuda_.CtxPushCurrent(gpu.context_);
+}
+
+Gpu::Visit::~Visit() {
+  void* context = nullptr;
+  cuda_.CtxPopCurrent(&context);
+}
+
 Status Gpu::Record(CudaStream stream, std::shared_ptr<GpuEvent>* event) {
   CudaEvent raw = nullptr;
   {
@@ -92,24 +108,14 @@ Status Gpu::Record(CudaStream stream, std::shared_ptr<GpuEvent>* event) {
       idle_.pop_back();
     }
   }
-  // The thread may be somebody else's, who has another GPU in use; the default
-  // stream is that of the GPU in use.
-  int in_use = ordinal_;
-  if (raw == nullptr || stream == nullptr) {
-    HVD_RETURN_IF_ERROR(AsStatus(cuda_.GetDevice(&in_use), "cudaGetDevice"));
-  }
-  if (in_use != ordinal_) HVD_RETURN_IF_ERROR(Use());
-  Status status;
+  const Visit visit(*this);  // the thread is somebody else's
   if (raw == nullptr) {
-    status = AsStatus(cuda_.EventCreateWithFlags(&raw, kCudaEventDisableTiming),
-                      "cudaEventCreateWithFlags");
+    HVD_RETURN_IF_ERROR(
+        AsStatus(cuda_.EventCreateWithFlags(&raw, kCudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
   }
-  if (status.ok()) {
-    *event = std::make_shared<GpuEvent>(this, raw);
-    status = AsStatus(cuda_.EventRecord(raw, stream), "cudaEventRecord");
-  }
-  if (in_use != ordinal_) cuda_.SetDevice(in_use);
-  return status;
+  *event = std::make_shared<GpuEvent>(this, raw);
+  return AsStatus(cuda_.EventRecord(raw, stream), "cudaEventRecord");
 }
 
 Status Gpu::Wait(CudaStream stream, const GpuEvent& event) const {

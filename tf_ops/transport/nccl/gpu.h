@@ -46,8 +46,19 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   const CudaApi& cuda() const { return cuda_; }
 
-  // Makes it the calling thread's GPU. For threads of ours.
+  // Makes it the calling thread's GPU. For threads of ours; others have one of
+  // their own, or none, which Visit leaves as it is.
   Status Use() const;
+  class Visit {
+   public:
+    explicit Visit(const Gpu& gpu);
+    ~Visit();
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+   private:
+    const CudaApi& cuda_;
+  };
 
   // A point behind all that is queued on `stream`.
   Status Record(CudaStream stream, std::shared_ptr<GpuEvent>* event)
@@ -76,11 +87,13 @@ class Gpu {
  private:
   friend class GpuEvent;
 
-  Gpu(int ordinal, const CudaApi& cuda) : ordinal_(ordinal), cuda_(cuda) {}
+  Gpu(int ordinal, const CudaApi& cuda, void* context)
+      : ordinal_(ordinal), cuda_(cuda), context_(context) {}
   void TakeBack(CudaEvent event) EXCLUDES(mu_);
 
   const int ordinal_;
   const CudaApi& cuda_;
+  void* const context_;  // what the runtime uses on this GPU
   Mutex mu_;
   std::vector<CudaEvent> idle_ GUARDED_BY(mu_);
 };

@@ -75,6 +75,20 @@ std::string NcclVersionText(int version) {
          std::to_string(version % 100);
 }
 
+// Without a driver the runtime finds no GPU, and none of this is called. The
+// fake runtime brings its own.
+void LoadDriver(void* runtime, CudaApi* api) {
+  void* handle = runtime;
+  if (dlsym(handle, "cuDevicePrimaryCtxRetain") == nullptr) {
+    handle = dlopen("libcuda.so.1", RTLD_NOW);
+    if (handle == nullptr) return;
+  }
+  Symbols s(handle);
+  s.Find("cuDevicePrimaryCtxRetain", &api->DevicePrimaryCtxRetain);
+  s.Find("cuCtxPushCurrent_v2", &api->CtxPushCurrent);
+  s.Find("cuCtxPopCurrent_v2", &api->CtxPopCurrent);
+}
+
 // An empty string, or why this library will not do.
 std::string Load(void* handle, CudaApi* api, std::string* version) {
   Symbols s(handle);
@@ -85,7 +99,6 @@ std::string Load(void* handle, CudaApi* api, std::string* version) {
   s.Need("cudaGetDeviceCount", &api->GetDeviceCount);
   s.Need("cudaGetDevice", &api->GetDevice);
   s.Need("cudaSetDevice", &api->SetDevice);
-  s.Need("cudaDeviceGetPCIBusId", &api->DeviceGetPCIBusId);
   s.Need("cudaDeviceGetStreamPriorityRange",
          &api->DeviceGetStreamPriorityRange);
   s.Need("cudaMemGetInfo", &api->MemGetInfo);
@@ -101,6 +114,7 @@ std::string Load(void* handle, CudaApi* api, std::string* version) {
   s.Need("cudaEventDestroy", &api->EventDestroy);
   s.Need("cudaMemcpyAsync", &api->MemcpyAsync);
   if (!s.missing().empty()) return "it has no " + s.missing();
+  LoadDriver(handle, api);
   int number = 0;
   if (api->RuntimeGetVersion(&number) != kCudaSuccess) {
     return "it does not tell its version";

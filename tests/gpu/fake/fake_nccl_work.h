@@ -1,0 +1,142 @@
+// What a launched group of NCCL calls does: sends and receives through rings of
+// shared memory, and sums.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/fake/fake_stream.h"
+#include "tf_ops/collectives/reduce.h"
+#include "tf_ops/transport/nccl/nccl_api.h"
+
+namespace fake {
+
+inline constexpr size_t kRingBytes = 64 << 10;
+
+// From one rank to another, bytes in order.
+struct Ring {
+  std::atomic<uint64_t> num_written;
+  std::atomic<uint64_t> num_read;
+  char bytes[kRingBytes];
+
+  size_t Write(const char* from, size_t count) {
+    const uint64_t written = num_written.load(std::memory_order_relaxed);
+    const size_t room = kRingBytes - (written - num_read.load());
+    const size_t start = written % kRingBytes;
+    const size_t n = std::min({count, room, kRingBytes - start});
+    std::memcpy(bytes + start, from, n);
+    num_written.store(written + n);
+    return n;
+  }
+  size_t Read(char* to, size_t count) {
+    const uint64_t read = num_read.load(std::memory_order_relaxed);
+    const size_t there = num_written.load() - read;
+    const size_t start = read % kRingBytes;
+    const size_t n = std::min({count, there, kRingBytes - start});
+    std::memcpy(to, bytes + start, n);
+    num_read.store(read + n);
+    return n;
+  }
+};
+
+struct Region {
+  std::atomic<int> num_attached;
+  Ring rings[1];  // size * size: from * size + to
+};
+
+struct PreMul {
+  int dtype;
+  double factor;
+};
+
+struct Comm {
+  int rank = 0;
+  int size = 0;
+  int device = 0;
+  std::string name;
+  Region* region = nullptr;
+  std::atomic<bool> aborted{false};
+  std::atomic<int> state{hvd::kNcclInProgress};
+  std::mutex mu;
+  std::vector<std::unique_ptr<PreMul>> ops;  // null: destroyed
+
+  Ring* ring(int from, int to) { return &region->rings[from * size + to]; }
+  size_t region_bytes() const {
+    return sizeof(Region) + sizeof(Ring) * static_cast<size_t>(size * size);
+  }
+  ~Comm() {
+    if (region != nullptr) munmap(region, region_bytes());
+  }
+};
+
+// Waits for all ranks; false: aborted.
+bool Rendezvous(Comm* comm);
+
+enum class Kind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kReduceScatter,
+  kAllGather,
+  kSend,
+  kRecv,
+};
+
+struct Call {
+  Kind kind;
+  std::shared_ptr<Comm> comm;
+  Stream* stream;
+  const char* in;
+  char* out;
+  size_t num_elements;  // of each piece, as the function takes it
+  hvd::ReduceSpec spec;
+  int peer;  // or the root
+
+  size_t num_bytes() const {
+    return num_elements * hvd::ElementBytes(spec.dtype);
+  }
+};
+
+// One launched group on one communicator.
+class Work {
+ public:
+  explicit Work(std::vector<Call> calls) : calls_(std::move(calls)) {}
+  void Run();  // on the stream
+
+ private:
+  struct Piece {
+    char* bytes;
+    size_t num_bytes;
+  };
+  struct Pieces {
+    std::vector<Piece> list;
+    size_t next = 0;
+  };
+
+  Comm& comm() { return *calls_[0].comm; }
+  void Send(int peer, const char* bytes, size_t num_bytes);
+  // Into memory of this object: outputs may be inputs of other calls.
+  char* Receive(int peer, size_t num_bytes);
+  void Plan(const Call& call);
+  void ReceiveAndReduce(const Call& call);
+  bool Move();  // false: aborted
+
+  template <typename F>
+  static bool Step(Pieces* pieces, F transfer);
+
+  const std::vector<Call> calls_;
+  std::vector<Pieces> sends_;
+  std::vector<Pieces> receives_;
+  std::vector<std::unique_ptr<char[]>> memory_;
+  std::vector<std::function<void()>> finishes_;
+};
+
+}  // namespace fake
