@@ -5,14 +5,16 @@
 The data are real and come with scikit-learn. However many processes there
 are, they share the same batches in the same order, from the same weights, so
 that loss and accuracy are the same in every epoch, to rounding.
-`--data=fashion-mnist` takes Debian's package dataset-fashion-mnist.
+`--data=fashion-mnist` takes Debian's package dataset-fashion-mnist. Keras runs
+on TensorFlow, or on what KERAS_BACKEND says: jax or torch.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import digit_data
 import keras
-import tensorflow as tf
 from absl import app, flags
 
 import hvd_keras as hvd
@@ -49,7 +51,7 @@ def make_model(image_shape: tuple[int, ...]) -> keras.Model:
     )
 
 
-def share_of_batches(images: digit_data.Images) -> tf.data.Dataset:
+def share_of_batches(images: digit_data.Images) -> Any:
     """This rank's part of every batch that one process would have."""
     size = hvd.size()
     if FLAGS.batch_size % size:
@@ -79,7 +81,6 @@ def main(_: list[str]) -> None:
         hvd.DistributedOptimizer(optimizer),  # 2
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile=False,
     )
     average = hvd.callbacks.MetricAverageCallback()
     callbacks = [

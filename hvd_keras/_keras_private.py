@@ -101,9 +101,7 @@ def check_names() -> None:
         keras.Model, "_flatten_layers", ["self", "include_self", "recursive"]
     )
     require(keras.Model, "_resolve_auto_jit_compile", ["self"])
-    require(
-        legacy_h5_format, "load_optimizer_weights_from_hdf5_group", ["group"]
-    )
+    require(legacy_h5_format, "load_optimizer_weights_from_hdf5_group")
     require(api_export, "REGISTERED_OBJS_TO_NAMES")
     require(object_registration, "GLOBAL_CUSTOM_NAMES")
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-# TensorFlow reads the first for its intra-op pool, OpenMP and oneDNN's other
-# builds the second.
-_THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
+# TensorFlow reads the first for its intra-op pool; OpenMP, oneDNN's other
+# builds and torch the second; JAX on the CPU the third.
+_THREAD_VARIABLES = (
+    "TF_NUM_INTRAOP_THREADS",
+    "OMP_NUM_THREADS",
+    "PJRT_NPROC",
+)
 
 
 def num_cores() -> int:

@@ -89,7 +89,8 @@ def test_loss_scaling_skips_on_all_ranks_or_on_none() -> None:
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
     wanted = float(expected.optimizer.dynamic_scale.numpy())
     assert float(optimizer.dynamic_scale.numpy()) == wanted
-    assert int(optimizer.iterations.numpy()) == 2 * (small.NUM_BATCHES - 1)
+    iterations = optimizer.inner_optimizer.iterations
+    assert int(iterations.numpy()) == 2 * (small.NUM_BATCHES - 1)
 
 
 def test_the_average_of_weights_moves_with_updates() -> None:
@@ -138,6 +139,23 @@ def test_local_variables_keep_their_gradients() -> None:
     kernels = hvd.allgather_object(model.get_weights()[0])
     assert not np.allclose(kernels[0], kernels[1], atol=1e-3)
     small.on_all_ranks(model.get_weights()[2:])
+
+
+def test_ranks_outside_of_a_process_set_train_alone() -> None:
+    x, y = small.data()
+    own = slice(hvd.rank() * 48, hvd.rank() * 48 + 48)
+    expected = train(SGD(0.1), (x[own], y[own]), batch_size=16)
+    hvd.shutdown()
+    last = hvd.ProcessSet([1])
+    hvd.init(process_sets=[last])
+    optimizer = hvd.DistributedOptimizer(SGD(0.1), process_set=last)
+    model = train(optimizer, (x[own], y[own]), batch_size=16)
+    hvd.shutdown()
+    hvd.init()
+    for value, wanted in zip(
+        model.get_weights(), expected.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(value, wanted, rtol=1e-6)
 
 
 def test_ranks_without_the_same_gradients_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -15,8 +16,9 @@ FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 EPOCH = re.compile(r"loss: ([\d.]+).* val_accuracy: ([\d.]+)")
 
 
-def run(num_ranks: int, example: str, *options: str) -> str:
+def run(num_ranks: int, example: str, *options: str, **extra: str) -> str:
     environ = {k: v for k, v in os.environ.items() if k[:4] != "HVD_"}
+    environ.update(extra)
     launcher = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
     script = [sys.executable, str(EXAMPLES / example), *options]
     result = subprocess.run(
@@ -73,6 +75,15 @@ def test_digits_are_the_same_with_any_number_of_ranks(
             # Sums in another order; a rounding grows from step to step.
             assert loss == pytest.approx(loss_1, rel=0.05, abs=2e-3)
             assert value == pytest.approx(value_1, abs=0.012)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_digits_are_learnt_on_other_backends(backend: str) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    output = run(2, "keras_digits.py", "--epochs=2", KERAS_BACKEND=backend)
+    assert accuracy(output) >= 0.8
+    assert "with 2 process(es)" in output
 
 
 def test_digits_refuses_a_batch_without_equal_shares() -> None:
