@@ -13,6 +13,8 @@ FILES = sorted(path.name for path in DIRECTORY.glob("test_*.py"))
 CASES = [("jax", file) for file in FILES] + [
     ("torch", file) for file in FILES if not file.startswith("test_jax_")
 ]
+# Compiling takes most of the time, of programs that run for moments.
+SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,8 @@ def test_backend(
     if backend not in jobs:
         files = [DIRECTORY / name for b, name in CASES if b == backend]
         directory = tmp_path_factory.mktemp(backend)
-        jobs[backend] = Job(2, files, directory, KERAS_BACKEND=backend)
+        settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
+        jobs[backend] = Job(2, files, directory, **settings)
         jobs[backend].wait()
     failures = jobs[backend].failures(file)
     if failures:
