@@ -26,21 +26,24 @@ OTHER_SOURCES = [
 REAL_NCCL = os.environ.get("TEST_NCCL_LIBRARY")
 
 
-# What `make test-cc` has made.
-BUILT = ROOT / "build" / "test-cc-plain" / "lib" / "libfake_gpu.so"
+# What `make bazel` and `make test-cc` have made.
+BUILT = [
+    ROOT / "build" / "bazel-bin" / "tests/gpu/fake/libfake_gpu.so",
+    ROOT / "build" / "test-cc-plain" / "lib" / "libfake_gpu.so",
+]
 
 
 @pytest.fixture(scope="session")
 def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
-    sources = sorted(GPU.glob("fake/*.cc"))
-    if BUILT.exists() and all(
-        source.stat().st_mtime < BUILT.stat().st_mtime for source in sources
-    ):
-        return str(BUILT)
+    sources = sorted(GPU.glob("fake/*"))
+    newest = max(source.stat().st_mtime for source in sources)
+    for built in BUILT:
+        if built.exists() and built.stat().st_mtime > newest:
+            return str(built)
     library = tmp_path_factory.mktemp("fake_gpu") / "libfake_gpu.so"
     command = shlex.split(os.environ.get("CXX", "g++"))
     command += ["-std=c++17", "-O1", "-fPIC", "-shared", f"-I{ROOT}"]
-    command += [str(source) for source in sources]
+    command += [str(source) for source in sources if source.suffix == ".cc"]
     command += [str(ROOT / source) for source in OTHER_SOURCES]
     command += ["-o", str(library), "-lpthread", "-lrt"]
     subprocess.run(command, check=True)

@@ -65,14 +65,15 @@ void TestEndsOnlyWithTheStream() {
     CHECK_OK(call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"),
                          rank == 0 ? 200000 : 0)
                  .get());
-    CHECK(Clock::now() - begin >= std::chrono::milliseconds(200));
+    // The other rank may have begun later.
+    CHECK(rank != 0 || Clock::now() - begin >= std::chrono::milliseconds(200));
     CHECK(call.Output(0).numbers[7] == 2);
     // As soon as it is launched.
     Request request = ARequest(CollectiveKind::kAllreduce, "b");
     request.gpu.done_in_stream_order = true;
     const auto second = Clock::now();
-    CHECK_OK(call.Submit(engine, request, 200000).get());
-    CHECK(Clock::now() - second < std::chrono::milliseconds(150));
+    CHECK_OK(call.Submit(engine, request, 500000).get());
+    CHECK(Clock::now() - second < std::chrono::milliseconds(400));
     UseFakes().stream_synchronize(gpu.stream());
     CHECK(call.Output(0).numbers[7] == 2);
   });

@@ -108,8 +108,7 @@ void EngineImpl::Submit(Request request) {
     return;
   }
   const bool is_on_gpu = request.gpu.ordinal >= 0;
-  Status taken =
-      is_on_gpu ? MarkReady(options_.gpu, &request) : Status::Ok();
+  Status taken = is_on_gpu ? MarkReady(options_.gpu, &request) : Status::Ok();
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.
   if (taken.ok() && size() == 1) taken = transport_->CheckPeers();
