@@ -93,16 +93,15 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
 
-# Several ranks on one GPU: NCCL 2.30 or later can, if they leave room.
+# Ranks may share one GPU. UNDER='compute-sanitizer --target-processes all' runs
+# the ranks under that.
 .PHONY: gpu-check
 gpu-check: build  ## tests/gpu on real GPUs; skips where there are none
 	for ranks in $(or $(RANKS),1 2 4); do \
-	  NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=1 NCCL_NVLS_ENABLE=0 \
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
-	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(PYTHON) -m pytest -q \
-	    -p no:cacheprovider --confcutdir=tests/gpu tests/gpu || exit 1; \
+	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(UNDER) $(PYTHON) -m pytest \
+	    -q -p no:cacheprovider --confcutdir=tests/gpu tests/gpu || exit 1; \
 	done
-	NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=1 NCCL_NVLS_ENABLE=0 \
 	PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
 	$(PYTHON) -m hvd_keras.run -np 3 --grace 20 -- \
 	  $(PYTHON) tests/gpu/lost_rank.py > build/lost_rank.log 2>&1; \

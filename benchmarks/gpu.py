@@ -3,8 +3,7 @@
     hvdrun -np 8 -- python benchmarks/gpu.py
     hvdrun -np 2 -- python benchmarks/gpu.py
 
-The second with 2 ranks on one GPU, which NCCL 2.30 and later can, if
-NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL_MAX_CTAS=1 and NCCL_NVLS_ENABLE=0 are set.
+Ranks may share one GPU; they are slower then, with NCCL before 2.30 a lot.
 
 It needs PyTorch or CuPy for memory, and PyTorch for the overlap. Rank 0 prints
 a line of JSON a measurement; times are medians, in us, of the slowest rank:
@@ -25,6 +24,7 @@ import functools
 import importlib
 import json
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--max-bytes", type=int, default=1 << 30)
     options = parser.parse_args()
+    devices.prepare_to_share(os.environ)
     _common.start(1)
     device = devices.open_device(hvd.local_rank())
     if device is None:

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 from collections.abc import Iterator
 
 import pytest
-from devices import Device, open_device
+from devices import Device, open_device, prepare_to_share
 
 import hvd_keras as hvd
 from hvd_keras import _native
@@ -18,8 +19,21 @@ from hvd_keras import _native
 DEADLINE_SECONDS = 120
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> None:
+    """Says on what the tests have run."""
+    core = _native.core()
+    if hvd.cuda_built() and hvd.nccl_built():
+        terminalreporter.write_line(
+            f"{core.gpu_count()} GPUs, CUDA {core.gpu_cuda_version()}, NCCL "
+            f"{core.gpu_nccl_version()}"
+        )
+
+
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
+    prepare_to_share(os.environ)
     hvd.init()
     opened = open_device(hvd.local_rank())
     if opened is None:

@@ -11,13 +11,17 @@ import abc
 import ctypes
 import os
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
 
+import hvd_keras as hvd
+
 Array = Any
 # float32 values as bfloat16 bits: NumPy has no such type.
 BFLOAT16 = "bfloat16"
+FIRST_NCCL_THAT_SHARES = 23000
 
 
 def to_bytes(values: Array, dtype: str) -> Array:
@@ -248,6 +252,30 @@ def _num_gpus(kind: str) -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
     except Exception:
         return 0
+
+
+def prepare_to_share(environ: MutableMapping[str, str]) -> None:
+    """Lets several ranks have one GPU; before `init()`.
+
+    NCCL 2.30 and later can do it, when asked. Older ones take ranks that say
+    they are on different hosts, and then talk through a socket.
+    """
+    rank = environ.get("HVD_LOCAL_RANK", "0")
+    num_ranks = int(environ.get("HVD_LOCAL_SIZE", "1"))
+    if environ.get("TEST_GPU") == "fake" or num_ranks < 2:
+        return
+    count = max(_num_gpus("torch"), _num_gpus("cupy"))
+    if not 0 < count < num_ranks:
+        return
+    for name, value in (
+        ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
+        ("NCCL_MAX_CTAS", "1"),  # all ranks' kernels must fit in at once
+        ("NCCL_NVLS_ENABLE", "0"),
+    ):
+        environ.setdefault(name, value)
+    if hvd.nccl_built() < FIRST_NCCL_THAT_SHARES:
+        environ.setdefault("NCCL_HOSTID", f"rank{rank}")
+        environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def open_device(local_rank: int) -> Device | None:

@@ -12,13 +12,14 @@ import time
 import numpy as np
 import pytest
 from calls import Call, run
-from devices import open_device
+from devices import open_device, prepare_to_share
 
 import hvd_keras as hvd
 from hvd_keras.exceptions import PeerLostError
 
 
 def main() -> None:
+    prepare_to_share(os.environ)
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     device = open_device(hvd.local_rank())
