@@ -155,6 +155,7 @@ class TorchDevice(Device):
         import torch
 
         self._torch = torch
+        torch.cuda.set_device(ordinal)
         self._name = f"cuda:{ordinal}"
         self._stream = torch.cuda.Stream(self._name)
         self.stream = self._stream.cuda_stream
@@ -172,7 +173,7 @@ class TorchDevice(Device):
 
     def write(self, buffer: Buffer, data: Array, delay_us: int = 0) -> None:
         source = self._torch.from_numpy(data.copy()).to(self._name)
-        self._torch.cuda.synchronize(self.ordinal)
+        self._torch.cuda.current_stream(self._name).synchronize()
         with self._torch.cuda.stream(self._stream):
             if delay_us > 0:
                 self._torch.cuda._sleep(int(delay_us * self._cycles_per_us))

@@ -17,6 +17,9 @@ constexpr milliseconds kGrace{300};
 // How long kernels may take to notice that they were given up.
 constexpr milliseconds kAbortPatience{500};
 constexpr milliseconds kCheckInterval{10};
+// All ranks have come, so that what a launch waits for is the work before it,
+// of which a GPU may have a lot: it gets more time than a rank that is awaited.
+constexpr double kPatienceFactor = 10.0;
 
 // Looks often for what ends soon, less often for the rest.
 void Pause(int num_looks) {
@@ -263,7 +266,7 @@ Status GpuExecutor::Diagnose() {
     if (trouble_since_ == Clock::time_point()) trouble_since_ = now;
     return now - trouble_since_ < kGrace ? Status::Ok() : trouble;
   }
-  const double timeout = options_.stall_timeout_seconds;
+  const double timeout = kPatienceFactor * options_.stall_timeout_seconds;
   const std::chrono::duration<double> waited = now - launched;
   if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
   return Status::Stalled("a collective on the GPU has not ended within " +

@@ -16,6 +16,10 @@
 // a rank in a collective of the CPU; shutdown() and init() make everything new.
 //
 // The first launch connects the GPUs (gpu_connection.h).
+//
+// Each process set has a communicator and a stream of its own. NCCL asks that
+// kernels of several communicators fit on a GPU together: ranks of two sets
+// that overlap, and use both at once, may launch them in different orders.
 #pragma once
 
 #include <atomic>
