@@ -23,13 +23,18 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
+#include "tf_ops/collectives/allgather.h"
 #include "tf_ops/collectives/allreduce.h"
+#include "tf_ops/collectives/alltoall.h"
+#include "tf_ops/collectives/broadcast.h"
+#include "tf_ops/collectives/reducescatter.h"
 
 namespace hvd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kCallsARound = 5;
+constexpr size_t kLargeBytes = 64 << 20;
 
 // Reads the first list of lists of numbers in a JSON file: shapes.
 std::vector<size_t> ReadCounts(const std::string& path) {
@@ -107,16 +112,19 @@ class Benchmark {
     AddReduce("161 gradients of ResNet-50", "copy of ResNet-50", shapes_,
               false);
     AddReduce("1000 tensors of 1 KB", "", std::vector<size_t>(1000, 256), true);
-    AddIncrement("increment of 64 MiB", 16 << 20);
-    AddReduce("64 MiB, in place", "increment of 64 MiB", {16 << 20}, true);
-    AddCopy("copy of 64 MiB", 16 << 20);
-    AddReduce("64 MiB", "copy of 64 MiB", {16 << 20}, false);
+    AddIncrement("increment of 64 MiB", kLargeBytes / 4);
+    AddReduce("64 MiB, in place", "increment of 64 MiB", {kLargeBytes / 4},
+              true);
+    AddCopy("copy of 64 MiB", kLargeBytes / 4);
+    AddReduce("64 MiB", "copy of 64 MiB", {kLargeBytes / 4}, false);
     AddReduce("1 MiB, in place", "", {1 << 18}, true);
     AddReduce("256 KiB, in place", "", {1 << 16}, true);
     AddReduce("64 KiB, in place", "", {1 << 14}, true);
     AddReduce("16 KiB, in place", "", {1 << 12}, true);
     AddReduce("4 KiB, in place", "", {1 << 10}, true);
     AddReduce("4 B, in place", "", {1}, true);
+    AddBfloat16("64 MiB of bfloat16, in place", "increment of 64 MiB");
+    AddOthers();
   }
 
   void RunRound() {
@@ -178,6 +186,46 @@ class Benchmark {
     Add(name, bound, tensors->list().num_bytes(), [this, tensors] {
       CHECK_OK(Allreduce(transport_, tensors->list(), spec_));
     });
+  }
+
+  void AddBfloat16(const std::string& name, const std::string& bound) {
+    auto tensors =
+        std::make_shared<Tensors>(std::vector<size_t>{kLargeBytes / 4}, true);
+    Add(name, bound, kLargeBytes, [this, tensors] {
+      ReduceSpec spec = spec_;
+      spec.dtype = DataType::kBfloat16;
+      CHECK_OK(Allreduce(transport_, tensors->list(), spec));
+    });
+  }
+
+  // The other collectives, where each rank holds 64 MiB: before it in a
+  // reducescatter or alltoall, after it in an allgather or broadcast.
+  void AddOthers() {
+    const size_t size = static_cast<size_t>(transport_->size());
+    const size_t share = kLargeBytes / size / 64 * 64;
+    auto from = std::make_shared<std::vector<std::byte>>(share * size);
+    auto to = std::make_shared<std::vector<std::byte>>(share * size);
+    auto parts = std::make_shared<std::vector<TensorList>>();
+    auto lists = std::make_shared<AlltoallLists>();
+    for (size_t rank = 0; rank < size; ++rank) {
+      std::byte* in = from->data() + rank * share;
+      std::byte* out = to->data() + rank * share;
+      parts->push_back(TensorList({ListTensor{in, out, share}}));
+      lists->send.push_back(TensorList({ListTensor{in, nullptr, share}}));
+      lists->recv.push_back(TensorList({ListTensor{nullptr, out, share}}));
+    }
+    const ByteMatrix shares(size, std::vector<size_t>(size, share));
+    Add("reducescatter of 64 MiB", "", kLargeBytes, [this, from, to, parts] {
+      CHECK_OK(Reducescatter(transport_, *parts, spec_));
+    });
+    Add("alltoall of 64 MiB", "", kLargeBytes,
+        [=] { CHECK_OK(Alltoall(transport_, *lists, shares)); });
+    Add("allgather to 64 MiB", "", kLargeBytes,
+        [this, from, to, parts] { CHECK_OK(Allgather(transport_, *parts)); });
+    auto whole = std::make_shared<TensorList>(std::vector<ListTensor>{
+        ListTensor{to->data(), to->data(), share * size}});
+    Add("broadcast of 64 MiB", "", kLargeBytes,
+        [this, to, whole] { CHECK_OK(Broadcast(transport_, *whole, 0)); });
   }
 
   void Add(const std::string& name, const std::string& bound, size_t num_bytes,

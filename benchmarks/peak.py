@@ -48,13 +48,15 @@ def main(argv: Sequence[str]) -> None:
     for line in lines:
         line["machine"] = state
         median = line["median_ms"]
-        in_place = "in place" in line["case"] or "increment" in line["case"]
-        moved = (2 if in_place else 3) * line["bytes"] * FLAGS.np
-        ratio = f"{line['to_bound']:.2f}" if "to_bound" in line else ""
-        print(
-            f"| {line['case']} | {median:.3g} | {moved / median / 1e6:.3g} | "
-            f"{ratio} |"
-        )
+        rate = ratio = ""
+        if "to_bound" in line:
+            ratio = f"{line['to_bound']:.2f}"
+        if ratio or line["case"].startswith(("increment", "copy")):
+            reads_first = not line["case"].startswith("increment")
+            times = 3 if reads_first and "in place" not in line["case"] else 2
+            moved = times * line["bytes"] * FLAGS.np
+            rate = f"{moved / median / 1e6:.3g}"
+        print(f"| {line['case']} | {median:.3g} | {rate} | {ratio} |")
     _results.write("core", FLAGS.np, lines)
 
 

@@ -14,7 +14,7 @@ uint32_t Transport::DoorbellTicket() const {
 void Transport::WaitDoorbell(uint32_t ticket, microseconds timeout, bool spin) {
   RankDoorbell* bell = &region_.area(rank_)->doorbell;
   if (spin) {
-    for (int i = 0; i < kNumSpins; ++i) {
+    for (int i = 0; i < kMinSpins; ++i) {
       if (bell->count.load(std::memory_order_acquire) != ticket) return;
       CpuPause();
     }
@@ -35,7 +35,7 @@ void Transport::EndWatch() { region_.area(rank_)->doorbell.watched.store(0); }
 bool Transport::WatchDoorbell(uint32_t ticket, Clock::time_point end) {
   const RankDoorbell& bell = region_.area(rank_)->doorbell;
   do {
-    for (int i = 0; i < kNumSpins; ++i) {
+    for (int i = 0; i < kMinSpins; ++i) {
       if (bell.count.load(std::memory_order_acquire) != ticket) return true;
       CpuPause();
     }

@@ -18,12 +18,15 @@
 
 namespace hvd {
 
-// A waiter spins for about a microsecond, which is what a peer that runs takes;
-// then it yields, for the peer may need this very core, be it because there are
-// more ranks than cores or because of the model's threads or others' work; then
-// it sleeps. Where the core is free a yield returns at once.
-inline constexpr int kNumSpins = 50;
-inline constexpr int kNumYields = 100;
+// A waiter spins, then yields, then sleeps. A peer that runs answers soon, but
+// it may need this very core, be it because there are more ranks than cores or
+// because of the model's threads or others' work. So how long a waiter spins
+// follows from what spinning was good for: between about one and fifteen
+// microseconds.
+inline constexpr int kMinSpins = 50;
+inline constexpr int kMaxSpins = 1000;
+inline constexpr int kSpinProbeInterval = 64;
+inline constexpr int kNumYields = 40;
 
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
@@ -144,6 +147,8 @@ class Transport {
   const int rank_;
   const int size_;
   uint32_t next_chunk_ = 0;
+  int num_spins_ = kMaxSpins;  // what the next wait begins with
+  unsigned num_waits_ = 0;
   std::chrono::milliseconds wait_timeout_{60000};
   std::vector<std::vector<uint8_t>> outboxes_;  // by peer: not yet sent
   std::vector<std::string> labels_;             // by rank
