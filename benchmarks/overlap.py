@@ -2,12 +2,15 @@
 
     python benchmarks/overlap.py --np=2
 
-A stack of dense layers is trained in a `tf.function`, in turns: `compute`, with
-the plain optimizer; `reduce`, the gradients of zeros alone; `both`, with the
-distributed optimizer. With --batch chosen such that the first two take about as
-long, rank 0 prints, as a JSON line, the medians in ms and the share of the
-reduction that is hidden: `(compute + reduce - both) / reduce`. On one machine,
-ranks that use all cores to compute have none left to reduce at the same time.
+A stack of dense layers is trained in a `tf.function`, in turns, without XLA and
+with it: `compute`, with the plain optimizer; `both`, with the distributed one.
+`reduce` is the reduction alone, of gradients that are zero. With --batch chosen
+such that `compute` and `reduce` take about as long, rank 0 prints, as a JSON
+line, the medians in ms and the share of the reduction that is hidden:
+`(compute + reduce - both) / reduce`. With XLA there is also `xla_split`: the
+same step in three parts, of which XLA compiles the first and the last,
+(gradients | reduction | update). On one machine, ranks that use all cores to
+compute have none left to reduce at the same time.
 """
 
 from __future__ import annotations
@@ -34,29 +37,46 @@ flags.DEFINE_integer("width", 1024, "Units of a layer.", 1)
 flags.DEFINE_integer("layers", 12, "Layers.", 1)
 flags.DEFINE_integer("rounds", 30, "Timed calls of each.", 1)
 
+Call = Callable[[], Any]
 
-def make_calls() -> dict[str, Callable[[], Any]]:
-    import keras
-    import tensorflow as tf
 
-    def make_step(optimizer: Any) -> Callable[[], Any]:
+class Stack:
+    """A model, an optimizer and the parts of a step."""
+
+    def __init__(self, is_distributed: bool) -> None:
+        import keras
+        import tensorflow as tf
+
         layers = [
             keras.layers.Dense(FLAGS.width, activation="relu")
             for _ in range(FLAGS.layers)
         ]
-        model = keras.Sequential([keras.Input((FLAGS.width,)), *layers])
-        optimizer.build(model.trainable_variables)
-        x = tf.ones([FLAGS.batch, FLAGS.width])
+        self._model = keras.Sequential([keras.Input((FLAGS.width,)), *layers])
+        self._optimizer = keras.optimizers.SGD(0.0)
+        if is_distributed:
+            self._optimizer = hvd.DistributedOptimizer(self._optimizer)
+        self._optimizer.build(self._model.trainable_variables)
+        self._x = tf.ones([FLAGS.batch, FLAGS.width])
 
-        @tf.function
-        def step() -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(x, training=True))
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply(gradients)
-            return loss
+    def gradients(self) -> list[Any]:
+        import tensorflow as tf
 
-        return step
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self._model(self._x, training=True))
+        gradients: list[Any] = tape.gradient(
+            loss, self._model.trainable_variables
+        )
+        return gradients
+
+    def update(self, gradients: list[Any]) -> None:
+        self._optimizer.apply(gradients)
+
+    def step(self) -> None:
+        self.update(self.gradients())
+
+
+def make_calls() -> dict[str, Call]:
+    import tensorflow as tf
 
     shapes = [[FLAGS.width, FLAGS.width], [FLAGS.width]] * FLAGS.layers
     zeros = [tf.zeros(shape) for shape in shapes]
@@ -70,11 +90,23 @@ def make_calls() -> dict[str, Callable[[], Any]]:
         ):
             return tf.constant(0)
 
-    return {
-        "compute": make_step(keras.optimizers.SGD(0.0)),
-        "reduce": reduce,
-        "both": make_step(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))),
-    }
+    def compiled(function: Callable[..., Any], xla: bool) -> Call:
+        return tf.function(function, jit_compile=xla, autograph=False)
+
+    calls: dict[str, Call] = {"reduce": reduce}
+    for prefix, xla in (("", False), ("xla_", True)):
+        plain, distributed = Stack(False), Stack(True)
+        calls[f"{prefix}compute"] = compiled(plain.step, xla)
+        calls[f"{prefix}both"] = compiled(distributed.step, xla)
+    parts = Stack(False)
+    first, last = compiled(parts.gradients, True), compiled(parts.update, True)
+
+    @tf.function
+    def split() -> None:
+        last(hvd.grouped_allreduce(first(), name="split"))
+
+    calls["xla_split"] = split
+    return calls
 
 
 def main(argv: Sequence[str]) -> None:
@@ -87,17 +119,24 @@ def main(argv: Sequence[str]) -> None:
         for name, call in calls.items():
             _common.wait_for_all()
             start = time.perf_counter()
-            np.asarray(call())
+            call()
             if round_number > 1:
                 seconds[name].append(time.perf_counter() - start)
     if hvd.rank() == 0:
-        medians = {n: float(np.median(s)) * 1e3 for n, s in seconds.items()}
-        hidden = medians["compute"] + medians["reduce"] - medians["both"]
+        ms = {n: float(np.median(s)) * 1e3 for n, s in seconds.items()}
+        hidden = {
+            f"{prefix}hidden": round(
+                1
+                + (ms[f"{prefix}compute"] - ms[f"{prefix}both"]) / ms["reduce"],
+                3,
+            )
+            for prefix in ("", "xla_")
+        }
         figures = {
             "ranks": hvd.size(),
             "megabytes": FLAGS.layers * (FLAGS.width + 1) * FLAGS.width * 4e-6,
-            **{f"{name}_ms": round(ms, 2) for name, ms in medians.items()},
-            "hidden": round(hidden / medians["reduce"], 3),
+            **{f"{name}_ms": round(value, 2) for name, value in ms.items()},
+            **hidden,
         }
         print(json.dumps(figures))
         _results.write(

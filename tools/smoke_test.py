@@ -1,7 +1,8 @@
 """A short proof that an installed hvd_keras works, for tools/*.sh.
 
-Checks the collectives, eager and in a `tf.function`, a gradient, and one
-`fit` whose weights must end equal on all ranks. Run it on 2 or more ranks:
+Checks the collectives, eager and in a `tf.function`, a gradient, and `fit`,
+after which the weights must be equal on all ranks; with XLA and without. Run it
+on 2 or more ranks:
 
     python -m hvd_keras.run -np 2 -- python tools/smoke_test.py
 """
@@ -43,8 +44,42 @@ def check_collectives() -> None:
     )
 
 
-def check_gradient() -> None:
-    @tf.function
+def check_xla() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    total = size * (size + 1) / 2
+
+    # Of a number of rows that is not known before it is compiled.
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None, 64])])
+    def many(x: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        factor = tf.eye(64)
+        sums = [
+            hvd.allreduce(x @ factor * float(i), hvd.Sum) for i in range(12)
+        ]
+        return sums, hvd.allgather(x)
+
+    mine = tf.fill([32, 64], rank + 1.0)
+    for _ in range(20):
+        sums, rows = many(mine)
+        for i, one in enumerate(sums):
+            np.testing.assert_array_equal(one, np.full([32, 64], i * total))
+        np.testing.assert_array_equal(
+            rows[:, 0], np.arange(32 * size) // 32 + 1
+        )
+    differ = tf.function(
+        lambda x: hvd.allreduce(x, [hvd.Min, hvd.Max][rank % 2], name="x"),
+        jit_compile=True,
+    )
+    message = ""
+    try:
+        differ(mine)
+    except hvd.MismatchError as error:
+        message = str(error)
+    if "ranks disagree on the reduce op" not in message:
+        raise AssertionError(f"A mismatch was not found: {message!r}")
+
+
+def check_gradient(jit_compile: bool) -> None:
+    @tf.function(jit_compile=jit_compile)
     def gradient(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -57,18 +92,24 @@ def check_gradient() -> None:
     )
 
 
-def check_fit() -> None:
+def check_fit(jit_compile: bool) -> None:
     keras.utils.set_random_seed(hvd.rank())  # the broadcast must mend this
-    x = np.random.default_rng(hvd.rank()).normal(size=(64, 4))
+    x = np.random.default_rng(hvd.rank()).integers(9, size=(64, 4))
     y = x.sum(axis=1, keepdims=True)
     model = keras.Sequential(
         [
-            keras.layers.Input((4,)),
+            keras.layers.Input((4,), dtype="int32"),
+            keras.layers.Embedding(9, 3),  # a gradient that is sparse
+            keras.layers.Flatten(),
             keras.layers.Dense(8, activation="relu"),
             keras.layers.Dense(1),
         ]
     )
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+        "mse",
+        jit_compile=jit_compile,
+    )
     model.fit(
         x,
         y,
@@ -92,8 +133,10 @@ def main() -> None:
             f"Must run on 2 or more ranks. Received: {hvd.size()}."
         )
     check_collectives()
-    check_gradient()
-    check_fit()
+    check_xla()
+    for jit_compile in (False, True):
+        check_gradient(jit_compile)
+        check_fit(jit_compile)
     if hvd.rank() == 0:
         versions = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
         print(f"smoke test passed: {versions}, {hvd.size()} ranks", flush=True)

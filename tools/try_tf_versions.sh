@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds one wheel and runs tools/smoke_test.py with it, on 2 processes, in an
-# environment of its own for each TensorFlow; prints a table.
+# environment of its own for each TensorFlow, and tools/smoke_test_jax.py with
+# JAX ("jax"); prints a table. The files are the same in all of them.
 #
-# Usage: tools/try_tf_versions.sh [VERSION ...]
+# Usage: tools/try_tf_versions.sh [VERSION | jax ...]
 # Environments are kept in build/tf_versions (0.8 GB each) for the next time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 versions=("$@")
-[ $# -gt 0 ] || versions=(2.18.1 2.19.1 2.20.0 2.21.0)
+[ $# -gt 0 ] || versions=(2.18.1 2.19.1 2.20.0 2.21.0 jax)
 python=${PYTHON:-python3}
 folder=$PWD/build/tf_versions
 rm -rf "$folder/wheel"
@@ -19,12 +20,17 @@ echo "Building the wheel"
 wheel=$(echo "$folder"/wheel/hvd_keras-*.whl)
 echo "$(basename "$wheel"), sha256 $(sha256sum "$wheel" | cut -c 1-16)"
 
-# Installs the wheel and TensorFlow $1, and runs the smoke test.
+# Installs the wheel and TensorFlow $1, or JAX, and runs the smoke test.
 try_version() {
-  local venv=$folder/$1
+  local venv=$folder/$1 package=tensorflow-cpu==$1 script=smoke_test.py
+  if [ "$1" = jax ]; then
+    package=jax
+    script=smoke_test_jax.py
+    export KERAS_BACKEND=jax
+  fi
   [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv" || return
   "$venv/bin/pip" install -q --disable-pip-version-check \
-    "tensorflow-cpu==$1" "$wheel" || return
+    "$package" "$wheel" || return
   "$venv/bin/pip" install -q --disable-pip-version-check --no-deps \
     --force-reinstall "$wheel" || return
   # Built against this TensorFlow's headers, and loaded; it takes a GPU to run.
@@ -32,15 +38,15 @@ try_version() {
   # From another folder, so that the wheel is imported, not the sources.
   (cd "$folder" &&
     timeout 300 "$venv/bin/python" -m hvd_keras.run -np 2 -- \
-      "$venv/bin/python" "$OLDPWD/tools/smoke_test.py")
+      "$venv/bin/python" "$OLDPWD/tools/$script")
 }
 
 failed=0
 table=$(printf '%-12s %-8s %-8s %s' TensorFlow Keras numpy result)
 for version in "${versions[@]}"; do
-  echo "Trying TensorFlow $version"
+  echo "Trying $version"
   log=$folder/$version.log
-  if try_version "$version" > "$log" 2>&1; then
+  if (try_version "$version") > "$log" 2>&1; then
     result=ok
   else
     result="FAILED, see $log"

@@ -1,0 +1,64 @@
+"""A rank of `test_xla.py`: 200 runs of a program with 14 collectives."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+NUM_RUNS = 200
+NUM_CHAINS = 12
+SIDE = 192
+
+
+def main() -> None:
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    swap = tf.constant(np.eye(SIDE, dtype=np.float32)[::-1])
+
+    def program(x: tf.Tensor) -> tuple[list[tf.Tensor], Any, Any]:
+        # Chains of products, of other lengths on another rank, each with a
+        # collective: independent of one another, and large enough for XLA to
+        # run them at once.
+        sums = []
+        for i in range(NUM_CHAINS):
+            y = x * float(i + 1)
+            for _ in range(2 * ((i * (rank + 1)) % 3)):
+                y = swap @ y
+            sums.append(hvd.allreduce(y, hvd.Sum, name=f"chain.{i}"))
+        rows = hvd.allgather(x[:2])
+        root = hvd.broadcast(x * float(rank + 1), size - 1)
+        return [y[0, 0] for y in sums], rows[:, 0], root[0, 0]
+
+    compiled = tf.function(program, jit_compile=True, autograph=False)
+    x = tf.eye(SIDE)
+    delays = np.random.default_rng(rank).uniform(0.0, 0.002, NUM_RUNS)
+    for delay in delays:
+        time.sleep(delay)
+        sums, rows, root = compiled(x)
+        assert [float(y) for y in sums] == [
+            size * (i + 1.0) for i in range(NUM_CHAINS)
+        ]
+        np.testing.assert_array_equal(rows, [1.0, 0.0] * size)
+        assert float(root) == size
+    print(f"{NUM_RUNS} runs were right", flush=True)
+    if rank == 1:
+        os._exit(7)
+    started = time.monotonic()
+    caught = None
+    try:
+        compiled(x)
+    except tf.errors.UnavailableError as error:
+        caught = error
+    assert isinstance(caught, hvd.PeerLostError)
+    assert time.monotonic() - started < 1.0
+    print("then PeerLostError", flush=True)
+
+
+if __name__ == "__main__":
+    main()
