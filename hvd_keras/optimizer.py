@@ -69,7 +69,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             `bf16`.
         sparse_as_dense: Whether gradients of embeddings are made dense before
             they are reduced, instead of gathered from all ranks. Optimizers
-            with slots then also update rows that no batch has used.
+            with slots then also update rows that no batch has used. Needed
+            where XLA compiles (`jit_compile=True`) and the ranks have batches
+            of unequal size.
         backward_passes_per_step: Batches whose gradients are accumulated
             before they are reduced and applied, by Keras's own
             `gradient_accumulation_steps`. `iterations`, the moving average of

@@ -32,8 +32,8 @@ def load_model(
         **options: Arguments of `DistributedOptimizer`.
 
     Returns:
-        The model. One that was saved without an optimizer has none. On more
-        than one rank it is compiled without XLA.
+        The model. One that was saved without an optimizer has none. Where XLA
+        cannot run collectives it is compiled without XLA.
 
     Raises:
         ValueError: As `keras.models.load_model` or `DistributedOptimizer`; or

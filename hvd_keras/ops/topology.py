@@ -1,4 +1,7 @@
-"""Who this process is, as ops: a graph reads it each time that it runs."""
+"""Who this process is, as ops: a graph reads it each time that it runs.
+
+A program of XLA holds what it was when the program was traced.
+"""
 
 from __future__ import annotations
 
