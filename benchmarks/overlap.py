@@ -37,7 +37,7 @@ flags.DEFINE_integer("width", 1024, "Units of a layer.", 1)
 flags.DEFINE_integer("layers", 12, "Layers.", 1)
 flags.DEFINE_integer("rounds", 30, "Timed calls of each.", 1)
 
-Call = Callable[[], Any]
+Call = Callable[..., Any]
 
 
 class Stack:
