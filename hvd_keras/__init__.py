@@ -1,4 +1,4 @@
-"""Data-parallel training of Keras 3 models on TensorFlow.
+"""Data-parallel training of Keras 3 models on TensorFlow, JAX and torch.
 
 Nothing is imported until it is used: `import hvd_keras` brings in neither
 TensorFlow nor Keras.

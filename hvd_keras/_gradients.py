@@ -150,12 +150,13 @@ class GradientReducer:
         else:
             layout = group_indices([variables[i] for i in dense], groups)
         layout = [[dense[member] for member in members] for members in layout]
-        if self._agrees:
+        if self._agrees and (backend.traces or not self._agreed):
             self._agree(infos, layout, bucket_bytes, factor)
         reduced = list(gradients)
         if not reduced:
             return reduced
-        seal = None if self._agrees else _seal(infos)
+        # A rank cannot know whether a later list is new to the others as well.
+        seal = None if self._agrees and backend.traces else _seal(infos)
         options = self._options
         with backend.reducing(gradients[-1], options.device_dense):
             for number, bucket in enumerate(layout):

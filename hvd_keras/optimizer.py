@@ -55,6 +55,10 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     process on the whole batch. Mixed precision works: whether a step with
     loss scaling is skipped is decided for all ranks together.
 
+    On torch, gradients are reduced in the memory that they come in: what is
+    passed to `apply` is overwritten. On JAX, a step of `fit` does not reuse the
+    memory of the model, so that the model outlives a step that fails.
+
     `optimizer.register_local_var(variable)`, before training, keeps the
     gradient of a variable on its rank.
 

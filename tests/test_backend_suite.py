@@ -10,8 +10,11 @@ from test_parallel_suite import Job
 
 DIRECTORY = pathlib.Path(__file__).parent / "backends"
 FILES = sorted(path.name for path in DIRECTORY.glob("test_*.py"))
-CASES = [("jax", file) for file in FILES] + [
-    ("torch", file) for file in FILES if not file.startswith("test_jax_")
+CASES = [
+    (backend, file)
+    for backend, other in (("jax", "torch"), ("torch", "jax"))
+    for file in FILES
+    if not file.startswith(f"test_{other}_")
 ]
 # Compiling takes most of the time, of programs that run for moments.
 SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}

@@ -43,6 +43,9 @@ class Backend:
     Gradients are of the framework, values of variables are NumPy's.
     """
 
+    # Whether steps are traced: the ranks see a new list of gradients together.
+    traces = True
+
     @property
     def skips_alone(self) -> bool:
         """Whether one process reduces nothing at all."""

@@ -19,6 +19,8 @@ from hvd_keras.reduce_op import Min
 class TorchBackend(Backend):
     """Adapts torch."""
 
+    traces = False
+
     def cast(self, tensor: Any, dtype: str) -> torch.Tensor:
         return tensor.to(getattr(torch, dtype))
 
@@ -41,9 +43,12 @@ class TorchBackend(Backend):
             options.compression.compress(tensor.detach()) for tensor in tensors
         ]
         members = _in_memory_of_their_own([wire for wire, _ in compressed])
+        arrays = [_as_array(member) for member in members]
+        if seal is not None:
+            arrays.append(np.zeros(seal, np.uint8))
         _native.core().allreduce(
             name,
-            [_as_array(member) for member in members],
+            arrays,
             int(options.op),
             1.0 / options.gradient_predivide_factor,
             postscale,
