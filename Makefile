@@ -50,7 +50,7 @@ lint-cc:
 	$(CLANG_FORMAT) --dry-run -Werror $(CC_FILES)
 ifneq ($(CLANG),)
 	for file in $(filter-out tf_ops/python/% \
-	    tests/gpu/prototypes.cc,$(filter %.cc,$(CC_FILES))); do \
+	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))); do \
 	  $(CLANG) -std=c++17 -fsyntax-only -I. -isystem third_party/xla_ffi -Wall -Wextra -Werror \
 	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
 	done

@@ -95,6 +95,27 @@ def test_a_rank_that_dies(fake: str) -> None:
     assert "[1] rank 1 survived" in job.stdout, job.stdout[-20_000:]
 
 
+def test_tensorflow_kernels(fake: str, tmp_path: pathlib.Path) -> None:
+    """On a device of type GPU that a plugin makes of the fakes."""
+    import tensorflow as tf
+
+    device = tmp_path / "libfake_device.so"
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    command += ["-std=c++17", "-O1", "-fPIC", "-shared", "-o", str(device)]
+    command += ["-isystem", tf.sysconfig.get_include()]
+    command += [str(GPU / "tensorflow" / "fake_device.cc"), "-ldl"]
+    subprocess.run(command, check=True)
+    job = run_job(
+        2,
+        str(GPU / "tensorflow" / "kernels.py"),
+        fake=fake,
+        FAKE_DEVICE_LIBRARY=str(device),
+        FAKE_GPU_JITTER_US="20",
+    )
+    assert job.returncode == 0, job.stdout[-20_000:]
+    assert "[1] the kernels ran" in job.stdout, job.stdout
+
+
 INIT = "import hvd_keras as hvd; hvd.init(); hvd.shutdown(); print('fine')"
 
 

@@ -333,7 +333,7 @@ int cudaEventCreateWithFlags(void** event, unsigned flags) {
 int cudaEventRecord(void* event, void* stream) {
   Log("cudaEventRecord");
   if (StreamOf(stream)->device() != fake::current_device) {
-    return Fail(fake::kInvalidValue);  // nobody here means to
+    return Fail(fake::kInvalidValue);
   }
   auto* const recorded = static_cast<fake::Event*>(event);
   const uint64_t number = recorded->Record();
@@ -383,6 +383,11 @@ int cudaMemcpyBatchAsync(void** to, void** from, size_t* num_bytes,
   for (size_t i = 0; i < count; ++i) {
     CopyOn(StreamOf(stream), to[i], from[i], num_bytes[i]);
   }
+  return 0;
+}
+
+int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
+  StreamOf(stream)->Push([=] { function(argument); });
   return 0;
 }
 
