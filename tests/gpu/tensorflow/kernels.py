@@ -6,10 +6,12 @@ copy; the stream of a kernel comes from there too, not from a shim.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,13 @@ from tensorflow.python.framework import load_library
 import hvd_keras as hvd
 from hvd_keras import _native, gpu_shim
 from hvd_keras.exceptions import InternalError, MismatchError
+
+# What waits for the GPU.
+BLOCKING = {
+    "cudaDeviceSynchronize",
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+}
 
 
 def on_gpu(values: Any, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -41,6 +50,18 @@ def is_gpu_memory(address: int) -> bool:
     fakes = ctypes.CDLL(os.environ["HVD_CUDART_LIBRARY"])
     fakes.cudaPointerGetAttributes(attributes, ctypes.c_void_p(address))
     return attributes[0] != 0
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[set[str]]:
+    """What any thread calls of CUDA and NCCL."""
+    calls: set[str] = set()
+    fakes = ctypes.CDLL(os.environ["HVD_CUDART_LIBRARY"])
+    fakes.fakeLogStart()
+    yield calls
+    text = ctypes.create_string_buffer(1 << 20)
+    fakes.fakeLogStop(text, ctypes.c_size_t(len(text)))
+    calls.update(line.split()[1] for line in text.value.decode().splitlines())
 
 
 def check_missing_shim() -> None:
@@ -90,7 +111,14 @@ def check_function() -> None:
         return sums, tape.gradient(sums[3], x)
 
     for round_ in range(5):
-        sums, gradient = step(on_gpu([1.0 + round_] * 1000))
+        x = on_gpu([1.0 + round_] * 1000)
+        if round_ < 4:
+            sums, gradient = step(x)
+        else:
+            with logged() as calls:
+                sums, gradient = step(x)
+            assert "ncclAllReduce" in calls, calls
+            assert not BLOCKING & calls, calls
         check(sums, [[(1.0 + round_) * size] * 1000] * 20)
         np.testing.assert_array_equal(gradient, [float(size)] * 1000)
 
