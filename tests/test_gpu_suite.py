@@ -104,6 +104,7 @@ def test_tensorflow_kernels(fake: str, tmp_path: pathlib.Path) -> None:
     command += ["-std=c++17", "-O1", "-fPIC", "-shared", "-o", str(device)]
     command += ["-isystem", tf.sysconfig.get_include()]
     command += [str(GPU / "tensorflow" / "fake_device.cc"), "-ldl"]
+    command += tf.sysconfig.get_link_flags()
     subprocess.run(command, check=True)
     job = run_job(
         2,
