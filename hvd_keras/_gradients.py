@@ -179,7 +179,7 @@ class GradientReducer:
                     factor=factor,
                     seal=seal,
                 )
-        return reduced
+        return backend.together(reduced)
 
     def _agree(
         self,

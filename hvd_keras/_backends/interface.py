@@ -112,6 +112,10 @@ class Backend:
         """A context for reductions that follow the gradient `last`."""
         return contextlib.nullcontext()
 
+    def together(self, gradients: list[Gradient]) -> list[Gradient]:
+        """Returns gradients that were reduced, for use when all are there."""
+        return gradients
+
     def reduce_at_updates(
         self,
         optimizer: Any,

@@ -96,6 +96,16 @@ class TensorFlowBackend(Backend):
             gradient, options, name=name, factor=factor, seal=seal
         )
 
+    def together(self, gradients: list[Any]) -> list[Any]:
+        if not _xla.in_context():
+            return gradients
+        # Slices have few bytes, and their lengths may not be known.
+        dense = [g for g in gradients if isinstance(g, tf.Tensor)]
+        results = iter(_xla.together(dense))
+        return [
+            next(results) if isinstance(g, tf.Tensor) else g for g in gradients
+        ]
+
     @contextlib.contextmanager
     def reducing(self, last: Any, device: str) -> Iterator[None]:
         on = tf.device(device) if device else contextlib.nullcontext()

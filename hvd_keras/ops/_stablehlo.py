@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping, Sequence
 
 # Whose results have the shapes of their operands, and their memory.
-_IN_PLACE = ("allreduce", "broadcast")
+_IN_PLACE = ("allreduce", "broadcast", "together")
 
 _OPERATIONS = {
     "add": operator.add,

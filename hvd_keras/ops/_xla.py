@@ -131,6 +131,16 @@ def emit(
     return outputs[0], tf.fill([size], num_rows // size)
 
 
+def together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the results of several calls, all of them when all are there.
+
+    Until then their memory is not used again, so that computations which are
+    later in the program do not wait for calls. Not differentiable.
+    """
+    inputs = [tf.stop_gradient(tensor) for tensor in tensors]
+    return _run("together", inputs, "together", {"process_set_id": 0})
+
+
 def _run(
     kind: str,
     tensors: Sequence[tf.Tensor],

@@ -55,6 +55,20 @@ ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
   return status.ok() ? ffi::Error::Success() : ToFfiError(status, equal_rows);
 }
 
+// XLA has put each result where its operand is.
+ffi::Error Together(ffi::RemainingArgs operands, ffi::RemainingRets results,
+                    ffi::Dictionary) {
+  bool in_place = operands.size() == results.size();
+  for (size_t i = 0; in_place && i < operands.size(); ++i) {
+    const ffi::AnyBuffer operand = *operands.get<ffi::AnyBuffer>(i);
+    const ffi::AnyBuffer result = **results.get<ffi::AnyBuffer>(i);
+    in_place = operand.untyped_data() == result.untyped_data();
+  }
+  return in_place ? ffi::Error::Success()
+                  : ffi::Error::InvalidArgument(
+                        "hvd_together: results must alias their operands");
+}
+
 auto Binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs();
 }
@@ -75,6 +89,8 @@ HVD_DEFINE_HANDLERS(Alltoall);
 
 #undef HVD_DEFINE_HANDLERS
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiTogether, Together, Binding());
+
 namespace {
 
 struct Target {
@@ -89,6 +105,7 @@ constexpr Target kTargets[] = {
     {"hvd_broadcast", HvdFfiBroadcast, HvdFfiBroadcastBlocking},
     {"hvd_allgather", HvdFfiAllgather, HvdFfiAllgatherBlocking},
     {"hvd_alltoall", HvdFfiAlltoall, HvdFfiAlltoallBlocking},
+    {"hvd_together", HvdFfiTogether, HvdFfiTogether},
 };
 
 }  // namespace

@@ -57,9 +57,16 @@ XLA_FFI_Error* HvdFfiBroadcastBlocking(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* HvdFfiAllgatherBlocking(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* HvdFfiAlltoallBlocking(XLA_FFI_CallFrame* frame);
 
+// Does nothing: results are their operands, which they must alias; attributes
+// are ignored. As the one user of what many calls return, it keeps XLA from
+// using their memory again before all have ended: computations that come later
+// in the program, but need none of it, would wait for the calls else.
+XLA_FFI_Error* HvdFfiTogether(XLA_FFI_CallFrame* frame);
+
 // Makes the handlers known to a framework as "hvd_allreduce",
-// "hvd_reducescatter", "hvd_broadcast", "hvd_allgather" and "hvd_alltoall", for
-// the CPU: those that block if `blocking` is not 0, else the others.
+// "hvd_reducescatter", "hvd_broadcast", "hvd_allgather", "hvd_alltoall" and
+// "hvd_together", for the CPU: those that block if `blocking` is not 0, else
+// the others.
 //
 // `api` is what `xla::ffi::GetXlaFfiApi()` of the framework returns. Returns
 // null, or a message, valid until the calling thread calls again. (JAX has a
