@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,12 +14,14 @@ from hvd_keras import _keras_jax, _keras_private
 from hvd_keras._backends.interface import Backend
 from hvd_keras._distributed_class import reduces_over_ranks
 from hvd_keras._reduce_options import ReduceOptions
-from hvd_keras.jax._call import is_traced
+from hvd_keras.jax._call import call, is_traced, reduction
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
-from hvd_keras.jax.grouped_allreduce import grouped_allreduce
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
+
+# Of the last call in a list of reductions: they are a chain, see `call`.
+_token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
 
 
 class JaxBackend(Backend):
@@ -38,15 +42,32 @@ class JaxBackend(Backend):
         postscale: float,
         seal: tuple[int, ...] | None = None,
     ) -> list[jax.Array]:
-        return grouped_allreduce(
-            tensors,
-            options.op,
+        prescale = 1.0 / options.gradient_predivide_factor
+        op, prescale, postscale = reduction(options.op, prescale, postscale)
+        wires = [options.compression.compress(tensor) for tensor in tensors]
+        *results, token = call(
+            "allreduce",
+            [wire for wire, _ in wires],
             name=name,
-            prescale_factor=1.0 / options.gradient_predivide_factor,
-            postscale_factor=postscale,
-            compression=options.compression,
-            process_set=options.process_set,
+            process_set_id=options.process_set.process_set_id or 0,
+            token=_token.get(),
+            reduce_op=op,
+            prescale=prescale,
+            postscale=postscale,
         )
+        _token.set(token)
+        return [
+            options.compression.decompress(result, context)
+            for result, (_, context) in zip(results, wires, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def reducing(self, last: Any, device: str) -> Iterator[None]:
+        reset = _token.set(jnp.int32(0))
+        try:
+            yield
+        finally:
+            _token.reset(reset)
 
     def reduce_at_updates(
         self,

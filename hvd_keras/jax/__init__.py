@@ -13,6 +13,9 @@ trace again at the same time. Where one may trace more than the others (for
 another shape, in a test of its own), give names.
 
 *Calls in a program* run at the same time where the data allow, in any order.
+Where the programs of the ranks differ, as for batches of different sizes, XLA
+may make independent calls wait for one another in different orders, which ends
+as `StalledError`: reduce such arrays as one, with `grouped_allreduce`.
 A call that is under way must not be made a second time with the same name, as
 by `jax.pmap` or from two threads.
 

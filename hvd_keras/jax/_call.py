@@ -33,9 +33,15 @@ def call(
     name: str,
     process_set_id: int,
     shapes: Sequence[Sequence[int]] | None = None,
+    token: Any = None,
     **attributes: Any,
 ) -> list[jax.Array]:
     """Runs a collective, or adds it to the program that is traced.
+
+    XLA may let a computation wait for a call whose memory it is to use again,
+    in an order that depends on the program. So independent calls of one program
+    should be a chain of tokens, in an order that is the same on all ranks, if
+    the ranks' programs may differ: see tf_ops/xla/handlers.h.
 
     Args:
         kind: One of `_KINDS`.
@@ -43,14 +49,24 @@ def call(
         name: Pairs the call across ranks.
         process_set_id: The set that runs it.
         shapes: Those of the results in a program, if not those of the arrays.
+        token: An int32 scalar, the last result of the call that comes before
+            this one in a chain. Then the token for the next one is the last of
+            the results.
         attributes: Those of the handler (tf_ops/xla/handlers.h).
     """
     arrays = [jnp.asarray(array) for array in arrays]
     if not is_traced(arrays):
-        return _run(kind, arrays, name, process_set_id, **attributes)
+        results = _run(kind, arrays, name, process_set_id, **attributes)
+        return results if token is None else [*results, token]
     _register()
     if shapes is None:
         shapes = [array.shape for array in arrays]
+    in_place = kind in ("allreduce", "broadcast")
+    aliases = {i: i for i in range(len(arrays))} if in_place else {}
+    if token is not None:
+        aliases[len(arrays)] = len(arrays)
+        arrays, shapes = [*arrays, token], [*shapes, ()]
+        attributes["has_token"] = 1
     function = jax.ffi.ffi_call(
         f"hvd_{kind}",
         [
@@ -59,11 +75,7 @@ def call(
         ],
         has_side_effect=True,
         vmap_method="sequential",
-        input_output_aliases=(
-            {i: i for i in range(len(arrays))}
-            if kind in ("allreduce", "broadcast")
-            else None
-        ),
+        input_output_aliases=aliases,
     )
     types = {int: np.int32, float: np.float64}
     return list(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import small_training as small
 
 import hvd_keras as hvd
+from hvd_keras import config
 
 Adam, SGD = keras.optimizers.Adam, keras.optimizers.SGD
 
@@ -126,6 +128,20 @@ def test_gradients_travel_compressed(kind: str) -> None:
         strict=True,
     ):
         np.testing.assert_allclose(value, wanted, atol=0.05)
+
+
+def test_ranks_may_compile_different_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A bucket a gradient: the more calls, the more orders there are.
+    settings = dataclasses.replace(config.current(), bucket_bytes=1)
+    monkeypatch.setattr(config, "current", lambda: settings)
+    x, y = small.data()
+    batch = 4 + 4 * hvd.rank()
+    x, y = x[: 8 * batch], y[: 8 * batch]
+    optimizer = hvd.DistributedOptimizer(SGD(0.1))
+    model = train(optimizer, (x, y), batch_size=batch)
+    small.on_all_ranks(model.get_weights())
 
 
 def test_local_variables_keep_their_gradients() -> None:
