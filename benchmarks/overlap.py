@@ -35,6 +35,7 @@ flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
 flags.DEFINE_integer("batch", 32, "Rows a rank has in a batch.", 1)
 flags.DEFINE_integer("width", 1024, "Units of a layer.", 1)
 flags.DEFINE_integer("layers", 12, "Layers.", 1)
+flags.DEFINE_string("optimizer", "SGD", "Class in keras.optimizers.")
 flags.DEFINE_integer("rounds", 30, "Timed calls of each.", 1)
 
 Call = Callable[..., Any]
@@ -52,7 +53,7 @@ class Stack:
             for _ in range(FLAGS.layers)
         ]
         self._model = keras.Sequential([keras.Input((FLAGS.width,)), *layers])
-        self._optimizer = keras.optimizers.SGD(0.0)
+        self._optimizer = getattr(keras.optimizers, FLAGS.optimizer)(0.0)
         if is_distributed:
             self._optimizer = hvd.DistributedOptimizer(self._optimizer)
         self._optimizer.build(self._model.trainable_variables)
@@ -134,6 +135,7 @@ def main(argv: Sequence[str]) -> None:
         }
         figures = {
             "ranks": hvd.size(),
+            "optimizer": FLAGS.optimizer,
             "megabytes": FLAGS.layers * (FLAGS.width + 1) * FLAGS.width * 4e-6,
             **{f"{name}_ms": round(value, 2) for name, value in ms.items()},
             **hidden,
