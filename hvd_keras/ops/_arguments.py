@@ -150,6 +150,14 @@ def to_root_rank(
 
 def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
     """Returns a number, an array, a variable or a tensor as a dense tensor."""
+    package = type(value).__module__.partition(".")[0]
+    if package in ("jax", "jaxlib", "torch"):
+        raise _errors.invalid_argument(
+            f"`{what}` must be a tensor of TensorFlow or an array of NumPy. "
+            f"Received: {type(value).__name__} of {package}{of(name)}. For "
+            "arrays of JAX there is `hvd_keras.jax`; gradients of any backend "
+            "are reduced by `DistributedOptimizer`."
+        )
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:

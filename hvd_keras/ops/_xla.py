@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from hvd_keras import _native
 from hvd_keras.ops._graph import run_independently
@@ -102,7 +103,7 @@ def emit(
     is_grouped = base != kind
     tensors = list(inputs[0]) if is_grouped else [inputs[0]]
     if base == "alltoall":
-        _check_splits(inputs[1], name)
+        _check_splits(inputs[1], tensors[0].shape[0], name)
     op_type = "Horovod" + "".join(part.title() for part in kind.split("_"))
     call = Call(op_type, tensors, name or "")
     call.attributes.update(attributes)
@@ -157,21 +158,31 @@ def _run(
         # A rank may trace what it must not run.
         index=ranks.index(core.rank()) if core.rank() in ranks else 0,
     )
-    graph: Any = tf.compat.v1.get_default_graph()
     # The calls of a function run in the order in which they are traced: see
-    # tf_ops/xla/handlers.h.
-    token = getattr(graph, "_hvd_xla_token", None)
-    *outputs, token = _native.xla_call_module()(
-        [*tensors, tf.constant(0) if token is None else token],
+    # tf_ops/xla/handlers.h. TensorFlow keeps what is done with a variable in
+    # order, through branches, loops and functions too.
+    token = _token()
+    *outputs, next_value = _native.xla_call_module()(
+        [*tensors, token.read_value()],
         version=9,
         module=collective.module(),
         Sout=[*(result.shape for result in collective.results()), TOKEN.shape],
         Tout=[*(tensor.dtype for tensor in tensors), tf.int32],
         platforms=["CPU"],
     )
-    run_independently(graph, token)
-    graph._hvd_xla_token = token
+    run_independently(tf.compat.v1.get_default_graph(), next_value)
+    token.assign(next_value, read_value=False)
     return outputs
+
+
+@functools.cache
+def _token() -> Any:
+    """Returns the variable that makes a chain of the calls; always 0."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        # Not `tf.Variable`, which a strategy or a function would see made.
+        return resource_variable_ops.ResourceVariable(
+            0, trainable=False, dtype=tf.int32, name="hvd_xla_token"
+        )
 
 
 def _gradient(
@@ -236,6 +247,8 @@ def _check(kind: str, base: str, name: Any) -> None:
             f"`{kind}` must be traced without XLA, which keeps no order among "
             f"side effects"
         )
+    elif not tf.compat.v1.executing_eagerly_outside_functions():
+        problem = f"`{kind}` must be traced without XLA in graphs of TF1"
     elif not isinstance(name, str | None):
         problem = f"`name` of `{kind}` must be a string where XLA compiles"
     if problem is None:
@@ -247,16 +260,20 @@ def _check(kind: str, base: str, name: Any) -> None:
     )
 
 
-def _check_splits(splits: tf.Tensor, name: str | None) -> None:
+def _check_splits(
+    splits: tf.Tensor, num_rows: int | None, name: str | None
+) -> None:
     if splits.shape.num_elements() == 0:
         return
     values = tf.get_static_value(splits)
-    if values is not None and len(set(values.tolist())) == 1:
+    are_equal = values is not None and len(set(values.tolist())) == 1
+    if are_equal and int(values.sum()) == num_rows:
         return
     raise NotImplementedError(
         f"In a function that XLA compiles, `splits` must be None or equal "
-        f"numbers that are known while it is traced: the shape of the result "
-        f"would depend on the other ranks. Received: "
+        f"numbers that are known while it is traced, as the number of rows, "
+        f"which is their sum: the shape of the result would depend on the "
+        f"other ranks. Received: {num_rows} rows, "
         f"splits={splits if values is None else values.tolist()} (tensor "
         f"'{name or ''}'). Pass {_CURE}."
     )

@@ -42,7 +42,8 @@ def allreduce(
     A `tf.IndexedSlices` (the gradient of an embedding) stays one: the result
     holds each index of any rank once. The ranks gather the slices, or, where
     that moves fewer bytes, allreduce a tensor with a row for each index that
-    occurs: when there are twice as many slices as different indices.
+    occurs: when there are twice as many slices as different indices. Where XLA
+    compiles, they gather the slices as they are: an index may occur again.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool

@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping
 
 # TensorFlow reads the first for its intra-op pool; OpenMP, oneDNN's other
-# builds and torch the second; JAX on the CPU the third.
-_THREAD_VARIABLES = (
-    "TF_NUM_INTRAOP_THREADS",
-    "OMP_NUM_THREADS",
-    "PJRT_NPROC",
-)
+# builds and torch the second; JAX on the CPU the third. The number is the least
+# that works: with one thread a callback of JAX that looks at its argument waits
+# for ever for the thread that it runs on.
+_THREAD_VARIABLES = {
+    "TF_NUM_INTRAOP_THREADS": 1,
+    "OMP_NUM_THREADS": 1,
+    "PJRT_NPROC": 2,
+}
 
 
 def num_cores() -> int:
@@ -33,8 +35,8 @@ def thread_defaults(
     """The number of threads of each rank, where the user has not said it."""
     num_threads = max(1, num_cores() // num_ranks)
     return {
-        name: str(num_threads)
-        for name in _THREAD_VARIABLES
+        name: str(max(num_threads, least))
+        for name, least in _THREAD_VARIABLES.items()
         if not environ.get(name)
     }
 

@@ -107,6 +107,16 @@ def test_gradients(run: Callable[..., Any]) -> None:
         gradient(lambda x: hvd_jax.allreduce(x, hvd.Max))
 
 
+def test_a_callback_may_look_at_what_was_reduced() -> None:
+    @jax.jit
+    def program(x: Any) -> Any:
+        y = hvd_jax.allreduce(x, hvd.Sum, name="before_callback")
+        shape = jax.ShapeDtypeStruct(y.shape, y.dtype)
+        return jax.pure_callback(lambda v: np.asarray(v) + 1.0, shape, y)
+
+    np.testing.assert_array_equal(program(mine(3)), np.arange(3) * 2 + 11.0)
+
+
 def test_many_independent_collectives_in_one_program() -> None:
     @jax.jit
     def program(x: Any) -> Any:

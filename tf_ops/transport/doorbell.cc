@@ -35,10 +35,15 @@ void Transport::EndWatch() { region_.area(rank_)->doorbell.watched.store(0); }
 bool Transport::WatchDoorbell(uint32_t ticket, Clock::time_point end) {
   const RankDoorbell& bell = region_.area(rank_)->doorbell;
   do {
-    for (int i = 0; i < kMinSpins; ++i) {
-      if (bell.count.load(std::memory_order_acquire) != ticket) return true;
+    const int num_spins = doorbell_spins_.Next();
+    for (int i = 0; i < num_spins; ++i) {
+      if (bell.count.load(std::memory_order_acquire) != ticket) {
+        doorbell_spins_.Helped(i);
+        return true;
+      }
       CpuPause();
     }
+    doorbell_spins_.WasInVain();
     sched_yield();
   } while (Clock::now() < end);
   return bell.count.load() != ticket;

@@ -112,17 +112,15 @@ void Transport::Post(Flag flag, uint32_t value) {
 Status Transport::Wait(int peer, Flag flag, uint32_t value) {
   std::atomic<uint32_t>* word =
       &region_.area(peer)->flags.seq[static_cast<int>(flag)];
-  // Now and then as long as can be: times change.
-  const bool is_probe = ++num_waits_ % kSpinProbeInterval == 0;
-  const int num_spins = is_probe ? kMaxSpins : num_spins_;
+  const int num_spins = data_spins_.Next();
   for (int i = 0; i < num_spins; ++i) {
     if (HasReached(word->load(std::memory_order_acquire), value)) {
-      if (i > kMinSpins) num_spins_ = kMaxSpins;
+      data_spins_.Helped(i);
       return Status::Ok();
     }
     CpuPause();
   }
-  num_spins_ = std::max(kMinSpins, num_spins_ / 2);
+  data_spins_.WasInVain();
   for (int i = 0; i < kNumYields; ++i) {
     sched_yield();
     if (HasReached(word->load(std::memory_order_acquire), value)) {

@@ -18,15 +18,33 @@
 
 namespace hvd {
 
-// A waiter spins, then yields, then sleeps. A peer that runs answers soon, but
-// it may need this very core, be it because there are more ranks than cores or
-// because of the model's threads or others' work. So how long a waiter spins
-// follows from what spinning was good for: between about one and fifteen
-// microseconds.
-inline constexpr int kMinSpins = 50;
+// A waiter spins, then yields, then sleeps.
+inline constexpr int kMinSpins = 50;  // about a microsecond
 inline constexpr int kMaxSpins = 1000;
-inline constexpr int kSpinProbeInterval = 64;
 inline constexpr int kNumYields = 40;
+
+// How long to spin. A peer that runs answers soon, but it may need this very
+// core, be it because there are more ranks than cores or because of the model's
+// threads or others' work; and a core that is yielded may be gone for long. So
+// it follows from what spinning was good for. Not thread-safe.
+class SpinLimit {
+ public:
+  int Next() {
+    // Now and then as long as can be: times change.
+    return ++num_waits_ % kProbeInterval == 0 ? kMaxSpins : limit_;
+  }
+  // What was waited for came after so many spins.
+  void Helped(int num_spins) {
+    if (num_spins > kMinSpins) limit_ = kMaxSpins;
+  }
+  void WasInVain() { limit_ = limit_ / 2 > kMinSpins ? limit_ / 2 : kMinSpins; }
+
+ private:
+  static constexpr unsigned kProbeInterval = 64;
+
+  int limit_ = kMaxSpins;
+  unsigned num_waits_ = 0;
+};
 
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
@@ -147,8 +165,8 @@ class Transport {
   const int rank_;
   const int size_;
   uint32_t next_chunk_ = 0;
-  int num_spins_ = kMaxSpins;  // what the next wait begins with
-  unsigned num_waits_ = 0;
+  SpinLimit data_spins_;
+  SpinLimit doorbell_spins_;
   std::chrono::milliseconds wait_timeout_{60000};
   std::vector<std::vector<uint8_t>> outboxes_;  // by peer: not yet sent
   std::vector<std::string> labels_;             // by rank
