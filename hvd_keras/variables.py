@@ -66,10 +66,12 @@ def broadcast_variables(
 
     >>> hvd.broadcast_variables(model.weights, root_rank=0)
     """
-    if not isinstance(variables, Iterable) or hasattr(variables, "assign"):
+    is_one = hasattr(variables, "assign")
+    if not isinstance(variables, Iterable) or is_one:
+        name = f" {getattr(variables, 'name', '')!r}" if is_one else ""
         raise InvalidArgumentError(
             "`variables` must be a list of variables. Received: "
-            f"{type(variables).__name__}."
+            f"{type(variables).__name__}{name}."
         )
     variables = list(variables)
     backend = _backends.current()

@@ -24,10 +24,10 @@ Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
 
 // A large output is mostly fresh memory: with pages of 4 KB the kernel's work
 // for them takes longer than to reduce what they hold.
-void AdviseHugePages(void* memory, size_t num_bytes) {
+void AdviseHugePages(DeviceKind device, void* memory, size_t num_bytes) {
   constexpr size_t kWorthIt = 4 << 20;
   constexpr uintptr_t kPageBytes = 4096;
-  if (num_bytes < kWorthIt) return;
+  if (device != DeviceKind::kCpu || num_bytes < kWorthIt) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
   const uintptr_t end = (begin + num_bytes) / kPageBytes * kPageBytes;
@@ -134,7 +134,9 @@ Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
       static_cast<int>(tensor->shape.size()), &forwarded_input, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   tensor->output = TF_TensorData(output.get());
-  if (forwarded_input < 0) AdviseHugePages(tensor->output, num_bytes);
+  if (forwarded_input < 0) {
+    AdviseHugePages(device_, tensor->output, num_bytes);
+  }
   return Status::Ok();
 }
 
@@ -157,7 +159,7 @@ Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
       static_cast<int>(shape.size()), num_bytes, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   *output = TF_TensorData(tensor.get());
-  AdviseHugePages(*output, num_bytes);
+  AdviseHugePages(device_, *output, num_bytes);
   return Status::Ok();
 }
 
