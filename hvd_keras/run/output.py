@@ -123,8 +123,12 @@ class Screen:
             try:
                 self._stream.write(data)
                 self._stream.flush()
-            except (BrokenPipeError, OSError):
+            except OSError:
                 self._is_open = False
+                # What the stream still holds must not fail at exit, which
+                # would be this program's status.
+                with open(os.devnull, "wb") as null:
+                    os.dup2(null.fileno(), self._stream.fileno())
 
 
 class RankStream:

@@ -268,6 +268,27 @@ def test_a_reader_that_leaves_does_not_end_the_job(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_what_a_reader_that_left_does_not_take_is_no_failure(
+    tmp_path: Path,
+) -> None:
+    gone = tmp_path / "gone"
+    code = f"""
+import pathlib, time
+print("first", flush=True)
+while not pathlib.Path({str(gone)!r}).exists():
+    time.sleep(0.01)
+print("a few bytes", flush=True)
+"""
+    job = jobs.start("-np", "1", "--", *jobs.python(code))
+    assert job.stdout is not None
+    assert job.stdout.readline() == "[0] first\n"
+    job.stdout.close()
+    gone.touch()
+    assert job.wait(20) == 0
+    assert job.stderr is not None
+    job.stderr.close()
+
+
 def test_progress_bar_of_rank_0_moves_on_a_terminal() -> None:
     controller, terminal = pty.openpty()
     job = subprocess.Popen(
