@@ -51,8 +51,6 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
     large = np.ones(FLAGS.megabytes * 250_000, np.float32)
-    large_output = np.ones_like(large)  # the core makes one
-    del large_output
     before = resident_bytes()
     start = time.perf_counter()
     _common.start(FLAGS.np)

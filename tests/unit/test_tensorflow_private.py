@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import inspect
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -48,6 +49,23 @@ def test_xla_contexts_are_seen() -> None:
     compiled()
     plain()
     assert seen == [True, False]
+
+
+def test_a_resource_variable_is_not_seen_by_creators() -> None:
+    """`ops/_xla.py`: else a strategy would take the token for its own."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    seen = []
+
+    def creator(next_creator: Any, **options: Any) -> Any:
+        seen.append(options)
+        return next_creator(**options)
+
+    with tf.variable_creator_scope(creator):
+        token = resource_variable_ops.ResourceVariable(0, dtype=tf.int32)
+        tf.Variable(0)
+    assert len(seen) == 1
+    assert token.read_value().dtype == tf.int32
 
 
 def test_xla_takes_handlers_and_calls_them() -> None:
