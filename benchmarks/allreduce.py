@@ -11,9 +11,10 @@ How to read the table, which rank 0 prints:
   median of the rank whose median is highest. A call is what a training step
   pays: for `function`, one call of a `tf.function` that holds one allreduce,
   the way into and out of TensorFlow included; for `chain`, an allreduce of a
-  `tf.function` that holds up to 100, each of the result of the one before, so
-  that the way in and out is shared; `core` does without TensorFlow. The last
-  line says what the same costs, at 4 B, with an addition for the allreduce.
+  `tf.function` that holds 5 to 100, each of the result of the one before, so
+  that the way in and out is shared; `core` does without TensorFlow.
+- `add` is the median of the same with an addition for the allreduce, on all
+  ranks at once: what TensorFlow and the memory take. Not in mode `core`.
 - `GB/s` is the bus bandwidth at the median, 2 (n - 1) / n bytes over time, so
   that numbers of ranks compare.
 - The rounds go through all sizes in turn: what else the machine does hits all
@@ -56,11 +57,12 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("warmup", 3, "Calls before each round's timing.", 0)
 
 MAX_BYTES_PER_ROUND = 512 << 20
+MIN_CHAIN = 5
 MAX_CHAIN = 100
 CORE_SUM = 1  # hvd.Sum, which would import TensorFlow
 
-# One allreduce (sum) of the bytes it was made for; the result is at hand when
-# it returns.
+# An allreduce (sum) of the bytes it was made for, or what stands in for it; the
+# result is at hand when it returns.
 Call = Callable[[], object]
 
 
@@ -75,21 +77,25 @@ def parse_size(text: str) -> int:
     return num_bytes
 
 
-def make_call(mode: str, num_bytes: int) -> Call:
-    """Returns a function that does one allreduce of float32 values."""
+def make_calls(mode: str, num_bytes: int) -> dict[str, Call]:
+    """Returns an allreduce of float32 and, but for `core`, an addition."""
     values = np.full(num_bytes // 4, hvd.rank() + 1, np.float32)
     name = f"benchmark_{num_bytes}"
     if mode == "core":
         from hvd_keras import _core
 
-        return lambda: _core.allreduce(name, [values], CORE_SUM)
+        return {"allreduce": lambda: _core.allreduce(name, [values], CORE_SUM)}
 
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # no advice on many functions
     tensor = tf.constant(values)
+    one = tf.constant(1.0)  # fed, so that no sums of ones are folded
     if mode == "eager":
-        return lambda: hvd.allreduce(tensor, hvd.Sum, name=name)
+        return {
+            "allreduce": lambda: hvd.allreduce(tensor, hvd.Sum, name=name),
+            "add": lambda: tensor + one,
+        }
 
     @tf.function
     def reduce(x: tf.Tensor) -> tf.Tensor:
@@ -98,29 +104,24 @@ def make_call(mode: str, num_bytes: int) -> Call:
             x = hvd.allreduce(x, hvd.Average, name=f"{name}_{i}")
         return x
 
-    return lambda: reduce(tensor)
+    @tf.function
+    def add(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        for _ in range(chain_length(mode, num_bytes)):
+            x = x + y
+        return x
+
+    return {
+        "allreduce": lambda: reduce(tensor),
+        "add": lambda: add(tensor, one),
+    }
 
 
 def chain_length(mode: str, num_bytes: int) -> int:
     """Returns how many allreduces one call holds."""
     if mode != "chain":
         return 1
-    return max(1, min(MAX_CHAIN, MAX_BYTES_PER_ROUND // 5 // num_bytes))
-
-
-def make_idle_call(mode: str) -> Call:
-    """Returns a call of the `tf.function` with additions for allreduces."""
-    import tensorflow as tf
-
-    tensor = tf.constant([1.0])
-
-    @tf.function
-    def add(x: tf.Tensor) -> tf.Tensor:
-        for _ in range(chain_length(mode, 4)):
-            x = x + 1.0
-        return x
-
-    return lambda: add(tensor)
+    fitting = MAX_BYTES_PER_ROUND // 5 // num_bytes
+    return max(MIN_CHAIN, min(MAX_CHAIN, fitting))
 
 
 def check_call(call: Call) -> None:
@@ -144,14 +145,18 @@ def time_call(call: Call, num_calls: int) -> list[float]:
     return seconds
 
 
-def format_row(num_bytes: int, seconds: list[float], slowest: float) -> str:
+def format_row(
+    num_bytes: int, seconds: dict[str, list[float]], slowest: float
+) -> str:
     """Returns one line of the table."""
-    median = float(np.median(seconds))
+    ours = seconds["allreduce"]
+    median = float(np.median(ours))
     bus_bytes = 2 * (hvd.size() - 1) / hvd.size() * num_bytes
+    add = f"{np.median(seconds['add']) * 1e3:.4f}" if "add" in seconds else "-"
     return (
-        f"{num_bytes:>10} {median * 1e3:>11.4f} {min(seconds) * 1e3:>11.4f} "
-        f"{slowest * 1e3:>11.4f} {bus_bytes / median / 1e9:>8.2f} "
-        f"{len(seconds):>7}"
+        f"{num_bytes:>10} {median * 1e3:>11.4f} {min(ours) * 1e3:>11.4f} "
+        f"{slowest * 1e3:>11.4f} {add:>9} {bus_bytes / median / 1e9:>8.2f} "
+        f"{len(ours):>7}"
     )
 
 
@@ -160,39 +165,44 @@ def main(argv: Sequence[str]) -> None:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
     sizes = [parse_size(text) for text in FLAGS.sizes]
     _common.start(FLAGS.np)
-    calls = {size: make_call(FLAGS.mode, size) for size in sizes}
-    for call in calls.values():
-        check_call(call)
+    calls = {size: make_calls(FLAGS.mode, size) for size in sizes}
+    for size in sizes:
+        check_call(calls[size]["allreduce"])
 
-    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    seconds: dict[int, dict[str, list[float]]] = {
+        size: {way: [] for way in calls[size]} for size in sizes
+    }
     for _ in range(FLAGS.rounds):
-        for size, call in calls.items():
+        for size in sizes:
             length = chain_length(FLAGS.mode, size)
             num_calls = MAX_BYTES_PER_ROUND // (size * length)
             num_calls = max(3, min(FLAGS.max_calls, num_calls))
-            seconds[size] += [
-                total / length for total in time_call(call, num_calls)
-            ]
+            for way, call in calls[size].items():
+                _common.wait_for_all()
+                seconds[size][way] += [
+                    total / length for total in time_call(call, num_calls)
+                ]
 
-    medians = [float(np.median(seconds[size])) for size in sizes]
+    medians = [float(np.median(seconds[size]["allreduce"])) for size in sizes]
     slowest = _common.gather_over_ranks(medians).max(axis=0)
     if hvd.rank() == 0:
         figures = [
-            _results.figure(f"{size} B", FLAGS.mode, seconds[size])
+            _results.figure(
+                f"{size} B",
+                FLAGS.mode if way == "allreduce" else f"{FLAGS.mode}, {way}",
+                seconds[size][way],
+            )
             for size in sizes
+            for way in seconds[size]
         ]
         _results.write("allreduce", hvd.size(), figures)
         print(f"allreduce, float32, {hvd.size()} ranks, mode {FLAGS.mode}")
         print(
             f"{'bytes':>10} {'median ms':>11} {'min ms':>11} "
-            f"{'slowest ms':>11} {'GB/s':>8} {'calls':>7}"
+            f"{'slowest ms':>11} {'add':>9} {'GB/s':>8} {'calls':>7}"
         )
         for size, worst in zip(sizes, slowest, strict=True):
             print(format_row(size, seconds[size], float(worst)), flush=True)
-        if FLAGS.mode in ("function", "chain"):
-            idle = time_call(make_idle_call(FLAGS.mode), FLAGS.max_calls)
-            idle_ms = np.median(idle) / chain_length(FLAGS.mode, 4) * 1e3
-            print(f"without allreduce {idle_ms:>.4f} ms")
     hvd.shutdown()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-# TensorFlow reads the first for its intra-op pool; OpenMP, oneDNN's other
-# builds and torch the second; JAX on the CPU the third. The number is the least
-# that works: with one thread a callback of JAX that looks at its argument waits
-# for ever for the thread that it runs on.
+# TensorFlow reads the first two, for its pools within and between ops; OpenMP,
+# oneDNN's other builds and torch the third; JAX on the CPU the fourth. The
+# threads of a pool that find no work spin, on a core that another rank needs.
+# The number is the least that works: with one thread a callback of JAX that
+# looks at its argument waits for ever for the thread that it runs on.
 _THREAD_VARIABLES = {
     "TF_NUM_INTRAOP_THREADS": 1,
+    "TF_NUM_INTEROP_THREADS": 1,
     "OMP_NUM_THREADS": 1,
     "PJRT_NPROC": 2,
 }

@@ -32,7 +32,7 @@ double Combine(ReduceOp op, double a, double b) {
 
 template <typename T>
 void TestType(DataType dtype) {
-  for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
+  for (int num_ranks = 1; num_ranks <= 5; ++num_ranks) {
     for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                         ReduceOp::kMax, ReduceOp::kProduct}) {
       std::vector<std::vector<T>> inputs;
@@ -192,7 +192,7 @@ void TestAdasumNeedsFloats() {
   for (int i = 0; i < kNumDataTypes; ++i) {
     const DataType dtype = static_cast<DataType>(i);
     const Status status = CheckReduce(dtype, ReduceOp::kAdasum);
-    CHECK(status.ok() == IsFloating(dtype));
+    CHECK(status.ok() == (IsFloating(dtype) && !IsFloat8(dtype)));
     if (!status.ok()) CHECK(Contains(status.message(), DataTypeName(dtype)));
   }
 }

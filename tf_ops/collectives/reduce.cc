@@ -136,6 +136,20 @@ T NeutralOf(ReduceOp op) {
   return T(0);
 }
 
+// As bits, of which the first is the sign.
+uint8_t NeutralFloat8(ReduceOp op, uint8_t largest, uint8_t one) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return largest;
+    case ReduceOp::kMax:
+      return largest | 0x80;
+    case ReduceOp::kProduct:
+      return one;
+    default:
+      return 0;
+  }
+}
+
 template <typename T>
 void FillWith(void* to, size_t num_elements, T value) {
   std::fill_n(static_cast<T*>(to), num_elements, value);
@@ -144,6 +158,11 @@ void FillWith(void* to, size_t num_elements, T value) {
 }  // namespace
 
 Status CheckReduce(DataType dtype, ReduceOp op) {
+  if (IsFloat8(dtype)) {
+    return Status::InvalidArgument(
+        std::string("NCCL alone reduces ") + DataTypeName(dtype) +
+        ", on GPUs; on the CPU, cast to float16 or bfloat16 first");
+  }
   if (op == ReduceOp::kAdasum) {
     if (IsFloating(dtype)) return Status::Ok();
     return Status::InvalidArgument(
@@ -204,6 +223,10 @@ void FillNeutral(DataType dtype, ReduceOp op, void* to, size_t num_elements) {
       return FillWith(to, num_elements, NeutralOf<float>(op));
     case DataType::kFloat64:
       return FillWith(to, num_elements, NeutralOf<double>(op));
+    case DataType::kFloat8E4m3fn:
+      return FillWith(to, num_elements, NeutralFloat8(op, 0x7e, 0x38));
+    case DataType::kFloat8E5m2:
+      return FillWith(to, num_elements, NeutralFloat8(op, 0x7c, 0x3c));
   }
 }
 
