@@ -91,6 +91,7 @@ def gpu_submit(
     stream: int,
     **options: Any,
 ) -> GpuCall: ...
+def gpu_split(process_set_id: int, name: str, ordinal: int) -> None: ...
 def gpu_set_libraries(
     *,
     cuda_runtime: str,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from hvd_keras import _native
@@ -46,9 +47,21 @@ def connect(topology: Topology) -> None:
         InternalError: On all ranks, if one of them has no GPU, no memory on it
             or no NCCL; it says which and why.
     """
-    count = _native.core().gpu_count()
-    ordinal = topology.local_rank if topology.local_rank < count else 0
+    ordinal = _ordinal(topology.local_rank)
     _native.core().gpu_submit("barrier", _CONNECT, [], ordinal, 0).wait()
+
+
+def split(process_set_ids: Iterable[int], local_rank: int) -> None:
+    """Makes the communicators of process sets; every rank calls it.
+
+    They are split off that of all ranks, which `connect` has made.
+    """
+    for process_set_id in process_set_ids:
+        _native.core().gpu_split(process_set_id, _CONNECT, _ordinal(local_rank))
+
+
+def _ordinal(local_rank: int) -> int:
+    return local_rank if local_rank < _native.core().gpu_count() else 0
 
 
 def nccl_version() -> int:
@@ -63,6 +76,17 @@ def nccl_version() -> int:
 def has_cuda() -> bool:
     """Whether a CUDA runtime is found; there may be no GPU."""
     return _found("gpu_cuda_version") is not None
+
+
+def problem() -> str | None:
+    """Why collectives cannot run on GPUs; None: CUDA and NCCL are found."""
+    set_libraries(Config.from_environ(os.environ))
+    try:
+        _native.core().gpu_cuda_version()
+        _native.core().gpu_nccl_version()
+    except InternalError as error:
+        return str(error)
+    return None
 
 
 def _found(query: str) -> str | None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _agreement, _backends, basics, config
+from hvd_keras import _agreement, _backends, _error_text, basics, config
 from hvd_keras import _keras_private as private
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._gradient_buckets import bucket_indices, group_indices
@@ -158,11 +158,17 @@ class GradientReducer:
         # A rank cannot know whether a later list is new to the others as well.
         seal = None if self._agrees and backend.traces else _seal(infos)
         options = self._options
+        compression = options.compression
+        contexts: dict[int, Any] = {}
         with backend.reducing(gradients[-1], options.device_dense):
             for number, bucket in enumerate(layout):
+                wires = []
+                for i in bucket:
+                    wire, contexts[i] = compression.compress(gradients[i])
+                    wires.append(wire)
                 results = backend.grouped_allreduce(
-                    [gradients[i] for i in bucket],
-                    name=f"{self._name}/bucket_{number}",
+                    wires,
+                    name=self._bucket_name(number, [infos[i] for i in bucket]),
                     options=options,
                     postscale=options.gradient_predivide_factor * factor,
                     seal=seal,
@@ -174,12 +180,21 @@ class GradientReducer:
             for number, i in enumerate(sparse, len(layout)):
                 reduced[i] = backend.gather_slices(
                     gradients[i],
-                    name=f"{self._name}/bucket_{number}",
+                    name=self._bucket_name(number, [infos[i]]),
                     options=options,
                     factor=factor,
                     seal=seal,
                 )
-        return backend.together(reduced)
+        reduced = backend.together(reduced)
+        for i, context in contexts.items():
+            reduced[i] = compression.decompress(reduced[i], context)
+        return reduced
+
+    def _bucket_name(self, number: int, infos: Sequence[GradientInfo]) -> str:
+        # Without the paths, which may differ by rank.
+        name = f"{self._name}/bucket_{number}"
+        _error_text.note_gradients(name, [info.path for info in infos])
+        return name
 
     def _agree(
         self,

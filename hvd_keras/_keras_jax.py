@@ -3,6 +3,7 @@
 | Name | Used to |
 |---|---|
 | `Trainer.make_train_function` (public, patched) | keep a model that fails |
+| `Trainer.fit` (public, patched) | free the memory that this takes |
 | `Trainer._make_function` | the same |
 | `Trainer._jax_state`, `_jax_state_synced`, `jax_state_sync` | the same |
 | `Trainer._get_jax_state` | restore a model in the middle of an epoch |
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 
 from hvd_keras._keras_private import require
@@ -26,6 +28,9 @@ _STATE = (
     "optimizer_variables",
     "metrics_variables",
 )
+
+# From here on memory that is new costs time; below, a program more arguments.
+_LARGE_BYTES = 1 << 16
 
 
 def check_names() -> None:
@@ -51,16 +56,15 @@ def patch_make_train_function(
     """Lets a model for which `guards(model)` outlive a step that fails.
 
     Keras gives the memory of the model to a step, which leaves nothing if it
-    fails. Here a step makes new values, and when it fails the model has those
-    that it had before. A second call does nothing.
+    fails. Here a step writes elsewhere, and when it fails the model has the
+    values that it had before. A second call does nothing.
 
     Args:
         guards: Whether the steps of a model may fail because of another rank.
         typed_errors: Makes the context in which a step runs.
     """
-    name = "make_train_function"
-    owner: Any = next(c for c in keras.Model.__mro__ if name in vars(c))
-    original = getattr(owner, name)
+    owner: Any = _owner_of("make_train_function")
+    original = owner.make_train_function
     if hasattr(original, "_hvd_wrapped"):
         return
 
@@ -73,14 +77,79 @@ def patch_make_train_function(
         if guards(self) and keras.distribution.distribution() is None:
             step = self.train_step
             if self.jit_compile and not self.run_eagerly:
-                step = jax.jit(step)
+                step = _compiled(step, self.steps_per_execution)
             self.train_function = _guarded(
                 self, self._make_function(step), typed_errors
             )
+            self.train_function.forget = getattr(step, "forget", None)
 
     make_train_function._hvd_wrapped = True  # type: ignore[attr-defined]
     # Keras compares a model's method with this one: it is not overridden.
     owner.make_train_function = make_train_function
+    _patch_fit()
+
+
+def _patch_fit() -> None:
+    """Lets the state before go when a training ends."""
+    owner: Any = _owner_of("fit")
+    original = owner.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            forget = getattr(self.train_function, "forget", None)
+            if forget is not None:
+                forget()
+
+    owner.fit = fit
+
+
+def _owner_of(name: str) -> Any:
+    return next(c for c in keras.Model.__mro__ if name in vars(c))
+
+
+def _compiled(
+    train_step: Callable[[Any, Any], Any], steps_per_execution: int
+) -> Callable[[Any, Any], Any]:
+    """Compiles a step that leaves the state which it gets as it is.
+
+    The results are written over the state before that one, which is of no use
+    any more: memory that is new in each step costs more than the update. It is
+    kept until `forget()` is called.
+    """
+    if steps_per_execution > 1:  # the state before is that to go back to
+        return jax.jit(train_step)
+    compiled = jax.jit(
+        lambda spare, state, data: train_step(state, data),
+        donate_argnums=0,
+        keep_unused=True,
+    )
+    before: list[jax.Array] = []
+
+    def step(state: Any, data: Any) -> Any:
+        large = [a for a in jax.tree.leaves(state) if a.nbytes >= _LARGE_BYTES]
+        spare = _spare(before, large)
+        before[:] = large
+        return compiled(spare, state, data)
+
+    step.forget = before.clear  # type: ignore[attr-defined]
+    return step
+
+
+def _spare(before: list[jax.Array], now: list[jax.Array]) -> list[jax.Array]:
+    """Returns arrays like those of `now`, of `before` where these are free."""
+    taken = set(map(id, now))
+    spare = []
+    for i, array in enumerate(now):
+        old = before[i] if i < len(before) else array
+        is_like = (old.shape, old.dtype) == (array.shape, array.dtype)
+        if id(old) in taken or not is_like or old.is_deleted():
+            old = jnp.zeros_like(array)
+        taken.add(id(old))
+        spare.append(old)
+    return spare
 
 
 def _guarded(

@@ -102,9 +102,20 @@ def xla_problem() -> str | None:
     if _tensorflow_version() < _OLDEST_WITH_XLA:
         oldest = ".".join(map(str, _OLDEST_WITH_XLA))
         return f"tensorflow=={tf.__version__} is older than {oldest}"
-    if tf.config.list_physical_devices("GPU"):
-        return "they run on the CPU alone, and there is a GPU"
-    return None
+    if not sees_gpu():
+        return None
+    if not tf.test.is_built_with_cuda():
+        return "there is a GPU, and this TensorFlow is built without CUDA"
+    from hvd_keras import _gpu
+
+    return _gpu.problem()
+
+
+def sees_gpu() -> bool:
+    """Whether TensorFlow uses a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def xla_blocks() -> bool:
@@ -135,9 +146,13 @@ def xla_call_module() -> Callable[..., Any]:
             f"(`jit_compile=False`)."
         ) from error
     api.restype = ctypes.c_void_p
-    library.HvdXlaRegister.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.HvdXlaRegister.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
     library.HvdXlaRegister.restype = ctypes.c_char_p
-    message = library.HvdXlaRegister(api(), xla_blocks())
+    message = library.HvdXlaRegister(api(), xla_blocks(), sees_gpu())
     if message is not None:
         raise ImportError(
             f"The XLA of tensorflow=={tf.__version__} does not take the "

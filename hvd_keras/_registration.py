@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hvd_keras import _native
@@ -110,10 +110,15 @@ def add_to_core(
     try:
         exchange("", failure)
     except BaseException:
-        for new_id in added:
-            with contextlib.suppress(HvdError):  # shutdown() was faster
-                core.remove_process_set(new_id)
+        remove_from_core(added)
         raise
+
+
+def remove_from_core(ids: Iterable[int]) -> None:
+    """Takes back what this rank has registered with its core."""
+    for one in ids:
+        with contextlib.suppress(HvdError):  # shutdown() was faster
+            _native.core().remove_process_set(one)
 
 
 def _check_calls(calls: list[str]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import importlib
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -98,7 +100,12 @@ def init(
 
         _startup.start(topology, config, _generation, check_arguments)
         is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
-        process_set.attach(topology.rank, topology.size, is_dynamic=is_dynamic)
+        process_set.attach(
+            topology.rank,
+            topology.size,
+            is_dynamic=is_dynamic,
+            gpu_local_rank=topology.local_rank if config.gpu == "on" else None,
+        )
         try:
             if config.gpu == "on":
                 _gpu.connect(topology)
@@ -106,6 +113,9 @@ def init(
         except BaseException:
             _stop("`init()` failed")
             raise
+        if sys.modules.get("tensorflow") is not None:
+            # What the ops change in it is to be there before it traces one.
+            importlib.import_module("hvd_keras.ops")
         config_module.set_current(config)
         _job = _Job(topology, config, os.getpid())
         _exit_hooks.install(_leave_failing)

@@ -172,8 +172,8 @@ class Config:
     )  # fmt: skip
     gpu_fusion_buffer_bytes: int = _setting(
         "HVD_GPU_FUSION_BUFFER", "int", 64 << 20, "Memory on each GPU in which "
-        "small tensors are reduced as one.", unit="bytes", minimum=1,
-        same_on_all_ranks=True,
+        "small tensors are reduced as one, in two halves.", unit="bytes",
+        minimum=2, same_on_all_ranks=True,
     )  # fmt: skip
     gpu_direct_bytes: int = _setting(
         "HVD_GPU_DIRECT", "int", 4 << 20, "Tensors on GPUs of this size or "

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _native, _registration
+from hvd_keras import _gpu, _native, _registration
 from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
 
 
@@ -114,6 +114,8 @@ class _Registry:
     rank: int
     size: int
     is_dynamic: bool
+    # Its rank on this host if `init` has connected the GPUs; None: it has not.
+    gpu_local_rank: int | None
     sets: dict[int, ProcessSet]
 
 
@@ -227,11 +229,15 @@ def parse(value: Any, size: int) -> list[ProcessSet]:
     return _check_new(list(value), size, [list(range(size))])
 
 
-def attach(rank: int, size: int, *, is_dynamic: bool) -> None:
+def attach(
+    rank: int, size: int, *, is_dynamic: bool, gpu_local_rank: int | None
+) -> None:
     """Notes that this process has joined a job, with the global set alone."""
     global _registry
     global_process_set._ranks = list(range(size))
-    _registry = _Registry(rank, size, is_dynamic, {0: global_process_set})
+    _registry = _Registry(
+        rank, size, is_dynamic, gpu_local_rank, {0: global_process_set}
+    )
 
 
 def register_static(sets: Sequence[ProcessSet]) -> None:
@@ -284,6 +290,12 @@ def _register(
             {new_id: one._ranks or [] for new_id, one in by_id.items()},
             answers,
         )
+    if registry.gpu_local_rank is not None:
+        try:
+            _gpu.split(by_id, registry.gpu_local_rank)
+        except BaseException:
+            _registration.remove_from_core(by_id)
+            raise
     for new_id, one in by_id.items():
         one.process_set_id = new_id
         registry.sets[new_id] = one

@@ -6,11 +6,13 @@ which hvd_keras opens as it would open the real ones.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -74,8 +76,12 @@ def run_job(
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpu(fake: str, num_ranks: int) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
-    # With the copies of CUDA 13 too, and with streams that dawdle.
-    environ = {} if num_ranks != 2 else {"FAKE_CUDA_VERSION": "13000"}
+    # With the copies of CUDA 13 too, without those of its driver, and with
+    # streams that dawdle.
+    environ = {
+        1: {"FAKE_CUDA_DRIVER": "12020"},
+        2: {"FAKE_CUDA_VERSION": "13000"},
+    }.get(num_ranks, {})
     job = run_job(
         num_ranks,
         *("-m", "pytest", *arguments, str(GPU)),
@@ -87,6 +93,30 @@ def test_gpu(fake: str, num_ranks: int) -> None:
     assert f"[{num_ranks - 1}] " in job.stdout
     assert " skipped" not in job.stdout, job.stdout[-5_000:]
     assert "misuse" not in job.stdout
+
+
+def test_an_event_that_is_recorded_anew_does_not_end_a_wait(fake: str) -> None:
+    """As CUDA has it, and the engine, which uses events again, leans on it."""
+    cuda = ctypes.CDLL(fake)
+
+    def make(create: str, *arguments: int) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        assert getattr(cuda, create)(ctypes.byref(made), *arguments) == 0
+        return made
+
+    slow, other, waiting = (
+        make("cudaStreamCreateWithPriority", 1, 0) for _ in range(3)
+    )
+    event, end = (make("cudaEventCreateWithFlags", 2) for _ in range(2))
+    cell = ctypes.create_string_buffer(8)
+    start = time.monotonic()
+    cuda.fakeCopyLater(cell, cell, ctypes.c_size_t(8), 200_000, slow)
+    cuda.cudaEventRecord(event, slow)
+    cuda.cudaStreamWaitEvent(waiting, event, 0)
+    cuda.cudaEventRecord(event, other)
+    cuda.cudaEventRecord(end, waiting)
+    cuda.cudaEventSynchronize(end)
+    assert time.monotonic() - start > 0.15
 
 
 def test_a_rank_that_dies(fake: str) -> None:
@@ -131,6 +161,10 @@ def test_init_connects_or_fails(fake: str) -> None:
     assert "fine" not in job.stdout
     assert "rank 0 cannot run collectives on its GPU" in job.stdout, job.stdout
     assert "is out of memory: the fusion buffer" in job.stdout, job.stdout
+    job = run_job(
+        1, "-c", INIT, fake=fake, HVD_GPU="on", HVD_NCCL_COMM_BLOCKING="1"
+    )
+    assert "NCCL_COMM_BLOCKING must not be 1" in job.stdout, job.stdout
     job = run_job(1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_GPU_COUNT="0")
     assert "CUDA finds no GPU" in job.stdout, job.stdout
     job = run_job(1, "-c", INIT, fake="/no/such/file", HVD_GPU="on")
@@ -146,6 +180,35 @@ def test_old_libraries_are_refused(fake: str) -> None:
         1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_NCCL_VERSION="21605"
     )
     assert "it is version 2.16.5, older than 2.18.0" in job.stdout, job.stdout
+
+
+FLOAT8 = """
+import ctypes
+import os
+is_first = os.environ["HVD_RANK"] == "0"
+os.environ["FAKE_GPU_CAPABILITY"] = "9" if is_first else "8"
+import hvd_keras as hvd
+from calls import run
+from devices import open_device
+import ml_dtypes, numpy as np
+hvd.init()
+device = open_device(hvd.local_rank())
+try:
+    run(device, "allreduce", "a", [np.ones(4)], "float8_e5m2", op=1)
+except hvd.InvalidArgumentError as error:
+    print(error)
+hvd.shutdown()
+"""
+
+
+def test_float8_is_refused_on_all_ranks(fake: str) -> None:
+    job = run_job(2, "-c", FLOAT8, fake=fake)
+    for rank in range(2):
+        expected = (
+            f"[{rank}] allreduce 'a': rank 1 cannot take part: NCCL reduces "
+            "float8 on GPUs of compute capability 9.0 or more. Received: 8.x"
+        )
+        assert expected in job.stdout, job.stdout
 
 
 @pytest.mark.skipif(REAL_NCCL is None, reason="TEST_NCCL_LIBRARY is not set")

@@ -6,7 +6,6 @@ alone imports its framework, and is imported when it is needed.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import Any
 
@@ -43,9 +42,13 @@ def of(tensor: Any) -> Backend:
     )
 
 
-@functools.cache
+# Not `functools.cache`, of which torch warns where it compiles.
+_adapters: dict[str, Backend] = {}
+
+
 def named(name: str) -> Backend:
     """Returns the adapter of a framework, and imports that."""
-    module = importlib.import_module(f"hvd_keras._backends.{name}")
-    backend: Backend = module.BACKEND
-    return backend
+    if name not in _adapters:
+        module = importlib.import_module(f"hvd_keras._backends.{name}")
+        _adapters[name] = module.BACKEND
+    return _adapters[name]

@@ -85,10 +85,12 @@ class Backend:
     ) -> list[Tensor]:
         """Reduces gradients over the ranks, as one request.
 
+        The results are for `together` alone.
+
         Args:
-            tensors: Dense ones; they may be overwritten.
+            tensors: Dense ones, compressed; they may be overwritten.
             name: Pairs the call across ranks.
-            options: The op, the compression, the process set.
+            options: The op, the process set.
             postscale: Factor of the results.
             seal: Shape of an empty tensor that is compared over the ranks.
         """
@@ -138,7 +140,7 @@ class Backend:
         raise NotImplementedError
 
     def xla_problem(self) -> str | None:
-        """Returns why XLA cannot run collectives here; None: it can."""
+        """Returns why "auto" is not to choose XLA here; None: it may."""
         return None
 
     # Variables.

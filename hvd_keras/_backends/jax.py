@@ -14,7 +14,7 @@ from hvd_keras import _keras_jax, _keras_private
 from hvd_keras._backends.interface import Backend
 from hvd_keras._distributed_class import reduces_over_ranks
 from hvd_keras._reduce_options import ReduceOptions
-from hvd_keras.jax._call import call, is_traced, reduction
+from hvd_keras.jax._call import call, is_traced, reduction, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
@@ -44,22 +44,22 @@ class JaxBackend(Backend):
     ) -> list[jax.Array]:
         prescale = 1.0 / options.gradient_predivide_factor
         op, prescale, postscale = reduction(options.op, prescale, postscale)
-        wires = [options.compression.compress(tensor) for tensor in tensors]
         *results, token = call(
             "allreduce",
-            [wire for wire, _ in wires],
+            tensors,
             name=name,
             process_set_id=options.process_set.process_set_id or 0,
             token=_token.get(),
+            has_together=1,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
         )
         _token.set(token)
-        return [
-            options.compression.decompress(result, context)
-            for result, (_, context) in zip(results, wires, strict=True)
-        ]
+        return results
+
+    def together(self, gradients: list[Any]) -> list[Any]:
+        return together(gradients)
 
     @contextlib.contextmanager
     def reducing(self, last: Any, device: str) -> Iterator[None]:

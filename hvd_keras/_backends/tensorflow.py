@@ -70,15 +70,15 @@ class TensorFlowBackend(Backend):
         members = tensors
         if seal is not None:
             members = [*members, tf.zeros(seal, members[0].dtype)]
-        results = grouped_allreduce(
-            members,
-            name=name,
-            prescale_factor=1.0 / options.gradient_predivide_factor,
-            postscale_factor=postscale,
-            op=options.op,
-            compression=options.compression,
-            process_set=options.process_set,
-        )[: len(tensors)]
+        with _xla.ending_together():
+            results = grouped_allreduce(
+                members,
+                name=name,
+                prescale_factor=1.0 / options.gradient_predivide_factor,
+                postscale_factor=postscale,
+                op=options.op,
+                process_set=options.process_set,
+            )[: len(tensors)]
         for tensor, result in zip(tensors, results, strict=True):
             result.set_shape(tensor.shape)
         return results
@@ -101,6 +101,8 @@ class TensorFlowBackend(Backend):
             return gradients
         # Slices have few bytes, and their lengths may not be known.
         dense = [g for g in gradients if isinstance(g, tf.Tensor)]
+        if not dense:
+            return gradients
         results = iter(_xla.together(dense))
         return [
             next(results) if isinstance(g, tf.Tensor) else g for g in gradients
@@ -119,7 +121,14 @@ class TensorFlowBackend(Backend):
         return tf.cast(everywhere, tf.bool)
 
     def xla_problem(self) -> str | None:
-        return _native.xla_problem()
+        problem = _native.xla_problem()
+        if problem is None and _native.sees_gpu():
+            # Nobody gets unasked what was never tried.
+            problem = (
+                "its collectives were never run on a GPU; "
+                "`jit_compile=True` tries them"
+            )
+        return problem
 
     def describe(self, variable: Any) -> TensorInfo:
         target = to_variable(variable)

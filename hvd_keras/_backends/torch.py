@@ -11,9 +11,17 @@ import torch
 
 from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
+from hvd_keras._dtypes import check_dtype
 from hvd_keras._reduce_options import ReduceOptions
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
+
+# What NumPy does not know: integers of the size, and what it is there.
+_FOREIGN = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+}
 
 
 class TorchBackend(Backend):
@@ -39,10 +47,11 @@ class TorchBackend(Backend):
         postscale: float,
         seal: tuple[int, ...] | None = None,
     ) -> list[torch.Tensor]:
-        compressed = [
-            options.compression.compress(tensor.detach()) for tensor in tensors
-        ]
-        members = _in_memory_of_their_own([wire for wire, _ in compressed])
+        for tensor in tensors:
+            check_dtype(self.dtype_of(tensor), "allreduce", name)
+        members = _in_memory_of_their_own(
+            [tensor.detach() for tensor in tensors]
+        )
         arrays = [_as_array(member) for member in members]
         if seal is not None:
             arrays.append(np.zeros(seal, np.uint8))
@@ -56,8 +65,8 @@ class TorchBackend(Backend):
             in_place=True,
         )
         return [
-            options.compression.decompress(member.to(wire.device), context)
-            for member, (wire, context) in zip(members, compressed, strict=True)
+            member.to(tensor.device)
+            for member, tensor in zip(members, tensors, strict=True)
         ]
 
     @torch.compiler.disable
@@ -105,17 +114,19 @@ def _in_memory_of_their_own(tensors: list[Any]) -> list[torch.Tensor]:
 
 def _as_array(tensor: torch.Tensor) -> Array:
     """Returns an array in the memory of a tensor of the host's."""
-    if tensor.dtype == torch.bfloat16:  # which NumPy does not know
-        array: Array = tensor.view(torch.int16).numpy()
-        return array.view(ml_dtypes.bfloat16)
+    if tensor.dtype in _FOREIGN:
+        bits, dtype = _FOREIGN[tensor.dtype]
+        array: Array = tensor.view(bits).numpy()
+        return array.view(dtype)
     shared: Array = tensor.numpy()
     return shared
 
 
 def _as_tensor(array: Array) -> torch.Tensor:
-    if array.dtype == ml_dtypes.bfloat16:
-        bits = torch.from_numpy(array.view(np.int16).copy())
-        return bits.view(torch.bfloat16)
+    for ours, (bits, dtype) in _FOREIGN.items():
+        if array.dtype == dtype:
+            values = array.view(str(bits).removeprefix("torch."))
+            return torch.from_numpy(values.copy()).view(ours)
     return torch.from_numpy(array.copy())
 
 

@@ -19,6 +19,14 @@ as `StalledError`: reduce such arrays as one, with `grouped_allreduce`.
 A call that is under way must not be made a second time with the same name, as
 by `jax.pmap` or from two threads.
 
+*Transformations*: `jax.jit`, `jax.grad` (again and again), `jax.checkpoint`,
+which keeps what was reduced and does not reduce again, loops and branches that
+all ranks take, `jax.vmap` (the batch as one call; of Adasum and the collectives
+that mix rows, one call after the other). Not those that differentiate forward:
+`jax.jvp`, `jax.jacfwd`, `jax.linearize`. Once a collective is traced,
+`jax.checkpoint` takes every `jax.ffi.ffi_call` with side effects in the
+process, others' too, and keeps its results likewise.
+
 *Errors* are those of `hvd_keras.exceptions`; of a program, inside
 `typed_errors()` and in Keras's `fit`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras import _native, basics, objects
+from hvd_keras._dtypes import check_dtype
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
@@ -45,16 +47,20 @@ def call(
 
     Args:
         kind: One of `_KINDS`.
-        arrays: One, or the members of a group.
+        arrays: One, or the members of a group; of dtypes that there are
+            collectives for, else an InvalidArgumentError is raised.
         name: Pairs the call across ranks.
         process_set_id: The set that runs it.
         shapes: Those of the results in a program, if not those of the arrays.
         token: An int32 scalar, the last result of the call that comes before
             this one in a chain. Then the token for the next one is the last of
             the results.
-        attributes: Those of the handler (tf_ops/xla/handlers.h).
+        attributes: Those of the handler (tf_ops/xla/handlers.h). The results
+            of calls with `has_together` are for `together` alone.
     """
     arrays = [jnp.asarray(array) for array in arrays]
+    for array in arrays:
+        check_dtype(str(array.dtype), kind, name)
     if not is_traced(arrays):
         results = _run(kind, arrays, name, process_set_id, **attributes)
         return results if token is None else [*results, token]
@@ -62,6 +68,7 @@ def call(
     if shapes is None:
         shapes = [array.shape for array in arrays]
     in_place = kind in ("allreduce", "broadcast")
+    is_adasum = attributes.get("reduce_op") == ReduceOp.Adasum
     aliases = {i: i for i in range(len(arrays))} if in_place else {}
     if token is not None:
         aliases[len(arrays)] = len(arrays)
@@ -74,7 +81,10 @@ def call(
             for shape, array in zip(shapes, arrays, strict=True)
         ],
         has_side_effect=True,
-        vmap_method="sequential",
+        # One call for the batch, where its elements do not mix.
+        vmap_method="broadcast_all"
+        if in_place and token is None and not is_adasum
+        else "sequential",
         input_output_aliases=aliases,
     )
     types = {int: np.int32, float: np.float64}
@@ -86,6 +96,24 @@ def call(
             **{key: types[type(v)](v) for key, v in attributes.items()},
         )
     )
+
+
+def together(arrays: Sequence[Any]) -> list[Any]:
+    """Ends calls with `has_together` that are traced; returns their results.
+
+    On GPUs they only start before.
+    """
+    if not is_traced(arrays):
+        return list(arrays)
+    _register()
+    function = jax.ffi.ffi_call(
+        "hvd_together",
+        [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays],
+        has_side_effect=True,
+        vmap_method="sequential",
+        input_output_aliases={i: i for i in range(len(arrays))},
+    )
+    return list(function(*arrays))
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
@@ -147,11 +175,24 @@ def is_floating(array: Any) -> bool:
 @functools.cache
 def _register() -> None:
     library = _native.xla()
-    for kind in _KINDS:
-        handler = getattr(library, f"HvdFfi{kind.capitalize()}")
-        jax.ffi.register_ffi_target(
-            f"hvd_{kind}", jax.ffi.pycapsule(handler), platform="cpu"
-        )
+    # Where there are GPUs, programs for the CPU may run as well.
+    platforms = {"cpu": "HvdFfi"}
+    if jax.default_backend() == "gpu":
+        platforms["CUDA"] = "HvdFfiGpu"
+    for platform, prefix in platforms.items():
+        for kind in (*_KINDS, "together"):
+            handler = getattr(library, f"{prefix}{kind.capitalize()}")
+            jax.ffi.register_ffi_target(
+                f"hvd_{kind}", jax.ffi.pycapsule(handler), platform=platform
+            )
+    # `jax.checkpoint` refuses calls with side effects that are not in this
+    # list. Of those that are it keeps the results: no call is made again. The
+    # list is the process's, and knows no difference between our calls and the
+    # `jax.ffi.ffi_call(has_side_effect=True)` of others, which it lets in too.
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import effects, ffi
+
+        effects.remat_allowed_effects.add_type(ffi.FfiEffect)
 
 
 def _run(

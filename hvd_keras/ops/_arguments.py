@@ -15,7 +15,7 @@ from hvd_keras.ops import _errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# HVD_TENSOR_TYPES in op_registration.h.
+# kTypePairs in tf_ops/kernels/tf_convert.cc.
 _DTYPES = frozenset(
     {
         tf.bool,
@@ -31,6 +31,8 @@ _DTYPES = frozenset(
         tf.bfloat16,
         tf.float32,
         tf.float64,
+        tf.dtypes.experimental.float8_e4m3fn,
+        tf.dtypes.experimental.float8_e5m2,
     }
 )
 
@@ -168,7 +170,8 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
     if tensor.dtype not in _DTYPES:
         raise _errors.invalid_argument(
             f"`{what}` must be of type bool, (u)int8 to (u)int64, float16, "
-            f"bfloat16, float32 or float64. Received: "
+            f"bfloat16, float32, float64, float8_e4m3fn or float8_e5m2. "
+            f"Received: "
             f"{tensor.dtype.name}{of(name)}."
         )
     return tensor

@@ -11,8 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native, basics
-from hvd_keras.ops import _errors, _xla
+from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
+
+# Before a function is traced: its key is made before its first op.
+_retracing.install()
+_one_thread.install()
 
 # Of the nameless eager calls, by kind, process set and job: a rank counts those
 # of the sets that it is in, and a new job begins anew on all ranks.
@@ -51,13 +55,11 @@ def emit(
         The op's outputs, as TensorFlow gives them: a tensor, a list for a
         grouped op, a tuple; without outputs None, or the operation in a graph.
     """
+    _errors.install()
+    attributes["process_set_id"] = process_set_id
     if _xla.in_context():
-        _errors.install()
-        attributes["process_set_id"] = process_set_id
         return _xla.emit(kind, *inputs, name=name, **attributes)
     function = getattr(_native.ops(), f"horovod_{kind}")
-    attributes["process_set_id"] = process_set_id
-    _errors.install()
     if tf.executing_eagerly():
         if name is None:
             key = (kind, process_set_id, basics.generation())

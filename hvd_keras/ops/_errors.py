@@ -11,12 +11,14 @@ there the text begins with the name of our class.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras import exceptions
-from hvd_keras._error_text import MARK
+from hvd_keras._error_text import MARK, with_subject
+from hvd_keras.ops import _xla
 
 _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
 
@@ -28,13 +30,13 @@ class _FromText:
     """
 
     def __init__(self, *args: Any) -> None:
-        args = tuple(
-            MARK.sub("", argument, count=1)
-            if isinstance(argument, str)
-            else argument
-            for argument in args
-        )
-        self._init(*((None, None, *args) if len(args) == 1 else args))
+        if len(args) == 1:
+            args = (None, None, *args)
+        node_def, op, message, *others = args
+        self._init(node_def, op, self._text_of(message), *others)
+
+    def _text_of(self, message: str) -> str:
+        return with_subject(MARK.sub("", message, count=1))
 
     def _init(self, *args: Any) -> None:
         super().__init__(*args)
@@ -98,6 +100,42 @@ class InternalError(
     """A system call failed or an invariant of the engine does not hold."""
 
 
+class DynamicShapeError(
+    _FromText, tf.errors.UnimplementedError, NotImplementedError
+):
+    """XLA cannot run a collective on a tensor whose shape depends on values.
+
+    That XLA itself finds out, when it compiles, and does not say of which call:
+    it may be any that was traced with lengths that were not known.
+    """
+
+    def _text_of(self, message: str) -> str:
+        return with_subject(_DYNAMIC.sub(_dynamic_shape_text, message, count=1))
+
+
+_NUM_SHOWN = 3  # of the calls that it may be
+# What XLA says then.
+_DYNAMIC = re.compile(
+    r'CustomCall "hvd_(\w+)" is not supported to have a dynamic dimension'
+)
+
+
+def _dynamic_shape_text(found: re.Match[str]) -> str:
+    kind = found[1]
+    # XLA mostly compiles what was traced last.
+    names = list(_xla.unknown_lengths[kind])[::-1]
+    shown = ", ".join(f"'{name}'" for name in names[:_NUM_SHOWN])
+    if len(names) > _NUM_SHOWN:
+        shown += f" and {len(names) - _NUM_SHOWN} more"
+    call = f"one of {kind} {shown}" if len(names) > 1 else f"{kind} {shown}"
+    return (
+        f"In a function that XLA compiles (`jit_compile=True`), the shape of a "
+        f"tensor must not depend on values, as that of `tf.boolean_mask`, "
+        f"`tf.where` and `tf.unique` does. Received: such a tensor for "
+        f"{call}. Pad it to a fixed number of rows, or pass {_xla.CURE}"
+    )
+
+
 _CLASSES: dict[str, type[tf.errors.OpError]] = {
     "NotInitialized": NotInitializedError,
     "InvalidArgument": InvalidArgumentError,
@@ -146,6 +184,8 @@ def install() -> None:
 def _class_for(argument: Any) -> type[tf.errors.OpError] | None:
     """Returns our class if an argument of an error, of any type, names one."""
     if isinstance(argument, str):
+        if _DYNAMIC.search(argument) is not None:
+            return DynamicShapeError
         found = MARK.search(argument)
         return None if found is None else _CLASSES.get(found[1])
     if not isinstance(argument, dict):

@@ -37,8 +37,11 @@ class TensorType:
 
 
 # Operand and result of each call, after the tensors: it makes the calls of a
-# program a chain.
-TOKEN = TensorType("i32", ())
+# program a chain. TensorFlow has no variables of i32 on GPUs.
+TOKEN = TensorType("i64", ())
+
+# What a program is for. The handlers of both have the same names.
+PLATFORMS = ("CPU", "CUDA")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +82,22 @@ class Collective:
                 self._add_shape(*pair, body)
                 for pair in zip(names, operands, strict=True)
             ]
-        call_types = [
-            *map(str, operands),
-            *(_shape_type(operand) for operand in operands[: len(shapes)]),
-        ]
+        shape_types = [_shape_type(of) for of in operands[: len(shapes)]]
         types = _listed(results)
         body.append(
             f"%out:{len(results)} = stablehlo.custom_call "
             f"@hvd_{self.kind}({_listed([*names, *shapes])}) "
-            f"{{{self._call_attributes(len(operands), is_static)}}} : "
-            f"({_listed(call_types)}) -> ({types})"
+            f"{{{self._call_attributes(operands, results, shape_types)}}} : "
+            f"({_listed([*operands, *shape_types])}) -> ({types})"
         )
         outputs = [f"%out#{i}" for i in range(len(results))]
         body.append(f"return {_listed(outputs)} : {types}")
         parameters = [
-            f"{name}: {operand}"
-            for name, operand in zip(names, operands, strict=True)
+            "%platform: tensor<i32>",  # its place in PLATFORMS
+            *(
+                f"{name}: {operand}"
+                for name, operand in zip(names, operands, strict=True)
+            ),
         ]
         # Without the flag XLA does not fill in lengths that it knows later.
         flag = f"jax.uses_shape_polymorphism = {str(not is_static).lower()}"
@@ -134,10 +137,8 @@ class Collective:
         name = operand.replace("arg", "shape")
         if None not in of.shape:
             shape = list(self._result_shape(of.shape))
-            body.append(
-                f"{name} = stablehlo.constant dense<{shape}> : "
-                f"{_shape_type(of)}"
-            )
+            kind = _shape_type(of)
+            body.append(f"{name} = stablehlo.constant dense<{shape}> : {kind}")
             return name
         lengths = []
         for axis in range(len(of.shape)):
@@ -167,7 +168,13 @@ class Collective:
         )
         return name
 
-    def _call_attributes(self, num_operands: int, is_static: bool) -> str:
+    def _call_attributes(
+        self,
+        operands: Sequence[TensorType],
+        results: Sequence[TensorType],
+        shape_types: Sequence[TensorType],
+    ) -> str:
+        num_operands = len(operands)
         config = [
             f"{name} = {_literal(value)}"
             for name, value in {**self.attributes, "has_token": 1}.items()
@@ -184,8 +191,11 @@ class Collective:
             "has_side_effect = true",
             f"backend_config = {{{_listed(config)}}}",
             f"output_operand_aliases = [{_listed(aliases)}]",
+            # Else XLA may choose, on each rank another one.
+            f"operand_layouts = {_layouts([*operands, *shape_types])}",
+            f"result_layouts = {_layouts(results)}",
         ]
-        if not is_static:
+        if shape_types:
             indices = range(num_operands, 2 * num_operands)
             attributes.append(
                 f"indices_of_shape_operands = dense<{list(indices)}> : "
@@ -198,8 +208,18 @@ def _listed(items: Sequence[object]) -> str:
     return ", ".join(map(str, items))
 
 
-def _shape_type(of: TensorType) -> str:
-    return f"tensor<{len(of.shape)}xi32>"
+def _shape_type(of: TensorType) -> TensorType:
+    return TensorType("i32", (len(of.shape),))
+
+
+def _layouts(tensors: Sequence[TensorType]) -> str:
+    """Returns the attribute: each tensor's axes, the last one first."""
+    layouts = []
+    for tensor in tensors:
+        num_axes = len(tensor.shape)
+        axes = f"[{_listed(range(num_axes - 1, -1, -1))}]" if num_axes else ""
+        layouts.append(f"dense<{axes}> : tensor<{num_axes}xindex>")
+    return f"[{_listed(layouts)}]"
 
 
 def _literal(value: str | int | float) -> str:

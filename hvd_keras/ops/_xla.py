@@ -8,6 +8,7 @@ for.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import functools
@@ -19,7 +20,12 @@ from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from hvd_keras import _native
 from hvd_keras.ops._graph import run_independently
-from hvd_keras.ops._stablehlo import TOKEN, Collective, TensorType
+from hvd_keras.ops._stablehlo import (
+    PLATFORMS,
+    TOKEN,
+    Collective,
+    TensorType,
+)
 
 Gradient = Callable[..., Any]
 
@@ -40,16 +46,29 @@ _ELEMENTS = {
     tf.bfloat16: "bf16",
     tf.float32: "f32",
     tf.float64: "f64",
+    tf.dtypes.experimental.float8_e4m3fn: "f8E4M3FN",
+    tf.dtypes.experimental.float8_e5m2: "f8E5M2",
 }
 
 # Those that handlers exist for; also grouped.
 _KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
-_CURE = "`jit_compile=False` to `tf.function` or `Model.compile`"
+CURE = "`jit_compile=False` to `tf.function` or `Model.compile`"
+
+# The names, by kind, of calls that were traced with lengths not known: those of
+# an argument, which XLA knows, or such as depend on values, which it refuses.
+# The last is what was traced last.
+unknown_lengths: dict[str, dict[str, None]] = collections.defaultdict(dict)
 
 # Whether a gradient is traced of something that XLA compiles. TensorFlow may
 # trace it in a graph of its own, which does not tell.
 _in_gradient: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "_in_gradient", default=False
+)
+
+
+# Whether calls are traced whose results all go to `together`.
+_has_together: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "_has_together", default=False
 )
 
 
@@ -132,11 +151,27 @@ def emit(
     return outputs[0], tf.fill([size], num_rows // size)
 
 
+@contextlib.contextmanager
+def ending_together() -> Iterator[None]:
+    """A context for allreduces whose results go to `together` and only there.
+
+    On GPUs they have not ended before that.
+    """
+    reset = _has_together.set(True)
+    try:
+        yield
+    finally:
+        _has_together.reset(reset)
+
+
 def together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the results of several calls, all of them when all are there.
 
     Until then their memory is not used again, so that computations which are
     later in the program do not wait for calls. Not differentiable.
+
+    Args:
+        tensors: Results of calls that were traced under `ending_together`.
     """
     inputs = [tf.stop_gradient(tensor) for tensor in tensors]
     return _run("together", inputs, "together", {"process_set_id": 0})
@@ -150,6 +185,9 @@ def _run(
 ) -> list[tf.Tensor]:
     core = _native.core()
     ranks = core.process_set_ranks(attributes["process_set_id"])
+    if not all(tensor.shape.is_fully_defined() for tensor in tensors):
+        unknown_lengths[kind].pop(name, None)
+        unknown_lengths[kind][name] = None
     collective = Collective(
         kind,
         tuple(_type_of(tensor, kind, name) for tensor in tensors),
@@ -167,8 +205,8 @@ def _run(
         version=9,
         module=collective.module(),
         Sout=[*(result.shape for result in collective.results()), TOKEN.shape],
-        Tout=[*(tensor.dtype for tensor in tensors), tf.int32],
-        platforms=["CPU"],
+        Tout=[*(tensor.dtype for tensor in tensors), tf.int64],
+        platforms=PLATFORMS,
     )
     run_independently(tf.compat.v1.get_default_graph(), next_value)
     token.assign(next_value, read_value=False)
@@ -178,10 +216,12 @@ def _run(
 @functools.cache
 def _token() -> Any:
     """Returns the variable that makes a chain of the calls; always 0."""
-    with tf.init_scope(), tf.device("CPU:0"):
+    # XLA reads no variable of another device than the function's.
+    device = "GPU:0" if _native.sees_gpu() else "CPU:0"
+    with tf.init_scope(), tf.device(device):
         # Not `tf.Variable`, which a strategy or a function would see made.
         return resource_variable_ops.ResourceVariable(
-            0, trainable=False, dtype=tf.int32, name="hvd_xla_token"
+            0, trainable=False, dtype=tf.int64, name="hvd_xla_token"
         )
 
 
@@ -222,6 +262,8 @@ def _handler_attributes(
         chosen["reduce_op"] = int(attributes["reduce_op"])
         chosen["prescale"] = float(attributes["prescale_factor"])
         chosen["postscale"] = float(attributes["postscale_factor"])
+    if kind == "allreduce":
+        chosen["has_together"] = int(_has_together.get())
     if kind == "broadcast":
         chosen["root_rank"] = int(attributes["root_rank"])
     return chosen
@@ -233,7 +275,7 @@ def _type_of(tensor: tf.Tensor, kind: str, name: str) -> TensorType:
             f"In a function that XLA compiles, a tensor must have a known "
             f"number of dimensions. Received: {tensor.name!r}, of unknown "
             f"shape, for {kind} '{name}'. Use `tf.ensure_shape`, or pass "
-            f"{_CURE}."
+            f"{CURE}."
         )
     return TensorType(_ELEMENTS[tensor.dtype], tuple(tensor.shape.as_list()))
 
@@ -256,7 +298,7 @@ def _check(kind: str, base: str, name: Any) -> None:
     graph = tf.compat.v1.get_default_graph()
     raise NotImplementedError(
         f"{problem}. Received: a function that XLA compiles (graph "
-        f"'{getattr(graph, 'name', '')}', tensor '{name}'). Pass {_CURE}."
+        f"'{getattr(graph, 'name', '')}', tensor '{name}'). Pass {CURE}."
     )
 
 
@@ -275,5 +317,5 @@ def _check_splits(
         f"which is their sum: the shape of the result would depend on the "
         f"other ranks. Received: {num_rows} rows, "
         f"splits={splits if values is None else values.tolist()} (tensor "
-        f"'{name or ''}'). Pass {_CURE}."
+        f"'{name or ''}'). Pass {CURE}."
     )

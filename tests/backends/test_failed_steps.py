@@ -39,5 +39,29 @@ def test_a_failed_step_leaves_the_model_as_it_was() -> None:
         np.testing.assert_array_equal(value, wanted)
     slots = [variable.numpy() for variable in optimizer.variables]
     assert all(np.isfinite(slot).all() for slot in slots)
+    shared = [weight.copy() for weight in weights]
     model.fit(data, verbose=0)
+    for value, wanted in zip(weights, shared, strict=True):
+        np.testing.assert_array_equal(value, wanted)
     small.on_all_ranks(model.get_weights())
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's matter")
+def test_the_state_before_is_gone_when_fit_has_ended() -> None:
+    import jax
+
+    numbers = []
+
+    def count(*_: Any, **__: Any) -> None:
+        shapes = [array.shape for array in jax.live_arrays()]
+        numbers.append(shapes.count((small.NUM_FEATURES, 41)))
+
+    layers = [keras.Input((small.NUM_FEATURES,)), keras.layers.Dense(41)]
+    model = keras.Sequential(layers)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(hvd.DistributedOptimizer(optimizer, name="memory"), "mse")
+    during = keras.callbacks.LambdaCallback(on_train_batch_end=count)
+    data = small.shares(*small.data())
+    model.fit(data, verbose=0, callbacks=[during])
+    count()
+    assert numbers[1:] == [4] * (small.NUM_BATCHES - 1) + [2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import small_training as small
 
 import hvd_keras as hvd
 import hvd_keras.jax as hvd_jax
+from hvd_keras import config
 
 RANKS = [jax.jit, lambda function: function]
 
@@ -74,6 +77,16 @@ def test_other_collectives(run: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(exchanged, own)
 
 
+def test_float8_is_moved_but_not_reduced(run: Callable[..., Any]) -> None:
+    x = jnp.array([0.5, 2.0], "float8_e4m3fn") * hvd.rank()
+    for move in (hvd_jax.alltoall, lambda x: hvd_jax.broadcast(x, 1)):
+        assert run(move)(x).dtype == x.dtype
+    rows = run(hvd_jax.allgather)(x).astype("float32")
+    np.testing.assert_array_equal(rows, [0.0, 0.0, 0.5, 2.0])
+    with pytest.raises(hvd.InvalidArgumentError, match="Received: float8"):
+        run(hvd_jax.allreduce)(x)
+
+
 def test_gradients(run: Callable[..., Any]) -> None:
     weights = mine(4) + 1.0
     rank = hvd.rank()
@@ -107,6 +120,50 @@ def test_gradients(run: Callable[..., Any]) -> None:
         gradient(lambda x: hvd_jax.allreduce(x, hvd.Max))
 
 
+def test_checkpoints_keep_what_was_reduced() -> None:
+    def loss(x: Any) -> Any:
+        for i in range(3):
+            x = hvd_jax.allreduce(jnp.sin(x), name=f"checkpoint.{i}") ** 2
+        return x.sum()
+
+    def run(loss: Callable[[Any], Any]) -> tuple[Any, int]:
+        before = hvd.stats()["num_requests"]
+        results = jax.jit(jax.value_and_grad(loss))(mine(4))
+        jax.block_until_ready(results)
+        return results, hvd.stats()["num_requests"] - before
+
+    (value, gradient), num_requests = run(loss)
+    (same, again), num_again = run(jax.checkpoint(loss))
+    assert value == same
+    np.testing.assert_allclose(gradient, again, rtol=1e-6)
+    assert num_requests == num_again == 6
+
+
+def test_vmap_reduces_a_batch_at_once(run: Callable[..., Any]) -> None:
+    def gradient(x: Any) -> Any:
+        return jax.grad(lambda x: (hvd_jax.allreduce(x, name="v") ** 2).sum())(
+            x
+        )
+
+    before = hvd.stats()["num_requests"]
+    reduced = jax.block_until_ready(run(jax.vmap(gradient))(mine(3, 2)))
+    assert hvd.stats()["num_requests"] - before == 2
+    expected = 2.0 * np.arange(6).reshape(3, 2) + 10.0
+    np.testing.assert_array_equal(reduced, expected)
+    rows = run(jax.vmap(hvd_jax.allgather))(mine(2, 1))
+    np.testing.assert_array_equal(rows, [[0, 10], [1, 11]])
+
+
+def test_vmap_does_not_mix_the_rows_of_adasum(run: Callable[..., Any]) -> None:
+    def adasum(x: Any) -> Any:
+        return hvd_jax.allreduce(x, hvd.Adasum)
+
+    rows = jnp.array([[1.0, 0.0], [1.0, 2.0]])
+    rows = rows.at[0].multiply(1.0 + hvd.rank()).at[1, hvd.rank()].set(0.0)
+    expected = [adasum(row) for row in rows]
+    np.testing.assert_allclose(run(jax.vmap(adasum))(rows), expected)
+
+
 def test_a_callback_may_look_at_what_was_reduced() -> None:
     @jax.jit
     def program(x: Any) -> Any:
@@ -133,6 +190,32 @@ def test_many_independent_collectives_in_one_program() -> None:
             np.testing.assert_array_equal(result, 2 * np.arange(4) + 10 + 2 * i)
 
 
+def test_what_starts_is_read_where_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU the results are not there before."""
+    settings = dataclasses.replace(config.current(), bucket_bytes=1)
+    monkeypatch.setattr(config, "current", lambda: settings)
+    variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), compression=hvd.Compression.fp16
+    )
+    optimizer.build(variables)
+    state = [[v.value for v in optimizer.variables], [mine(3), mine(3)]]
+
+    def step(state: list[Any]) -> Any:
+        return optimizer.stateless_apply(*state, [v.value for v in variables])
+
+    traced = jax.jit(step).trace(state)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    starts = re.findall(r"(%\d+):2 = stablehlo.custom_call @hvd_allred", text)
+    (ends,) = re.findall(r"@hvd_together\((.*?)\)", text)
+    assert len(starts) == text.count("has_together = 1") == 2
+    assert ends.split(", ") == [f"{name}#0" for name in sorted(starts)[::-1]]
+    for name in starts:
+        assert len(re.findall(rf"{name}#0\b", text)) == 1
+
+
 def test_wrong_calls() -> None:
     for call in (
         lambda: hvd_jax.allreduce(1.0, True),
@@ -144,6 +227,10 @@ def test_wrong_calls() -> None:
     ):
         with pytest.raises(hvd.InvalidArgumentError):
             call()
+    x = jnp.ones(3, jnp.complex64)
+    for run in RANKS:
+        with pytest.raises(hvd.InvalidArgumentError, match=r"'c'.*complex64"):
+            run(lambda x: hvd_jax.broadcast(x, 0, name="c"))(x)
 
 
 def test_mismatches_have_their_type() -> None:

@@ -48,6 +48,22 @@ def test_bfloat16_and_scalars() -> None:
     small.on_all_ranks([weight.value.detach().float().numpy()])
 
 
+def test_float8_is_broadcast() -> None:
+    (weight,) = variables((2,), dtype="float8_e5m2")
+    weight.assign(torch.tensor([0.5, 2.0]) * hvd.rank())
+    hvd.broadcast_variables([weight], 1)
+    assert weight.value.detach().float().tolist() == [0.5, 2.0]
+
+
+def test_dtypes_without_a_collective_are_named() -> None:
+    (weight,) = variables((2,))
+    for dtype in (torch.complex64, torch.float8_e4m3fn):
+        gradient = torch.zeros(2, dtype=dtype)
+        text = f"bucket_0': a tensor must.*{str(dtype)[6:]}"
+        with pytest.raises(hvd.InvalidArgumentError, match=text):
+            sgd().apply([gradient], [weight])
+
+
 def test_other_gradients_in_a_later_step_are_an_error() -> None:
     weights = variables((2,), (2,))
     optimizer = sgd()

@@ -214,6 +214,25 @@ void TestMessagesNameGlobalRanks() {
         "root_rank=1");
 }
 
+void TestRanksThatWaitForDifferentNamesAreTold() {
+  Coordinator c(3, SetOptions());
+  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, Request("b"), After(1)));
+  CHECK(Contains(c.CheckStalls(After(10))[0],
+                 "'a': rank 3 waits, ranks 5 and 8 have not come for 10 s; "
+                 "rank 8 waits for 'b' instead: calls without `name`"));
+  CHECK(c.CheckStalls(After(60)).size() == 1);
+  CHECK(c.CheckStalls(After(61)).empty());
+  std::vector<std::string> errors;
+  for (const Response& response : c.TakeResponses()) {
+    if (response.type == Response::Type::kQuery) continue;
+    errors.push_back(response.error.message());
+  }
+  CHECK(errors.size() == 2);
+  CHECK(Contains(errors[0], "within 60 s; rank 8 waits for 'b' instead"));
+  CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
+}
+
 RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
   RankMessage message = Request("a", {num_rows, 3});
   message.params.kind = CollectiveKind::kAlltoall;
@@ -416,6 +435,7 @@ int main() {
   hvd::TestEqualRows(hvd::CollectiveKind::kAllgather);
   hvd::TestEqualRows(hvd::CollectiveKind::kAlltoall);
   hvd::TestMessagesNameGlobalRanks();
+  hvd::TestRanksThatWaitForDifferentNamesAreTold();
   hvd::TestAllgatherNeedsNoEqualFirstDimension();
   hvd::TestAlltoall();
   hvd::TestBarrier();

@@ -116,6 +116,52 @@ void TestMistakes() {
   });
 }
 
+// A CUDA call of one rank fails when it submits: all ranks hear of it at once.
+void TestFailureOfOneRank() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    const Request sum = ARequest(CollectiveKind::kAllreduce, "a");
+    for (int round = 0; round < 2; ++round) {  // new, and known to all ranks
+      GpuTensors call(&gpu, {Fill(kFloat, {8}, 1)});
+      if (rank == 1) UseFakes().fail_record(700);
+      const auto begin = Clock::now();
+      const Status status = call.Submit(engine, sum).get();
+      CHECK(Clock::now() - begin < std::chrono::seconds(2));
+      CHECK(status.code() == StatusCode::kInternal);
+      CHECK(Contains(status.message(),
+                     "allreduce 'a': rank 1 cannot take part: cudaEventRecord "
+                     "failed on GPU 1"));
+      CHECK_OK(call.Submit(engine, sum).get());
+      CHECK(call.Output(0).numbers[0] == 2);
+    }
+  });
+}
+
+// While a launch is reduced the next one is packed.
+void TestPacksWhileItReduces() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  const int before = UseFakes().num_overlaps();
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    UserGpu other_stream(rank);
+    const auto values = Fill(kFloat, {100}, 1);
+    GpuTensors slow(&gpu, {values, values});
+    GpuTensors quick(&other_stream, {values, values});
+    // Rank 0 reduces, and waits for rank 1, which comes late.
+    std::future<Status> first =
+        slow.Submit(engine, ARequest(CollectiveKind::kAllreduce, "slow"),
+                    rank == 1 ? 200000 : 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::future<Status> second =
+        quick.Submit(engine, ARequest(CollectiveKind::kAllreduce, "quick"));
+    CHECK_OK(first.get());
+    CHECK_OK(second.get());
+    CHECK(quick.Output(1).numbers[99] == 2);
+  });
+  CHECK(UseFakes().num_overlaps() > before);
+}
+
 void TestOutOfMemoryOfOneRank() {
   Engines engines;
   for (auto& transport : InMemoryTransport::CreateGroup(2)) {
@@ -183,6 +229,49 @@ void TestDeathOfARank() {
   });
 }
 
+// It goes when its part is done, while this rank's launch is still in progress.
+void TestLeavesAfterTheLast() {
+  const Engines engines = MakeEngines(2, GpuOptionsOfTests());
+  RunRanks(engines, [](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
+    const Request sum = ARequest(CollectiveKind::kAllreduce, "a");
+    CHECK_OK(call.Submit(engine, sum).get());
+    UseFakes().tell_late(0, 50000);
+    CHECK_OK(call.Submit(engine, sum).get());
+    CHECK(call.Output(0).numbers[49] == 2);
+    engine->Shutdown("the rank has finished");
+  });
+  UseFakes().tell_late(-1, 0);
+}
+
+// Too little memory for the second tensor of a rank that has joined: the first
+// one's is given back.
+void TestOutOfMemoryAfterJoin() {
+  UserGpu joined(1);
+  const size_t before = joined.FreeBytes();
+  {
+    EngineOptions options = GpuOptionsOfTests();
+    Engines engines = MakeEngines(2, options);
+    RunRanks(engines, [&joined](int rank, Engine* engine) {
+      UserGpu gpu(rank);
+      const Request sum = ARequest(CollectiveKind::kAllreduce, "a");
+      GpuTensors call(&gpu, {Fill(kFloat, {500}, 1), Fill(kFloat, {90000}, 1)});
+      CHECK_OK(call.Submit(engine, sum).get());
+      if (rank == 0) {
+        CHECK(!call.Submit(engine, sum).get().ok());
+        return;
+      }
+      UserGpu hog(1);
+      hog.Allocate(joined.FreeBytes() - 100000);
+      CHECK(!Submit(engine, ARequest(CollectiveKind::kJoin, "join"), {})
+                 .get()
+                 .status.ok());
+    });
+  }
+  CHECK(joined.FreeBytes() == before);
+}
+
 void TestErrorOfNccl() {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
@@ -222,13 +311,18 @@ void TestShutdownInTheMiddle() {
 }  // namespace hvd
 
 int main() {
+  setenv("FAKE_GPU_MEMORY", "67108864", 1);
   hvd::UseFakes();
   for (int size : {1, 2, 4}) hvd::TestFusedSequences(size);
   hvd::TestEndsOnlyWithTheStream();
   hvd::TestMistakes();
+  hvd::TestFailureOfOneRank();
+  hvd::TestPacksWhileItReduces();
   hvd::TestOutOfMemoryOfOneRank();
   hvd::TestJoin();
   hvd::TestDeathOfARank();
+  hvd::TestLeavesAfterTheLast();
+  hvd::TestOutOfMemoryAfterJoin();
   hvd::TestErrorOfNccl();
   hvd::TestShutdownInTheMiddle();
   CHECK(hvd::UseFakes().num_misuses() == 0);

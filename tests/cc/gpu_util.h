@@ -27,6 +27,9 @@ struct Fakes {
   int (*stream_synchronize)(void* stream);
   int (*num_misuses)();
   void (*inject)(int result);
+  void (*tell_late)(int device, int64_t microseconds);
+  void (*fail_record)(int error);
+  int (*num_overlaps)();
 };
 
 inline const Fakes& UseFakes() {
@@ -47,6 +50,9 @@ inline const Fakes& UseFakes() {
     find("cudaStreamSynchronize", &found.stream_synchronize);
     find("fakeNcclNumMisuses", &found.num_misuses);
     find("fakeNcclInject", &found.inject);
+    find("fakeNcclTellLate", &found.tell_late);
+    find("fakeCudaFailRecord", &found.fail_record);
+    find("fakeCudaNumOverlaps", &found.num_overlaps);
     return found;
   }();
   return fakes;
@@ -72,6 +78,13 @@ class UserGpu {
     CHECK_OK(gpu_->Use());
     CHECK_OK(gpu_->Allocate(num_bytes, "a test", &memory_.back()));
     return memory_.back();
+  }
+  size_t FreeBytes() {
+    CHECK_OK(gpu_->Use());
+    size_t free = 0;
+    size_t total = 0;
+    CHECK(gpu_->cuda().MemGetInfo(&free, &total) == 0);
+    return free;
   }
   CudaStream stream() const { return stream_; }
   int ordinal() const { return gpu_->ordinal(); }

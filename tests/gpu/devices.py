@@ -8,10 +8,11 @@ of the last two that finds a GPU.
 from __future__ import annotations
 
 import abc
+import contextlib
 import ctypes
 import os
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,18 @@ class FakeDevice(Device):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return total.value - free.value
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[list[tuple[int, str]]]:
+        """Which thread has called what of CUDA and NCCL."""
+        entries: list[tuple[int, str]] = []
+        self.library.fakeLogStart()
+        yield entries
+        text = ctypes.create_string_buffer(1 << 20)
+        self.library.fakeLogStop(text, ctypes.c_size_t(len(text)))
+        for line in text.value.decode().splitlines():
+            thread, function = line.split()
+            entries.append((int(thread), function))
 
 
 class _Freed:

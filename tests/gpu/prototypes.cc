@@ -66,10 +66,16 @@ CUDA_IS_ALIKE(StreamWaitEvent);
 CUDA_IS_ALIKE(EventRecord);
 CUDA_IS_ALIKE(EventQuery);
 CUDA_IS_ALIKE(EventDestroy);
-CUDA_IS_ALIKE(MemcpyAsync);
+CUDA_IS_ALIKE(DeviceGetAttribute);
+CUDA_IS_ALIKE(FreeAsync);
 // Overloaded in C++.
 static_assert(Compare<decltype(hvd::CudaApi::Malloc),
                       cudaError_t (*)(void**, size_t)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::MallocAsync),
+                      cudaError_t (*)(void**, size_t, cudaStream_t)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::MemcpyAsync),
+                      cudaError_t (*)(void*, const void*, size_t,
+                                      cudaMemcpyKind, cudaStream_t)>::value);
 static_assert(Compare<decltype(hvd::CudaApi::EventCreateWithFlags),
                       cudaError_t (*)(cudaEvent_t*, unsigned)>::value);
 
@@ -108,6 +114,8 @@ static_assert(offsetof(hvd::CudaPointerAttributes, device) ==
               offsetof(cudaPointerAttributes, device));
 static_assert(hvd::kCudaNotReady == cudaErrorNotReady);
 static_assert(hvd::kCudaOutOfMemory == cudaErrorMemoryAllocation);
+static_assert(hvd::kCudaComputeCapabilityMajor ==
+              cudaDevAttrComputeCapabilityMajor);
 static_assert(hvd::kCudaStreamNonBlocking == cudaStreamNonBlocking);
 static_assert(hvd::kCudaEventDisableTiming == cudaEventDisableTiming);
 static_assert(hvd::kCudaMemcpyDefault == cudaMemcpyDefault);
@@ -119,6 +127,7 @@ NCCL_IS_ALIKE(GetErrorString);
 NCCL_IS_ALIKE(GetLastError);
 NCCL_IS_ALIKE(GetUniqueId);
 NCCL_IS_ALIKE(CommInitRankConfig);
+NCCL_IS_ALIKE(CommSplit);
 NCCL_IS_ALIKE(CommFinalize);
 NCCL_IS_ALIKE(CommDestroy);
 NCCL_IS_ALIKE(CommAbort);
@@ -144,8 +153,13 @@ static_assert(hvd::kNcclInt32 == ncclInt32 && hvd::kNcclUint32 == ncclUint32);
 static_assert(hvd::kNcclInt64 == ncclInt64 && hvd::kNcclUint64 == ncclUint64);
 static_assert(hvd::kNcclFloat16 == ncclFloat16);
 static_assert(hvd::kNcclBfloat16 == ncclBfloat16);
+#if NCCL_VERSION_CODE >= 22400
+static_assert(hvd::kNcclFloat8E4m3 == ncclFloat8e4m3);
+static_assert(hvd::kNcclFloat8E5m2 == ncclFloat8e5m2);
+#endif
 static_assert(hvd::kNcclFloat32 == ncclFloat32);
 static_assert(hvd::kNcclFloat64 == ncclFloat64);
+static_assert(hvd::kNcclSplitNoColor == NCCL_SPLIT_NOCOLOR);
 static_assert(hvd::kNcclScalarHostImmediate == ncclScalarHostImmediate);
 static_assert(offsetof(hvd::NcclConfig, blocking) ==
               offsetof(ncclConfig_t, blocking));
@@ -153,6 +167,7 @@ static_assert(offsetof(hvd::NcclConfig, net_name) ==
               offsetof(ncclConfig_t, netName));
 static_assert(offsetof(hvd::NcclConfig, split_share) ==
               offsetof(ncclConfig_t, splitShare));
+static_assert(sizeof(hvd::NcclConfig) <= sizeof(ncclConfig_t));
 static_assert(sizeof(hvd::NcclUniqueId) == sizeof(ncclUniqueId));
 
 }  // namespace

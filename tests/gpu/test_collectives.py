@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from calls import Call, of_all_ranks, pattern, run
-from devices import Device
+from devices import Device, FakeDevice
 
 import hvd_keras as hvd
 from hvd_keras import _native
@@ -48,6 +50,35 @@ def test_allreduce(device: Device, dtype: str) -> None:
             for call in calls:
                 for output in call.wait():
                     np.testing.assert_array_equal(output, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8(device: Device, dtype: str) -> None:
+    """Values that are exact in any order of sums."""
+    pytest.importorskip("ml_dtypes")
+    size, rank = hvd.size(), hvd.rank()
+    values = [np.full((size, 300), 1.0 + r % 2) for r in range(size)]
+    mine = [values[rank]] * 2
+    try:
+        run(device, "allreduce", "probe", mine, dtype, op=int(hvd.Sum))
+    except InvalidArgumentError as error:
+        if "NCCL reduces float8" not in str(error):
+            raise
+        pytest.skip(str(error))  # of this NCCL, or of this GPU
+    average = (hvd.Average, lambda values: sum(values) / size)
+    for op, reduce in [*OPS, average]:
+        expected = reduce(values).astype(dtype)
+        outputs = run(device, "allreduce", "f8", mine, dtype, op=int(op))
+        parts = run(device, "reducescatter", "f8s", mine, dtype, op=int(op))
+        for output, part in zip(outputs, parts, strict=True):
+            np.testing.assert_array_equal(output, expected)
+            np.testing.assert_array_equal(part, expected[:1])
+    for output in run(device, "allgather", "f8g", mine, dtype):
+        np.testing.assert_array_equal(
+            output, np.concatenate(values).astype(dtype)
+        )
+    with pytest.raises(InvalidArgumentError, match="16 bits or more"):
+        run(device, "allreduce", "f8", mine, dtype, prescale=2.0)
 
 
 def test_allreduce_of_bool(device: Device) -> None:
@@ -166,26 +197,45 @@ def test_barrier(device: Device) -> None:
     core.gpu_submit("barrier", "b", [], device.ordinal, device.stream).wait()
 
 
-def test_process_sets_have_their_own_communicators(device: Device) -> None:
+@pytest.mark.parametrize("gpu", ["auto", "on"])
+def test_process_sets_have_their_own_communicators(
+    device: Device, monkeypatch: pytest.MonkeyPatch, gpu: str
+) -> None:
     size = hvd.size()
     even = hvd.ProcessSet(range(0, size, 2))
     hvd.shutdown()
-    hvd.init(process_sets=[even] if size > 1 else [])
+    monkeypatch.setenv("HVD_GPU", gpu)  # on: they are split off
+    is_fake = isinstance(device, FakeDevice)
+    with device.logged() if is_fake else contextlib.nullcontext([]) as log:
+        hvd.init(process_sets=[even] if size > 1 else [])
+        is_member = size > 1 and bool(even.included())
+        for _ in range(2):
+            if is_member:
+                _check_sum(device, range(0, size, 2), even.process_set_id)
+            _check_sum(device, range(size))
+    if not is_fake:
+        return
+    calls = [function for _, function in log]
+    is_split = gpu == "on" and size > 1
+    assert calls.count("ncclCommSplit") == is_split
+    own = is_member and not is_split
+    assert calls.count("ncclCommInitRankConfig") == 1 + own
+
+
+def _check_sum(
+    device: Device, ranks: Iterable[int], process_set_id: int | None = 0
+) -> None:
     mine = [pattern((30,), hvd.rank(), "float32")]
-    values = of_all_ranks((30,), "float32")
-    for _ in range(2):
-        if size > 1 and even.included():
-            (output,) = run(
-                device,
-                "allreduce",
-                "s",
-                mine,
-                op=int(hvd.Sum),
-                process_set_id=even.process_set_id,
-            )
-            np.testing.assert_array_equal(output, sum(values[::2]))
-        (output,) = run(device, "allreduce", "s", mine, op=int(hvd.Sum))
-        np.testing.assert_array_equal(output, sum(values))
+    (output,) = run(
+        device,
+        "allreduce",
+        "s",
+        mine,
+        op=int(hvd.Sum),
+        process_set_id=process_set_id,
+    )
+    expected = sum(pattern((30,), rank, "float32") for rank in ranks)
+    np.testing.assert_array_equal(output, expected)
 
 
 def test_mistakes_are_errors_on_all_ranks(device: Device) -> None:
@@ -199,6 +249,10 @@ def test_mistakes_are_errors_on_all_ranks(device: Device) -> None:
 
     fails(InvalidArgumentError, "NCCL does not reduce int16", ones, "int16")
     fails(InvalidArgumentError, "scale factors", ones, "int32", prescale=2.0)
+    is_last = hvd.rank() == hvd.size() - 1
+    text = f"rank {hvd.size() - 1} cannot take part: the GPU must be in"
+    place = 99 if is_last else device.ordinal
+    fails(InvalidArgumentError, text, ones, ordinal=place)
     if hvd.size() == 1:
         return
     shape = [np.ones((4 + hvd.rank() % 2,))]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import ctypes
 import random
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -129,19 +126,6 @@ def test_memory_stays_flat(device: Device) -> None:
     assert device.used_bytes() <= before + (8 << 20)
 
 
-@contextlib.contextmanager
-def _logged(device: FakeDevice) -> Iterator[list[tuple[int, str]]]:
-    """Which thread has called what of CUDA and NCCL."""
-    entries: list[tuple[int, str]] = []
-    device.library.fakeLogStart()
-    yield entries
-    text = ctypes.create_string_buffer(1 << 20)
-    device.library.fakeLogStop(text, ctypes.c_size_t(len(text)))
-    for line in text.value.decode().splitlines():
-        thread, function = line.split()
-        entries.append((int(thread), function))
-
-
 def test_the_host_never_blocks(device: Device) -> None:
     if not isinstance(device, FakeDevice):
         pytest.skip("only the fake has a log")
@@ -166,7 +150,7 @@ def test_the_host_never_blocks(device: Device) -> None:
             handle.wait()
 
     step()  # makes the events that later steps use again
-    with _logged(device) as entries:
+    with device.logged() as entries:
         step()
     calls = collections.defaultdict(set)
     for thread, function in entries:

@@ -54,6 +54,7 @@ def clean_environ(**extra: str) -> dict[str, str]:
     }
     environ["PYTHONPATH"] = _ROOT
     environ.pop("TF_NUM_INTRAOP_THREADS", None)
+    environ.pop("TF_NUM_INTEROP_THREADS", None)
     return {**environ, **extra}
 
 

@@ -16,8 +16,27 @@ NUM_CHAINS = 12
 SIDE = 192
 
 
+def check_first_trace() -> None:
+    """The first op of the process is one in what XLA compiles."""
+    contexts = []
+
+    @tf.function(autograph=False)
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        result = hvd.allreduce(x, hvd.Sum)
+        graph = tf.compat.v1.get_default_graph()
+        types = [operation.type for operation in graph.get_operations()]
+        contexts.append("HorovodAllreduce" not in types)
+        return result
+
+    compiled = tf.function(inner, jit_compile=True, autograph=False)
+    for call in (compiled, inner, compiled):
+        assert float(call(tf.constant(1.0))) == hvd.size()
+    assert contexts == [True, False], contexts
+
+
 def main() -> None:
     hvd.init()
+    check_first_trace()
     rank, size = hvd.rank(), hvd.size()
     swap = tf.constant(np.eye(SIDE, dtype=np.float32)[::-1])
 

@@ -73,6 +73,21 @@ def test_allreduce_of_bool_raises_for_other_reductions(op) -> None:
         hvd.allreduce(True, op)
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_is_moved_by_the_cpu_but_not_reduced(name, rank, size) -> None:
+    dtype = getattr(tf.dtypes.experimental, name)
+    mine = tf.cast(tf.fill([2], 1.0 + rank), dtype)
+    rows = tf.cast(hvd.allgather(mine, name="f8g"), tf.float32)
+    np.testing.assert_array_equal(rows, np.repeat(np.arange(size) + 1.0, 2))
+    root = tf.cast(hvd.broadcast(mine, 0, name="f8b"), tf.float32)
+    np.testing.assert_array_equal(root, [1.0, 1.0])
+    with pytest.raises(
+        hvd.exceptions.InvalidArgumentError,
+        match=f"NCCL alone reduces {name}, on GPUs; on the CPU, cast to",
+    ):
+        hvd.allreduce(mine, hvd.Sum, name="f8r")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_allreduce_scales(run, rank, size, dtype: str) -> None:
     result = run(

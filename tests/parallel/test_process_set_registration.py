@@ -15,7 +15,7 @@ import pytest
 from process_set_calls import add_all, meet, partition, remove_all, total
 
 import hvd_keras as hvd
-from hvd_keras import _core
+from hvd_keras import _core, process_set
 
 SUM = int(hvd.Sum)
 
@@ -224,6 +224,17 @@ def test_a_rank_without_memory_fails_all(rank, size, victim) -> None:
     pair = hvd.add_process_set([0, 1])
     if pair.included():
         assert total("x", rank, pair) == 1
+
+
+def test_without_its_communicator_no_set_is_left(monkeypatch, size) -> None:
+    if size == 1 or _core.gpu_count() > 0:
+        pytest.skip("two ranks without a GPU")
+    monkeypatch.setattr(process_set._registry, "gpu_local_rank", 0)
+    with pytest.raises(hvd.InternalError, match="cannot take part"):
+        hvd.add_process_set([0])
+    monkeypatch.undo()
+    assert _core.process_set_ids() == [0]
+    hvd.remove_process_set(hvd.add_process_set([0]))
 
 
 # ---- init and shutdown ----

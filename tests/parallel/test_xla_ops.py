@@ -155,6 +155,25 @@ def test_lengths_that_are_not_known_while_tracing(
         check_equal(plain(some), compiled(some))
 
 
+def test_a_function_is_traced_for_xla_and_apart_from_that(
+    x: tf.Tensor,
+) -> None:
+    num_traces = 0
+
+    @tf.function(autograph=False)
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        nonlocal num_traces
+        num_traces += 1
+        return hvd.allreduce(x, hvd.Sum)
+
+    expected = inner(x)
+    for _ in range(2):
+        compiled = in_function(lambda x: inner(x) * 2.0, jit_compile=True)
+        check_equal(expected * 2.0, compiled(x))
+        check_equal(expected, inner(x))
+    assert num_traces == 2
+
+
 @needs_peers
 def test_compiles_on_one_rank_and_not_on_another(
     x: tf.Tensor, rank: int, size: int
@@ -228,6 +247,28 @@ def test_what_xla_cannot_run_is_refused_while_tracing(x: tf.Tensor) -> None:
         with pytest.raises(NotImplementedError, match=text) as caught:
             compiled(x)
         assert "jit_compile=False" in str(caught.value)
+
+
+def test_shapes_that_depend_on_values_are_refused(x: tf.Tensor) -> None:
+    compiled = in_function(
+        lambda x: hvd.allgather(x[x[:, 0] > 2.0], name="masked"),
+        jit_compile=True,
+    )
+    # Others whose lengths are not known, as those of an argument.
+    options = {"input_signature": [tf.TensorSpec([None, 3])]}
+    for name in ("masked", "b", "c", "d"):
+        in_function(
+            lambda x, name=name: hvd.allgather(x, name=name),
+            jit_compile=True,
+            **options,
+        ).get_concrete_function()
+    text = (
+        "such a tensor for one of allgather 'masked', 'd', 'c' and [0-9]+ more"
+        ".*fixed number of rows.*`jit_compile=False`"
+    )
+    with pytest.raises(NotImplementedError, match=text) as caught:
+        compiled(x)
+    assert isinstance(caught.value, tf.errors.UnimplementedError)
 
 
 def test_many_calls_at_once_meet_in_any_order(rank: int, size: int) -> None:

@@ -96,9 +96,32 @@ def test_embeddings_of_uneven_batches_name_the_cure(rank: int) -> None:
     model.compile(
         hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse", jit_compile=True
     )
-    text = "the shape of tensor 0.*sparse_as_dense=True.*jit_compile=False"
+    text = "(?s)the shape of tensor 0.*sparse_as_dense=True.*jit_compile=False"
+    path = model.trainable_variables[0].path
+    text += f".* is the gradient of '{path}'"
     with pytest.raises(hvd.MismatchError, match=text):
         model.fit(batches, verbose=0)
+
+
+@on_two_ranks
+def test_slices_alone_and_of_a_number_that_depends_on_values() -> None:
+    variable = keras.Variable(np.zeros([5, 3], "float32"), name="table")
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.5))
+    optimizer.build([variable])
+
+    def step(x: tf.Tensor, rows: tf.Tensor) -> None:
+        slices = tf.IndexedSlices(tf.gather(x, rows), rows)
+        optimizer.apply([slices], [variable])
+
+    x = tf.reshape(tf.range(12.0), [4, 3])
+    tf.function(lambda x: step(x, tf.constant([3, 0])), jit_compile=True)(x)
+    expected = -0.5 * np.array([x[0], 0 * x[0], 0 * x[0], x[3], 0 * x[0]])
+    np.testing.assert_array_equal(variable.numpy(), expected)
+    text = "(?s)fixed number of rows.* is the gradient of '.*table'"
+    with pytest.raises(NotImplementedError, match=text):
+        tf.function(
+            lambda x: step(x, tf.where(x[:, 0] > 2.0)[:, 0]), jit_compile=True
+        )(x)
 
 
 @on_two_ranks
@@ -138,3 +161,47 @@ def test_callbacks() -> None:
     for key, values in expected.items():
         np.testing.assert_allclose(history[key], values, rtol=1e-4)
     kt.assert_close(model.get_weights(), plain.get_weights(), 1e-4)
+
+
+@on_two_ranks
+def test_what_starts_is_read_where_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU the results are not there before."""
+    from hvd_keras import config
+
+    settings = dataclasses.replace(config.current(), bucket_bytes=1)
+    monkeypatch.setattr(config, "current", lambda: settings)
+    variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(0.1), compression=hvd.Compression.fp16
+    )
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=True)
+    def step(x: tf.Tensor) -> None:
+        optimizer.apply([x, 2.0 * x], variables)
+
+    graph = step.get_concrete_function(tf.TensorSpec([3])).graph
+    starts = [
+        op
+        for op in graph.get_operations()
+        if op.type == "XlaCallModule"
+        and b"has_together = 1" in op.get_attr("module")
+    ]
+    assert len(starts) == 2
+    ends = {end for op in starts for end in readers(op.outputs[0])}
+    assert len(ends) == 1
+    (end,) = ends
+    assert b"@hvd_together" in end.get_attr("module")
+
+
+def readers(tensor: tf.Tensor) -> list[tf.Operation]:
+    found = []
+    for op in tensor.consumers():
+        if op.type in ("Identity", "IdentityN", "StopGradient"):
+            index = [source is tensor for source in op.inputs].index(True)
+            found += readers(op.outputs[index])
+        else:
+            found.append(op)
+    return found

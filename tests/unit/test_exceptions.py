@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras import exceptions
+from hvd_keras import _error_text, exceptions
 from hvd_keras.exceptions import HvdError
 from hvd_keras.ops._errors import _CLASSES
 
@@ -57,3 +57,16 @@ def test_exceptions_survive_a_copy_to_another_process() -> None:
     copy = pickle.loads(pickle.dumps(exceptions.PeerLostError("rank 3")))
     assert type(copy) is exceptions.PeerLostError
     assert str(copy) == "rank 3"
+
+
+def test_subjects_may_be_noted_while_a_text_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Text(str):
+        def __contains__(self, part: str) -> bool:
+            _error_text.note_gradients("another thread's", ["path"])
+            return super().__contains__(part)
+
+    monkeypatch.setattr(_error_text, "_subjects", {"a": "A", "b": "B"})
+    text = _error_text.with_subject(Text("about 'b'"))
+    assert text == "about 'b' ('b' is B on this rank)"

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
+from hvd_keras.ops import _retracing
 
 
 def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
@@ -51,6 +52,23 @@ def test_xla_contexts_are_seen() -> None:
     assert seen == [True, False]
 
 
+def test_the_key_of_a_trace_has_the_context_of_xla() -> None:
+    """`ops/_retracing.py`: else XLA gets ops that it does not know."""
+    from tensorflow.python.eager.polymorphic_function import function_context
+
+    _retracing.install()
+    seen = []
+
+    def trace() -> None:
+        key = function_context.make_function_context().context
+        seen.append(key.xla_context_id)
+
+    for jit_compile in (True, False, True):
+        tf.function(trace, jit_compile=jit_compile, autograph=False)()
+    compiled, plain, again = seen
+    assert compiled == again != plain
+
+
 def test_a_resource_variable_is_not_seen_by_creators() -> None:
     """`ops/_xla.py`: else a strategy would take the token for its own."""
     from tensorflow.python.ops import resource_variable_ops
@@ -62,10 +80,10 @@ def test_a_resource_variable_is_not_seen_by_creators() -> None:
         return next_creator(**options)
 
     with tf.variable_creator_scope(creator):
-        token = resource_variable_ops.ResourceVariable(0, dtype=tf.int32)
+        token = resource_variable_ops.ResourceVariable(0, dtype=tf.int64)
         tf.Variable(0)
     assert len(seen) == 1
-    assert token.read_value().dtype == tf.int32
+    assert token.read_value().dtype == tf.int64
 
 
 def test_xla_takes_handlers_and_calls_them() -> None:
@@ -77,6 +95,11 @@ def test_xla_takes_handlers_and_calls_them() -> None:
     assert set(parameters) >= {"version", "module", "Sout", "Tout", "platforms"}
     assert _native.xla_problem() is None
     assert _native.xla_call_module() is call_module
+    # Those for GPUs too, of which a TensorFlow for CPUs has none.
+    api = library[_native._GET_XLA_API]
+    api.restype = ctypes.c_void_p
+    register = _native.xla().HvdXlaRegister
+    assert register(api(), _native.xla_blocks(), True) is None
 
 
 def test_xla_fills_in_lengths_that_are_known_later() -> None:
@@ -136,3 +159,17 @@ def test_autograph_knows_its_own_mark() -> None:
         """Does nothing."""
 
     assert hasattr(function, "autograph_info__")
+
+
+def test_functions_can_be_run_eagerly_inside_a_py_function() -> None:
+    """`ops/_one_thread.py`: else they wait for the thread it holds."""
+    functions = importlib.import_module(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+    )
+    run = importlib.import_module(
+        "tensorflow.python.eager.polymorphic_function.eager_function_run"
+    )
+    scripts = importlib.import_module("tensorflow.python.ops.script_ops")
+    assert isinstance(functions.Function._run_functions_eagerly, property)
+    assert run.RUN_FUNCTIONS_EAGERLY is False
+    assert callable(scripts.EagerFunc.__call__)

@@ -53,6 +53,9 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  bool operator==(const Status& o) const {
+    return code_ == o.code_ && message_ == o.message_;
+  }
 
   // The same code, with `context` and ": " put before the message.
   Status WithContext(std::string_view context) const;

@@ -10,11 +10,11 @@ struct DataTypeTraits {
 };
 
 constexpr DataTypeTraits kTraits[kNumDataTypes] = {
-    {"bool", 1, false},   {"uint8", 1, false},   {"int8", 1, false},
-    {"uint16", 2, false}, {"int16", 2, false},   {"uint32", 4, false},
-    {"int32", 4, false},  {"uint64", 8, false},  {"int64", 8, false},
-    {"float16", 2, true}, {"bfloat16", 2, true}, {"float32", 4, true},
-    {"float64", 8, true},
+    {"bool", 1, false},   {"uint8", 1, false},        {"int8", 1, false},
+    {"uint16", 2, false}, {"int16", 2, false},        {"uint32", 4, false},
+    {"int32", 4, false},  {"uint64", 8, false},       {"int64", 8, false},
+    {"float16", 2, true}, {"bfloat16", 2, true},      {"float32", 4, true},
+    {"float64", 8, true}, {"float8_e4m3fn", 1, true}, {"float8_e5m2", 1, true},
 };
 
 const DataTypeTraits& TraitsOf(DataType dtype) {
@@ -26,6 +26,10 @@ const DataTypeTraits& TraitsOf(DataType dtype) {
 size_t ElementBytes(DataType dtype) { return TraitsOf(dtype).num_bytes; }
 
 bool IsFloating(DataType dtype) { return TraitsOf(dtype).floating; }
+
+bool IsFloat8(DataType dtype) {
+  return dtype == DataType::kFloat8E4m3fn || dtype == DataType::kFloat8E5m2;
+}
 
 const char* DataTypeName(DataType dtype) { return TraitsOf(dtype).name; }
 

@@ -22,8 +22,10 @@ enum class DataType : uint8_t {
   kBfloat16,
   kFloat32,
   kFloat64,
+  kFloat8E4m3fn,  // reduced on GPUs alone
+  kFloat8E5m2,    // likewise
 };
-inline constexpr int kNumDataTypes = 13;
+inline constexpr int kNumDataTypes = 15;
 
 // Numbered as the Python constants `hvd.Average`, `hvd.Sum`, ...
 enum class ReduceOp : uint8_t {
@@ -54,6 +56,7 @@ enum class DeviceKind : uint8_t {
 
 size_t ElementBytes(DataType dtype);
 bool IsFloating(DataType dtype);
+bool IsFloat8(DataType dtype);
 const char* DataTypeName(DataType dtype);  // "float32"
 bool DataTypeFromName(const std::string& name, DataType* dtype);
 const char* ReduceOpName(ReduceOp op);                // "Average"

@@ -201,6 +201,7 @@ void Coordinator::Reset(Entry* entry) {
   entry->elsewhere.clear();
   entry->is_in_two_sets = false;
   entry->duplicate_rank = -1;
+  entry->crossing.clear();
   if (entry->cache_id == 0) entries_.erase(std::string(entry->name));
 }
 
@@ -286,9 +287,21 @@ Status Coordinator::Check(const Entry& entry) const {
         " before its first call had finished; a name may be in flight once");
   }
   if (!entry.all_cached) {
+    HVD_RETURN_IF_ERROR(FailureOf(entry));
     HVD_RETURN_IF_ERROR(CheckAgreement(entry.arrived, options_.global_ranks));
   }
   return entry.num_arrived == size_ ? Status::Ok() : CheckWithoutJoined(entry);
+}
+
+// Of the first rank that cannot take part.
+Status Coordinator::FailureOf(const Entry& entry) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    const Params& params = entry.arrived[static_cast<size_t>(rank)];
+    if (params == nullptr || params->failure.ok()) continue;
+    return params->failure.WithContext(
+        "rank " + std::to_string(GlobalRank(rank)) + " cannot take part");
+  }
+  return Status::Ok();
 }
 
 Status Coordinator::CheckWithoutJoined(const Entry& entry) const {

@@ -62,6 +62,7 @@ class Coordinator {
     std::vector<ValueOnRank> elsewhere;  // what they have said
     bool is_in_two_sets = false;         // or may be, on a rank that waits
     int duplicate_rank = -1;
+    std::string crossing;  // words on ranks that wait for another name
     Clock::time_point first_arrival;
 
     uint32_t cache_id = 0;       // 0: not in the cache
@@ -91,6 +92,7 @@ class Coordinator {
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
   static Params LeaderOf(const Entry& entry);
   Status Check(const Entry& entry) const;
+  Status FailureOf(const Entry& entry) const;
   Status CheckWithoutJoined(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;
   void Remember(Entry* entry);
@@ -103,6 +105,7 @@ class Coordinator {
   // later on those that have still to come.
   void FailIncomplete(Entry* entry, Status error);
   std::string WaitingText(const Entry& entry) const;
+  void FindCrossing(Entry* entry);
   // Global numbers.
   std::vector<int> WaitingRanks(const Entry& entry) const;
 

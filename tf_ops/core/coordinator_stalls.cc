@@ -22,6 +22,12 @@ std::string SecondsToString(double seconds) {
   return text + " s";
 }
 
+std::string CrossingText(const std::string& name, int rank) {
+  return "; rank " + std::to_string(rank) + " waits for '" + name +
+         "' instead: calls without `name` are numbered as they are made or "
+         "traced, so give names where ranks do that in other orders";
+}
+
 std::string SetName(int process_set_id) {
   return "process set " + std::to_string(process_set_id);
 }
@@ -44,22 +50,45 @@ std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
     }
     if (warning > 0 && !entry->warned && waited >= Seconds(warning)) {
       entry->warned = true;
+      FindCrossing(entry.get());
       const int process_set_id = LeaderOf(*entry)->process_set_id;
       warnings.push_back(
           "'" + name + "'" +
           (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
-          ": " + WaitingText(*entry) + " for " + SecondsToString(warning));
+          ": " + WaitingText(*entry) + " for " + SecondsToString(warning) +
+          entry->crossing);
     }
     // Again and again: a rank does not always see what it has in flight.
     if (timeout > 0 && waited >= Seconds(query * (entry->num_queries + 1))) {
       Query(entry.get());
     }
   }
+  for (Entry* entry : failed) FindCrossing(entry);
   for (Entry* entry : failed) {
-    FailIncomplete(entry, Status::Stalled(WaitingText(*entry) + " within " +
-                                          SecondsToString(timeout)));
+    FailIncomplete(entry,
+                   Status::Stalled(WaitingText(*entry) + " within " +
+                                   SecondsToString(timeout) + entry->crossing));
   }
   return warnings;
+}
+
+// Looks for a call that a missing rank waits for, and a waiting rank misses.
+void Coordinator::FindCrossing(Entry* entry) {
+  if (!entry->crossing.empty()) return;
+  for (const auto& [name, other] : entries_) {
+    int here = -1;
+    int there = -1;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (HasCome(*entry, rank) == HasCome(*other, rank)) continue;
+      (HasCome(*entry, rank) ? here : there) = rank;
+    }
+    if (here < 0 || there < 0) continue;
+    entry->crossing = CrossingText(name, GlobalRank(there));
+    if (other->crossing.empty()) {
+      other->crossing = CrossingText(entry->name, GlobalRank(here));
+    }
+    return;
+  }
 }
 
 void Coordinator::Query(Entry* entry) {

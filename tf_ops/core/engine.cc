@@ -108,10 +108,13 @@ void EngineImpl::Submit(Request request) {
     return;
   }
   const bool is_on_gpu = request.gpu.ordinal >= 0;
-  Status taken = is_on_gpu ? MarkReady(options_.gpu, &request) : Status::Ok();
+  if (is_on_gpu && request.failure.ok()) {
+    request.failure = MarkReady(options_.gpu, &request);
+  }
+  Status taken;
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.
-  if (taken.ok() && size() == 1) taken = transport_->CheckPeers();
+  if (size() == 1) taken = transport_->CheckPeers();
   if (taken.ok()) taken = Enqueue(&request);
   if (!taken.ok()) {
     request.done(taken.WithContext(what()));

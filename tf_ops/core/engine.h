@@ -15,6 +15,7 @@
 
 namespace hvd {
 
+class GpuSplit;
 class Transport;
 
 // Answers of EngineOptions::pending_elsewhere, beside the id of a set.
@@ -27,6 +28,8 @@ struct GpuOptions {
   int64_t fusion_buffer_bytes = 64 << 20;
   int64_t direct_bytes = 4 << 20;
   bool done_in_stream_order = false;  // all requests, see GpuPlace
+  // Of a process set: where its communicator may be; null: nowhere.
+  std::shared_ptr<GpuSplit> split;
 };
 
 struct EngineOptions {
@@ -101,6 +104,8 @@ class Engine {
 // Makes `engine` that of process set 0, all ranks. There must be none.
 void SetGlobalEngine(std::shared_ptr<Engine> engine);
 std::shared_ptr<Engine> GlobalEngine();  // null: none
+// That of process set `id`; null: there is none, or not on this rank.
+std::shared_ptr<Engine> EngineOf(int32_t id);
 
 // Registers process set `id` of the global ranks `ranks`, which grow; `engine`
 // is null if this rank is not one of them. InvalidArgument, and nothing is

@@ -144,11 +144,13 @@ void SetGlobalEngine(std::shared_ptr<Engine> engine) {
   holder.sets[0] = std::move(all);
 }
 
-std::shared_ptr<Engine> GlobalEngine() {
+std::shared_ptr<Engine> GlobalEngine() { return EngineOf(0); }
+
+std::shared_ptr<Engine> EngineOf(int32_t id) {
   Holder& holder = TheHolder();
   MutexLock lock(&holder.mu);
-  const auto global = holder.sets.find(0);
-  return global == holder.sets.end() ? nullptr : global->second.engine;
+  const auto found = holder.sets.find(id);
+  return found == holder.sets.end() ? nullptr : found->second.engine;
 }
 
 Status AddProcessSet(int32_t id, std::vector<int> ranks,

@@ -66,21 +66,19 @@ Status LaunchBroadcast(const GpuLane& lane, const ExecuteOptions& options,
   const auto found = std::find(ranks.begin(), ranks.end(),
                                ready[0].pending->request.root_rank);
   const int root = static_cast<int>(found - ranks.begin());
-  return lane.communicator->Run(
-      [&](const NcclApi& nccl, NcclComm comm) -> Status {
-        for (const ReadyRequest& one : ready) {
-          for (const RequestTensor& t : one.pending->request.tensors) {
-            const size_t num_bytes = NumBytes(t);
-            if (num_bytes == 0) continue;
-            HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
-                nccl.Broadcast(t.input, t.output, num_bytes, kNcclInt8, root,
-                               comm, lane.stream),
-                "ncclBroadcast"));
-          }
-        }
-        return Status::Ok();
-      },
-      lane.look);
+  return RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) -> Status {
+    for (const ReadyRequest& one : ready) {
+      for (const RequestTensor& t : one.pending->request.tensors) {
+        const size_t num_bytes = NumBytes(t);
+        if (num_bytes == 0) continue;
+        HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
+            nccl.Broadcast(t.input, t.output, num_bytes, kNcclInt8, root, comm,
+                           lane.stream),
+            "ncclBroadcast"));
+      }
+    }
+    return Status::Ok();
+  });
 }
 
 // One tensor of an allgather, of `rows` on each rank.
@@ -115,15 +113,14 @@ Status GatherOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
 Status LaunchAllgather(const GpuLane& lane, const ReadyRequest& ready,
                        const std::vector<void*>& outputs) {
   const Request& request = ready.pending->request;
-  const Status gathered = lane.communicator->Run(
-      [&](const NcclApi& nccl, NcclComm comm) -> Status {
+  const Status gathered =
+      RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) -> Status {
         for (size_t i = 0; i < request.tensors.size(); ++i) {
           HVD_RETURN_IF_ERROR(GatherOne(lane, nccl, comm, request.tensors[i],
                                         ready.rows[i], outputs[i]));
         }
         return Status::Ok();
-      },
-      lane.look);
+      });
   if (!gathered.ok() || !request.average || lane.size == 1) return gathered;
   Communicator* scaler = nullptr;
   HVD_RETURN_IF_ERROR(lane.scaler(&scaler));
@@ -147,33 +144,31 @@ Status LaunchAlltoall(const GpuLane& lane, const ReadyRequest& ready,
   const RequestTensor& tensor = ready.pending->request.tensors[0];
   const size_t row_bytes = RowBytes(tensor);
   const size_t own = static_cast<size_t>(lane.rank);
-  return lane.communicator->Run(
-      [&](const NcclApi& nccl, NcclComm comm) -> Status {
-        const std::byte* next_in = static_cast<const std::byte*>(tensor.input);
-        std::byte* next_out = static_cast<std::byte*>(output);
-        for (size_t peer = 0; peer < ready.rows.size(); ++peer) {
-          const size_t sent =
-              static_cast<size_t>(ready.rows[own][peer]) * row_bytes;
-          const size_t received =
-              static_cast<size_t>(ready.rows[peer][own]) * row_bytes;
-          if (sent > 0) {
-            HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
-                nccl.Send(next_in, sent, kNcclInt8, static_cast<int>(peer),
-                          comm, lane.stream),
-                "ncclSend"));
-          }
-          if (received > 0) {
-            HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
-                nccl.Recv(next_out, received, kNcclInt8, static_cast<int>(peer),
-                          comm, lane.stream),
-                "ncclRecv"));
-          }
-          next_in += sent;
-          next_out += received;
-        }
-        return Status::Ok();
-      },
-      lane.look);
+  return RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) -> Status {
+    const std::byte* next_in = static_cast<const std::byte*>(tensor.input);
+    std::byte* next_out = static_cast<std::byte*>(output);
+    for (size_t peer = 0; peer < ready.rows.size(); ++peer) {
+      const size_t sent =
+          static_cast<size_t>(ready.rows[own][peer]) * row_bytes;
+      const size_t received =
+          static_cast<size_t>(ready.rows[peer][own]) * row_bytes;
+      if (sent > 0) {
+        HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
+            nccl.Send(next_in, sent, kNcclInt8, static_cast<int>(peer), comm,
+                      lane.stream),
+            "ncclSend"));
+      }
+      if (received > 0) {
+        HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
+            nccl.Recv(next_out, received, kNcclInt8, static_cast<int>(peer),
+                      comm, lane.stream),
+            "ncclRecv"));
+      }
+      next_in += sent;
+      next_out += received;
+    }
+    return Status::Ok();
+  });
 }
 
 Status ScatterOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
@@ -208,13 +203,12 @@ Status ScatterOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
 Status LaunchReducescatter(const GpuLane& lane, const ExecuteOptions& options,
                            const std::vector<ReadyRequest>& ready,
                            const GpuOutputs& outputs) {
-  return ForEachDataType(ready, [&](DataType dtype,
-                                    const std::vector<Place>& places) {
-    const GpuReduction reduction =
-        ReductionOf(ready[0].pending->request, dtype, lane.size,
-                    DivisorOf(options, lane.size));
-    return lane.communicator->Run(
-        [&](const NcclApi& nccl, NcclComm comm) {
+  return ForEachDataType(
+      ready, [&](DataType dtype, const std::vector<Place>& places) {
+        const GpuReduction reduction =
+            ReductionOf(ready[0].pending->request, dtype, lane.size,
+                        DivisorOf(options, lane.size));
+        return RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) {
           return WithOp(
               *lane.communicator, reduction, nccl, comm, [&](int op) -> Status {
                 for (const Place& p : places) {
@@ -225,9 +219,8 @@ Status LaunchReducescatter(const GpuLane& lane, const ExecuteOptions& options,
                 }
                 return Status::Ok();
               });
-        },
-        lane.look);
-  });
+        });
+      });
 }
 
 Status LaunchBarrier(const GpuLane& lane) {
@@ -253,6 +246,13 @@ Shape OutputShape(const ReadyRequest& ready, size_t index, int rank, int size) {
 
 }  // namespace
 
+Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls) {
+  std::shared_ptr<GpuEvent>& last = *lane.last_calls;
+  if (last != nullptr) HVD_RETURN_IF_ERROR(lane.gpu->Wait(lane.stream, *last));
+  HVD_RETURN_IF_ERROR(lane.communicator->Run(calls, lane.look));
+  return lane.gpu->Record(lane.stream, &last);
+}
+
 Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
                        int size, GpuOutputs* outputs) {
   for (const ReadyRequest& one : ready) {
@@ -276,10 +276,10 @@ Status CheckDivisor(const ExecuteOptions& options,
   }
   for (const ReadyRequest& one : ready) {
     for (const RequestTensor& t : one.pending->request.tensors) {
-      if (IsFloating(t.dtype)) continue;
+      if (IsFloating(t.dtype) && !IsFloat8(t.dtype)) continue;
       return Status::InvalidArgument(
           std::string("once a rank has joined, an average on GPUs needs a "
-                      "floating dtype. Received: dtype=") +
+                      "floating dtype of 16 bits or more. Received: dtype=") +
           DataTypeName(t.dtype));
     }
   }

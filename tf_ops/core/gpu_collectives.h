@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "tf_ops/common/status.h"
@@ -23,9 +24,15 @@ struct GpuLane {
   std::byte* fusion_buffer = nullptr;
   size_t fusion_buffer_bytes = 0;
   size_t direct_bytes = 0;  // see GpuOptions
+  // Behind the last NCCL calls, which may be on another stream; null: none.
+  std::shared_ptr<GpuEvent>* last_calls = nullptr;
   // A communicator of this rank alone, which multiplies in place.
   std::function<Status(Communicator** communicator)> scaler;
 };
+
+// Runs NCCL calls on the lane's stream, behind those of the launches before:
+// a communicator does one thing at a time.
+Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls);
 
 // The memory of the outputs, [request][tensor]: that of the requests, or what
 // `allocate_output` gives.

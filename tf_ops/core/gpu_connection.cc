@@ -1,11 +1,13 @@
 #include "tf_ops/core/gpu_connection.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tf_ops/collectives/allgather.h"
 #include "tf_ops/common/futex.h"
+#include "tf_ops/core/gpu_split.h"
 #include "tf_ops/core/local_topology.h"
 
 namespace hvd {
@@ -16,9 +18,19 @@ constexpr std::chrono::milliseconds kClosePatience{1000};
 // What the ranks tell each other before they connect.
 struct Hello {
   uint8_t is_able = 0;
-  char problem[511] = {};
+  uint8_t is_split = 0;  // its communicator is there
+  char problem[510] = {};
   NcclUniqueId id = {};  // of rank 0
 };
+
+// A call that blocks cannot be aborted when a rank dies.
+Status CheckNcclSettings() {
+  const char* const value = std::getenv("NCCL_COMM_BLOCKING");
+  if (value == nullptr || std::string(value) != "1") return Status::Ok();
+  return Status::InvalidArgument(
+      "NCCL_COMM_BLOCKING must not be 1: NCCL would wait for ranks that have "
+      "died");
+}
 
 }  // namespace
 
@@ -27,8 +39,10 @@ GpuConnection::~GpuConnection() {
   const Gpu::Visit visit(*gpu_);  // the thread is somebody else's
   communicator_.reset();
   scaler_.reset();
-  gpu_->Free(fusion_buffer_);
-  if (stream_ != nullptr) gpu_->cuda().StreamDestroy(stream_);
+  for (const GpuTrack& track : tracks_) {
+    gpu_->Free(track.fusion_buffer);
+    if (track.stream != nullptr) gpu_->cuda().StreamDestroy(track.stream);
+  }
 }
 
 void GpuConnection::Close() {
@@ -41,7 +55,13 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
   NcclUniqueId id = {};
   Status own = Prepare(ordinal);
   if (own.ok() && transport_->rank() == 0) own = Communicator::MakeId(&id);
-  HVD_RETURN_IF_ERROR(AgreeToConnect(own, &id, is_fatal));
+  bool is_split = options_.gpu.split != nullptr && own.ok() &&
+                  options_.gpu.split->is_of(gpu_);
+  HVD_RETURN_IF_ERROR(AgreeToConnect(own, &id, &is_split, is_fatal));
+  if (is_split) {
+    communicator_ = options_.gpu.split->Take();
+    return Status::Ok();
+  }
   const Clock::time_point begin = Clock::now();
   const auto look = [this, begin]() -> Status {
     HVD_RETURN_IF_ERROR(Look());
@@ -59,28 +79,38 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
 }
 
 Status GpuConnection::Prepare(int ordinal) {
+  HVD_RETURN_IF_ERROR(CheckNcclSettings());
   if (ordinal < 0) {
     const int local_rank = GetLocalTopology().rank;
     ordinal = local_rank < Gpu::Count() ? local_rank : 0;
   }
   HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));
   HVD_RETURN_IF_ERROR(gpu_->Use());
-  if (stream_ == nullptr) {
-    HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &stream_));
+  const size_t num_bytes =
+      static_cast<size_t>(options_.gpu.fusion_buffer_bytes) / kNumTracks;
+  for (GpuTrack& track : tracks_) {
+    if (track.stream == nullptr) {
+      HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &track.stream));
+    }
+    if (track.fusion_buffer != nullptr) continue;
+    void* memory = nullptr;
+    HVD_RETURN_IF_ERROR(gpu_->Allocate(
+        num_bytes,
+        "the fusion buffer of the collectives (HVD_GPU_FUSION_BUFFER)",
+        &memory));
+    track.fusion_buffer = static_cast<std::byte*>(memory);
+    track.fusion_buffer_bytes = num_bytes;
   }
-  if (fusion_buffer_ != nullptr) return Status::Ok();
-  return gpu_->Allocate(
-      static_cast<size_t>(options_.gpu.fusion_buffer_bytes),
-      "the fusion buffer of the collectives (HVD_GPU_FUSION_BUFFER)",
-      &fusion_buffer_);
+  return Status::Ok();
 }
 
 // All ranks get the same outcome: that of the first one that cannot.
 Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
-                                     bool* is_fatal) {
+                                     bool* is_split, bool* is_fatal) {
   const size_t size = static_cast<size_t>(transport_->size());
   Hello mine;
   mine.is_able = own.ok() ? 1 : 0;
+  mine.is_split = *is_split ? 1 : 0;
   own.message().copy(mine.problem, sizeof(mine.problem) - 1);
   mine.id = *id;
   std::vector<Hello> hellos(size);
@@ -92,6 +122,7 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
   *is_fatal = !status.ok();
   HVD_RETURN_IF_ERROR(status);
   for (size_t rank = 0; rank < size; ++rank) {
+    *is_split = *is_split && hellos[rank].is_split != 0;
     if (hellos[rank].is_able != 0) continue;
     return Status::Internal(
         "rank " +

@@ -1,7 +1,8 @@
-// What a process set has on this rank's GPU: a stream, a buffer, and the
+// What a process set has on this rank's GPU: streams, buffers, and the
 // communicator with the GPUs of the other ranks.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 
@@ -12,6 +13,13 @@
 #include "tf_ops/transport/transport.h"
 
 namespace hvd {
+
+// A stream, and the part of the fusion buffer that is used on it alone.
+struct GpuTrack {
+  CudaStream stream = nullptr;
+  std::byte* fusion_buffer = nullptr;
+  size_t fusion_buffer_bytes = 0;
+};
 
 // Open is for one thread, the rest for any once it has succeeded.
 class GpuConnection {
@@ -35,10 +43,11 @@ class GpuConnection {
   void Close();
 
   Gpu* gpu() const { return gpu_; }
-  CudaStream stream() const { return stream_; }
   Communicator* communicator() const { return communicator_.get(); }
-  std::byte* fusion_buffer() const {
-    return static_cast<std::byte*>(fusion_buffer_);
+  // Launches take turns, so that one is packed while another is reduced.
+  static constexpr size_t kNumTracks = 2;
+  const GpuTrack& track(size_t turn) const {
+    return tracks_[turn % kNumTracks];
   }
   // A communicator of this rank alone. For the thread of Open.
   Status MakeScaler(Communicator** communicator);
@@ -48,13 +57,15 @@ class GpuConnection {
 
  private:
   Status Prepare(int ordinal);  // this rank's own part
-  Status AgreeToConnect(const Status& own, NcclUniqueId* id, bool* is_fatal);
+  // `*is_split`: whether the communicator of this rank, later of all ranks, is
+  // there already.
+  Status AgreeToConnect(const Status& own, NcclUniqueId* id, bool* is_split,
+                        bool* is_fatal);
 
   Transport* const transport_;
   const EngineOptions& options_;
   Gpu* gpu_ = nullptr;
-  CudaStream stream_ = nullptr;
-  void* fusion_buffer_ = nullptr;
+  std::array<GpuTrack, kNumTracks> tracks_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Communicator> scaler_;
 };

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "tf_ops/core/finish.h"
+#include "tf_ops/core/gpu_reduction.h"
 #include "tf_ops/core/tensor_rows.h"
 
 namespace hvd {
@@ -37,6 +40,7 @@ Status MarkReady(const GpuOptions& options, Request* request) {
   if (options.done_in_stream_order) request->gpu.done_in_stream_order = true;
   Gpu* gpu = nullptr;
   HVD_RETURN_IF_ERROR(Gpu::Get(request->gpu.ordinal, &gpu));
+  HVD_RETURN_IF_ERROR(CheckReduction(*gpu, *request));
   return gpu->Record(request->gpu.stream, &request->ready);
 }
 
@@ -74,7 +78,14 @@ Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
     if (one.is_neutral) {
       flight.neutral.push_back(std::move(one));
     } else {
-      is_early = is_early && one.pending->request.gpu.done_in_stream_order;
+      const Request& request = one.pending->request;
+      const bool goes_on =
+          request.gpu.done_in_stream_order || request.take_end != nullptr;
+      if (status.ok() && goes_on && flight.ahead.empty()) {
+        flight.ahead = std::string(CollectiveKindName(request.kind)) + " '" +
+                       request.name + "'";
+      }
+      is_early = is_early && request.gpu.done_in_stream_order;
       flight.requests.push_back(std::move(one.pending));
     }
   }
@@ -95,29 +106,33 @@ Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
 Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
                                  const std::vector<ReadyRequest>& ready,
                                  Flight* flight) {
+  flight->launched = Clock::now();
+  ++turn_;
   HVD_RETURN_IF_ERROR(gpu()->Use());
+  StreamMemory moved(gpu(), stream());
   GpuOutputs outputs;
   HVD_RETURN_IF_ERROR(
       AllocateOutputs(ready, transport_->rank(), transport_->size(), &outputs));
   for (const ReadyRequest& one : ready) {
     if (one.is_neutral) {
-      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), flight));
+      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), &moved));
       outputs[static_cast<size_t>(&one - ready.data())].assign(
           one.pending->request.tensors.size(), nullptr);
     }
   }
   HVD_RETURN_IF_ERROR(Gate(ready));
+  HVD_RETURN_IF_ERROR(LendCommunicator(ready));
   const Status launched = LaunchCollectives(Lane(), options, ready, outputs);
   // After an error too: a part of it may run.
   const Status recorded = gpu()->Record(stream(), &flight->end);
   if (!recorded.ok()) flight->end = nullptr;
   HVD_RETURN_IF_ERROR(launched);
   HVD_RETURN_IF_ERROR(recorded);
-  flight->launched = Clock::now();
+  flight->launched = Clock::now();  // it may have waited for others
   for (const ReadyRequest& one : ready) {
     const Request& request = one.pending->request;
     if (one.is_neutral) continue;
-    if (request.gpu.done_in_stream_order) {
+    if (request.take_end == nullptr && request.gpu.done_in_stream_order) {
       HVD_RETURN_IF_ERROR(gpu()->Wait(request.gpu.stream, *flight->end));
     }
     if (request.take_values != nullptr &&
@@ -126,23 +141,49 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
           request.take_values(ReceivedRows(one, transport_->rank())));
     }
   }
+  for (const ReadyRequest& one : ready) {  // now that nothing can fail here
+    const Request& request = one.pending->request;
+    if (!one.is_neutral && request.take_end != nullptr) {
+      request.take_end(flight->end);
+    }
+  }
   return Status::Ok();
 }
 
+// NCCL wants nothing in flight for what is done there.
+Status GpuExecutor::LendCommunicator(const std::vector<ReadyRequest>& ready) {
+  for (const ReadyRequest& one : ready) {
+    const Request& request = one.pending->request;
+    if (request.with_communicator == nullptr) continue;
+    const GpuLane lane = Lane();
+    while (HasFlights()) {
+      HVD_RETURN_IF_ERROR(lane.look());
+      Pause(1000);
+    }
+    HVD_RETURN_IF_ERROR(request.with_communicator(
+        gpu(), lane.communicator, transport_->rank(), lane.look));
+  }
+  return Status::Ok();
+}
+
+bool GpuExecutor::HasFlights() {
+  MutexLock lock(&mu_);
+  return !flights_.empty();
+}
+
 // The values of a rank that has joined are made in host memory.
-Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, Flight* flight) {
-  std::vector<Gpu::Copy> copies;
+Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
   for (RequestTensor& t : neutral->pending->request.tensors) {
     const size_t num_bytes = NumBytes(t);
     if (num_bytes == 0) continue;
     void* memory = nullptr;
-    HVD_RETURN_IF_ERROR(gpu()->Allocate(
+    HVD_RETURN_IF_ERROR(moved->Allocate(
         num_bytes, "the part of a rank that has joined", &memory));
-    flight->device_memory.push_back(memory);
-    copies.push_back({memory, t.input, num_bytes});
+    HVD_RETURN_IF_ERROR(
+        gpu()->CopyAll({{memory, t.input, num_bytes}}, stream()));
     t.input = t.output = memory;
   }
-  return gpu()->CopyAll(copies, stream());
+  return Status::Ok();
 }
 
 // Our stream goes on when the tensors are there. New outputs may be memory that
@@ -164,13 +205,21 @@ GpuLane GpuExecutor::Lane() {
   GpuLane lane;
   lane.gpu = gpu();
   lane.stream = stream();
+  lane.last_calls = &last_calls_;
   lane.communicator = connection_.communicator();
-  lane.look = [this] { return connection_.Look(); };
+  const double timeout = LaunchTimeout();
+  lane.look = [this, timeout, begin = Clock::now()]() -> Status {
+    HVD_RETURN_IF_ERROR(connection_.Look());
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
+    return Status::Stalled("NCCL has not launched a collective within " +
+                           std::to_string(static_cast<int>(timeout)) + " s");
+  };
   lane.rank = transport_->rank();
   lane.size = transport_->size();
-  lane.fusion_buffer = connection_.fusion_buffer();
-  lane.fusion_buffer_bytes =
-      static_cast<size_t>(options_.gpu.fusion_buffer_bytes);
+  const GpuTrack& track = connection_.track(turn_);
+  lane.fusion_buffer = track.fusion_buffer;
+  lane.fusion_buffer_bytes = track.fusion_buffer_bytes;
   lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
   lane.scaler = [this](Communicator** made) {
     return connection_.MakeScaler(made);
@@ -249,6 +298,10 @@ bool GpuExecutor::TakeEnded(Flight* flight, Status* status) {
   return true;
 }
 
+double GpuExecutor::LaunchTimeout() const {
+  return kPatienceFactor * options_.stall_timeout_seconds;
+}
+
 Status GpuExecutor::Diagnose() {
   const Clock::time_point now = Clock::now();
   Status end;
@@ -263,10 +316,12 @@ Status GpuExecutor::Diagnose() {
   if (trouble.ok()) trouble = end;
   if (trouble.ok()) trouble = connection_.communicator()->CheckHealth();
   if (!trouble.ok()) {
-    if (trouble_since_ == Clock::time_point()) trouble_since_ = now;
-    return now - trouble_since_ < kGrace ? Status::Ok() : trouble;
+    if (trouble_.ok()) trouble_since_ = now;
+    // The first rank that was lost is why others leave.
+    if (trouble_.code() != StatusCode::kPeerLost) trouble_ = trouble;
+    return now - trouble_since_ < kGrace ? Status::Ok() : trouble_;
   }
-  const double timeout = kPatienceFactor * options_.stall_timeout_seconds;
+  const double timeout = LaunchTimeout();
   const std::chrono::duration<double> waited = now - launched;
   if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
   return Status::Stalled("a collective on the GPU has not ended within " +
@@ -276,6 +331,7 @@ Status GpuExecutor::Diagnose() {
 
 // Ends the kernels, then the requests: their memory is in use until then.
 void GpuExecutor::Fail(const Status& why) {
+  TellOfLate(why);  // before anybody can read what comes of it
   connection_.communicator()->Abort(why);
   std::deque<Flight> flights;
   {
@@ -296,8 +352,26 @@ void GpuExecutor::Fail(const Status& why) {
   transport_->RingOwnDoorbell();
 }
 
+// A later call fails too; but there may be none.
+void GpuExecutor::TellOfLate(const Status& why) {
+  std::string first;  // it is the same with what comes after it
+  {
+    MutexLock lock(&mu_);
+    for (const Flight& flight : flights_) {
+      if (first.empty()) first = flight.ahead;
+    }
+  }
+  if (first.empty()) return;
+  std::fprintf(
+      stderr,
+      "[hvd_keras, rank %d] %s has failed on the GPU after the program "
+      "had gone on: its results, and all that was computed from them, "
+      "are wrong. %s\n",
+      transport_->global_rank(transport_->rank()), first.c_str(),
+      why.message().c_str());
+}
+
 void GpuExecutor::Land(Flight flight, const Status& status) {
-  for (void* memory : flight.device_memory) gpu()->Free(memory);
   CallBack(std::move(flight.requests), status);
 }
 

@@ -75,35 +75,43 @@ class GpuExecutor {
     std::shared_ptr<GpuEvent> end;
     std::vector<std::unique_ptr<PendingRequest>> requests;
     std::vector<ReadyRequest> neutral;  // of ranks that have joined
-    std::vector<void*> device_memory;   // of those, to be freed
     Clock::time_point launched;
-    Status status;  // not ok: the launch failed half way
+    std::string ahead;  // a request whose program does not wait; empty: none
+    Status status;      // not ok: the launch failed half way
   };
 
   // The ranks are out of step after an error.
   Status LaunchFlight(const ExecuteOptions& options,
                       const std::vector<ReadyRequest>& ready, Flight* flight);
-  Status MoveToGpu(ReadyRequest* neutral, Flight* flight);
+  Status LendCommunicator(const std::vector<ReadyRequest>& ready);
+  bool HasFlights() EXCLUDES(mu_);
+  Status MoveToGpu(ReadyRequest* neutral, StreamMemory* moved);
   Status Gate(const std::vector<ReadyRequest>& ready);
   GpuLane Lane();
+  // Of this launch.
+  CudaStream stream() const { return connection_.track(turn_).stream; }
 
   void Watch() EXCLUDES(mu_);  // the thread
   // Whether the oldest flight has ended.
   bool TakeEnded(Flight* flight, Status* status) EXCLUDES(mu_);
+  double LaunchTimeout() const;  // seconds; 0: none
   // What is wrong; ok: nothing, or not for long enough.
   Status Diagnose() EXCLUDES(mu_);
   void Fail(const Status& why) EXCLUDES(mu_);
+  void TellOfLate(const Status& why) EXCLUDES(mu_);
   void Land(Flight flight, const Status& status);
   void CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
                 const Status& status);
 
   Gpu* gpu() const { return connection_.gpu(); }
-  CudaStream stream() const { return connection_.stream(); }
 
   Transport* const transport_;
   const EngineOptions options_;
 
   GpuConnection connection_;
+  // Of the thread that launches.
+  size_t turn_ = 0;
+  std::shared_ptr<GpuEvent> last_calls_;  // see GpuLane
 
   Mutex mu_;
   CondVar changed_;
@@ -115,7 +123,8 @@ class GpuExecutor {
   std::atomic<bool> is_broken_{false};
 
   // Of the thread alone.
-  Clock::time_point trouble_since_{};  // when a rank was first seen gone
+  Clock::time_point trouble_since_{};  // when something was first seen wrong
+  Status trouble_;                     // what
   std::thread thread_;                 // last: it uses all of the above
 };
 

@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "tf_ops/collectives/reduce.h"
+#include "tf_ops/transport/nccl/libraries.h"
 
 namespace hvd {
 namespace {
 
 constexpr size_t kAlignment = 128;  // of tensors in the fusion buffer
+constexpr int kFirstCapabilityWithFloat8 = 9;
 
 // `value` as one element of `dtype`.
 void StoreScalar(double value, DataType dtype, void* element) {
@@ -112,6 +114,10 @@ int NcclType(DataType dtype) {
       return kNcclFloat32;
     case DataType::kFloat64:
       return kNcclFloat64;
+    case DataType::kFloat8E4m3fn:
+      return kNcclFloat8E4m3;
+    case DataType::kFloat8E5m2:
+      return kNcclFloat8E5m2;
     case DataType::kBool:  // Min and Max of 0 and 1
     case DataType::kUint8:
     case DataType::kInt16:  // ValidateParams refuses these two
@@ -170,21 +176,20 @@ Status WithOp(const Communicator& communicator, const GpuReduction& reduction,
 Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
                      const GpuReduction& reduction,
                      const std::vector<GpuTensor>& tensors) {
-  return communicator->Run(
-      [&](const NcclApi& nccl, NcclComm comm) {
-        return WithOp(*communicator, reduction, nccl, comm,
-                      [&](int op) -> Status {
-                        for (const GpuTensor& t : tensors) {
-                          HVD_RETURN_IF_ERROR(communicator->AsStatus(
-                              nccl.AllReduce(t.input, t.output, t.num_elements,
-                                             NcclType(reduction.dtype), op,
-                                             comm, lane.stream),
-                              "ncclAllReduce"));
-                        }
-                        return Status::Ok();
-                      });
-      },
-      lane.look);
+  const auto calls = [&](const NcclApi& nccl, NcclComm comm) {
+    return WithOp(*communicator, reduction, nccl, comm, [&](int op) -> Status {
+      for (const GpuTensor& t : tensors) {
+        HVD_RETURN_IF_ERROR(communicator->AsStatus(
+            nccl.AllReduce(t.input, t.output, t.num_elements,
+                           NcclType(reduction.dtype), op, comm, lane.stream),
+            "ncclAllReduce"));
+      }
+      return Status::Ok();
+    });
+  };
+  const bool is_alone = communicator != lane.communicator;
+  return is_alone ? communicator->Run(calls, lane.look)
+                  : RunInTurn(lane, calls);
 }
 
 Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
@@ -199,6 +204,30 @@ Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
         ReduceBatch(lane, reduction, batch, std::exchange(plan.direct, {})));
   }
   return Status::Ok();
+}
+
+Status CheckReduction(const Gpu& gpu, const Request& request) {
+  const bool has_float8 =
+      (request.kind == CollectiveKind::kAllreduce ||
+       request.kind == CollectiveKind::kReducescatter) &&
+      std::any_of(request.tensors.begin(), request.tensors.end(),
+                  [](const RequestTensor& t) { return IsFloat8(t.dtype); });
+  if (!has_float8) return Status::Ok();
+  const NcclApi* nccl = nullptr;
+  HVD_RETURN_IF_ERROR(OpenNccl(&nccl));
+  if (nccl->version < kFirstNcclWithFloat8) {
+    std::string found;
+    HVD_RETURN_IF_ERROR(DescribeNccl(&found));
+    return Status::InvalidArgument(
+        "NCCL reduces float8 from version 2.24 on. Received: " + found);
+  }
+  int major = 0;
+  HVD_RETURN_IF_ERROR(gpu.ComputeCapability(&major));
+  if (major >= kFirstCapabilityWithFloat8) return Status::Ok();
+  return Status::InvalidArgument(
+      "NCCL reduces float8 on GPUs of compute capability 9.0 or more. "
+      "Received: " +
+      std::to_string(major) + ".x on GPU " + std::to_string(gpu.ordinal()));
 }
 
 }  // namespace hvd

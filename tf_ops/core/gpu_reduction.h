@@ -22,6 +22,9 @@ GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
 
 int NcclType(DataType dtype);
 
+// Whether NCCL and this GPU have the numbers that `request` reduces.
+Status CheckReduction(const Gpu& gpu, const Request& request);
+
 // Calls use(op): the op is made for the calls in it alone.
 Status WithOp(const Communicator& communicator, const GpuReduction& reduction,
               const NcclApi& nccl, NcclComm comm,

@@ -40,6 +40,7 @@ void Write(const RequestParams& p, WireWriter* w) {
   w->Put(p.average);
   w->Put(p.equal_rows);
   w->Put(p.device);
+  Write(p.failure, w);
   WriteList(p.splits, w);
   w->Put(static_cast<uint32_t>(p.tensors.size()));
   for (const TensorParams& t : p.tensors) {
@@ -58,6 +59,7 @@ void Read(WireReader* r, RequestParams* p) {
   p->average = r->Get<uint8_t>() != 0;
   p->equal_rows = r->Get<uint8_t>() != 0;
   p->device = r->Get<DeviceKind>();
+  Read(r, &p->failure);
   ReadList(r, &p->splits);
   p->tensors.resize(r->GetCount(5));
   for (TensorParams& t : p->tensors) {
@@ -279,7 +281,7 @@ bool RequestParams::operator==(const RequestParams& o) const {
          root_rank == o.root_rank && prescale == o.prescale &&
          postscale == o.postscale && average == o.average &&
          equal_rows == o.equal_rows && device == o.device &&
-         splits == o.splits && tensors == o.tensors;
+         splits == o.splits && tensors == o.tensors && failure == o.failure;
 }
 
 int64_t RequestParams::num_bytes() const {
@@ -310,6 +312,7 @@ RequestParams ParamsOf(const Request& request) {
   p.average = request.average;
   p.equal_rows = request.equal_rows;
   p.device = DeviceOf(request);
+  p.failure = request.failure;
   p.splits = request.splits;
   p.tensors.reserve(request.tensors.size());
   for (const RequestTensor& t : request.tensors) {
@@ -325,6 +328,7 @@ bool HasParams(const Request& request, const RequestParams& params) {
          request.prescale == p.prescale && request.postscale == p.postscale &&
          request.average == p.average && request.equal_rows == p.equal_rows &&
          DeviceOf(request) == p.device && request.splits == p.splits &&
+         request.failure == p.failure &&
          std::equal(request.tensors.begin(), request.tensors.end(),
                     p.tensors.begin(), p.tensors.end(),
                     [](const RequestTensor& a, const TensorParams& b) {

@@ -33,6 +33,7 @@ struct RequestParams {
   std::vector<int64_t> splits;
   std::vector<TensorParams> tensors;
   DeviceKind device = DeviceKind::kCpu;
+  Status failure;  // see Request
 
   bool operator==(const RequestParams& o) const;
   int64_t num_bytes() const;

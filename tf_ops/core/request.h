@@ -12,6 +12,8 @@
 
 namespace hvd {
 
+class Communicator;
+class Gpu;
 class GpuEvent;
 
 // The GPU that holds the tensors of a request, and the stream they are used on.
@@ -55,6 +57,9 @@ struct Request {
   // What is queued on its stream when the request is submitted comes first.
   GpuPlace gpu;
   std::shared_ptr<GpuEvent> ready;  // on a GPU: when that is so; Submit sets it
+  // Not ok: this rank has come, and cannot take part. The call fails with that
+  // on all ranks, when all have come.
+  Status failure;
 
   // Allgather, alltoall and reducescatter: gives the memory for output
   // `index`, whose shape is `shape`. Called once for each tensor, on any
@@ -65,6 +70,18 @@ struct Request {
   // May be null. Alltoall: the rows received from each rank; join: the rank
   // that joined last, as one value. Called once, on any thread, before `done`.
   std::function<Status(const std::vector<int64_t>& values)> take_values;
+
+  // On a GPU, may be null: takes a point behind the work of the call as soon as
+  // all of that is queued, for `stream` to be made to wait for it later; so it
+  // is not made to by `done_in_stream_order`. Called at most once, on any
+  // thread, before `done`.
+  std::function<void(std::shared_ptr<GpuEvent> end)> take_end;
+
+  // May be null. Barrier on a GPU: what to do with the communicator, in the
+  // order of the collectives, with nothing in flight; on the engine's thread.
+  std::function<Status(Gpu* gpu, Communicator* communicator, int rank,
+                       const std::function<Status()>& look)>
+      with_communicator;
 
   // Called exactly once, on the engine's completion thread or on a thread that
   // submits, perhaps before its Submit returns; never under a lock.

@@ -29,7 +29,9 @@ Status ValidateReduction(const RequestParams& params) {
   }
   for (size_t i = 0; i < params.tensors.size(); ++i) {
     const DataType dtype = params.tensors[i].dtype;
-    Status status = CheckReduce(dtype, params.op);
+    const bool is_for_nccl =
+        params.device != DeviceKind::kCpu && IsFloat8(dtype);
+    Status status = is_for_nccl ? Status::Ok() : CheckReduce(dtype, params.op);
     if (status.ok() && dtype == DataType::kBool &&
         (params.prescale != 1.0 || params.postscale != 1.0)) {
       status =
@@ -105,6 +107,11 @@ Status ValidateSplits(const RequestParams& params, int64_t size,
       ShapeToString(params.splits) + received);
 }
 
+// A factor of 8 bits would be a coarse one.
+bool CanScaleOnGpu(DataType dtype) {
+  return IsFloating(dtype) && !IsFloat8(dtype);
+}
+
 // NCCL has no kernels of its own for the rest, and we have none on GPUs.
 Status ValidateReductionOnGpu(const RequestParams& params, DataType dtype) {
   if (params.op == ReduceOp::kAdasum) {
@@ -119,10 +126,10 @@ Status ValidateReductionOnGpu(const RequestParams& params, DataType dtype) {
   if (params.prescale == 1.0 && params.postscale == 1.0) return Status::Ok();
   const bool is_sum =
       params.op == ReduceOp::kSum || params.op == ReduceOp::kAverage;
-  if (is_sum && IsFloating(dtype)) return Status::Ok();
+  if (is_sum && CanScaleOnGpu(dtype)) return Status::Ok();
   return Status::InvalidArgument(
       std::string("scale factors on GPUs need Sum or Average and a floating "
-                  "dtype. Received: op=") +
+                  "dtype of 16 bits or more. Received: op=") +
       ReduceOpName(params.op) + ", dtype=" + DataTypeName(dtype));
 }
 
@@ -136,10 +143,10 @@ Status ValidateOnGpu(const RequestParams& params) {
     if (params.kind == CollectiveKind::kAllreduce ||
         params.kind == CollectiveKind::kReducescatter) {
       HVD_RETURN_IF_ERROR(ValidateReductionOnGpu(params, t.dtype));
-    } else if (params.average && !IsFloating(t.dtype)) {
+    } else if (params.average && !CanScaleOnGpu(t.dtype)) {
       return Status::InvalidArgument(
-          std::string("an average on GPUs needs a floating dtype. Received: "
-                      "dtype=") +
+          std::string("an average of gathered rows on GPUs needs a floating "
+                      "dtype of 16 bits or more. Received: dtype=") +
           DataTypeName(t.dtype));
     }
   }

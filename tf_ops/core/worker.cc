@@ -80,7 +80,7 @@ void Worker::Admit(std::vector<Request> requests) {
 void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
-  if (request.gpu.ordinal >= 0) {
+  if (request.gpu.ordinal >= 0 && request.failure.ok()) {
     if (gpu_ordinal_ < 0) gpu_ordinal_ = request.gpu.ordinal;
     request.gpu.is_second = request.gpu.ordinal != gpu_ordinal_;
   }

@@ -183,11 +183,12 @@ void OpCall::Finish(const Status& status) {
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
                 Request request) {
   const bool in_place = HasOutputsLikeInputs(request.kind);
+  const Status named =
+      call->ReadName(common.iterations_may_overlap, &request.name);
+  if (!named.ok()) return call->Finish(named);
+  request.process_set_id = common.process_set_id;
+  if (request.tensors.empty()) request.tensors.resize(call->num_tensors());
   const auto prepare = [&]() -> Status {
-    HVD_RETURN_IF_ERROR(
-        call->ReadName(common.iterations_may_overlap, &request.name));
-    request.process_set_id = common.process_set_id;
-    if (request.tensors.empty()) request.tensors.resize(call->num_tensors());
     for (size_t i = 0; i < request.tensors.size(); ++i) {
       RequestTensor* tensor = &request.tensors[i];
       HVD_RETURN_IF_ERROR(call->ReadInput(i, tensor));
@@ -195,8 +196,7 @@ void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
     }
     return call->SetPlace(&request);
   };
-  const Status status = prepare();
-  if (!status.ok()) return call->Finish(status);
+  request.failure = prepare();
   if (!in_place) {
     std::vector<DataType> dtypes;
     for (const RequestTensor& t : request.tensors) dtypes.push_back(t.dtype);

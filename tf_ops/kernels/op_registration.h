@@ -12,10 +12,10 @@
 
 namespace hvd {
 
-// The types that a collective takes, as the value of a type attribute.
-#define HVD_TENSOR_TYPES                                                    \
-  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, " \
-  "bfloat16, float, double}"
+// The types that a collective takes, as the value of a type attribute: all, for
+// TensorFlow reads no name like float8_e5m2 there. Kernels refuse what they do
+// not know, see FromTfDataType.
+#define HVD_TENSOR_TYPES "type"
 
 // The last input of every op: the name that pairs the call across ranks. An
 // input, since TensorFlow keeps one kernel for ever for each value that an

@@ -37,6 +37,8 @@ enum TF_DataType : int {
   TF_HALF = 19,
   TF_UINT32 = 22,
   TF_UINT64 = 23,
+  TF_FLOAT8_E5M2 = 24,
+  TF_FLOAT8_E4M3FN = 25,
 };
 
 enum TF_Code : int {

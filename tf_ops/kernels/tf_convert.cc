@@ -34,13 +34,21 @@ struct TypePair {
 };
 
 constexpr TypePair kTypePairs[kNumDataTypes] = {
-    {TF_BOOL, DataType::kBool},         {TF_UINT8, DataType::kUint8},
-    {TF_INT8, DataType::kInt8},         {TF_UINT16, DataType::kUint16},
-    {TF_INT16, DataType::kInt16},       {TF_UINT32, DataType::kUint32},
-    {TF_INT32, DataType::kInt32},       {TF_UINT64, DataType::kUint64},
-    {TF_INT64, DataType::kInt64},       {TF_HALF, DataType::kFloat16},
-    {TF_BFLOAT16, DataType::kBfloat16}, {TF_FLOAT, DataType::kFloat32},
+    {TF_BOOL, DataType::kBool},
+    {TF_UINT8, DataType::kUint8},
+    {TF_INT8, DataType::kInt8},
+    {TF_UINT16, DataType::kUint16},
+    {TF_INT16, DataType::kInt16},
+    {TF_UINT32, DataType::kUint32},
+    {TF_INT32, DataType::kInt32},
+    {TF_UINT64, DataType::kUint64},
+    {TF_INT64, DataType::kInt64},
+    {TF_HALF, DataType::kFloat16},
+    {TF_BFLOAT16, DataType::kBfloat16},
+    {TF_FLOAT, DataType::kFloat32},
     {TF_DOUBLE, DataType::kFloat64},
+    {TF_FLOAT8_E4M3FN, DataType::kFloat8E4m3fn},
+    {TF_FLOAT8_E5M2, DataType::kFloat8E5m2},
 };
 
 // The memory of a string element (TF_TString of ctstring_internal.h, little
@@ -111,7 +119,8 @@ Status FromTfDataType(TF_DataType tf_dtype, DataType* dtype) {
   }
   return Status::InvalidArgument(
       "The tensor must be of type bool, (u)int8 to (u)int64, float16, "
-      "bfloat16, float32 or float64. Received: TensorFlow's type number " +
+      "bfloat16, float32, float64, float8_e4m3fn or float8_e5m2. Received: "
+      "TensorFlow's type number " +
       std::to_string(tf_dtype) + ".");
 }
 

@@ -13,16 +13,6 @@ namespace py = pybind11;
 namespace hvd {
 namespace {
 
-DataType DataTypeOf(const py::array& array) {
-  const std::string name = py::str(array.dtype().attr("name"));
-  if (!array.dtype().attr("isnative").cast<bool>()) {
-    throw py::type_error("arrays must be in the machine's byte order");
-  }
-  DataType dtype;
-  if (DataTypeFromName(name, &dtype)) return dtype;
-  throw py::type_error("no collective for arrays of dtype " + name);
-}
-
 Shape ShapeOf(const py::array& array) {
   Shape shape;
   for (py::ssize_t i = 0; i < array.ndim(); ++i)
@@ -33,6 +23,25 @@ Shape ShapeOf(const py::array& array) {
 py::array EmptyLike(const py::array& array, const Shape& shape) {
   return py::module_::import("numpy").attr("empty")(py::cast(shape),
                                                     array.dtype());
+}
+
+// Raises for an array that no collective takes.
+DataType CheckedDataType(const py::array& array, const Request& request) {
+  const std::string name = py::str(array.dtype().attr("name"));
+  const bool is_native = array.dtype().attr("isnative").cast<bool>();
+  DataType dtype;
+  if (is_native && DataTypeFromName(name, &dtype)) return dtype;
+  const std::string received =
+      is_native ? name : name + " in the other byte order";
+  RaiseIfError(
+      Status::InvalidArgument(
+          "a tensor must be of type bool, (u)int8 to (u)int64, float16, "
+          "bfloat16, float32, float64, float8_e4m3fn or float8_e5m2. "
+          "Received: " +
+          received)
+          .WithContext(std::string(CollectiveKindName(request.kind)) + " '" +
+                       request.name + "'"));
+  return DataType::kBool;  // not reached
 }
 
 // Submits, waits without the GIL, raises on error.
@@ -97,7 +106,7 @@ Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
   for (const py::array& input : inputs) {
     outputs.push_back(in_place ? input : EmptyLike(input, ShapeOf(input)));
     RequestTensor tensor;
-    tensor.dtype = DataTypeOf(input);
+    tensor.dtype = CheckedDataType(input, request);
     tensor.shape = ShapeOf(input);
     tensor.input = input.data();
     tensor.output = outputs.back().mutable_data();
@@ -113,7 +122,7 @@ Arrays RunAllocating(Request request, const Arrays& arrays) {
   Arrays outputs(inputs.size());
   for (const py::array& input : inputs) {
     RequestTensor tensor;
-    tensor.dtype = DataTypeOf(input);
+    tensor.dtype = CheckedDataType(input, request);
     tensor.shape = ShapeOf(input);
     tensor.input = input.data();
     request.tensors.push_back(std::move(tensor));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tf_ops/core/engine.h"
+#include "tf_ops/core/gpu_split.h"
 #include "tf_ops/python/raise.h"
 #include "tf_ops/transport/nccl/gpu.h"
 #include "tf_ops/transport/nccl/libraries.h"
@@ -148,6 +149,28 @@ std::shared_ptr<GpuCall> Submit(const std::string& kind,
   return call;
 }
 
+// On a barrier of all ranks: makes the communicator of a process set.
+void SplitOff(int32_t process_set_id, const std::string& name, int ordinal) {
+  const std::shared_ptr<Engine> engine = EngineOf(process_set_id);
+  Request request;
+  request.kind = CollectiveKind::kBarrier;
+  request.name = name;
+  request.gpu.ordinal = ordinal;
+  request.with_communicator =
+      SplitInto(engine == nullptr ? nullptr : engine->options().gpu.split);
+  auto promise = std::make_shared<std::promise<Status>>();
+  request.done = [promise](const Status& status) {
+    promise->set_value(status);
+  };
+  Status status;
+  {
+    py::gil_scoped_release release;
+    SubmitGlobal(std::move(request));
+    status = promise->get_future().get();
+  }
+  RaiseIfError(status);
+}
+
 // The version and path of a library; raises why there is none.
 std::string Describe(Status (*describe)(std::string*)) {
   std::string text;
@@ -178,6 +201,9 @@ void DefineGpu(py::module_* m) {
       },
       py::kw_only(), "cuda_runtime"_a, "nccl"_a, "cuda_runtime_wheels"_a,
       "nccl_wheels"_a, "Where to look for CUDA and NCCL.");
+  m->def("gpu_split", &SplitOff, "process_set_id"_a, "name"_a, "ordinal"_a,
+         "All ranks: makes the communicator of a process set of that of all "
+         "ranks, which must have been used.");
   m->def("gpu_count", &Gpu::Count, "GPUs that this process sees; 0: no CUDA.");
   m->def("gpu_cuda_version", [] { return Describe(&DescribeCudaRuntime); });
   m->def("gpu_nccl_version", [] { return Describe(&DescribeNccl); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "tf_ops/core/gpu_split.h"
 #include "tf_ops/python/raise.h"
 #include "tf_ops/transport/in_memory/in_memory.h"
 #include "tf_ops/transport/shm/shm.h"
@@ -98,6 +99,7 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
   if (is_member) {
     EngineOptions options = global->options();
     options.global_ranks = ranks;
+    options.gpu.split = std::make_shared<GpuSplit>();
     SetPendingElsewhere(id, &options);
     const int rank = static_cast<int>(self - ranks.begin());
     engine = Engine::Create(

@@ -24,19 +24,27 @@ struct TypePair {
 };
 
 constexpr TypePair kTypePairs[kNumDataTypes] = {
-    {XlaType::PRED, DataType::kBool},     {XlaType::U8, DataType::kUint8},
-    {XlaType::S8, DataType::kInt8},       {XlaType::U16, DataType::kUint16},
-    {XlaType::S16, DataType::kInt16},     {XlaType::U32, DataType::kUint32},
-    {XlaType::S32, DataType::kInt32},     {XlaType::U64, DataType::kUint64},
-    {XlaType::S64, DataType::kInt64},     {XlaType::F16, DataType::kFloat16},
-    {XlaType::BF16, DataType::kBfloat16}, {XlaType::F32, DataType::kFloat32},
+    {XlaType::PRED, DataType::kBool},
+    {XlaType::U8, DataType::kUint8},
+    {XlaType::S8, DataType::kInt8},
+    {XlaType::U16, DataType::kUint16},
+    {XlaType::S16, DataType::kInt16},
+    {XlaType::U32, DataType::kUint32},
+    {XlaType::S32, DataType::kInt32},
+    {XlaType::U64, DataType::kUint64},
+    {XlaType::S64, DataType::kInt64},
+    {XlaType::F16, DataType::kFloat16},
+    {XlaType::BF16, DataType::kBfloat16},
+    {XlaType::F32, DataType::kFloat32},
     {XlaType::F64, DataType::kFloat64},
+    {XlaType::F8E4M3FN, DataType::kFloat8E4m3fn},
+    {XlaType::F8E5M2, DataType::kFloat8E5m2},
 };
 
 constexpr char kCureOfRows[] =
-    ". Where XLA compiles, all ranks must give as many rows. For gradients of "
-    "embeddings, use batches of equal size or `sparse_as_dense=True`; or "
-    "compile without XLA (`jit_compile=False`)";
+    ". Where XLA compiles, all ranks must give as many rows. Pad them; for "
+    "gradients of embeddings, use batches of equal size or "
+    "`sparse_as_dense=True`; or compile without XLA (`jit_compile=False`)";
 
 ErrorCode CodeOf(StatusCode code) {
   switch (code) {
@@ -67,7 +75,8 @@ Status FromXlaType(XlaType xla_dtype, DataType* dtype) {
   }
   return Status::InvalidArgument(
       "a tensor must be of type bool, (u)int8 to (u)int64, float16, bfloat16, "
-      "float32 or float64. Received: XLA's type number " +
+      "float32, float64, float8_e4m3fn or float8_e5m2. Received: XLA's type "
+      "number " +
       std::to_string(static_cast<int>(xla_dtype)));
 }
 

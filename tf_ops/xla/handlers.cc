@@ -97,26 +97,39 @@ struct Target {
   const char* name;
   XLA_FFI_Handler* handler;
   XLA_FFI_Handler* blocking;
+  XLA_FFI_Handler* gpu;
 };
 
 constexpr Target kTargets[] = {
-    {"hvd_allreduce", HvdFfiAllreduce, HvdFfiAllreduceBlocking},
-    {"hvd_reducescatter", HvdFfiReducescatter, HvdFfiReducescatterBlocking},
-    {"hvd_broadcast", HvdFfiBroadcast, HvdFfiBroadcastBlocking},
-    {"hvd_allgather", HvdFfiAllgather, HvdFfiAllgatherBlocking},
-    {"hvd_alltoall", HvdFfiAlltoall, HvdFfiAlltoallBlocking},
-    {"hvd_together", HvdFfiTogether, HvdFfiTogether},
+    {"hvd_allreduce", HvdFfiAllreduce, HvdFfiAllreduceBlocking,
+     HvdFfiGpuAllreduce},
+    {"hvd_reducescatter", HvdFfiReducescatter, HvdFfiReducescatterBlocking,
+     HvdFfiGpuReducescatter},
+    {"hvd_broadcast", HvdFfiBroadcast, HvdFfiBroadcastBlocking,
+     HvdFfiGpuBroadcast},
+    {"hvd_allgather", HvdFfiAllgather, HvdFfiAllgatherBlocking,
+     HvdFfiGpuAllgather},
+    {"hvd_alltoall", HvdFfiAlltoall, HvdFfiAlltoallBlocking, HvdFfiGpuAlltoall},
+    {"hvd_together", HvdFfiTogether, HvdFfiTogether, HvdFfiGpuTogether},
 };
+
+XLA_FFI_Error* Register(const XLA_FFI_Api* api, const Target& target,
+                        bool blocking, bool has_gpu) {
+  XLA_FFI_Error* const error = xla::ffi::Ffi::RegisterStaticHandler(
+      api, target.name, "Host", blocking ? target.blocking : target.handler);
+  if (error != nullptr || !has_gpu) return error;
+  return xla::ffi::Ffi::RegisterStaticHandler(api, target.name, "CUDA",
+                                              target.gpu);
+}
 
 }  // namespace
 }  // namespace hvd
 
-const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking) {
+const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking, int has_gpu) {
   thread_local std::string message;
   for (const hvd::Target& target : hvd::kTargets) {
-    XLA_FFI_Error* const error = xla::ffi::Ffi::RegisterStaticHandler(
-        api, target.name, "Host",
-        blocking != 0 ? target.blocking : target.handler);
+    XLA_FFI_Error* const error =
+        hvd::Register(api, target, blocking != 0, has_gpu != 0);
     if (error == nullptr) continue;
     message = xla::ffi::internal::GetErrorMessage(api, error);
     xla::ffi::internal::DestroyError(api, error);

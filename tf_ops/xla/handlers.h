@@ -37,6 +37,31 @@
 // TensorFlow 2.18 knows no futures: there the handlers named ...Blocking return
 // when the call has ended. They need the chain in any case.
 //
+// On GPUs (HvdFfiGpu...) a call returns when it is queued behind XLA's stream,
+// which waits for it; for that all ranks must have come, so that the host waits
+// for them. Many calls wait together, and computations between them run
+// meanwhile, where each has the attribute `has_together: i32`, of value 1:
+// such a call (allreduce, broadcast; results alias operands) starts only, and
+// HvdFfiGpuTogether ends it, whose operands are its results, which nothing else
+// reads. Handlers for the CPU ignore the attribute.
+//
+// XLA calls them in the order of its schedule, one after the other. The ranks'
+// schedules may differ, and a rank that waits in the end of one call has not
+// started what comes later. So the starts must be a chain, again of the token:
+// an end is behind its starts, and these are behind those that were traced
+// before them, so that of two ranks that wait, the one in the earlier end has
+// its answer. Ends need not be in the chain.
+//
+// An error of a rank that is lost while the GPU is at work comes with the next
+// call: the program goes on, with wrong numbers, to there. A line on stderr
+// says so at once.
+//
+// A program that fails between a start and its end in what is not ours leaves
+// the call behind: XLA may use its memory for something else before the GPU has
+// written the result into it. The call is ended by the next error of a call on
+// the same thread, or by the next call with the same memory; what is computed
+// before that may be wrong.
+//
 // An error has the text "hvd_keras.exceptions.<Name>Error: <message>", where
 // <Name> is StatusCodeName().
 #pragma once
@@ -57,20 +82,29 @@ XLA_FFI_Error* HvdFfiBroadcastBlocking(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* HvdFfiAllgatherBlocking(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* HvdFfiAlltoallBlocking(XLA_FFI_CallFrame* frame);
 
+XLA_FFI_Error* HvdFfiGpuAllreduce(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiGpuReducescatter(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiGpuBroadcast(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiGpuAllgather(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* HvdFfiGpuAlltoall(XLA_FFI_CallFrame* frame);
+
 // Does nothing: results are their operands, which they must alias; attributes
 // are ignored. As the one user of what many calls return, it keeps XLA from
 // using their memory again before all have ended: computations that come later
 // in the program, but need none of it, would wait for the calls else.
 XLA_FFI_Error* HvdFfiTogether(XLA_FFI_CallFrame* frame);
+// Ends the calls with `has_together` whose results its operands are, all but a
+// token (see `has_token`); it must alias them, too.
+XLA_FFI_Error* HvdFfiGpuTogether(XLA_FFI_CallFrame* frame);
 
 // Makes the handlers known to a framework as "hvd_allreduce",
 // "hvd_reducescatter", "hvd_broadcast", "hvd_allgather", "hvd_alltoall" and
 // "hvd_together", for the CPU: those that block if `blocking` is not 0, else
-// the others.
+// the others; and, if `has_gpu` is not 0, for GPUs under the same names.
 //
 // `api` is what `xla::ffi::GetXlaFfiApi()` of the framework returns. Returns
 // null, or a message, valid until the calling thread calls again. (JAX has a
 // function of its own for this and takes the symbols above.)
-const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking);
+const char* HvdXlaRegister(const XLA_FFI_Api* api, int blocking, int has_gpu);
 
 }  // extern "C"

@@ -1,16 +1,16 @@
 // A CUDA runtime over host memory, for tests on machines without a GPU: the
 // functions that hvd_keras uses, with streams that run at their own pace.
 //
-// Settings: FAKE_GPU_COUNT (8), FAKE_GPU_MEMORY (bytes a device, 8 GiB),
-// FAKE_CUDA_VERSION (12090), FAKE_GPU_JITTER_US (each piece of work on a stream
-// waits up to so long first).
+// Settings: FAKE_GPU_COUNT (8), FAKE_CUDA_VERSION (12090), FAKE_CUDA_DRIVER
+// (the same), FAKE_GPU_CAPABILITY (9), FAKE_GPU_JITTER_US (each piece of work
+// on a stream waits up to so long first).
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/fake/fake_stream.h"
@@ -19,19 +19,12 @@
 namespace fake {
 namespace {
 
-constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
+constexpr int kNewerDriver = 36;  // cudaErrorCallRequiresNewerDriver
 constexpr int kNoDevice = 100;    // cudaErrorNoDevice
 constexpr int kInvalidDevice = 101;
 
-struct Block {
-  size_t num_bytes;
-  int device;
-};
-
 struct Machine {
   std::mutex mu;
-  std::map<const char*, Block> blocks;
-  std::map<int, size_t> used;
   std::map<int, Stream*> default_streams;
   std::set<Stream*> streams;
 };
@@ -43,17 +36,14 @@ Machine& TheMachine() {
 
 thread_local int current_device = 0;
 thread_local std::vector<int> outer_devices;  // of contexts that were pushed
-std::atomic<int> last_error{hvd::kCudaSuccess};
+thread_local int next_record = 0;             // what it will return, if not 0
+thread_local int last_error = hvd::kCudaSuccess;
+
+std::atomic<int> num_overlaps{0};
 
 int NumDevices() {
   static const int count = static_cast<int>(Setting("FAKE_GPU_COUNT", 8));
   return count;
-}
-
-size_t Capacity() {
-  static const auto bytes =
-      static_cast<size_t>(Setting("FAKE_GPU_MEMORY", int64_t{8} << 30));
-  return bytes;
 }
 
 int Version() {
@@ -62,18 +52,32 @@ int Version() {
   return version;
 }
 
-int Fail(int error) {
-  last_error.store(error);
-  return error;
+int DriverVersion() {
+  static const int version =
+      static_cast<int>(Setting("FAKE_CUDA_DRIVER", Version()));
+  return version;
 }
 
 void CopyOn(Stream* stream, void* to, const void* from, size_t num_bytes) {
-  stream->Push([=] { std::memmove(to, from, num_bytes); });
+  stream->Push([=] {
+    if (NumCollectivesOn(stream->device()).load() > 0) ++num_overlaps;
+    std::memmove(to, from, num_bytes);
+  });
 }
 
 }  // namespace
 
 int CurrentDevice() { return current_device; }
+
+int Fail(int error) {
+  last_error = error;
+  return error;
+}
+
+std::atomic<int>& NumCollectivesOn(int device) {
+  static std::atomic<int> counts[64];
+  return counts[device];
+}
 
 Stream* StreamOf(void* handle) {
   if (handle != nullptr) return static_cast<Stream*>(handle);
@@ -85,6 +89,18 @@ Stream* StreamOf(void* handle) {
     machine.streams.insert(stream);
   }
   return stream;
+}
+
+void SynchronizeDevice(int device) {
+  std::vector<Stream*> streams;
+  {
+    Machine& machine = TheMachine();
+    std::lock_guard<std::mutex> lock(machine.mu);
+    for (Stream* stream : machine.streams) {
+      if (stream->device() == device) streams.push_back(stream);
+    }
+  }
+  for (Stream* stream : streams) stream->Synchronize();
 }
 
 Stream::Stream(int device) : device_(device), thread_([this] { Run(); }) {}
@@ -144,7 +160,7 @@ int cudaRuntimeGetVersion(int* version) {
 }
 
 int cudaDriverGetVersion(int* version) {
-  *version = fake::Version();
+  *version = fake::DriverVersion();
   return 0;
 }
 
@@ -163,7 +179,7 @@ const char* cudaGetErrorString(int error) {
   }
 }
 
-int cudaGetLastError() { return fake::last_error.exchange(0); }
+int cudaGetLastError() { return std::exchange(fake::last_error, 0); }
 
 int cudaGetDeviceCount(int* count) {
   *count = fake::NumDevices();
@@ -206,81 +222,24 @@ int cuCtxPopCurrent_v2(void** context) {
   return 0;
 }
 
+int cudaDeviceGetAttribute(int* value, int attribute, int device) {
+  if (attribute != hvd::kCudaComputeCapabilityMajor ||
+      device >= fake::NumDevices()) {
+    return Fail(fake::kInvalidValue);
+  }
+  *value = static_cast<int>(fake::Setting("FAKE_GPU_CAPABILITY", 9));
+  return 0;
+}
+
 int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
   return 0;
 }
 
-int cudaMemGetInfo(size_t* free, size_t* total) {
-  fake::Machine& machine = TheMachine();
-  std::lock_guard<std::mutex> lock(machine.mu);
-  *total = fake::Capacity();
-  *free = *total - machine.used[fake::current_device];
-  return 0;
-}
-
-int cudaMalloc(void** pointer, size_t num_bytes) {
-  Log("cudaMalloc");
-  fake::Machine& machine = TheMachine();
-  std::lock_guard<std::mutex> lock(machine.mu);
-  size_t& used = machine.used[fake::current_device];
-  if (num_bytes > fake::Capacity() - used) return Fail(hvd::kCudaOutOfMemory);
-  const size_t space = (num_bytes + 511) / 256 * 256;
-  auto* const block = static_cast<char*>(std::aligned_alloc(256, space));
-  // Garbage, so that nobody leans on zeros; not all, which would take long.
-  std::memset(block, 0xa5, num_bytes < 65536 ? num_bytes : 65536);
-  machine.blocks[block] = {num_bytes, fake::current_device};
-  used += num_bytes;
-  *pointer = block;
-  return 0;
-}
-
-static void SynchronizeDevice(int device) {
-  std::vector<fake::Stream*> streams;
-  {
-    fake::Machine& machine = TheMachine();
-    std::lock_guard<std::mutex> lock(machine.mu);
-    for (fake::Stream* stream : machine.streams) {
-      if (stream->device() == device) streams.push_back(stream);
-    }
-  }
-  for (fake::Stream* stream : streams) stream->Synchronize();
-}
-
 int cudaDeviceSynchronize() {
   Log("cudaDeviceSynchronize");
-  SynchronizeDevice(fake::current_device);
-  return 0;
-}
-
-// Waits for the device, as the real one does.
-int cudaFree(void* pointer) {
-  Log("cudaFree");
-  if (pointer == nullptr) return 0;
-  SynchronizeDevice(fake::current_device);
-  fake::Machine& machine = TheMachine();
-  std::lock_guard<std::mutex> lock(machine.mu);
-  const auto found = machine.blocks.find(static_cast<char*>(pointer));
-  if (found == machine.blocks.end()) return Fail(fake::kInvalidValue);
-  machine.used[found->second.device] -= found->second.num_bytes;
-  machine.blocks.erase(found);
-  std::free(pointer);
-  return 0;
-}
-
-int cudaPointerGetAttributes(hvd::CudaPointerAttributes* attributes,
-                             const void* pointer) {
-  fake::Machine& machine = TheMachine();
-  std::lock_guard<std::mutex> lock(machine.mu);
-  attributes->type = 0;
-  auto block = machine.blocks.upper_bound(static_cast<const char*>(pointer));
-  if (block == machine.blocks.begin()) return 0;
-  --block;
-  if (pointer < block->first + block->second.num_bytes) {
-    attributes->type = hvd::kCudaMemoryTypeDevice;
-    attributes->device = block->second.device;
-  }
+  fake::SynchronizeDevice(fake::current_device);
   return 0;
 }
 
@@ -317,9 +276,8 @@ int cudaStreamSynchronize(void* stream) {
 int cudaStreamWaitEvent(void* stream, void* event, unsigned flags) {
   Log("cudaStreamWaitEvent");
   if (flags != 0) return Fail(fake::kInvalidValue);
-  auto* const waited = static_cast<fake::Event*>(event);
-  const uint64_t number = waited->recorded();
-  StreamOf(stream)->Push([=] { waited->Wait(number); });
+  const auto mark = static_cast<fake::Event*>(event)->last();
+  if (mark != nullptr) StreamOf(stream)->Push([mark] { mark->Wait(); });
   return 0;
 }
 
@@ -332,24 +290,26 @@ int cudaEventCreateWithFlags(void** event, unsigned flags) {
 
 int cudaEventRecord(void* event, void* stream) {
   Log("cudaEventRecord");
+  if (fake::next_record != 0) return Fail(std::exchange(fake::next_record, 0));
   if (StreamOf(stream)->device() != fake::current_device) {
     return Fail(fake::kInvalidValue);
   }
-  auto* const recorded = static_cast<fake::Event*>(event);
-  const uint64_t number = recorded->Record();
-  StreamOf(stream)->Push([=] { recorded->Complete(number); });
+  const auto mark = static_cast<fake::Event*>(event)->Record();
+  StreamOf(stream)->Push([mark] { mark->Reach(); });
   return 0;
 }
 
 int cudaEventQuery(void* event) {
   Log("cudaEventQuery");
-  return static_cast<fake::Event*>(event)->is_over() ? 0 : hvd::kCudaNotReady;
+  const auto mark = static_cast<fake::Event*>(event)->last();
+  const bool is_over = mark == nullptr || mark->is_reached();
+  return is_over ? 0 : Fail(hvd::kCudaNotReady);
 }
 
 int cudaEventSynchronize(void* event) {
   Log("cudaEventSynchronize");
-  auto* const waited = static_cast<fake::Event*>(event);
-  waited->Wait(waited->recorded());
+  const auto mark = static_cast<fake::Event*>(event)->last();
+  if (mark != nullptr) mark->Wait();
   return 0;
 }
 
@@ -375,6 +335,7 @@ int cudaMemcpyBatchAsync(void** to, void** from, size_t* num_bytes,
                          size_t* indices, size_t num_attributes, void* eighth,
                          void* ninth) {
   Log("cudaMemcpyBatchAsync");
+  if (fake::DriverVersion() < 12080) return Fail(fake::kNewerDriver);
   void* const stream = fake::Version() >= 13000 ? eighth : ninth;
   if (num_attributes != 1 || indices[0] != 0 ||
       attributes->source_access_order != 1 || stream == nullptr) {
@@ -402,5 +363,11 @@ int fakeCopyLater(void* to, const void* from, size_t num_bytes,
   });
   return 0;
 }
+
+// The next cudaEventRecord of this thread fails so.
+void fakeCudaFailRecord(int error) { fake::next_record = error; }
+
+// Copies that have run while a collective ran on the same GPU.
+int fakeCudaNumOverlaps() { return fake::num_overlaps.load(); }
 
 }  // extern "C"

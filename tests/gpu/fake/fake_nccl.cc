@@ -27,11 +27,13 @@ constexpr int kInvalidUsage = 5;
 
 std::atomic<int> num_misuses{0};
 std::atomic<int> injected_error{0};
+std::atomic<int> late_device{-1};
+std::atomic<int64_t> late_us{0};
 
-int Misuse(const char* what) {
-  std::fprintf(stderr, "fake NCCL: misuse: %s\n", what);
-  num_misuses.fetch_add(1);
-  return kInvalidUsage;
+int Version() {
+  static const int version =
+      static_cast<int>(Setting("FAKE_NCCL_VERSION", 22707));
+  return version;
 }
 
 // What ncclComm_t points at; work that runs keeps the rest alive.
@@ -58,10 +60,14 @@ int LaunchGroup() {
     }
   }
   comm->state.store(hvd::kNcclInProgress);
+  comm->num_pending.fetch_add(1);
   std::thread([comm, stream, calls = std::move(calls)]() mutable {
     SleepSome(Setting("FAKE_GPU_JITTER_US", 0));
     auto work = std::make_shared<Work>(std::move(calls));
     if (!comm->aborted.load()) stream->Push([work] { work->Run(); });
+    if (comm->device == late_device.load()) {
+      ::usleep(static_cast<useconds_t>(late_us.load()));
+    }
     comm->state.store(hvd::kNcclSuccess);
   }).detach();
   return hvd::kNcclInProgress;
@@ -69,13 +75,15 @@ int LaunchGroup() {
 
 bool DataTypeOf(int nccl_type, hvd::DataType* dtype) {
   constexpr hvd::DataType kTypes[] = {
-      hvd::DataType::kInt8,    hvd::DataType::kUint8,
-      hvd::DataType::kInt32,   hvd::DataType::kUint32,
-      hvd::DataType::kInt64,   hvd::DataType::kUint64,
-      hvd::DataType::kFloat16, hvd::DataType::kFloat32,
-      hvd::DataType::kFloat64, hvd::DataType::kBfloat16,
+      hvd::DataType::kInt8,         hvd::DataType::kUint8,
+      hvd::DataType::kInt32,        hvd::DataType::kUint32,
+      hvd::DataType::kInt64,        hvd::DataType::kUint64,
+      hvd::DataType::kFloat16,      hvd::DataType::kFloat32,
+      hvd::DataType::kFloat64,      hvd::DataType::kBfloat16,
+      hvd::DataType::kFloat8E4m3fn, hvd::DataType::kFloat8E5m2,
   };
-  if (nccl_type < 0 || nccl_type > 9) return false;
+  const int num_types = Version() < hvd::kFirstNcclWithFloat8 ? 10 : 12;
+  if (nccl_type < 0 || nccl_type >= num_types) return false;
   *dtype = kTypes[nccl_type];
   return true;
 }
@@ -145,6 +153,13 @@ double FactorOf(int nccl_type, const void* scalar) {
 }
 
 }  // namespace
+
+int Misuse(const char* what) {
+  std::fprintf(stderr, "fake NCCL: misuse: %s\n", what);
+  num_misuses.fetch_add(1);
+  return kInvalidUsage;
+}
+
 }  // namespace fake
 
 using fake::Enqueue;
@@ -155,7 +170,7 @@ using fake::Log;
 extern "C" {
 
 int ncclGetVersion(int* version) {
-  *version = static_cast<int>(fake::Setting("FAKE_NCCL_VERSION", 22707));
+  *version = fake::Version();
   return 0;
 }
 
@@ -205,6 +220,30 @@ int ncclCommInitRankConfig(void** comm, int size, hvd::NcclUniqueId id,
   std::thread([keep = handle->comm] {
     const bool ok = fake::Rendezvous(keep.get());
     keep->state.store(ok ? hvd::kNcclSuccess : 3);
+  }).detach();
+  return hvd::kNcclInProgress;
+}
+
+int ncclCommSplit(void* comm, int color, int, void** made,
+                  hvd::NcclConfig* config) {
+  Log("ncclCommSplit");
+  const std::shared_ptr<fake::Comm> parent = static_cast<Handle*>(comm)->comm;
+  if (config->magic != 0xcafebeef || config->blocking != 0) {
+    return fake::Misuse("a bad config");
+  }
+  if (parent->state.load() != 0 || parent->num_pending.load() > 0) {
+    return fake::Misuse("a split with something in flight");
+  }
+  const int split = parent->num_splits++;
+  if (split >= fake::kMaxSplits || parent->size > fake::kMaxSplitRanks) {
+    return fake::kInvalidUsage;
+  }
+  *made = nullptr;
+  parent->state.store(hvd::kNcclInProgress);
+  std::thread([=] {
+    auto part = fake::SplitOff(parent.get(), split, color >= 0);
+    if (part != nullptr) *made = new Handle{std::move(part)};
+    parent->state.store(hvd::kNcclSuccess);
   }).detach();
   return hvd::kNcclInProgress;
 }
@@ -318,5 +357,12 @@ int fakeNcclNumMisuses() { return fake::num_misuses.load(); }
 
 // From now on communicators say that this has gone wrong; 0: nothing.
 void fakeNcclInject(int result) { fake::injected_error.store(result); }
+
+// From now on a launch on `device` runs before its communicator says that it is
+// no longer in progress.
+void fakeNcclTellLate(int device, int64_t microseconds) {
+  fake::late_us.store(microseconds);
+  fake::late_device.store(device);
+}
 
 }  // extern "C"

@@ -28,13 +28,45 @@ bool Rendezvous(Comm* comm) {
   return true;
 }
 
+std::shared_ptr<Comm> SplitOff(Comm* parent, int split, bool is_member) {
+  std::atomic<int>* const votes = parent->region->votes[split];
+  votes[parent->rank].store(is_member ? 2 : 1);
+  auto part = std::make_shared<Comm>();
+  part->device = parent->device;
+  part->name = parent->name + "_" + std::to_string(split);
+  for (int rank = 0; rank < parent->size; ++rank) {
+    while (votes[rank].load() == 0) {
+      if (parent->aborted.load()) return nullptr;
+      ::usleep(100);
+    }
+    if (votes[rank].load() != 2) continue;
+    if (rank == parent->rank) part->rank = part->size;
+    ++part->size;
+  }
+  if (!is_member || !Rendezvous(part.get())) return nullptr;
+  part->state.store(hvd::kNcclSuccess);
+  return part;
+}
+
 void Work::Run() {
+  if (comm().num_running.fetch_add(1) > 0) {
+    Misuse("two groups of a communicator at once");
+  }
+  NumCollectivesOn(comm().device).fetch_add(1);
+  if (PlanAndMove()) {
+    for (const auto& finish : finishes_) finish();
+  }
+  NumCollectivesOn(comm().device).fetch_sub(1);
+  comm().num_running.fetch_sub(1);
+  comm().num_pending.fetch_sub(1);
+}
+
+bool Work::PlanAndMove() {
   const size_t size = static_cast<size_t>(comm().size);
   sends_.resize(size);
   receives_.resize(size);
   for (const Call& call : calls_) Plan(call);
-  if (!Move()) return;  // aborted
-  for (const auto& finish : finishes_) finish();
+  return Move();
 }
 
 void Work::Send(int peer, const char* bytes, size_t num_bytes) {
@@ -55,8 +87,10 @@ void Work::ReceiveAndReduce(const Call& call) {
     sources.push_back(Receive(peer, call.num_bytes()));
   }
   finishes_.push_back([call, sources] {
-    hvd::Reduce(call.spec, sources.data(), static_cast<int>(sources.size()),
-                call.out, call.num_elements);
+    const auto reduce =
+        hvd::IsFloat8(call.spec.dtype) ? &ReduceFloat8 : &hvd::Reduce;
+    reduce(call.spec, sources.data(), static_cast<int>(sources.size()),
+           call.out, call.num_elements);
   });
 }
 

@@ -47,8 +47,13 @@ struct Ring {
   }
 };
 
+inline constexpr int kMaxSplits = 8;  // of a communicator
+inline constexpr int kMaxSplitRanks = 16;
+
 struct Region {
   std::atomic<int> num_attached;
+  // What each rank has said: 0: nothing yet, 1: no member, 2: a member.
+  std::atomic<int> votes[kMaxSplits][kMaxSplitRanks];
   Ring rings[1];  // size * size: from * size + to
 };
 
@@ -65,6 +70,9 @@ struct Comm {
   Region* region = nullptr;
   std::atomic<bool> aborted{false};
   std::atomic<int> state{hvd::kNcclInProgress};
+  std::atomic<int> num_pending{0};  // groups that have not ended
+  std::atomic<int> num_running{0};  // those that run on a stream
+  int num_splits = 0;
   std::mutex mu;
   std::vector<std::unique_ptr<PreMul>> ops;  // null: destroyed
 
@@ -77,8 +85,19 @@ struct Comm {
   }
 };
 
+// Counts what NCCL forbids; returns an error.
+int Misuse(const char* what);
+
+// As Reduce of tf_ops/collectives, which has no numbers of 8 bits.
+void ReduceFloat8(const hvd::ReduceSpec& spec, const void* const* sources,
+                  int num_sources, void* out, size_t num_elements);
+
 // Waits for all ranks; false: aborted.
 bool Rendezvous(Comm* comm);
+
+// Waits for all ranks of `parent`, says which part is made, and waits for its
+// ranks; null: this rank is not in it, or aborted.
+std::shared_ptr<Comm> SplitOff(Comm* parent, int split, bool is_member);
 
 enum class Kind {
   kAllReduce,
@@ -125,6 +144,7 @@ class Work {
   void Send(int peer, const char* bytes, size_t num_bytes);
   // Into memory of this object: outputs may be inputs of other calls.
   char* Receive(int peer, size_t num_bytes);
+  bool PlanAndMove();
   void Plan(const Call& call);
   void ReceiveAndReduce(const Call& call);
   bool Move();  // false: aborted

@@ -1,44 +1,58 @@
 // Streams and events of the fake CUDA: a stream is a thread with a queue.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <queue>
 #include <thread>
 
 namespace fake {
 
-class Event {
+// What a stream reaches: the place of one record of an event.
+class Mark {
  public:
-  uint64_t Record() {  // the number of this record
+  void Reach() {
     std::lock_guard<std::mutex> lock(mu_);
-    return ++recorded_;
-  }
-  void Complete(uint64_t number) {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (number > completed_) completed_ = number;
+    is_reached_ = true;
     changed_.notify_all();
   }
-  uint64_t recorded() {
+  bool is_reached() {
     std::lock_guard<std::mutex> lock(mu_);
-    return recorded_;
+    return is_reached_;
   }
-  bool is_over() {
-    std::lock_guard<std::mutex> lock(mu_);
-    return completed_ >= recorded_;
-  }
-  void Wait(uint64_t number) {
+  void Wait() {
     std::unique_lock<std::mutex> lock(mu_);
-    while (completed_ < number) changed_.wait(lock);
+    while (!is_reached_) changed_.wait(lock);
   }
 
  private:
   std::mutex mu_;
   std::condition_variable changed_;
-  uint64_t recorded_ = 0;
-  uint64_t completed_ = 0;
+  bool is_reached_ = false;
+};
+
+// Who waits for an event waits for its last record before that, whatever other
+// stream it is recorded on afterwards.
+class Event {
+ public:
+  std::shared_ptr<Mark> Record() {
+    std::lock_guard<std::mutex> lock(mu_);
+    last_ = std::make_shared<Mark>();
+    return last_;
+  }
+  // Of its last record; null if there is none.
+  std::shared_ptr<Mark> last() {
+    std::lock_guard<std::mutex> lock(mu_);
+    return last_;
+  }
+
+ private:
+  std::mutex mu_;
+  std::shared_ptr<Mark> last_;
 };
 
 class Stream {
@@ -67,6 +81,14 @@ Stream* StreamOf(void* handle);
 
 // The device that the calling thread has set.
 int CurrentDevice();
+void SynchronizeDevice(int device);
+
+inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
+// Notes the thread's last error, and returns it.
+int Fail(int error);
+
+// Collectives that run on a device now.
+std::atomic<int>& NumCollectivesOn(int device);
 
 // Notes a call for the test; see fake_log.cc.
 void Log(const char* function);

@@ -1,5 +1,6 @@
 #include "tf_ops/transport/nccl/communicator.h"
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -8,6 +9,9 @@
 
 namespace hvd {
 namespace {
+
+// What a rank that is gone has finished may be done here in a moment too.
+constexpr std::chrono::milliseconds kGrace{300};
 
 // Looks often at first, for launches take microseconds, and less later.
 class Poll {
@@ -66,6 +70,28 @@ Status Communicator::Create(Gpu* gpu, const NcclUniqueId& id, int rank,
   return Status::Ok();
 }
 
+Status Communicator::Split(bool is_member, int rank, const Look& look,
+                           std::unique_ptr<Communicator>* part) {
+  NcclComm raw = nullptr;  // NCCL writes it until this one has done its work
+  NcclConfig config;
+  {
+    MutexLock lock(&mu_);
+    if (comm_ == nullptr) return ended_;
+    const int color = is_member ? 0 : kNcclSplitNoColor;
+    HVD_RETURN_IF_ERROR(AsStatus(
+        nccl_.CommSplit(comm_, color, rank, &raw, &config), "ncclCommSplit"));
+  }
+  const Status status = WaitUntilDone(look);
+  // An abort has ended NCCL's work too.
+  if (!status.ok()) Abort(status);
+  if (raw != nullptr) {
+    part->reset(new Communicator(nccl_));
+    MutexLock lock(&(*part)->mu_);
+    (*part)->comm_ = raw;
+  }
+  return status;
+}
+
 Communicator::~Communicator() {
   Abort(Status::Internal("the communicator was destroyed"));
 }
@@ -87,6 +113,7 @@ Status Communicator::Run(const Calls& calls, const Look& look) {
 
 Status Communicator::WaitUntilDone(const Look& look) {
   Poll poll;
+  std::optional<Clock::time_point> lost;  // when a rank was first seen gone
   while (true) {
     int state = kNcclSuccess;
     {
@@ -98,7 +125,9 @@ Status Communicator::WaitUntilDone(const Look& look) {
     if (state == kNcclSuccess) return Status::Ok();
     if (state != kNcclInProgress) return Unsuccessful(nccl_, state, "NCCL");
     const Status status = look();
-    if (!status.ok()) {
+    const bool is_lost = status.code() == StatusCode::kPeerLost;
+    if (is_lost && !lost.has_value()) lost = Clock::now();
+    if (!status.ok() && !(is_lost && Clock::now() - *lost < kGrace)) {
       Abort(status);
       return status;
     }

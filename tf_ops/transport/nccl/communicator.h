@@ -29,6 +29,10 @@ class Communicator {
   static Status Create(Gpu* gpu, const NcclUniqueId& id, int rank, int size,
                        const Look& look,
                        std::unique_ptr<Communicator>* communicator);
+  // All ranks of this one call it, with nothing in flight. The members get one
+  // of their own, in the same order; on the others `*part` stays null.
+  Status Split(bool is_member, int rank, const Look& look,
+               std::unique_ptr<Communicator>* part) EXCLUDES(mu_);
   ~Communicator();  // aborts, unless it was closed
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

@@ -17,6 +17,8 @@ inline constexpr int kCudaNotReady = 600;
 
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
+// cudaDevAttrComputeCapabilityMajor
+inline constexpr int kCudaComputeCapabilityMajor = 75;
 inline constexpr int kCudaMemcpyDefault = 4;  // by the addresses
 inline constexpr int kCudaMemoryTypeDevice = 2;
 inline constexpr int kCudaMemoryTypeManaged = 3;
@@ -52,10 +54,13 @@ struct CudaApi {
   int (*GetDeviceCount)(int* count);
   int (*GetDevice)(int* device);
   int (*SetDevice)(int device);  // of the calling thread
+  int (*DeviceGetAttribute)(int* value, int attribute, int device);
   int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
   int (*MemGetInfo)(size_t* free, size_t* total);
   int (*Malloc)(void** pointer, size_t num_bytes);
   int (*Free)(void* pointer);
+  int (*MallocAsync)(void** pointer, size_t num_bytes, CudaStream);
+  int (*FreeAsync)(void* pointer, CudaStream);
   int (*PointerGetAttributes)(CudaPointerAttributes*, const void* pointer);
   int (*StreamCreateWithPriority)(CudaStream*, unsigned flags, int priority);
   int (*StreamDestroy)(CudaStream);
@@ -66,7 +71,7 @@ struct CudaApi {
   int (*EventDestroy)(CudaEvent);
   int (*MemcpyAsync)(void* to, const void* from, size_t num_bytes, int kind,
                      CudaStream);
-  // Of CUDA 12.8 and 12.9, else null.
+  // Of CUDA 12.8 and 12.9, else null; likewise where the driver is older.
   int (*MemcpyBatchAsync12)(void** to, void** from, size_t* num_bytes,
                             size_t count, CudaMemcpyAttributes*,
                             size_t* attribute_indices, size_t num_attributes,

@@ -26,7 +26,10 @@ GpuEvent::~GpuEvent() { gpu_->TakeBack(event_); }
 Status GpuEvent::Query(bool* is_over) const {
   const int result = gpu_->cuda().EventQuery(event_);
   *is_over = result != kCudaNotReady;
-  if (result == kCudaNotReady) return Status::Ok();
+  if (result == kCudaNotReady) {
+    gpu_->cuda().GetLastError();  // it is noted as one
+    return Status::Ok();
+  }
   return gpu_->AsStatus(result, "cudaEventQuery");
 }
 
@@ -40,8 +43,14 @@ Status Gpu::Get(int ordinal, Gpu** gpu) {
     int count = 0;
     const int result = cuda->GetDeviceCount(&count);
     if (result != kCudaSuccess) {
+      cuda->GetLastError();
+      int driver = 0;
+      const bool has_driver =
+          cuda->DriverGetVersion(&driver) == kCudaSuccess && driver > 0;
       return Status::Internal(std::string("CUDA finds no GPU: ") +
-                              cuda->GetErrorString(result));
+                              (has_driver
+                                   ? cuda->GetErrorString(result)
+                                   : "there is no driver (libcuda.so.1)"));
     }
     if (ordinal < 0 || ordinal >= count) {
       return Status::InvalidArgument(
@@ -129,8 +138,19 @@ void Gpu::TakeBack(CudaEvent event) {
 }
 
 Status Gpu::Allocate(size_t num_bytes, const std::string& what, void** memory) {
-  const int result = cuda_.Malloc(memory, num_bytes);
-  if (result != kCudaOutOfMemory) return AsStatus(result, "cudaMalloc");
+  return AllocationStatus(cuda_.Malloc(memory, num_bytes), "cudaMalloc",
+                          num_bytes, what);
+}
+
+Status Gpu::AllocateOn(CudaStream stream, size_t num_bytes,
+                       const std::string& what, void** memory) {
+  return AllocationStatus(cuda_.MallocAsync(memory, num_bytes, stream),
+                          "cudaMallocAsync", num_bytes, what);
+}
+
+Status Gpu::AllocationStatus(int error, const char* function, size_t num_bytes,
+                             const std::string& what) const {
+  if (error != kCudaOutOfMemory) return AsStatus(error, function);
   cuda_.GetLastError();
   size_t free = 0;
   size_t total = 0;
@@ -146,6 +166,16 @@ Status Gpu::Allocate(size_t num_bytes, const std::string& what, void** memory) {
 
 void Gpu::Free(void* memory) {
   if (memory != nullptr) cuda_.Free(memory);
+}
+
+void Gpu::FreeOn(CudaStream stream, void* memory) {
+  cuda_.FreeAsync(memory, stream);
+}
+
+Status Gpu::ComputeCapability(int* major) const {
+  return AsStatus(
+      cuda_.DeviceGetAttribute(major, kCudaComputeCapabilityMajor, ordinal_),
+      "cudaDeviceGetAttribute");
 }
 
 Status Gpu::CreateStream(bool urgent, CudaStream* stream) {
@@ -197,6 +227,7 @@ Status Gpu::CopyAll(const std::vector<Copy>& copies, CudaStream stream) const {
 
 Status Gpu::AsStatus(int error, const std::string& what) const {
   if (error == kCudaSuccess) return Status::Ok();
+  cuda_.GetLastError();  // or the thread's owner would take it for its own
   return Status::Internal(what + " failed on GPU " + std::to_string(ordinal_) +
                           ": " + cuda_.GetErrorString(error));
 }

@@ -70,6 +70,12 @@ class Gpu {
   // little memory.
   Status Allocate(size_t num_bytes, const std::string& what, void** memory);
   void Free(void* memory);
+  // The same in the order of `stream`, which does not wait for the GPU.
+  Status AllocateOn(CudaStream stream, size_t num_bytes,
+                    const std::string& what, void** memory);
+  void FreeOn(CudaStream stream, void* memory);
+  // The first number of its compute capability: 9 is Hopper.
+  Status ComputeCapability(int* major) const;
   // A stream of the highest priority, if `urgent`.
   Status CreateStream(bool urgent, CudaStream* stream);
 
@@ -90,12 +96,37 @@ class Gpu {
   Gpu(int ordinal, const CudaApi& cuda, void* context)
       : ordinal_(ordinal), cuda_(cuda), context_(context) {}
   void TakeBack(CudaEvent event) EXCLUDES(mu_);
+  Status AllocationStatus(int error, const char* function, size_t num_bytes,
+                          const std::string& what) const;
 
   const int ordinal_;
   const CudaApi& cuda_;
   void* const context_;  // what the runtime uses on this GPU
   Mutex mu_;
   std::vector<CudaEvent> idle_ GUARDED_BY(mu_);
+};
+
+// Memory that is given back behind what is queued on `stream` in the end. Of
+// the calling thread's GPU.
+class StreamMemory {
+ public:
+  StreamMemory(Gpu* gpu, CudaStream stream) : gpu_(gpu), stream_(stream) {}
+  ~StreamMemory() {
+    for (void* memory : taken_) gpu_->FreeOn(stream_, memory);
+  }
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+
+  Status Allocate(size_t num_bytes, const std::string& what, void** memory) {
+    HVD_RETURN_IF_ERROR(gpu_->AllocateOn(stream_, num_bytes, what, memory));
+    taken_.push_back(*memory);
+    return Status::Ok();
+  }
+
+ private:
+  Gpu* const gpu_;
+  const CudaStream stream_;
+  std::vector<void*> taken_;
 };
 
 }  // namespace hvd

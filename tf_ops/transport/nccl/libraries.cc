@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr int kMinCudaVersion = 12000;
-constexpr int kFirstCudaWithBatches = 12080;
+constexpr int kFirstCudaWithBatches = 12080;  // runtime, and driver
 
 struct Candidate {
   std::string path;
@@ -99,11 +99,14 @@ std::string Load(void* handle, CudaApi* api, std::string* version) {
   s.Need("cudaGetDeviceCount", &api->GetDeviceCount);
   s.Need("cudaGetDevice", &api->GetDevice);
   s.Need("cudaSetDevice", &api->SetDevice);
+  s.Need("cudaDeviceGetAttribute", &api->DeviceGetAttribute);
   s.Need("cudaDeviceGetStreamPriorityRange",
          &api->DeviceGetStreamPriorityRange);
   s.Need("cudaMemGetInfo", &api->MemGetInfo);
   s.Need("cudaMalloc", &api->Malloc);
   s.Need("cudaFree", &api->Free);
+  s.Need("cudaMallocAsync", &api->MallocAsync);
+  s.Need("cudaFreeAsync", &api->FreeAsync);
   s.Need("cudaPointerGetAttributes", &api->PointerGetAttributes);
   s.Need("cudaStreamCreateWithPriority", &api->StreamCreateWithPriority);
   s.Need("cudaStreamDestroy", &api->StreamDestroy);
@@ -124,6 +127,12 @@ std::string Load(void* handle, CudaApi* api, std::string* version) {
     return "it is version " + *version + ", older than " +
            CudaVersionText(kMinCudaVersion);
   }
+  // A driver may be older than the runtime, and then lacks what is new.
+  int driver = 0;
+  if (api->DriverGetVersion(&driver) != kCudaSuccess ||
+      driver < kFirstCudaWithBatches) {
+    return "";
+  }
   // Its parameters changed in CUDA 13.
   if (number >= 13000 && number < 14000) {
     s.Find("cudaMemcpyBatchAsync", &api->MemcpyBatchAsync13);
@@ -141,6 +150,7 @@ std::string Load(void* handle, NcclApi* api, std::string* version) {
   if (api->GetVersion(&number) != kNcclSuccess) {
     return "it does not tell its version";
   }
+  api->version = number;
   *version = NcclVersionText(number);
   if (number < kMinNcclVersion) {
     return "it is version " + *version + ", older than " +
@@ -150,6 +160,7 @@ std::string Load(void* handle, NcclApi* api, std::string* version) {
   s.Need("ncclGetLastError", &api->GetLastError);
   s.Need("ncclGetUniqueId", &api->GetUniqueId);
   s.Need("ncclCommInitRankConfig", &api->CommInitRankConfig);
+  s.Need("ncclCommSplit", &api->CommSplit);
   s.Need("ncclCommFinalize", &api->CommFinalize);
   s.Need("ncclCommDestroy", &api->CommDestroy);
   s.Need("ncclCommAbort", &api->CommAbort);

@@ -32,8 +32,11 @@ inline constexpr int kNcclFloat16 = 6;
 inline constexpr int kNcclFloat32 = 7;
 inline constexpr int kNcclFloat64 = 8;
 inline constexpr int kNcclBfloat16 = 9;
+inline constexpr int kNcclFloat8E4m3 = 10;  // with kFirstNcclWithFloat8
+inline constexpr int kNcclFloat8E5m2 = 11;
 
 inline constexpr int kNcclScalarHostImmediate = 1;
+inline constexpr int kNcclSplitNoColor = -1;  // of no part
 
 struct NcclUniqueId {
   char bytes[128];
@@ -51,18 +54,23 @@ struct NcclConfig {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
+  int padding = INT_MIN;  // a setting of later ones: not uninitialised
 };
 
 inline constexpr int kMinNcclVersion = 21800;
+inline constexpr int kFirstNcclWithFloat8 = 22400;
 
-// Functions of one library; those of the last group may be null.
+// Functions of one library.
 struct NcclApi {
-  int (*GetVersion)(int* version);  // 22707: 2.27.7
+  int version = 0;  // 22707: 2.27.7
+  int (*GetVersion)(int* version);
   const char* (*GetErrorString)(int result);
   const char* (*GetLastError)(NcclComm);  // null: of this process
   int (*GetUniqueId)(NcclUniqueId*);
   int (*CommInitRankConfig)(NcclComm*, int size, NcclUniqueId, int rank,
                             NcclConfig*);
+  // By all ranks of the first one; the new one is there when that is done.
+  int (*CommSplit)(NcclComm, int color, int key, NcclComm*, NcclConfig*);
   int (*CommFinalize)(NcclComm);
   int (*CommDestroy)(NcclComm);
   int (*CommAbort)(NcclComm);

@@ -1,0 +1,29 @@
+"""The dtypes that collectives take."""
+
+from __future__ import annotations
+
+from hvd_keras.exceptions import InvalidArgumentError
+
+_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
+# Those that a CPU moves and does not reduce.
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+_MOVES = ("broadcast", "allgather", "alltoall")
+
+
+def check_dtype(dtype: str, kind: str, name: str) -> None:
+    """Raises unless a collective takes `dtype`, as NumPy names it.
+
+    Raises:
+        InvalidArgumentError: There is no collective for it.
+    """
+    known = [*_NAMES, *(_FLOAT8 if kind in _MOVES else ())]
+    if dtype in known:
+        return
+    raise InvalidArgumentError(
+        f"{kind} '{name}': a tensor must be of type {', '.join(known)}. "
+        f"Received: {dtype}"
+    )

@@ -1,0 +1,50 @@
+"""Functions that a `tf.py_function` calls where TensorFlow has one thread.
+
+With `TF_NUM_INTEROP_THREADS=1`, as `hvdrun` sets it where a rank has one core,
+a `tf.py_function` in a graph holds the only thread that graphs run on: a
+`tf.function` that it calls would wait for that thread for ever. So it is run op
+by op there, as after `tf.config.run_functions_eagerly(True)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+from tensorflow.python.eager.polymorphic_function import (
+    eager_function_run,
+    polymorphic_function,
+)
+from tensorflow.python.ops import script_ops
+
+_inside = threading.local()
+
+
+@functools.cache
+def install() -> None:
+    """Makes it so if TensorFlow has one thread between ops; idempotent."""
+    if os.environ.get("TF_NUM_INTEROP_THREADS") != "1":
+        return
+    original = script_ops.EagerFunc.__call__
+
+    def call(self: Any, *arguments: Any) -> Any:
+        _inside.depth = _depth() + 1
+        try:
+            return original(self, *arguments)
+        finally:
+            _inside.depth -= 1
+
+    def runs_eagerly(_: Any) -> bool:
+        return eager_function_run.RUN_FUNCTIONS_EAGERLY or _depth() > 0
+
+    script_ops.EagerFunc.__call__ = call
+    polymorphic_function.Function._run_functions_eagerly = property(
+        runs_eagerly
+    )
+
+
+def _depth() -> int:
+    """Returns how many calls by a `tf.py_function` this thread is in."""
+    return getattr(_inside, "depth", 0)
