@@ -111,19 +111,12 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
   HVD_RETURN_IF_ERROR(gpu()->Use());
   StreamMemory moved(gpu(), stream());
   GpuOutputs outputs;
-  HVD_RETURN_IF_ERROR(
-      AllocateOutputs(ready, transport_->rank(), transport_->size(), &outputs));
-  for (const ReadyRequest& one : ready) {
-    if (one.is_neutral) {
-      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), &moved));
-      outputs[static_cast<size_t>(&one - ready.data())].assign(
-          one.pending->request.tensors.size(), nullptr);
-    }
+  Status launched = PrepareFlight(ready, &moved, &outputs);
+  if (launched.ok()) {
+    launched = LaunchCollectives(Lane(), options, ready, outputs);
   }
-  HVD_RETURN_IF_ERROR(Gate(ready));
-  HVD_RETURN_IF_ERROR(LendCommunicator(ready));
-  const Status launched = LaunchCollectives(Lane(), options, ready, outputs);
-  // After an error too: a part of it may run.
+  // After an error too: a part of it may run, if only the copies of values that
+  // are to be kept until then.
   const Status recorded = gpu()->Record(stream(), &flight->end);
   if (!recorded.ok()) flight->end = nullptr;
   HVD_RETURN_IF_ERROR(launched);
@@ -148,6 +141,21 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
     }
   }
   return Status::Ok();
+}
+
+Status GpuExecutor::PrepareFlight(const std::vector<ReadyRequest>& ready,
+                                  StreamMemory* moved, GpuOutputs* outputs) {
+  HVD_RETURN_IF_ERROR(
+      AllocateOutputs(ready, transport_->rank(), transport_->size(), outputs));
+  for (const ReadyRequest& one : ready) {
+    if (one.is_neutral) {
+      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), moved));
+      (*outputs)[static_cast<size_t>(&one - ready.data())].assign(
+          one.pending->request.tensors.size(), nullptr);
+    }
+  }
+  HVD_RETURN_IF_ERROR(Gate(ready));
+  return LendCommunicator(ready);
 }
 
 // NCCL wants nothing in flight for what is done there.

@@ -83,6 +83,8 @@ class GpuExecutor {
   // The ranks are out of step after an error.
   Status LaunchFlight(const ExecuteOptions& options,
                       const std::vector<ReadyRequest>& ready, Flight* flight);
+  Status PrepareFlight(const std::vector<ReadyRequest>& ready,
+                       StreamMemory* moved, GpuOutputs* outputs);
   Status LendCommunicator(const std::vector<ReadyRequest>& ready);
   bool HasFlights() EXCLUDES(mu_);
   Status MoveToGpu(ReadyRequest* neutral, StreamMemory* moved);
