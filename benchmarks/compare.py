@@ -94,6 +94,7 @@ class Ranks:
                     **os.environ,
                     "TF_CPP_MIN_LOG_LEVEL": "3",
                     "TF_NUM_INTRAOP_THREADS": "1",
+                    "TF_CPU_ALLOCATOR_USE_BFC": "1",
                     "COMPARE_SOCKET": listener.getsockname(),
                     **environment,
                 },

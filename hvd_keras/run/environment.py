@@ -31,14 +31,23 @@ def num_cores() -> int:
     return max(1, int(cores))
 
 
-def thread_defaults(
-    environ: Mapping[str, str], num_ranks: int
-) -> dict[str, str]:
-    """The number of threads of each rank, where the user has not said it."""
+def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:
+    """What each rank's libraries are told, where the user has not said it."""
     num_threads = max(1, num_cores() // num_ranks)
-    return {
-        name: str(max(num_threads, least))
+    numbers = {
+        name: max(num_threads, least)
         for name, least in _THREAD_VARIABLES.items()
+    }
+    # TensorFlow keeps the memory of its tensors on the CPU for the next ones:
+    # glibc gives pieces above 32 MB back, and the kernel clears new pages for
+    # each. Its own limit would be 64 GB; the machine's memory is none.
+    numbers["TF_CPU_ALLOCATOR_USE_BFC"] = 1
+    numbers["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    )
+    return {
+        name: str(number)
+        for name, number in numbers.items()
         if not environ.get(name)
     }
 

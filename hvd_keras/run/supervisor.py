@@ -113,9 +113,9 @@ class Supervisor:
                 process.kill_group(number)
 
     def _start(self, address: str, secret: bytes, guard: Guard) -> None:
-        threads = environment.thread_defaults(self._environ, self._size)
-        self._say_start(threads)
-        base = {**self._environ, **threads}
+        defaults = environment.defaults(self._environ, self._size)
+        self._say_start(defaults)
+        base = {**self._environ, **defaults}
         options = self._options
         screens = self._screens
         for rank in range(self._size):
@@ -149,10 +149,10 @@ class Supervisor:
             if options.verbose:
                 self._say(f"rank {rank} started, pid {process.pid}")
 
-    def _say_start(self, threads: dict[str, str]) -> None:
+    def _say_start(self, defaults: dict[str, str]) -> None:
         ranks = "1 rank" if self._size == 1 else f"{self._size} ranks"
-        chosen = ", ".join(f"{n}={v}" for n, v in threads.items())
-        what = chosen or "number of threads as set in the environment"
+        chosen = ", ".join(f"{n}={v}" for n, v in defaults.items())
+        what = chosen or "threads and memory as set in the environment"
         cores = environment.num_cores()
         self._say(
             f"{ranks} on {cores} core{'s' * (cores > 1)}, each with {what}"

@@ -12,6 +12,8 @@ import textwrap
 import time
 from pathlib import Path
 
+from hvd_keras.run import environment
+
 _ROOT = str(Path(__file__).parents[2])
 # On SIGABRT a rank that hangs prints where, and ends.
 _PREAMBLE = "import faulthandler; faulthandler.enable()\n"
@@ -53,8 +55,8 @@ def clean_environ(**extra: str) -> dict[str, str]:
         n: v for n, v in os.environ.items() if not n.startswith(prefixes)
     }
     environ["PYTHONPATH"] = _ROOT
-    environ.pop("TF_NUM_INTRAOP_THREADS", None)
-    environ.pop("TF_NUM_INTEROP_THREADS", None)
+    for name in environment.defaults({}, 1):
+        environ.pop(name, None)
     return {**environ, **extra}
 
 

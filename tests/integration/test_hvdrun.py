@@ -57,23 +57,6 @@ def test_ranks_get_their_place_and_one_secret() -> None:
     assert secret[:64] not in job.stderr
 
 
-def test_threads_are_shared_out_unless_the_user_has_set_them() -> None:
-    code = """
-        import os
-        print(os.environ["TF_NUM_INTRAOP_THREADS"])
-        print(os.environ["TF_NUM_INTEROP_THREADS"])
-        print(os.environ["OMP_NUM_THREADS"])
-        """
-    cores = len(os.sched_getaffinity(0))
-    job = jobs.run_python(2, code)
-    expected = str(max(1, cores // 2))
-    assert job.lines(1) == [expected, expected, expected]
-    assert f"TF_NUM_INTRAOP_THREADS={expected}" in job.stderr
-    job = jobs.run_python(2, code, OMP_NUM_THREADS="7")
-    assert job.lines(0) == [expected, expected, "7"]
-    assert "OMP_NUM_THREADS" not in job.stderr
-
-
 def test_tuning_flags_become_settings() -> None:
     job = jobs.run_python(
         1,

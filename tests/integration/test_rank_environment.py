@@ -1,0 +1,53 @@
+"""What hvdrun tells the libraries of a rank about threads and memory."""
+
+from __future__ import annotations
+
+import os
+
+import jobs
+
+
+def test_threads_are_shared_out_unless_the_user_has_set_them() -> None:
+    code = """
+        import os
+        print(os.environ["TF_NUM_INTRAOP_THREADS"])
+        print(os.environ["TF_NUM_INTEROP_THREADS"])
+        print(os.environ["OMP_NUM_THREADS"])
+        print(os.environ["TF_CPU_ALLOCATOR_USE_BFC"])
+        """
+    cores = len(os.sched_getaffinity(0))
+    job = jobs.run_python(2, code)
+    expected = str(max(1, cores // 2))
+    assert job.lines(1) == [expected, expected, expected, "1"]
+    assert f"TF_NUM_INTRAOP_THREADS={expected}" in job.stderr
+    job = jobs.run_python(
+        2, code, OMP_NUM_THREADS="7", TF_CPU_ALLOCATOR_USE_BFC="0"
+    )
+    assert job.lines(0) == [expected, expected, "7", "0"]
+    assert "OMP_NUM_THREADS" not in job.stderr
+    assert "TF_CPU_ALLOCATOR_USE_BFC" not in job.stderr
+
+
+def test_tensorflow_keeps_its_memory() -> None:
+    job = jobs.run_python(
+        1,
+        """
+        import resource
+        import tensorflow as tf
+
+        @tf.function
+        def add(x):
+            return x + 1.0
+
+        x = tf.zeros([12 << 20])  # 48 MB, more than glibc ever keeps
+        def faults():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(5):
+                add(x)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        faults()
+        print(faults())
+        """,
+    )
+    assert int(job.lines(0)[0]) < 5000  # fresh pages would be 61,440
