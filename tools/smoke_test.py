@@ -10,6 +10,7 @@ on 2 or more ranks:
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -65,17 +66,33 @@ def check_xla() -> None:
         np.testing.assert_array_equal(
             rows[:, 0], np.arange(32 * size) // 32 + 1
         )
+    masked = tf.function(
+        lambda x: hvd.allreduce(tf.boolean_mask(x, x[:, 0] > 0), name="masked"),
+        jit_compile=True,
+    )
+    check_error(masked, mine, NotImplementedError, "Pad it to a fixed")
     differ = tf.function(
         lambda x: hvd.allreduce(x, [hvd.Min, hvd.Max][rank % 2], name="x"),
         jit_compile=True,
     )
-    message = ""
+    check_error(
+        differ, mine, hvd.MismatchError, "ranks disagree on the reduce op"
+    )
+
+
+def check_error(
+    call: Callable[[tf.Tensor], object],
+    x: tf.Tensor,
+    expected: type[Exception],
+    part: str,
+) -> None:
     try:
-        differ(mine)
-    except hvd.MismatchError as error:
-        message = str(error)
-    if "ranks disagree on the reduce op" not in message:
-        raise AssertionError(f"A mismatch was not found: {message!r}")
+        call(x)
+    except expected as error:
+        if part not in str(error):
+            raise
+    else:
+        raise AssertionError(f"No error. Expected: {part!r}.")
 
 
 def check_gradient(jit_compile: bool) -> None:
