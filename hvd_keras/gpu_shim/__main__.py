@@ -8,25 +8,28 @@ import pathlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from hvd_keras import gpu_shim
 
 
-def build(target: pathlib.Path) -> None:
+def build(target: pathlib.Path, flags: Sequence[str]) -> None:
     """Builds the library as `target`, and loads it to see whether it will do.
+
+    Args:
+        target: The file to write.
+        flags: The compiler's, as `tf.sysconfig.get_compile_flags` gives them.
 
     Raises:
         subprocess.CalledProcessError: The compiler has failed.
         ImportError: The library does not load, or lacks its function.
     """
-    import tensorflow as tf
-
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     # TensorFlow's headers warn a lot; its own symbols come when it is loaded.
     command = [
         *shlex.split(os.environ.get("CXX", "g++")),
         *("-shared", "-fPIC", "-O2", "-DNDEBUG", "-w"),
-        *tf.sysconfig.get_compile_flags(),
+        *flags,
         *(str(gpu_shim.SOURCE), "-o", str(temporary)),
     ]
     try:
@@ -53,7 +56,7 @@ def main() -> int:
     major, minor = map(int, tf.__version__.split(".")[:2])
     target = gpu_shim.path((major, minor))
     try:
-        build(target)
+        build(target, tf.sysconfig.get_compile_flags())
     except (subprocess.CalledProcessError, OSError, ImportError) as error:
         print(f"The shim was not built: {error}", file=sys.stderr)
         return 1

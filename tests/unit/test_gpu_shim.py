@@ -9,6 +9,7 @@ import ctypes
 import pathlib
 import subprocess
 
+import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from hvd_keras import _native, gpu_shim
@@ -29,7 +30,7 @@ HOST_MEMORY = {
 
 def test_it_is_built_for_this_tensorflow(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "libshim.so"
-    build(target)
+    build(target, tf.sysconfig.get_compile_flags())
     function = ctypes.CDLL(str(target)).hvd_tf_stream
     symbols = subprocess.run(
         ["nm", "-D", "--undefined-only", str(target)],
