@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hvd_keras.exceptions import InvalidArgumentError
 
-_NAMES = (
+# kTypePairs in tf_ops/kernels/tf_convert.cc.
+NAMES = (
     *("bool", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
 # Those that a CPU moves and does not reduce.
-_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _MOVES = ("broadcast", "allgather", "alltoall")
 
 
@@ -20,7 +21,7 @@ def check_dtype(dtype: str, kind: str, name: str) -> None:
     Raises:
         InvalidArgumentError: There is no collective for it.
     """
-    known = [*_NAMES, *(_FLOAT8 if kind in _MOVES else ())]
+    known = [*NAMES, *(FLOAT8 if kind in _MOVES else ())]
     if dtype in known:
         return
     raise InvalidArgumentError(

@@ -9,33 +9,15 @@ from typing import Any, SupportsFloat
 
 import tensorflow as tf
 
+from hvd_keras import _dtypes
 from hvd_keras._root_rank import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# kTypePairs in tf_ops/kernels/tf_convert.cc.
-_DTYPES = frozenset(
-    {
-        tf.bool,
-        tf.uint8,
-        tf.int8,
-        tf.uint16,
-        tf.int16,
-        tf.uint32,
-        tf.int32,
-        tf.uint64,
-        tf.int64,
-        tf.float16,
-        tf.bfloat16,
-        tf.float32,
-        tf.float64,
-        tf.dtypes.experimental.float8_e4m3fn,
-        tf.dtypes.experimental.float8_e5m2,
-    }
-)
-
+# Of every collective; kernels refuse those that they cannot reduce.
+_DTYPES = frozenset(map(tf.as_dtype, (*_dtypes.NAMES, *_dtypes.FLOAT8)))
 
 # What to write instead of what Horovod has deprecated.
 _ADVICE = {
@@ -171,8 +153,7 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
         raise _errors.invalid_argument(
             f"`{what}` must be of type bool, (u)int8 to (u)int64, float16, "
             f"bfloat16, float32, float64, float8_e4m3fn or float8_e5m2. "
-            f"Received: "
-            f"{tensor.dtype.name}{of(name)}."
+            f"Received: {tensor.dtype.name}{of(name)}."
         )
     return tensor
 
