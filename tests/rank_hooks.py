@@ -8,6 +8,7 @@ job, with the stacks of all ranks.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import json
 import os
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
-from hvd_keras import _native
+from hvd_keras import _native, config
 
 DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
 # Where the suites want one file of results a rank.
@@ -54,6 +55,13 @@ STDERR = pytest.StashKey[int]()
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     faulthandler.unregister(signal.SIGTERM)
+
+
+@pytest.fixture
+def bucket_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optimizers put each gradient into a bucket of its own."""
+    settings = dataclasses.replace(config.current(), bucket_bytes=1)
+    monkeypatch.setattr(config, "current", lambda: settings)
 
 
 @pytest.fixture(autouse=True)

@@ -25,16 +25,10 @@ _INCLUDE = "tensorflow/include/"
 
 def try_version(version: str, folder: pathlib.Path) -> None:
     """Builds the shim of one version in `folder`."""
-    download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+    options = ["-q", "--no-deps", "--no-cache-dir", "-d", str(folder)]
+    wanted = f"tensorflow-cpu=={version}"
     subprocess.run(
-        [
-            *download,
-            "--no-cache-dir",
-            "-d",
-            folder,
-            f"tensorflow-cpu=={version}",
-        ],
-        check=True,
+        [sys.executable, "-m", "pip", "download", *options, wanted], check=True
     )
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -7,6 +7,7 @@ import pytest
 from rank_hooks import (  # noqa: F401
     _deadline,
     _ranks_meet,
+    bucket_of_each,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_runtest_logreport,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import small_training as small
 
 import hvd_keras as hvd
-from hvd_keras import config
 
 Adam, SGD = keras.optimizers.Adam, keras.optimizers.SGD
 
@@ -130,12 +128,9 @@ def test_gradients_travel_compressed(kind: str) -> None:
         np.testing.assert_allclose(value, wanted, atol=0.05)
 
 
-def test_ranks_may_compile_different_programs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # A bucket a gradient: the more calls, the more orders there are.
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
+@pytest.mark.usefixtures("bucket_of_each")
+def test_ranks_may_compile_different_programs() -> None:
+    # The more calls, the more orders there are.
     x, y = small.data()
     batch = 4 + 4 * hvd.rank()
     x, y = x[: 8 * batch], y[: 8 * batch]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,6 @@ import small_training as small
 
 import hvd_keras as hvd
 import hvd_keras.jax as hvd_jax
-from hvd_keras import config
 
 RANKS = [jax.jit, lambda function: function]
 
@@ -190,12 +188,9 @@ def test_many_independent_collectives_in_one_program() -> None:
             np.testing.assert_array_equal(result, 2 * np.arange(4) + 10 + 2 * i)
 
 
-def test_what_starts_is_read_where_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("bucket_of_each")
+def test_what_starts_is_read_where_it_ends() -> None:
     """On a GPU the results are not there before."""
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
     variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.SGD(0.1), compression=hvd.Compression.fp16

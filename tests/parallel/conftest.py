@@ -12,6 +12,7 @@ import tensorflow as tf
 from rank_hooks import (  # noqa: F401
     _deadline,
     _ranks_meet,
+    bucket_of_each,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_runtest_logreport,

@@ -200,11 +200,8 @@ def test_gradients_can_be_summed_over_ranks() -> None:
     kt.assert_close(model.get_weights(), expected.get_weights(), 1e-5)
 
 
-def test_gradients_of_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvd_keras import config
-
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
+@pytest.mark.usefixtures("bucket_of_each")
+def test_gradients_of_many_buckets() -> None:
     case = CASES["adam"]
     model = distributed(case)
     kt.assert_close(model.get_weights(), reference(case).get_weights(), 2e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras import config
 
 optimizers = keras.optimizers
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
@@ -124,16 +122,15 @@ class Penalty(keras.layers.Layer):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.usefixtures("bucket_of_each")
 @pytest.mark.parametrize("place", [1, 3])
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_no_collective_runs_for_a_batch_that_does_not_come(
-    place: int, passes: int, policy: str, monkeypatch: pytest.MonkeyPatch
+    place: int, passes: int, policy: str
 ) -> None:
     # Where data of unknown length end, TensorFlow runs what does not depend on
     # the batch.
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
     layers = [keras.Input((kt.NUM_FEATURES,)), keras.layers.Dense(3)]
     layers += [keras.layers.Dense(1)]
     layers.insert(place, Penalty())

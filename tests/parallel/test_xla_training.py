@@ -56,12 +56,8 @@ def test_loss_scaling_skips_a_step_on_all_ranks() -> None:
 
 
 @on_two_ranks
-def test_a_tape_and_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvd_keras import config
-
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
-
+@pytest.mark.usefixtures("bucket_of_each")
+def test_a_tape_and_many_buckets() -> None:
     def train(
         batches: tf.data.Dataset, jit_compile: bool, wrap: bool
     ) -> list[np.ndarray]:
@@ -164,14 +160,9 @@ def test_callbacks() -> None:
 
 
 @on_two_ranks
-def test_what_starts_is_read_where_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("bucket_of_each")
+def test_what_starts_is_read_where_it_ends() -> None:
     """On a GPU the results are not there before."""
-    from hvd_keras import config
-
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
     variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
     optimizer = hvd.DistributedOptimizer(
         optimizers.SGD(0.1), compression=hvd.Compression.fp16
