@@ -5,27 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cc/coordinator_util.h"
 #include "tests/cc/test_util.h"
 #include "tf_ops/core/coordinator.h"
 
 namespace hvd {
 namespace {
 
-const Clock::time_point kStart{std::chrono::seconds(1000)};
-
-Clock::time_point After(double seconds) {
-  return kStart +
-         std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-RankMessage Request(const std::string& name,
-                    CollectiveKind kind = CollectiveKind::kAllreduce) {
-  RankMessage message;
-  message.name = name;
+RankMessage ACallOf(const std::string& name, CollectiveKind kind) {
+  RankMessage message = ACall(name);
   message.params.kind = kind;
-  if (kind != CollectiveKind::kBarrier) {
-    message.params.tensors = {{DataType::kFloat32, {2}}};
-  }
+  if (kind == CollectiveKind::kBarrier) message.params.tensors.clear();
   return message;
 }
 
@@ -71,13 +61,13 @@ void TestJoinedRanksAreNotWaitedFor() {
   Coordinator c(3, Options());
   for (int round = 0; round < 2; ++round) {
     const std::string name = "a" + std::to_string(round);
-    CHECK_OK(c.OnMessage(0, Request(name), kStart));
+    CHECK_OK(c.OnMessage(0, ACall(name), kStart));
     CHECK_OK(c.OnMessage(1, Join(), kStart));
     CHECK(c.TakeResponses().empty());
-    CHECK_OK(c.OnMessage(2, Request(name), kStart));
+    CHECK_OK(c.OnMessage(2, ACall(name), kStart));
     Response response = Executes(&c);
     CHECK(response.divisor == 3 && response.items[0].params != nullptr);
-    CHECK(*response.items[0].params == Request(name).params);
+    CHECK(*response.items[0].params == ACall(name).params);
     const uint32_t id = response.items[0].new_id;
     // By its id: the rank that has joined has been told what it means.
     for (int rank : {0, 2}) CHECK_OK(c.OnMessage(rank, Ready(id), kStart));
@@ -85,7 +75,7 @@ void TestJoinedRanksAreNotWaitedFor() {
     CHECK(response.items[0].cached_id == id);
     CHECK(response.divisor == 3);
     // The last but one to join lets what waits for it run.
-    CHECK_OK(c.OnMessage(2, Request("b" + name), kStart));
+    CHECK_OK(c.OnMessage(2, ACall("b" + name), kStart));
     CHECK(c.TakeResponses().empty());
     CHECK_OK(c.OnMessage(0, Join(), kStart));
     CHECK(Executes(&c).items[0].name == "b" + name);
@@ -103,23 +93,23 @@ void TestJoinedRanksAreNotWaitedFor() {
 // A request of a rank that joins right after it counts.
 void TestARequestBeforeJoinCounts() {
   Coordinator c(3, Options());
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
   CHECK_OK(c.OnMessage(1, Join(/*average_over_active=*/true), kStart));
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
   CHECK_OK(c.OnMessage(2, Join(true), kStart));
   const Response response = Executes(&c);
   CHECK(response.divisor == 2);  // ranks 0 and 1
-  CHECK_OK(c.OnMessage(0, Request("b"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("b"), kStart));
   CHECK(Executes(&c).divisor == 1);
 }
 
 // Averages of different divisors do not go together.
 void TestDivisorsDoNotFuse() {
   Coordinator c(3, Options());
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
   for (int rank : {1, 2}) CHECK_OK(c.OnMessage(rank, Join(true), kStart));
   for (const char* name : {"a", "b", "c"}) {
-    CHECK_OK(c.OnMessage(0, Request(name), kStart));
+    CHECK_OK(c.OnMessage(0, ACall(name), kStart));
   }
   const std::vector<Response> responses = c.TakeResponses();
   CHECK(responses.size() == 2);
@@ -133,7 +123,7 @@ void TestOtherKindsFail() {
         CollectiveKind::kAlltoall, CollectiveKind::kReducescatter,
         CollectiveKind::kBarrier}) {
     Coordinator c(3, Options());
-    RankMessage message = Request("x", kind);
+    RankMessage message = ACallOf("x", kind);
     message.params.root_rank = 4;
     if (kind == CollectiveKind::kAlltoall) {
       message.params.tensors[0].shape = {3};
@@ -160,7 +150,7 @@ void TestOtherKindsFail() {
 void TestMismatchAmongTheOthers() {
   Coordinator c(3, Options());
   CHECK_OK(c.OnMessage(0, Join(), kStart));
-  RankMessage message = Request("a");
+  RankMessage message = ACall("a");
   CHECK_OK(c.OnMessage(1, message, kStart));
   message.params.op = ReduceOp::kMin;
   CHECK_OK(c.OnMessage(2, message, kStart));
@@ -176,7 +166,7 @@ void TestMismatchAmongTheOthers() {
 void TestRanksMustAgreeOnTheAverage() {
   Coordinator c(3, Options());
   CHECK_OK(c.OnMessage(0, Join(true), kStart));
-  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK_OK(c.OnMessage(1, Join(false), kStart));
   const std::string text =
       "ranks disagree on the average: average_over_active=true on rank 1; "
@@ -186,7 +176,7 @@ void TestRanksMustAgreeOnTheAverage() {
   CHECK(response.error.message() == text);
   CHECK((response.ranks == std::vector<int32_t>{0, 1}));
   // Nobody has joined any more; the last rank gets the same error.
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Request("a"), kStart));
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
   CHECK(Executes(&c).divisor == 0);
   CHECK_OK(c.OnMessage(2, Join(false), kStart));
   response = Only(&c, Response::Type::kJoined);
@@ -202,7 +192,7 @@ void TestRanksMustAgreeOnTheAverage() {
 void TestStallsBlameNobodyWhoHasJoined() {
   Coordinator c(3, Options());
   CHECK_OK(c.OnMessage(0, Join(), kStart));
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(10))[0] ==
         "'a': rank 4 waits, rank 6 has not come for 10 s");
   CHECK((Only(&c, Response::Type::kQuery).ranks == std::vector<int32_t>{1, 2}));
@@ -213,7 +203,7 @@ void TestStallsBlameNobodyWhoHasJoined() {
   CHECK(Only(&c, Response::Type::kJoined).last_rank == 4);
   for (int rank : {0, 1, 2}) {
     CHECK(c.TakeResponses().empty());
-    CHECK_OK(c.OnMessage(rank, Request("a"), kStart));
+    CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
   }
   CHECK(Executes(&c).items[0].name == "a");
 }
@@ -226,7 +216,7 @@ void TestEvictionsGoOn() {
   CHECK_OK(c.OnMessage(1, Join(), kStart));
   std::set<uint32_t> known;
   for (int i = 0; i < 50; ++i) {
-    CHECK_OK(c.OnMessage(0, Request("t" + std::to_string(i)), kStart));
+    CHECK_OK(c.OnMessage(0, ACall("t" + std::to_string(i)), kStart));
     for (const Response& response : c.TakeResponses()) {
       for (const ResponseItem& item : response.items) {
         CHECK(item.params != nullptr && known.insert(item.new_id).second);
@@ -243,7 +233,7 @@ void TestEvictionsGoOn() {
 
 void TestCallInAnotherProcessSet() {
   Coordinator c(3, Options());
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
   c.CheckStalls(After(10));
   const Response query = Only(&c, Response::Type::kQuery);
   CHECK(query.items[0].name == "a");
@@ -261,11 +251,11 @@ void TestCallInAnotherProcessSet() {
   CHECK((error.ranks == std::vector<int32_t>{0}));
   CHECK(!c.has_pending());
   // Rank 2 comes late for that call, rank 1 does not come for it.
-  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK(Only(&c, Response::Type::kError).error.code() == StatusCode::kMismatch);
   for (int rank : {0, 1, 2}) {
     CHECK(c.TakeResponses().empty());
-    CHECK_OK(c.OnMessage(rank, Request("a"), kStart));
+    CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
   }
   CHECK(Executes(&c).items[0].name == "a");
 }
@@ -275,7 +265,7 @@ void TestNobodyIsElsewhere() {
   CoordinatorOptions options = Options();
   options.stall_warning_seconds = 0;
   Coordinator c(3, options);
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(9.9)).empty() && c.TakeResponses().empty());
   for (double seconds : {10.0, 20.0}) {
     CHECK(c.CheckStalls(After(seconds)).empty());
@@ -297,9 +287,9 @@ void TestNobodyIsElsewhere() {
   // It came before its answer did, which says of another call.
   CHECK(c.CheckStalls(After(50)).empty());
   Only(&c, Response::Type::kQuery);
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
   CHECK_OK(c.OnMessage(1, Elsewhere("a", 3), kStart));
-  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK_OK(c.OnMessage(2, Elsewhere("a", 3), kStart));
   Executes(&c);
   CHECK_OK(c.OnMessage(2, Elsewhere("a", 3), kStart));

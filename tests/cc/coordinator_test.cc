@@ -1,30 +1,17 @@
-// The coordinator alone: pairing, every kind of disagreement, the cache, and
-// stalls, without a thread or a clock.
+// The coordinator alone: pairing, every kind of disagreement, and the
+// cache, without a thread or a clock.
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "tests/cc/coordinator_util.h"
 #include "tests/cc/test_util.h"
 #include "tf_ops/core/coordinator.h"
 
 namespace hvd {
 namespace {
-
-const Clock::time_point kStart{std::chrono::seconds(1000)};
-
-Clock::time_point After(double seconds) {
-  return kStart +
-         std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-RankMessage Request(const std::string& name, Shape shape = {2}) {
-  RankMessage message;
-  message.name = name;
-  message.params.tensors = {{DataType::kFloat32, std::move(shape)}};
-  return message;
-}
 
 RankMessage Ids(RankMessage::Type type, std::vector<uint32_t> ids) {
   RankMessage message;
@@ -39,16 +26,16 @@ RankMessage Ready(std::vector<uint32_t> ids) {
 
 void TestRunsWhenAllHaveCome() {
   Coordinator c(3, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
-  CHECK_OK(c.OnMessage(0, Request("b"), kStart));
-  CHECK_OK(c.OnMessage(2, Request("b"), kStart));
-  CHECK_OK(c.OnMessage(1, Request("b"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("b"), kStart));
+  CHECK_OK(c.OnMessage(2, ACall("b"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("b"), kStart));
   std::vector<Response> responses = c.TakeResponses();
   CHECK(responses.size() == 1 && responses[0].items.size() == 1);
   CHECK(responses[0].items[0].name == "b" && responses[0].items[0].new_id == 1);
   CHECK(c.has_pending());
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
-  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
+  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK(c.TakeResponses()[0].items[0].name == "a");
   CHECK(!c.has_pending());
 }
@@ -58,7 +45,7 @@ void TestRunsWhenAllHaveCome() {
 void TestMismatch(const std::function<void(RequestParams*)>& change,
                   const std::string& first, const std::string& second) {
   Coordinator c(3, CoordinatorOptions());
-  RankMessage message = Request("layer/kernel");
+  RankMessage message = ACall("layer/kernel");
   CHECK_OK(c.OnMessage(0, message, kStart));
   CHECK_OK(c.OnMessage(2, message, kStart));
   change(&message.params);
@@ -74,7 +61,7 @@ void TestMismatch(const std::function<void(RequestParams*)>& change,
   // The name is free again.
   CHECK(!c.has_pending());
   for (int rank = 0; rank < 3; ++rank) {
-    CHECK_OK(c.OnMessage(rank, Request("layer/kernel"), kStart));
+    CHECK_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
   }
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
 }
@@ -101,7 +88,7 @@ void TestMismatches() {
 void TestInvalid(const std::function<void(RequestParams*)>& change,
                  const std::string& text) {
   Coordinator c(2, CoordinatorOptions());
-  RankMessage message = Request("a");
+  RankMessage message = ACall("a");
   change(&message.params);
   for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, message, kStart));
   const Response response = c.TakeResponses()[0];
@@ -160,7 +147,7 @@ void TestInvalidOnAllRanks() {
 void TestEqualRows(CollectiveKind kind) {
   for (int64_t rows : {2, 3}) {
     Coordinator c(2, CoordinatorOptions());
-    RankMessage message = Request("rows", {2, 5});
+    RankMessage message = ACall("rows", {2, 5});
     message.params.kind = kind;
     CHECK_OK(c.OnMessage(0, message, kStart));
     message.params.equal_rows = true;
@@ -177,16 +164,9 @@ void TestEqualRows(CollectiveKind kind) {
   }
 }
 
-// A set of global ranks 3, 5 and 8: messages hold these.
-CoordinatorOptions SetOptions() {
-  CoordinatorOptions options;
-  options.global_ranks = {3, 5, 8};
-  return options;
-}
-
 void TestMessagesNameGlobalRanks() {
   Coordinator c(3, SetOptions());
-  RankMessage message = Request("a");
+  RankMessage message = ACall("a");
   message.params.process_set_id = 1;
   CHECK_OK(c.OnMessage(0, message, kStart));
   CHECK_OK(c.OnMessage(2, message, kStart));
@@ -201,7 +181,7 @@ void TestMessagesNameGlobalRanks() {
           "ranks disagree on the reduce op: Sum on ranks 3 and 8; Max on rank "
           "5");
   }
-  message = Request("b");
+  message = ACall("b");
   message.params.process_set_id = 1;
   message.params.kind = CollectiveKind::kBroadcast;
   message.params.root_rank = 8;
@@ -214,27 +194,8 @@ void TestMessagesNameGlobalRanks() {
         "root_rank=1");
 }
 
-void TestRanksThatWaitForDifferentNamesAreTold() {
-  Coordinator c(3, SetOptions());
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
-  CHECK_OK(c.OnMessage(2, Request("b"), After(1)));
-  CHECK(Contains(c.CheckStalls(After(10))[0],
-                 "'a': rank 3 waits, ranks 5 and 8 have not come for 10 s; "
-                 "rank 8 waits for 'b' instead: calls without `name`"));
-  CHECK(c.CheckStalls(After(60)).size() == 1);
-  CHECK(c.CheckStalls(After(61)).empty());
-  std::vector<std::string> errors;
-  for (const Response& response : c.TakeResponses()) {
-    if (response.type == Response::Type::kQuery) continue;
-    errors.push_back(response.error.message());
-  }
-  CHECK(errors.size() == 2);
-  CHECK(Contains(errors[0], "within 60 s; rank 8 waits for 'b' instead"));
-  CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
-}
-
 RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
-  RankMessage message = Request("a", {num_rows, 3});
+  RankMessage message = ACall("a", {num_rows, 3});
   message.params.kind = CollectiveKind::kAlltoall;
   message.params.splits = std::move(splits);
   return message;
@@ -280,7 +241,7 @@ void TestAlltoall() {
 
 void TestBarrier() {
   Coordinator c(2, CoordinatorOptions());
-  RankMessage message = Request("b");
+  RankMessage message = ACall("b");
   message.params.kind = CollectiveKind::kBarrier;
   message.params.tensors.clear();
   CHECK_OK(c.OnMessage(0, message, kStart));
@@ -291,7 +252,7 @@ void TestBarrier() {
 
 void TestAllgatherNeedsNoEqualFirstDimension() {
   Coordinator c(2, CoordinatorOptions());
-  RankMessage message = Request("g", {2, 3});
+  RankMessage message = ACall("g", {2, 3});
   message.params.kind = CollectiveKind::kAllgather;
   CHECK_OK(c.OnMessage(0, message, kStart));
   message.params.tensors[0].shape = {5, 3};
@@ -302,17 +263,17 @@ void TestAllgatherNeedsNoEqualFirstDimension() {
 
 void TestCache() {
   Coordinator c(2, CoordinatorOptions());
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Request("a"), kStart));
+  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
   CHECK(c.TakeResponses()[0].items[0].new_id == 1);
   for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Ready({1}), kStart));
   CHECK(c.TakeResponses()[0].items[0].cached_id == 1);
   // One rank by id, the other with another shape: found out all the same.
   CHECK_OK(c.OnMessage(0, Ready({1}), kStart));
-  CHECK_OK(c.OnMessage(1, Request("a", {9}), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a", {9}), kStart));
   CHECK(c.TakeResponses()[0].error.code() == StatusCode::kMismatch);
   // Both with another shape: a new id, and the old one is forgotten.
   for (int rank : {0, 1}) {
-    CHECK_OK(c.OnMessage(rank, Request("a", {9}), kStart));
+    CHECK_OK(c.OnMessage(rank, ACall("a", {9}), kStart));
   }
   std::vector<Response> responses = c.TakeResponses();
   CHECK(responses.size() == 2 && responses[0].items[0].new_id == 2);
@@ -320,7 +281,7 @@ void TestCache() {
   CHECK(responses[1].ids[0].first == 1);
   // Rank 1 may still use the old id until it has seen that.
   CHECK_OK(c.OnMessage(1, Ready({1}), kStart));
-  CHECK_OK(c.OnMessage(0, Request("a", {2}), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a", {2}), kStart));
   CHECK(c.TakeResponses()[0].items[0].new_id == 3);
   for (int rank : {0, 1}) {
     CHECK_OK(
@@ -336,7 +297,7 @@ void TestEviction() {
   size_t num_evicted = 0;
   for (int i = 0; i < 100; ++i) {
     const std::string name = "t" + std::to_string(i);
-    for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Request(name), kStart));
+    for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall(name), kStart));
     for (const Response& response : c.TakeResponses()) {
       for (const IdRun& run : response.ids) num_evicted += run.count;
     }
@@ -349,13 +310,13 @@ void TestEviction() {
 
 void TestDuplicate() {
   Coordinator c(2, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
   RankMessage again;
   again.type = RankMessage::Type::kDuplicate;
   again.name = "a";
   CHECK_OK(c.OnMessage(0, again, kStart));
   CHECK(c.TakeResponses().empty());
-  CHECK_OK(c.OnMessage(1, Request("a"), kStart));
+  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
   const Response response = c.TakeResponses()[0];
   CHECK(response.error.code() == StatusCode::kInvalidArgument);
   CHECK(Contains(response.error.message(), "submitted twice by rank 0"));
@@ -365,10 +326,10 @@ void TestFusion() {
   CoordinatorOptions options;
   options.fusion_threshold_bytes = 100;
   Coordinator c(1, options);
-  CHECK_OK(c.OnMessage(0, Request("a", {10}), kStart));
-  CHECK_OK(c.OnMessage(0, Request("b", {20}), kStart));  // 80: does not fit
-  CHECK_OK(c.OnMessage(0, Request("c", {10}), kStart));  // joins a
-  RankMessage other = Request("d", {1});
+  CHECK_OK(c.OnMessage(0, ACall("a", {10}), kStart));
+  CHECK_OK(c.OnMessage(0, ACall("b", {20}), kStart));  // 80: does not fit
+  CHECK_OK(c.OnMessage(0, ACall("c", {10}), kStart));  // joins a
+  RankMessage other = ACall("d", {1});
   other.params.op = ReduceOp::kMax;
   CHECK_OK(c.OnMessage(0, other, kStart));
   const std::vector<Response> responses = c.TakeResponses();
@@ -385,7 +346,7 @@ void TestOnlySomeKindsFuse() {
         CollectiveKind::kAlltoall, CollectiveKind::kBarrier}) {
     Coordinator c(1, CoordinatorOptions());
     for (const char* name : {"a", "b"}) {
-      RankMessage message = Request(name);
+      RankMessage message = ACall(name);
       message.params.kind = kind;
       if (kind == CollectiveKind::kBarrier) message.params.tensors.clear();
       CHECK_OK(c.OnMessage(0, message, kStart));
@@ -398,31 +359,12 @@ void TestOnlySomeKindsFuse() {
   // Nor do groups of several dtypes; each stays one item.
   Coordinator c(1, CoordinatorOptions());
   for (const char* name : {"a", "b"}) {
-    RankMessage message = Request(name);
+    RankMessage message = ACall(name);
     message.params.tensors.push_back({DataType::kInt32, {2}});
     CHECK_OK(c.OnMessage(0, message, kStart));
   }
   const std::vector<Response> responses = c.TakeResponses();
   CHECK(responses.size() == 2 && responses[0].items.size() == 1);
-}
-
-void TestStalls() {
-  Coordinator c(4, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, Request("a"), kStart));
-  CHECK_OK(c.OnMessage(2, Request("a"), kStart));
-  CHECK(c.CheckStalls(After(9.9)).empty());
-  const std::vector<std::string> warnings = c.CheckStalls(After(10.1));
-  CHECK(warnings.size() == 1);
-  CHECK(warnings[0] ==
-        "'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s");
-  CHECK(c.CheckStalls(After(19)).empty());  // once
-  CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
-  CHECK(c.TakeResponses().empty());
-  CHECK(c.CheckStalls(After(60.1)).empty());
-  const Response response = c.TakeResponses()[0];
-  CHECK(response.error.code() == StatusCode::kStalled);
-  CHECK(Contains(response.error.message(), "ranks 1 and 3 have not come"));
-  CHECK(!c.has_pending());
 }
 
 }  // namespace
@@ -435,7 +377,6 @@ int main() {
   hvd::TestEqualRows(hvd::CollectiveKind::kAllgather);
   hvd::TestEqualRows(hvd::CollectiveKind::kAlltoall);
   hvd::TestMessagesNameGlobalRanks();
-  hvd::TestRanksThatWaitForDifferentNamesAreTold();
   hvd::TestAllgatherNeedsNoEqualFirstDimension();
   hvd::TestAlltoall();
   hvd::TestBarrier();
@@ -444,7 +385,6 @@ int main() {
   hvd::TestDuplicate();
   hvd::TestFusion();
   hvd::TestOnlySomeKindsFuse();
-  hvd::TestStalls();
   std::puts("coordinator_test passed");
   return 0;
 }

@@ -18,6 +18,18 @@ _ROOT = str(Path(__file__).parents[2])
 # On SIGABRT a rank that hangs prints where, and ends.
 _PREAMBLE = "import faulthandler; faulthandler.enable()\n"
 
+_CORE = """
+import os, sys, threading, time
+import numpy as np
+import hvd_keras as hvd
+from hvd_keras import _core
+
+def total(name, value=1.0):
+    return float(_core.allreduce(name, [np.full(3, value)], 1)[0][0])
+
+rank = int(os.environ["HVD_RANK"])
+"""
+
 
 @dataclasses.dataclass
 class Outcome:
@@ -120,6 +132,11 @@ def run_python(
         seconds=seconds,
         environ=clean_environ(**extra),
     )
+
+
+def run_core(num_ranks: int, code: str, *options: str) -> Outcome:
+    """Runs `code`, which may use `_core`, its `rank`, and `total` to sum."""
+    return run_python(num_ranks, _CORE + textwrap.dedent(code), *options)
 
 
 def ranks_of(launcher: int) -> list[int]:

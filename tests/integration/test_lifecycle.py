@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 import time
 
 import jobs
@@ -13,26 +12,9 @@ import pytest
 
 pytest.importorskip("hvd_keras._core")
 
-_COMMON = """
-import os, sys, threading, time
-import numpy as np
-import hvd_keras as hvd
-from hvd_keras import _core
-
-def total(name, value=1.0):
-    return float(_core.allreduce(name, [np.full(3, value)], 1)[0][0])
-
-rank = int(os.environ["HVD_RANK"])
-"""
-
-
-def _run(num_ranks: int, code: str, *options: str) -> jobs.Outcome:
-    code = _COMMON + textwrap.dedent(code)
-    return jobs.run_python(num_ranks, code, *options)
-
 
 def test_init_shutdown_and_init_again() -> None:
-    job = _run(
+    job = jobs.run_core(
         3,
         """
         for generation in range(5):
@@ -131,7 +113,7 @@ for _ in range(2):
 
 
 def test_settings_that_differ_are_an_error_on_all_ranks() -> None:
-    job = _run(
+    job = jobs.run_core(
         3,
         """
         if rank == 2:
@@ -155,7 +137,7 @@ def test_settings_that_differ_are_an_error_on_all_ranks() -> None:
 
 
 def test_rank_that_dies_before_init_is_named_at_once() -> None:
-    job = _run(
+    job = jobs.run_core(
         3,
         """
         if rank == 1:
@@ -177,7 +159,7 @@ def test_rank_that_dies_before_init_is_named_at_once() -> None:
 
 
 def test_rank_that_ends_well_without_init_is_named_too() -> None:
-    job = _run(
+    job = jobs.run_core(
         2,
         """
         if rank == 1:
@@ -192,7 +174,7 @@ def test_rank_that_ends_well_without_init_is_named_too() -> None:
 
 
 def test_rank_that_does_not_come_is_noticed_and_then_named() -> None:
-    job = _run(
+    job = jobs.run_core(
         3,
         """
         if rank == 1:
@@ -215,7 +197,7 @@ def test_rank_that_does_not_come_is_noticed_and_then_named() -> None:
 
 
 def test_core_that_does_not_start_on_one_rank_is_told_to_all() -> None:
-    job = _run(
+    job = jobs.run_core(
         2,
         """
         if rank == 1:
@@ -244,7 +226,7 @@ def test_core_that_does_not_start_on_one_rank_is_told_to_all() -> None:
 
 
 def test_wrong_setting_on_one_rank_ends_the_start_of_all() -> None:
-    job = _run(
+    job = jobs.run_core(
         2,
         """
         if rank == 1:
@@ -256,179 +238,3 @@ def test_wrong_setting_on_one_rank_ends_the_start_of_all() -> None:
     assert "rank 1 failed first" in job.stderr
     assert "`HVD_CYCLE_TIME` must be" in job.table()[1][2]
     assert "PeerLostError: Rank 1" in job.table()[0][2]
-
-
-# ---- Leaving ----
-
-
-def test_leaving_without_shutdown_is_fine_when_nobody_waits() -> None:
-    job = _run(
-        2,
-        """
-        hvd.init()
-        assert total("x") == 2
-        if rank == 0:
-            time.sleep(0.5)
-            print("end")
-        """,
-    )
-    assert job.status == 0, job.stderr
-    assert job.lines(0) == ["end"]
-
-
-@pytest.mark.parametrize(
-    ("how", "reason", "status"),
-    [
-        ("sys.exit(0)", "exited without shutdown()", 1),
-        ("sys.exit(7)", "exited without shutdown()", 7),
-        ("raise ValueError('odd batch')", "ValueError: odd batch", 1),
-        ("hvd.shutdown(); time.sleep(1); sys.exit(0)", "shutdown()", 1),
-    ],
-)
-def test_peers_are_told_why_a_rank_left(
-    how: str, reason: str, status: int
-) -> None:
-    job = _run(
-        2,
-        f"""
-        hvd.init()
-        total("x")
-        if rank == 1:
-            {how}
-        started = time.monotonic()
-        try:
-            total("y")
-        except hvd.PeerLostError as error:
-            assert time.monotonic() - started < 2
-            print(error)
-            raise
-        """,
-    )
-    assert job.status == status, job.stderr
-    (message,) = job.lines(0)
-    assert "rank 1" in message
-    assert reason in message
-    assert job.seconds < 10
-
-
-def test_rank_with_the_exception_counts_as_the_first_to_fail() -> None:
-    # Its peers end sooner than itself.
-    job = _run(
-        2,
-        """
-        import atexit
-        hvd.init()
-        if rank == 1:
-            atexit.register(time.sleep, 1)
-            raise ValueError("slow end")
-        total("x")
-        """,
-    )
-    assert job.status == 1
-    assert "rank 1 failed first" in job.stderr
-    assert job.table()[1][2] == "ValueError: slow end"
-
-
-def test_exit_does_not_wait_for_what_is_in_flight() -> None:
-    job = _run(
-        2,
-        """
-        hvd.init()
-        total("x")
-        def wait():
-            try:
-                total("never")
-            except hvd.HvdError as error:
-                print(type(error).__name__, flush=True)
-        thread = threading.Thread(target=wait, daemon=rank == 0)
-        if rank == 1:
-            thread.start()
-            time.sleep(0.3)
-            raise ValueError("end")
-        time.sleep(1.5)
-        """,
-    )
-    assert job.status == 1
-    assert job.lines(1) == ["ShutdownError"]
-    assert job.seconds < 10
-
-
-def test_shutdown_ends_calls_that_wait() -> None:
-    job = _run(
-        2,
-        """
-        hvd.init()
-        if rank == 0:
-            thread = threading.Thread(target=total, args=("never",))
-            threading.excepthook = lambda args: print(args.exc_type.__name__)
-            thread.start()
-            time.sleep(0.3)
-            hvd.shutdown()
-            thread.join(5)
-            assert not thread.is_alive()
-        time.sleep(0.5)
-        """,
-    )
-    assert job.status == 0, job.stderr
-    assert job.lines(0) == ["ShutdownError"]
-
-
-def test_forked_child_is_no_rank_and_ends_quietly() -> None:
-    job = _run(
-        2,
-        """
-        hvd.init()
-        total("x")
-        pid = os.fork()
-        if pid == 0:
-            assert not hvd.is_initialized()
-            try:
-                hvd.rank()
-            except hvd.NotInitializedError as error:
-                print("child:", error)
-            sys.exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        print(total("y"))
-        """,
-    )
-    assert job.status == 0, job.stderr
-    for rank in range(2):
-        message, value = job.lines(rank)
-        assert "in the process that called `init()`" in message
-        assert value == "2.0"
-
-
-def test_child_process_cannot_take_its_parents_place() -> None:
-    job = _run(
-        2,
-        """
-        hvd.init()
-        total("x")
-        if rank == 0:
-            import subprocess
-            code = "import hvd_keras; hvd_keras.init()"
-            done = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True
-            )
-            assert done.returncode == 1
-            print(done.stderr.splitlines()[-1])
-        print(total("y"))
-        """,
-    )
-    assert job.status == 0, job.stderr
-    message, value = job.lines(0)
-    assert "LaunchError: Rank 0 is there already" in message
-    assert value == "2.0"
-
-
-def test_exception_hooks_of_the_user_are_called() -> None:
-    job = _run(
-        1,
-        """
-        sys.excepthook = lambda kind, value, trace: print("mine:", value)
-        hvd.init()
-        raise ValueError("x")
-        """,
-    )
-    assert job.status == 1
-    assert job.lines(0) == ["mine: x"]

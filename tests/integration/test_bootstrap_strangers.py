@@ -1,0 +1,182 @@
+"""Who does not belong to a job is refused by its bootstrap and harms nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from bootstrap_server import (
+    SECRET,
+    SIZE,
+    Served,
+    exchange_all,
+    is_hung_up,
+    read,
+)
+
+from hvd_keras._bootstrap import wire
+from hvd_keras._bootstrap.client import Rendezvous
+from hvd_keras._bootstrap.wire import FrameType, Identity, Role
+from hvd_keras.exceptions import LaunchError, PeerLostError
+
+
+def test_wrong_secret_is_refused(served: Served) -> None:
+    for secret in (bytes(32), SECRET[:-1] + b"\0", b""):
+        with pytest.raises(LaunchError, match="HVD_SECRET"):
+            served.join(1, secret=secret)
+    exchange_all(served)
+
+
+def test_client_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
+    path = f"/tmp/impostor.{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    heard = []
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        sock.sendall(wire.MAGIC + bytes(wire.NONCE_BYTES))
+        proof = read(sock, wire.PROOF_BYTES)
+        # Its own MAC sent back must not convince it.
+        sock.sendall(proof[-wire.MAC_BYTES :])
+        heard.append(sock.recv(100))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    identity = Identity(Role.MEMBER, 0, SIZE, 1, 1)
+    with pytest.raises(LaunchError, match="must know HVD_SECRET"):
+        Rendezvous(path, SECRET, identity, timeout_seconds=5)
+    thread.join(5)
+    os.unlink(path)
+    listener.close()
+    assert heard == [b""]
+
+
+def test_replayed_and_altered_proofs_are_refused(served: Served) -> None:
+    sock = served.raw()
+    nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+    identity = Identity(Role.MEMBER, 0, SIZE, 1, 1)
+    proof = wire.proof(SECRET, nonce, identity)
+    replay = served.raw()
+    replay.sendall(proof)
+    assert is_hung_up(replay)
+    for at in range(0, wire.PROOF_BYTES, 7):
+        altered = bytearray(proof)
+        altered[at] ^= 1
+        other = served.raw()
+        other.sendall(altered)
+        assert is_hung_up(other), at
+    sock.close()
+    exchange_all(served)
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"\xff", b"GET / HTTP/1.1\r\n\r\n"])
+def test_garbage_is_refused_and_nothing_is_answered(
+    served: Served, junk: bytes
+) -> None:
+    sock = served.raw()
+    read(sock, wire.HELLO_BYTES)
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(junk * 10000)
+    sock.settimeout(10)
+    with contextlib.suppress(ConnectionError):
+        assert sock.recv(1) == b""
+    exchange_all(served)
+
+
+def test_random_bytes_do_no_harm(served: Served) -> None:
+    for _ in range(100):
+        with served.raw() as sock, contextlib.suppress(ConnectionError):
+            sock.sendall(os.urandom(200))
+    for rank in range(20):
+        sock = served.proved(rank % SIZE, 7 + rank)
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(os.urandom(500))
+        sock.close()
+    exchange_all(served)
+
+
+def test_truncated_handshakes_do_no_harm(served: Served) -> None:
+    for num_bytes in range(0, wire.PROOF_BYTES, 5):
+        sock = served.raw()
+        sock.sendall(b"p" * num_bytes)
+        sock.close()
+    exchange_all(served)
+
+
+@pytest.mark.parametrize("length", [1 << 17, 1 << 31, (1 << 32) - 1])
+def test_oversized_frame_is_refused_before_it_is_stored(
+    served: Served, length: int
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sock = served.proved(0)
+    sock.sendall(struct.pack("!BI", FrameType.EXCHANGE, length))
+    with contextlib.suppress(ConnectionError):
+        for _ in range(100):
+            sock.sendall(bytes(1 << 16))
+    assert is_hung_up(sock)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 20 << 10  # KiB
+    exchange_all(served, generation=2)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        wire.frame(FrameType.EXCHANGE, b"short"),
+        wire.frame(FrameType.EXCHANGE, wire.EXCHANGE_HEADER.pack(5, 1000, 0)),
+        wire.frame(FrameType.RESULT, b"not for ranks to say"),
+        b"\x63\0\0\0\0",
+    ],
+)
+def test_senseless_frame_ends_that_generation_alone(
+    served: Served, frame: bytes
+) -> None:
+    sock = served.proved(0)
+    sock.sendall(frame)
+    assert is_hung_up(sock)
+    with pytest.raises(PeerLostError, match="Rank 0"):
+        served.join(1).exchange(b"")
+    exchange_all(served, generation=2)
+
+
+def test_slow_client_is_thrown_out_and_holds_up_nobody(
+    served: Served,
+) -> None:
+    started = time.monotonic()
+    sock = served.raw()
+    read(sock, wire.HELLO_BYTES)
+    exchange_all(served)
+    assert time.monotonic() - started < 2
+    closed_after = None
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() - started < 10:
+            sock.sendall(b"s")
+            time.sleep(0.2)
+    closed_after = time.monotonic() - started
+    assert 4 < closed_after < 7
+    exchange_all(served, generation=2)
+
+
+def test_many_idle_connections_keep_no_rank_out(served: Served) -> None:
+    idle = []
+    for _ in range(150):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            sock.connect(served.path)
+        idle.append(sock)
+    started = time.monotonic()
+    for generation in (1, 2):
+        exchange_all(served, generation)
+    for sock in idle:
+        sock.close()
+    assert time.monotonic() - started < 4

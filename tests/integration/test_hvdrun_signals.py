@@ -1,0 +1,153 @@
+"""Signals to hvdrun, and that no process outlives a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jobs
+
+# What Keras's progress bar writes for three steps and the end of an epoch.
+
+
+def _start_and_wait(code: str, *options: str) -> subprocess.Popen[str]:
+    """Starts two ranks that print `ready`, and waits for that."""
+    job = jobs.start("-np", "2", *options, "--", *jobs.python(code))
+    assert job.stdout is not None
+    for _ in range(2):
+        assert "ready" in job.stdout.readline()
+    return job
+
+
+_WAITER = """
+import signal, sys, time
+def note(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit(0)
+for name in ("SIGUSR1", "SIGUSR2", "SIGTERM"):
+    signal.signal(getattr(signal, name), note)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_signals_are_passed_on() -> None:
+    job = _start_and_wait(_WAITER)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        job.send_signal(number)
+        time.sleep(0.3)
+    job.send_signal(signal.SIGTERM)
+    outcome = jobs.finish(job)
+    assert outcome.status == 0
+    for rank in range(2):
+        expected = ["got SIGUSR1", "got SIGUSR2", "got SIGTERM"]
+        assert outcome.lines(rank) == expected
+
+
+def test_interrupt_ends_the_job_with_130() -> None:
+    job = _start_and_wait(_WAITER)
+    job.send_signal(signal.SIGINT)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGINT
+    assert outcome.seconds < 5
+    assert "KeyboardInterrupt" in outcome.stderr
+
+
+def test_second_interrupt_kills() -> None:
+    code = _WAITER.replace("import", "import os,", 1).replace(
+        "note)", "note)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)", 1
+    )
+    job = _start_and_wait(code, "--grace=60")
+    job.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert job.poll() is None
+    job.send_signal(signal.SIGINT)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGKILL
+    assert outcome.seconds < 5
+
+
+# ---- Nothing is left behind ----
+
+_WITH_CHILD = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+print("ready", child.pid, flush=True)
+time.sleep(99)
+"""
+
+
+def _start_with_children() -> tuple[subprocess.Popen[str], list[int]]:
+    job = jobs.start("-np", "2", "--", *jobs.python(_WITH_CHILD))
+    assert job.stdout is not None
+    children = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
+    pids = [*jobs.ranks_of(job.pid), *children]
+    assert len(pids) == 4
+    return job, pids
+
+
+def _check_nothing_left(pids: list[int]) -> None:
+    jobs.wait_for(lambda: not any(map(jobs.is_alive, pids)), seconds=3)
+
+
+def test_no_orphan_when_the_launcher_is_killed() -> None:
+    before = set(Path("/tmp").glob("hvd-*"))
+    job, pids = _start_with_children()
+    job.kill()
+    _check_nothing_left(pids)
+    jobs.finish(job)
+    assert set(Path("/tmp").glob("hvd-*")) <= before
+
+
+def test_what_a_rank_has_started_ends_with_the_job() -> None:
+    job, pids = _start_with_children()
+    os.kill(pids[0], signal.SIGKILL)
+    time.sleep(0.3)
+    job.send_signal(signal.SIGTERM)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGKILL
+    assert outcome.seconds < 8
+    _check_nothing_left(pids)
+
+
+def test_output_held_open_by_a_child_does_not_hold_up_the_end() -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '60'])"
+    job = jobs.run_python(2, code)
+    assert job.status == 0
+    assert job.seconds < 8
+
+
+def test_the_secret_is_on_no_command_line() -> None:
+    job = jobs.start("-np", "1", "--", *jobs.python(_WAITER))
+    assert job.stdout is not None
+    assert "ready" in job.stdout.readline()
+    (rank,) = jobs.ranks_of(job.pid)
+    environ = Path(f"/proc/{rank}/environ").read_bytes().decode()
+    secret = environ.partition("HVD_SECRET=")[2].partition("\0")[0]
+    assert len(secret) == 64
+    for pid in (job.pid, rank):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert secret.encode() not in command
+    job.send_signal(signal.SIGTERM)
+    assert jobs.finish(job).status == 0
+
+
+def test_sigterm_to_the_launcher_ends_ranks_that_ignore_it() -> None:
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    job = jobs.start("-np", "1", "--grace", "1", "--", *jobs.python(code))
+    assert job.stdout is not None
+    assert "ready" in job.stdout.readline()
+    job.send_signal(signal.SIGTERM)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGKILL
+    assert outcome.seconds < 8
