@@ -252,6 +252,52 @@ void TestLeavingAfterTheLastCollective() {
   }
 }
 
+// Where one rank is late, many small calls run as a few collectives, whichever
+// rank is late and in whatever order it comes.
+void TestACrowdRunsTogether(int size) {
+  constexpr size_t kNames = 200;
+  Engines engines = MakeEngines(size, QuickOptions());
+  for (int round = 0; round < 4; ++round) {
+    const uint64_t num_before = engines[0]->stats().num_collectives;
+    RunRanks(engines, [&](int rank, Engine* engine) {
+      const bool is_late = rank == round % size;
+      if (is_late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::vector<std::vector<float>> values(
+          kNames, std::vector<float>(16, static_cast<float>(rank + 1)));
+      std::vector<std::future<Status>> futures;
+      for (size_t i = 0; i < kNames; ++i) {
+        const size_t name = is_late ? kNames - 1 - i : i;
+        futures.push_back(Sum(engine, std::to_string(name), &values[name]));
+      }
+      for (auto& future : futures) CHECK_OK(future.get());
+      for (const auto& value : values) {
+        CHECK(value[15] == static_cast<float>(size * (size + 1) / 2));
+      }
+    });
+    const uint64_t num_run = engines[0]->stats().num_collectives - num_before;
+#ifndef HVD_SANITIZED  // a call there lasts as long as the engine gathers
+    CHECK(size == 1 || num_run < kNames / 2);
+#endif
+    CHECK(num_run <= kNames);
+  }
+}
+
+// With no other rank to end them, and the engine waiting for more.
+void TestShutdownInACrowd() {
+  Engines engines = MakeEngines(2, QuickOptions());
+  std::vector<std::vector<float>> values(10, std::vector<float>(4));
+  std::vector<std::future<Status>> futures;
+  for (size_t i = 0; i < values.size(); ++i) {
+    futures.push_back(Sum(engines[0].get(), std::to_string(i), &values[i]));
+  }
+  engines[0]->Shutdown("done");
+  for (auto& future : futures) {
+    CHECK(CodeOf(&future) == StatusCode::kShutdown);
+  }
+  std::future<Status> other = Sum(engines[1].get(), "0", &values[0]);
+  CHECK(CodeOf(&other) == StatusCode::kPeerLost);
+}
+
 }  // namespace
 }  // namespace hvd
 
@@ -267,6 +313,8 @@ int main() {
   hvd::TestLateCallGetsTheErrorOfItsOwn();
   hvd::TestLeavingAfterAnEmptyCollective();
   hvd::TestLeavingAfterTheLastCollective();
+  for (int size = 1; size <= 4; ++size) hvd::TestACrowdRunsTogether(size);
+  hvd::TestShutdownInACrowd();
   std::puts("engine_test passed");
   return 0;
 }

@@ -137,25 +137,26 @@ class PipelinedAllreduce {
 // One chunk: everybody reads everything.
 Status FlatAllreduce(Transport* transport, const TensorList& tensors,
                      const ReduceSpec& spec) {
+  const int rank = transport->rank();
   const int size = transport->size();
   const uint32_t chunk = transport->next_chunk();
   const size_t num_bytes = tensors.num_bytes();
   HVD_RETURN_IF_ERROR(WaitForSlot(transport, chunk));
-  tensors.CopyIn(0, num_bytes, transport->slot(transport->rank(), chunk));
+  tensors.CopyIn(0, num_bytes, transport->slot(rank, chunk));
   transport->Post(Flag::kIn, chunk + 1);
   HVD_RETURN_IF_ERROR(transport->WaitAll(Flag::kIn, chunk + 1));
   std::vector<const void*> sources(static_cast<size_t>(size));
   size_t offset = 0;
-  tensors.ForEach(0, num_bytes,
-                  [&](const std::byte*, std::byte* out, size_t count) {
-                    for (int peer = 0; peer < size; ++peer) {
-                      sources[static_cast<size_t>(peer)] =
-                          transport->slot(peer, chunk) + offset;
-                    }
-                    Reduce(spec, sources.data(), size, out,
-                           count / ElementBytes(spec.dtype));
-                    offset += count;
-                  });
+  tensors.ForEach(
+      0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
+        for (int peer = 0; peer < size; ++peer) {
+          sources[static_cast<size_t>(peer)] =
+              peer == rank ? in : transport->slot(peer, chunk) + offset;
+        }
+        Reduce(spec, sources.data(), size, out,
+               count / ElementBytes(spec.dtype));
+        offset += count;
+      });
   transport->AdvanceChunks(1);
   return Status::Ok();
 }
@@ -174,7 +175,9 @@ Status Allreduce(Transport* transport, const TensorList& tensors,
         });
     return Status::Ok();
   }
-  if (num_bytes <= kFlatBytes) return FlatAllreduce(transport, tensors, spec);
+  if (num_bytes <= FlatBytes(transport->size())) {
+    return FlatAllreduce(transport, tensors, spec);
+  }
   return PipelinedAllreduce(transport, tensors, spec).Run();
 }
 

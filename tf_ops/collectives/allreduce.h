@@ -13,12 +13,14 @@ namespace hvd {
 // num_ranks is the transport's size. Sums go in rank order: the result has
 // the same bits on every rank and in every run.
 //
-// Up to kFlatBytes every rank reads all slabs: one flag hop. Above, a
+// Up to FlatBytes(size) every rank reads all slabs: one flag hop. Above, a
 // pipeline over chunks of a reduce-scatter and an all-gather, straight from
 // the tensors and straight into them: there is no fusion buffer.
 Status Allreduce(Transport* transport, const TensorList& tensors,
                  const ReduceSpec& spec);
 
-inline constexpr size_t kFlatBytes = 16 << 10;
+inline size_t FlatBytes(int size) {  // ranks
+  return (size <= 4 ? 64 : 16) << 10;
+}
 
 }  // namespace hvd

@@ -215,7 +215,7 @@ std::vector<Response> Coordinator::TakeResponses() {
     const Params params = LeaderOf(*entry);
     const int32_t divisor = DivisorOf(*entry);
     if (Conclude(entry, &item, &error)) {
-      plan.Add(std::move(item), *params, divisor);
+      plan.Add(std::move(item), params, divisor);
     } else {
       errors.push_back(std::move(error));
     }

@@ -1,5 +1,7 @@
 #include "tf_ops/core/engine.h"
 
+#include <sys/prctl.h>
+
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "tf_ops/core/completion_queue.h"
 #include "tf_ops/core/gpu_executor.h"
 #include "tf_ops/core/patience.h"
+#include "tf_ops/core/tensor_rows.h"
 #include "tf_ops/core/worker.h"
 #include "tf_ops/transport/transport.h"
 
@@ -22,6 +25,12 @@ constexpr microseconds kIdleSleep{1000000};
 constexpr microseconds kPendingSleep{100000};
 // A thread that submits runs no more than this itself: it has other work.
 constexpr int64_t kMaxBytesOfCaller = 4 << 20;
+// Where a rank has so many requests in flight, no call waits for the one before
+// it: all ranks let more of them come for a moment, or until they are so large
+// together, and run them as one.
+constexpr size_t kManyRequests = 4;
+constexpr microseconds kGatherTime{100};
+constexpr int64_t kEnoughBytes = 256 << 10;
 
 // Threads: any thread calls Submit. The worker belongs to the thread that
 // holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
@@ -56,7 +65,8 @@ class EngineImpl : public Engine {
  private:
   void Run() EXCLUDES(mu_, work_mu_);
   // Refuses, and leaves `*request` as it is, after Shutdown or Remove.
-  Status Enqueue(Request* request) EXCLUDES(mu_);
+  // `*has_enough`: there is no reason to gather more.
+  Status Enqueue(Request* request, bool* has_enough) EXCLUDES(mu_);
   // `why`: of what is pending and of what comes later. False if it has stopped.
   bool RefuseMore(const Status& why) EXCLUDES(mu_);
   void Stop();
@@ -71,6 +81,7 @@ class EngineImpl : public Engine {
 
   Mutex mu_;  // held for a moment at a time
   std::vector<Request> submitted_ GUARDED_BY(mu_);
+  int64_t submitted_bytes_ GUARDED_BY(mu_) = 0;
   Status stopped_ GUARDED_BY(mu_);  // not ok: why nothing is taken any more
 
   Mutex work_mu_;  // held while collectives run; before `mu_`
@@ -78,6 +89,7 @@ class EngineImpl : public Engine {
   Patience patience_ GUARDED_BY(work_mu_);
 
   Mutex join_mu_;
+  std::atomic<bool> gathering_{false};  // the engine's thread looks soon
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> num_requests_{0};
   std::thread thread_;  // last: it uses all of the above
@@ -115,7 +127,8 @@ void EngineImpl::Submit(Request request) {
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.
   if (size() == 1) taken = transport_->CheckPeers();
-  if (taken.ok()) taken = Enqueue(&request);
+  bool has_enough = false;  // to end the gathering
+  if (taken.ok()) taken = Enqueue(&request, &has_enough);
   if (!taken.ok()) {
     request.done(taken.WithContext(what()));
     return;
@@ -123,19 +136,27 @@ void EngineImpl::Submit(Request request) {
   std::vector<Completion> finished;
   bool must_ring = true;
   // A thread that feeds a GPU has no time to lose.
-  if (!is_on_gpu && options_.cycle_time_ms <= 0 && work_mu_.try_lock()) {
-    finished = WorkAsCaller(&must_ring);
-    work_mu_.unlock();
+  if (!is_on_gpu && options_.cycle_time_ms <= 0) {
+    if (transport_->is_crowded()) {
+      must_ring = has_enough || !gathering_.load();
+    } else if (work_mu_.try_lock()) {
+      finished = WorkAsCaller(&must_ring);
+      work_mu_.unlock();
+    }
   }
   if (must_ring) transport_->RingOwnDoorbell();
   for (Completion& completion : finished) completion.done(completion.status);
 }
 
-Status EngineImpl::Enqueue(Request* request) {
+Status EngineImpl::Enqueue(Request* request, bool* has_enough) {
   MutexLock lock(&mu_);
   if (!stopped_.ok()) {
     return Status::NotInitialized("it came late: " + stopped_.message());
   }
+  for (const RequestTensor& t : request->tensors) {
+    submitted_bytes_ += static_cast<int64_t>(NumBytes(t));
+  }
+  *has_enough = submitted_bytes_ >= kEnoughBytes;
   submitted_.push_back(std::move(*request));
   return Status::Ok();
 }
@@ -158,6 +179,7 @@ std::optional<bool> EngineImpl::IsInFlight(const std::string& name,
 
 std::vector<Request> EngineImpl::TakeSubmitted() {
   MutexLock lock(&mu_);
+  submitted_bytes_ = 0;
   return std::exchange(submitted_, {});
 }
 
@@ -195,6 +217,7 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
   // for meanwhile, whose ring has woken nobody.
   *must_ring = worker_.has_requests() || is_large || stopping_.load() ||
                transport_->DoorbellTicket() != ticket;
+  transport_->SetCrowded(worker_.num_requests() >= kManyRequests);
   return worker_.TakeFinished();
 }
 
@@ -241,12 +264,14 @@ EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void EngineImpl::Run() {
+  (void)prctl(PR_SET_NAME, "hvd_engine");
+  uint64_t last_num_requests = 0;
   while (true) {
     // Before the look at `stopping_`: its ring comes after it was set.
     const uint32_t ticket = transport_->DoorbellTicket();
     if (stopping_.load()) break;
     bool worked;
-    bool has_requests;
+    size_t num_requests;
     bool must_watch;
     {
       MutexLock lock(&work_mu_);
@@ -260,13 +285,23 @@ void EngineImpl::Run() {
       }
       worker_.Admit(std::move(requests));
       worked = worker_.Progress(kNoLimit);
-      has_requests = worker_.has_requests();
+      num_requests = worker_.num_requests();
+      transport_->SetCrowded(num_requests >= kManyRequests);
       must_watch = worker_.must_watch();
       completions_.Push(worker_.TakeFinished());
     }
     if (worked) continue;
-    transport_->WaitDoorbell(ticket, must_watch ? kPendingSleep : kIdleSleep,
-                             /*spin=*/has_requests);
+    const uint64_t num_submitted = num_requests_.load();
+    const bool more_came = num_submitted != last_num_requests;
+    last_num_requests = num_submitted;
+    if (more_came && transport_->is_crowded()) {
+      gathering_.store(true);
+      transport_->WaitDoorbell(ticket, kGatherTime, /*spin=*/false);
+      gathering_.store(false);
+    } else {
+      transport_->WaitDoorbell(ticket, must_watch ? kPendingSleep : kIdleSleep,
+                               /*spin=*/num_requests > 0);
+    }
   }
   Status why;
   {

@@ -33,14 +33,15 @@ bool AreAlike(const RequestParams& a, const RequestParams& b) {
 
 }  // namespace
 
-void FusionPlan::Add(ResponseItem item, const RequestParams& params,
+void FusionPlan::Add(ResponseItem item,
+                     std::shared_ptr<const RequestParams> params,
                      int32_t divisor) {
-  const int64_t num_bytes = params.num_bytes();
-  const bool may_fuse = MayFuse(params) && num_bytes < threshold_bytes_;
+  const int64_t num_bytes = params->num_bytes();
+  const bool may_fuse = MayFuse(*params) && num_bytes < threshold_bytes_;
   if (may_fuse) {
     for (Group& group : groups_) {
       if (!group.open || group.response.divisor != divisor) continue;
-      if (!AreAlike(group.like, params)) continue;
+      if (!AreAlike(*group.like, *params)) continue;
       if (group.num_bytes + num_bytes > threshold_bytes_) continue;
       group.num_bytes += num_bytes;
       group.response.items.push_back(std::move(item));
@@ -49,7 +50,7 @@ void FusionPlan::Add(ResponseItem item, const RequestParams& params,
   }
   groups_.emplace_back();
   Group& group = groups_.back();
-  group.like = params;
+  group.like = std::move(params);
   group.num_bytes = num_bytes;
   group.open = may_fuse;
   group.response.divisor = divisor;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,13 @@ class FusionPlan {
       : threshold_bytes_(threshold_bytes) {}
 
   // `divisor`: of the response, see there.
-  void Add(ResponseItem item, const RequestParams& params, int32_t divisor);
+  void Add(ResponseItem item, std::shared_ptr<const RequestParams> params,
+           int32_t divisor);
   std::vector<Response> Take();
 
  private:
   struct Group {
-    RequestParams like;  // of its first item
+    std::shared_ptr<const RequestParams> like;  // of its first item
     int64_t num_bytes = 0;
     bool open = false;  // others may join
     Response response;

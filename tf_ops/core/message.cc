@@ -1,6 +1,7 @@
 #include "tf_ops/core/message.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "tf_ops/core/wire.h"
@@ -246,12 +247,15 @@ void ReadBody(WireReader* r, Response* m) {
 
 template <typename Message>
 void EncodeFrame(const Message& message, std::vector<uint8_t>* bytes) {
-  WireWriter body;
-  WriteBody(message, &body);
-  WireWriter frame;
-  frame.Put(static_cast<uint32_t>(body.bytes().size()));
-  bytes->insert(bytes->end(), frame.bytes().begin(), frame.bytes().end());
-  bytes->insert(bytes->end(), body.bytes().begin(), body.bytes().end());
+  constexpr size_t kMostlyEnough = 64;
+  const size_t begin = bytes->size();
+  bytes->reserve(begin + kMostlyEnough);
+  WireWriter writer(bytes);
+  writer.Put(uint32_t{0});  // the length, below
+  WriteBody(message, &writer);
+  const uint32_t count =
+      static_cast<uint32_t>(bytes->size() - begin - sizeof(uint32_t));
+  std::memcpy(bytes->data() + begin, &count, sizeof(count));
 }
 
 template <typename Message>

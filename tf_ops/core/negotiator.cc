@@ -37,10 +37,12 @@ Status Negotiator::Exchange(std::vector<Response>* responses) {
   }
   HVD_RETURN_IF_ERROR(ReceiveRequests());
   for (Response& response : coordinator_->TakeResponses()) {
-    std::vector<uint8_t> bytes;
-    Encode(response, &bytes);
-    for (int peer = 1; peer < transport_->size(); ++peer) {
-      transport_->SendControl(peer, bytes);
+    if (transport_->size() > 1) {
+      std::vector<uint8_t> bytes;
+      Encode(response, &bytes);
+      for (int peer = 1; peer < transport_->size(); ++peer) {
+        transport_->SendControl(peer, bytes);
+      }
     }
     responses->push_back(std::move(response));
   }

@@ -5,36 +5,35 @@
 
 namespace hvd {
 
-void RequestTable::Admit(Request request, std::vector<IdRun>* ready,
+void RequestTable::Admit(Request request, Clock::time_point now,
+                         std::vector<IdRun>* ready,
                          std::vector<RankMessage>* messages) {
-  const std::string name = request.name;
-  std::unique_ptr<PendingRequest>& slot = pending_[name];
-  if (slot != nullptr) {
+  NamedRequest& named = names_[request.name];
+  if (named.pending != nullptr) {
     messages->emplace_back();
     messages->back().type = RankMessage::Type::kDuplicate;
-    messages->back().name = name;
-    slot->duplicates.push_back(std::move(request));
+    messages->back().name = request.name;
+    named.pending->duplicates.push_back(std::move(request));
     return;
   }
-  slot = std::make_unique<PendingRequest>();
-  slot->request = std::move(request);
-  slot->submitted = Clock::now();
-  const auto id = id_of_name_.find(name);
-  if (id != id_of_name_.end()) {
-    const KnownRequest& known = known_.at(id->second);
-    if (HasParams(slot->request, *known.params)) {
-      slot->params = known.params;
-      ++num_hits_;
-      AppendId(id->second, ready);
-      return;
-    }
+  named.pending = std::make_unique<PendingRequest>();
+  ++num_pending_;
+  PendingRequest& pending = *named.pending;
+  pending.request = std::move(request);
+  pending.submitted = now;
+  if (named.known != nullptr &&
+      HasParams(pending.request, *named.known->params)) {
+    pending.params = named.known->params;
+    ++num_hits_;
+    AppendId(named.id, ready);
+    return;
   }
-  slot->params = std::make_shared<RequestParams>(ParamsOf(slot->request));
+  pending.params = std::make_shared<RequestParams>(ParamsOf(pending.request));
   ++num_misses_;
   messages->emplace_back();
   messages->back().type = RankMessage::Type::kRequest;
-  messages->back().name = name;
-  messages->back().params = *slot->params;
+  messages->back().name = pending.request.name;
+  messages->back().params = *pending.params;
 }
 
 void RequestTable::AdmitJoin(Request request) {
@@ -47,51 +46,78 @@ std::unique_ptr<PendingRequest> RequestTable::TakeJoin() {
   return std::move(join_);
 }
 
+std::unique_ptr<PendingRequest> RequestTable::TakePending(NamedRequest* named) {
+  if (named->pending != nullptr) --num_pending_;
+  return std::move(named->pending);
+}
+
 std::unique_ptr<PendingRequest> RequestTable::Take(const std::string& name) {
-  const auto found = pending_.find(name);
-  if (found == pending_.end()) return nullptr;
-  std::unique_ptr<PendingRequest> taken = std::move(found->second);
-  pending_.erase(found);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return nullptr;
+  std::unique_ptr<PendingRequest> taken = TakePending(&found->second);
+  DropIfEmpty(found);
   return taken;
+}
+
+std::unique_ptr<PendingRequest> RequestTable::Take(const KnownRequest& known) {
+  return TakePending(known.named);
+}
+
+void RequestTable::DropIfEmpty(Names::iterator named) {
+  if (named->second.pending == nullptr && named->second.num_ids == 0) {
+    names_.erase(named);
+  }
 }
 
 std::vector<std::unique_ptr<PendingRequest>> RequestTable::TakeAll() {
   std::vector<std::unique_ptr<PendingRequest>> all;
-  for (auto& [name, pending] : pending_) all.push_back(std::move(pending));
-  pending_.clear();
+  for (auto& [name, named] : names_) {
+    if (named.pending != nullptr) all.push_back(TakePending(&named));
+  }
   if (join_ != nullptr) all.push_back(std::move(join_));
   return all;
 }
 
 const PendingRequest* RequestTable::Peek(const std::string& name) const {
-  const auto found = pending_.find(name);
-  return found == pending_.end() ? nullptr : found->second.get();
+  const auto found = names_.find(name);
+  return found == names_.end() ? nullptr : found->second.pending.get();
 }
 
 const PendingRequest* RequestTable::Oldest() const {
-  const auto oldest = std::min_element(
-      pending_.begin(), pending_.end(), [](const auto& a, const auto& b) {
-        return a.second->submitted < b.second->submitted;
-      });
-  return oldest == pending_.end() ? nullptr : oldest->second.get();
+  const PendingRequest* oldest = nullptr;
+  for (const auto& [name, named] : names_) {
+    const PendingRequest* pending = named.pending.get();
+    if (pending == nullptr) continue;
+    if (oldest == nullptr || pending->submitted < oldest->submitted) {
+      oldest = pending;
+    }
+  }
+  return oldest;
 }
 
 void RequestTable::Remember(uint32_t id, const ResponseItem& item,
                             std::shared_ptr<const RequestParams> params) {
+  NamedRequest& named = names_[item.name];
   KnownRequest& known = known_[id];
   known.name = item.name;
+  known.named = &named;
   known.params = std::move(params);
   known.rows = item.rows;
-  id_of_name_[item.name] = id;
+  named.id = id;
+  named.known = &known;
+  ++named.num_ids;
 }
 
 void RequestTable::Forget(uint32_t id) {
   const auto found = known_.find(id);
   if (found == known_.end()) return;
-  const auto name = id_of_name_.find(found->second.name);
-  if (name != id_of_name_.end() && name->second == id) {
-    id_of_name_.erase(name);
+  NamedRequest* const named = found->second.named;
+  if (named->id == id) {
+    named->id = 0;
+    named->known = nullptr;
   }
+  --named->num_ids;
+  DropIfEmpty(names_.find(found->second.name));
   known_.erase(found);
 }
 

@@ -22,11 +22,22 @@ struct PendingRequest {
   std::vector<Request> duplicates;
 };
 
+struct NamedRequest;
+
 // The coordinator's words about a known request.
 struct KnownRequest {
   std::string name;
+  NamedRequest* named = nullptr;                // of that name
   std::shared_ptr<const RequestParams> params;  // of this rank
   std::vector<std::vector<int64_t>> rows;       // see ResponseItem
+};
+
+// All that is known under a name, while there is any.
+struct NamedRequest {
+  std::unique_ptr<PendingRequest> pending;  // null: none
+  uint32_t id = 0;                          // the newest; 0: none
+  const KnownRequest* known = nullptr;      // of that id
+  int num_ids = 0;                          // known and not yet forgotten
 };
 
 // Not thread-safe: the worker alone uses it.
@@ -34,7 +45,7 @@ class RequestTable {
  public:
   // Takes the request in and tells what to say of it: its id, appended to
   // `*ready`, or a message, appended to `*messages`.
-  void Admit(Request request, std::vector<IdRun>* ready,
+  void Admit(Request request, Clock::time_point now, std::vector<IdRun>* ready,
              std::vector<RankMessage>* messages);
 
   // Takes a join in. There must be none.
@@ -45,10 +56,12 @@ class RequestTable {
 
   // Takes a request out; null if there is none of this name.
   std::unique_ptr<PendingRequest> Take(const std::string& name);
+  std::unique_ptr<PendingRequest> Take(const KnownRequest& known);
   std::vector<std::unique_ptr<PendingRequest>> TakeAll();
   const PendingRequest* Peek(const std::string& name) const;  // or null
 
-  bool empty() const { return pending_.empty() && join_ == nullptr; }
+  bool empty() const { return size() == 0; }
+  size_t size() const { return num_pending_ + (join_ == nullptr ? 0 : 1); }
   // Of the request that has waited longest; null if there is none. Without
   // the join: it may wait for as long as the others have data.
   const PendingRequest* Oldest() const;
@@ -62,10 +75,14 @@ class RequestTable {
   uint64_t num_misses() const { return num_misses_; }
 
  private:
-  std::unordered_map<std::string, std::unique_ptr<PendingRequest>> pending_;
-  std::unique_ptr<PendingRequest> join_;  // goes by no name
-  std::unordered_map<std::string, uint32_t> id_of_name_;
-  std::unordered_map<uint32_t, KnownRequest> known_;
+  using Names = std::unordered_map<std::string, NamedRequest>;
+  std::unique_ptr<PendingRequest> TakePending(NamedRequest* named);
+  void DropIfEmpty(Names::iterator named);
+
+  Names names_;
+  std::unordered_map<uint32_t, KnownRequest> known_;  // by id
+  std::unique_ptr<PendingRequest> join_;              // goes by no name
+  size_t num_pending_ = 0;                            // without the join
   uint64_t num_hits_ = 0;
   uint64_t num_misses_ = 0;
 };

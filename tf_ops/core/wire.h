@@ -10,8 +10,11 @@
 
 namespace hvd {
 
+// Appends to borrowed bytes.
 class WireWriter {
  public:
+  explicit WireWriter(std::vector<uint8_t>* bytes) : bytes_(*bytes) {}
+
   template <typename T>
   void Put(T value) {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
@@ -23,11 +26,9 @@ class WireWriter {
     Put(static_cast<uint32_t>(text.size()));
     bytes_.insert(bytes_.end(), text.begin(), text.end());
   }
-  const std::vector<uint8_t>& bytes() const { return bytes_; }
-  std::vector<uint8_t>& bytes() { return bytes_; }
 
  private:
-  std::vector<uint8_t> bytes_;
+  std::vector<uint8_t>& bytes_;
 };
 
 // Borrows the bytes. After a read beyond the end ok() is false, and reads

@@ -46,12 +46,13 @@ Worker::~Worker() = default;
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
   if (requests.empty()) return;
-  if (table_.empty()) pending_since_ = Clock::now();
+  const Clock::time_point now = Clock::now();
+  if (table_.empty()) pending_since_ = now;
   std::vector<IdRun> ready;
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
   for (Request& request : requests) {
-    AdmitOne(std::move(request), &ready, &messages);
+    AdmitOne(std::move(request), now, &ready, &messages);
   }
   num_cache_hits_.store(table_.num_hits(), std::memory_order_relaxed);
   num_cache_misses_.store(table_.num_misses(), std::memory_order_relaxed);
@@ -77,7 +78,8 @@ void Worker::Admit(std::vector<Request> requests) {
   }
 }
 
-void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
+void Worker::AdmitOne(Request&& request, Clock::time_point now,
+                      std::vector<IdRun>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
   if (request.gpu.ordinal >= 0 && request.failure.ok()) {
@@ -94,7 +96,7 @@ void Worker::AdmitOne(Request&& request, std::vector<IdRun>* ready,
   } else if (request.kind == CollectiveKind::kJoin) {
     table_.AdmitJoin(std::move(request));
   } else {
-    table_.Admit(std::move(request), ready, messages);
+    table_.Admit(std::move(request), now, ready, messages);
   }
 }
 
@@ -216,7 +218,7 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
                             std::to_string(item.cached_id));
   }
   const std::string& name = known == nullptr ? item.name : known->name;
-  ready->pending = table_.Take(name);
+  ready->pending = known == nullptr ? table_.Take(name) : table_.Take(*known);
   if (ready->pending == nullptr) {
     const RequestParams* params = ParamsOfItem(item);
     if (!table_.has_join() || params == nullptr) {

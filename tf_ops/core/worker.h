@@ -47,6 +47,7 @@ class Worker {
 
   // Whether requests of this rank are in flight.
   bool has_requests() const { return !table_.empty(); }
+  size_t num_requests() const { return table_.size(); }
   // Whether something is to be run that was too large for the last Progress.
   bool has_responses() const { return !responses_.empty(); }
   // Whether one of this name is in flight, or was a moment ago, and failed
@@ -76,8 +77,8 @@ class Worker {
   Status AnswerQuery(const Response& response);
   bool Concerns(const Response& response) const;
   Status Forget(const Response& response);
-  void AdmitOne(Request&& request, std::vector<IdRun>* ready,
-                std::vector<RankMessage>* messages);
+  void AdmitOne(Request&& request, Clock::time_point now,
+                std::vector<IdRun>* ready, std::vector<RankMessage>* messages);
   // Hands `values` to the request's `take_values`, where there is one.
   void FinishWithValues(std::unique_ptr<PendingRequest> pending,
                         const std::vector<int64_t>& values);

@@ -22,7 +22,8 @@ struct RegionHeader {
   uint32_t layout_version;
   uint32_t size;  // ranks
   uint8_t token[kTokenBytes];
-  std::atomic<uint32_t> num_gone;  // ranks that left or are broken
+  std::atomic<uint32_t> num_gone;     // ranks that left or are broken
+  std::atomic<uint32_t> num_crowded;  // ranks that have many requests in flight
 };
 
 enum class RankState : uint32_t { kPresent = 0, kLeft = 1, kBroken = 2 };

@@ -128,6 +128,16 @@ class Transport {
   void RingDoorbell(int rank);
   void RingOwnDoorbell() { RingDoorbell(rank_); }
 
+  // ---- Crowds ----
+  // Whether any rank has said that it has many requests in flight: then calls
+  // do not follow one on the other, and those to come are better run together.
+  bool is_crowded() const { return region_.header()->num_crowded.load() > 0; }
+  void SetCrowded(bool crowded) {
+    if (crowded == crowded_) return;
+    crowded_ = crowded;
+    region_.header()->num_crowded.fetch_add(crowded ? 1u : -1u);
+  }
+
   // ---- Membership ----
   // Tells the peers that this rank goes, or cannot go on; `reason` is quoted.
   void Leave(const std::string& reason);
@@ -165,6 +175,7 @@ class Transport {
   const int rank_;
   const int size_;
   uint32_t next_chunk_ = 0;
+  bool crowded_ = false;  // this rank has said so
   SpinLimit data_spins_;
   SpinLimit doorbell_spins_;
   std::chrono::milliseconds wait_timeout_{60000};
