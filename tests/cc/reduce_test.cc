@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "tests/cc/test_util.h"
@@ -177,6 +178,39 @@ void TestSixteenBitFloats(DataType dtype, uint16_t inf, uint16_t one,
   CHECK(ReduceOne<uint16_t>(spec, {largest, largest}) == inf);
 }
 
+// Of few arrays and of many, in whole vectors and in the tail: the sum in the
+// order of the arrays, in float32, divided and then rounded once.
+void TestAveragesOfSixteenBitFloats(DataType dtype) {
+  std::mt19937 generator(7);
+  std::uniform_real_distribution<float> value(-100.0f, 100.0f);
+  for (size_t num_sources = 1; num_sources <= 6; ++num_sources) {
+    for (int num_ranks : {1, 2, 3}) {
+      std::vector<std::vector<uint16_t>> narrow(num_sources);
+      std::vector<float> sums(kCount, 0.0f);
+      std::vector<const void*> sources;
+      for (std::vector<uint16_t>& source : narrow) {
+        std::vector<float> wide(kCount);
+        for (float& v : wide) v = value(generator);
+        source.resize(kCount);
+        NarrowToHalves(dtype, wide.data(), source.data(), kCount);
+        WidenHalves(dtype, source.data(), wide.data(), kCount);
+        for (size_t i = 0; i < kCount; ++i) sums[i] += wide[i];
+        sources.push_back(source.data());
+      }
+      for (float& sum : sums) sum /= static_cast<float>(num_ranks);
+      std::vector<uint16_t> expected(kCount), out(kCount);
+      NarrowToHalves(dtype, sums.data(), expected.data(), kCount);
+      ReduceSpec spec;
+      spec.dtype = dtype;
+      spec.op = ReduceOp::kAverage;
+      spec.num_ranks = num_ranks;
+      Reduce(spec, sources.data(), static_cast<int>(num_sources), out.data(),
+             kCount);
+      CHECK(out == expected);
+    }
+  }
+}
+
 void TestBool() {
   CHECK(CheckReduce(DataType::kBool, ReduceOp::kMin).ok());
   CHECK(!CheckReduce(DataType::kBool, ReduceOp::kSum).ok());
@@ -267,6 +301,8 @@ int main() {
   CHECK(hvd::WidenBfloat16(0x3f80) == 1.0f);
   hvd::TestSixteenBitFloats(DataType::kBfloat16, 0x7f80, 0x3f80, 0x3f81);
   hvd::TestSixteenBitFloats(DataType::kFloat16, 0x7c00, 0x3c00, 0x3c01);
+  hvd::TestAveragesOfSixteenBitFloats(DataType::kBfloat16);
+  hvd::TestAveragesOfSixteenBitFloats(DataType::kFloat16);
   hvd::TestBool();
   hvd::TestAdasumNeedsFloats();
   hvd::TestNeutrals();
