@@ -312,6 +312,7 @@ void EngineImpl::Run() {
   MutexLock lock(&work_mu_);
   worker_.Admit(TakeSubmitted());
   worker_.FailAll(why);
+  transport_->SetCrowded(false);
   completions_.Push(worker_.TakeFinished());
 }
 

@@ -10,6 +10,7 @@
 #include "tf_ops/collectives/broadcast.h"
 #include "tf_ops/collectives/reducescatter.h"
 #include "tf_ops/collectives/tensor_list.h"
+#include "tf_ops/common/float_mode.h"
 #include "tf_ops/core/tensor_rows.h"
 
 namespace hvd {
@@ -228,6 +229,7 @@ ReduceOp NeutralOp(const RequestParams& params) {
 
 Status Execute(Transport* transport, const ExecuteOptions& options,
                const std::vector<ReadyRequest>& ready) {
+  const ScopedDenormals denormals;
   switch (ready[0].pending->request.kind) {
     case CollectiveKind::kAllreduce:
       return ExecuteAllreduce(transport, options, ready);

@@ -1,6 +1,7 @@
 #include "tf_ops/core/request_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace hvd {
@@ -71,8 +72,13 @@ void RequestTable::DropIfEmpty(Names::iterator named) {
 
 std::vector<std::unique_ptr<PendingRequest>> RequestTable::TakeAll() {
   std::vector<std::unique_ptr<PendingRequest>> all;
-  for (auto& [name, named] : names_) {
-    if (named.pending != nullptr) all.push_back(TakePending(&named));
+  for (auto named = names_.begin(); named != names_.end();) {
+    const auto next = std::next(named);
+    if (named->second.pending != nullptr) {
+      all.push_back(TakePending(&named->second));
+      DropIfEmpty(named);
+    }
+    named = next;
   }
   if (join_ != nullptr) all.push_back(std::move(join_));
   return all;
