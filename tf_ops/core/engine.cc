@@ -265,7 +265,7 @@ EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
 
 void EngineImpl::Run() {
   (void)prctl(PR_SET_NAME, "hvd_engine");
-  uint64_t last_num_requests = 0;
+  uint64_t last_num_submitted = 0;
   while (true) {
     // Before the look at `stopping_`: its ring comes after it was set.
     const uint32_t ticket = transport_->DoorbellTicket();
@@ -292,8 +292,8 @@ void EngineImpl::Run() {
     }
     if (worked) continue;
     const uint64_t num_submitted = num_requests_.load();
-    const bool more_came = num_submitted != last_num_requests;
-    last_num_requests = num_submitted;
+    const bool more_came = num_submitted != last_num_submitted;
+    last_num_submitted = num_submitted;
     if (more_came && transport_->is_crowded()) {
       gathering_.store(true);
       transport_->WaitDoorbell(ticket, kGatherTime, /*spin=*/false);

@@ -1,6 +1,5 @@
 #include "tf_ops/core/request_table.h"
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 
