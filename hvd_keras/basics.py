@@ -12,17 +12,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hvd_keras import (
-    _bootstrap,
-    _exit_hooks,
-    _gpu,
-    _log,
-    _native,
-    _startup,
-    process_set,
-)
+from hvd_keras import _native, process_set
 from hvd_keras import config as config_module
-from hvd_keras._bootstrap import Topology
+from hvd_keras._common import log
+from hvd_keras._job import bootstrap, exit_hooks, startup
+from hvd_keras._job.bootstrap import Topology
+from hvd_keras._native import gpu
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
 from hvd_keras.process_set import ProcessSet
@@ -87,8 +82,8 @@ def init(
         if _is_member():
             return
         config = Config.from_environ(os.environ)
-        topology = _bootstrap.detect(os.environ)
-        _log.configure(config.log_level, topology.rank)
+        topology = bootstrap.detect(os.environ)
+        log.configure(config.log_level, topology.rank)
         _generation += 1
         sets: list[ProcessSet] = []
 
@@ -98,7 +93,7 @@ def init(
             shown = [one.ranks for one in sets] if sets else process_sets
             return f"process_sets={shown or None}"
 
-        _startup.start(topology, config, _generation, check_arguments)
+        startup.start(topology, config, _generation, check_arguments)
         is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
         process_set.attach(
             topology.rank,
@@ -108,7 +103,7 @@ def init(
         )
         try:
             if config.gpu == "on":
-                _gpu.connect(topology)
+                gpu.connect(topology)
             process_set.register_static(sets)
         except BaseException:
             _stop("`init()` failed")
@@ -118,9 +113,9 @@ def init(
             importlib.import_module("hvd_keras.ops")
         config_module.set_current(config)
         _job = _Job(topology, config, os.getpid())
-        _exit_hooks.install(_leave_failing)
+        exit_hooks.install(_leave_failing)
     if topology.rank == 0:
-        _log.info(_startup.describe(topology, config))
+        log.info(startup.describe(topology, config))
 
 
 def shutdown() -> None:
@@ -231,7 +226,7 @@ def nccl_built(verbose: bool = False) -> int:
     It is no part of the build, but opened when tensors on GPUs ask for it.
     `verbose` changes nothing.
     """
-    return _gpu.nccl_version()
+    return gpu.nccl_version()
 
 
 def ddl_built(verbose: bool = False) -> bool:
@@ -246,7 +241,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether a CUDA runtime is found, see `nccl_built`."""
-    return _gpu.has_cuda()
+    return gpu.has_cuda()
 
 
 def rocm_built(verbose: bool = False) -> bool:
@@ -291,7 +286,7 @@ def _check_comm(comm: Any, size: int) -> None:
 
 
 def _stop(reason: str) -> None:
-    _startup.stop(reason)
+    startup.stop(reason)
     process_set.detach()
 
 
@@ -325,7 +320,7 @@ def _leave_failing(reason: str) -> None:
     _job = None
     with contextlib.suppress(Exception):  # the exception must be printed
         _native.core().note_failure(reason)
-        _bootstrap.report_failure(job.topology, job.config, _generation, reason)
+        bootstrap.report_failure(job.topology, job.config, _generation, reason)
         _stop(reason)
 
 
@@ -336,5 +331,5 @@ def _leave_at_exit() -> None:
     if job is not None and _is_member():
         _job = None
         # The launcher first: a peer may fail because of it, and sooner.
-        _bootstrap.report_leaving(job.topology, job.config, _generation)
+        bootstrap.report_leaving(job.topology, job.config, _generation)
         _stop("the process exited without shutdown()")

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from hvd_keras._autograph import as_it_is
-from hvd_keras._gradients import GradientReducer, mark_reduced
-from hvd_keras._keras_private import identity_of
-from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._gradients.reducer import GradientReducer, mark_reduced
+from hvd_keras._keras.names import identity_of
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _native, basics
-from hvd_keras._autograph import as_it_is
-from hvd_keras._object_format import MAX_BYTES, decode, encode
-from hvd_keras._root_rank import checked_root_rank
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._values.object_format import MAX_BYTES, decode, encode
+from hvd_keras._values.root_rank import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 

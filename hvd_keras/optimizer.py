@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from hvd_keras import _backends
-from hvd_keras import _keras_private as private
-from hvd_keras._distributed_class import (
+from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._gradients.distributed_class import (
     Distributed,
     Settings,
     check_finite_on_all_ranks,
@@ -18,8 +18,8 @@ from hvd_keras._distributed_class import (
     must_not_use_xla,
     unwrapped,
 )
-from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._keras import names as private
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp

@@ -13,7 +13,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _gpu, _native, _registration
+from hvd_keras import _native
+from hvd_keras._job import registration
+from hvd_keras._native import gpu
 from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
 
 
@@ -176,7 +178,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         removed_id = getattr(process_set, "process_set_id", 0) or None
         failure = _not_a_set(process_set)
         call = f"remove_process_set(id {removed_id})"
-        _registration.exchange(call, failure)
+        registration.exchange(call, failure)
         if removed_id is None:
             return False
         _native.core().remove_process_set(removed_id)
@@ -270,7 +272,7 @@ def _register(
     sets: list[ProcessSet] = []
     call = what
     failure: Exception | None = None
-    with _registration.open_segments() as segments:
+    with registration.open_segments() as segments:
         try:
             known = [known._ranks or [] for known in registry.sets.values()]
             sets = _check_new(candidates, registry.size, known)
@@ -279,22 +281,22 @@ def _register(
             segments.make([one._ranks or [] for one in sets], registry.rank)
         except Exception as error:
             failure = error
-        answers = _registration.exchange(
+        answers = registration.exchange(
             call, failure, first_id=_next_id, segments=segments.made
         )
         first_id = max(answer["first_id"] for answer in answers)
         _next_id = first_id + len(sets)
         by_id = dict(zip(range(first_id, _next_id), sets, strict=True))
-        _registration.add_to_core(
+        registration.add_to_core(
             registry.rank,
             {new_id: one._ranks or [] for new_id, one in by_id.items()},
             answers,
         )
     if registry.gpu_local_rank is not None:
         try:
-            _gpu.split(by_id, registry.gpu_local_rank)
+            gpu.split(by_id, registry.gpu_local_rank)
         except BaseException:
-            _registration.remove_from_core(by_id)
+            registration.remove_from_core(by_id)
             raise
     for new_id, one in by_id.items():
         one.process_set_id = new_id

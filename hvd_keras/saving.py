@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _keras_private as private
-from hvd_keras._distributed_class import must_not_use_xla, unwrapped
+from hvd_keras._gradients.distributed_class import must_not_use_xla, unwrapped
+from hvd_keras._keras import names as private
 from hvd_keras.optimizer import DistributedOptimizer
 
 

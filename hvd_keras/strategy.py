@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _strategy_hooks, basics, objects
-from hvd_keras._autograph import as_it_is
-from hvd_keras._seeds import seed_of_rank
+from hvd_keras import basics, objects
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.seeds import seed_of_rank
+from hvd_keras._gradients import strategy_hooks
 from hvd_keras.data._datasets import shard_batches
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce
@@ -68,7 +69,7 @@ class HvdStrategy(tf.distribute.Strategy):
     def __init__(self) -> None:
         basics.size()  # raises before `init()`
         super().__init__(_Extended(self))
-        _strategy_hooks.install()
+        strategy_hooks.install()
         # Of this Keras makes the order of arrays in `fit`.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)

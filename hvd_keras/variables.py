@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from hvd_keras import _agreement, _backends, _native, basics, objects
-from hvd_keras._autograph import as_it_is
+from hvd_keras import _backends, _native, basics, objects
 from hvd_keras._backends.interface import TensorInfo
-from hvd_keras._reduce_options import path_of
+from hvd_keras._backends.options import path_of
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._values import agreement
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -133,7 +134,7 @@ def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
 def _agree(
     infos: list[TensorInfo], paths: list[str], process_set: ProcessSet
 ) -> None:
-    values = _agreement.disagreement(
+    values = agreement.disagreement(
         "broadcast_variables/agreement",
         [[info.dtype, info.shape] for info in infos],
         [
@@ -144,7 +145,7 @@ def _agree(
     )
     if values is None:
         return
-    index, entries = _agreement.first_difference([v for v, _ in values])
+    index, entries = agreement.first_difference([v for v, _ in values])
     members = process_set.ranks or []
     ranks = "; ".join(
         f"rank {rank}: {detail[index] if entry else 'nothing'}"

@@ -13,7 +13,7 @@ import numpy as np
 from hvd_keras.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from hvd_keras._reduce_options import ReduceOptions
+    from hvd_keras._backends.options import ReduceOptions
     from hvd_keras.process_set import ProcessSet
 
 Array = np.ndarray[Any, Any]

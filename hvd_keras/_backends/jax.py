@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hvd_keras import _keras_jax, _keras_private
 from hvd_keras._backends.interface import Backend
-from hvd_keras._distributed_class import reduces_over_ranks
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._gradients.distributed_class import reduces_over_ranks
+from hvd_keras._keras import jax as keras_jax
+from hvd_keras._keras import names
 from hvd_keras.jax._call import call, is_traced, reduction, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
@@ -78,7 +79,7 @@ class JaxBackend(Backend):
         # On JAX, Keras clips each batch's gradients and chooses afterwards.
         if not optimizer.gradient_accumulation_steps:
             return reduce(gradients)
-        is_update = _keras_private.is_update(optimizer)
+        is_update = names.is_update(optimizer)
         if not is_traced([is_update]):
             return reduce(gradients) if is_update else gradients
         reduced: list[Any] = jax.lax.cond(
@@ -101,12 +102,12 @@ class JaxBackend(Backend):
         return everywhere.astype("bool")
 
     def prepare(self) -> None:
-        _keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
+        keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
 
     def change_state(
         self, model: Any, state: list[Any], change: Callable[[], None]
     ) -> list[Any]:
-        return [_keras_jax.changed_state(model, state[0], change)]
+        return [keras_jax.changed_state(model, state[0], change)]
 
 
 BACKEND = JaxBackend()

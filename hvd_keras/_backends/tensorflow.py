@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from hvd_keras import _native, basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
-from hvd_keras._reduce_options import ReduceOptions, path_of
-from hvd_keras._sparse_gradients import gather_slices
+from hvd_keras._backends.options import ReduceOptions, path_of
+from hvd_keras._backends.tensorflow_slices import gather_slices
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _xla
 from hvd_keras.ops.allreduce import allreduce

@@ -11,8 +11,8 @@ import torch
 
 from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
-from hvd_keras._dtypes import check_dtype
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._common.dtypes import check_dtype
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
 

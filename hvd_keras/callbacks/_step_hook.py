@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _keras_fit
+from hvd_keras._keras import fit as keras_fit
 
 
 class StepHook:
@@ -27,7 +27,7 @@ class StepHook:
         model.train_function = self
 
     def __call__(self, *arguments: Any) -> Any:
-        if _keras_fit.is_caller(self.fit):
+        if keras_fit.is_caller(self.fit):
             *state, batches = arguments
             return self.step(batches, *state)
         return self.train_function(*arguments)

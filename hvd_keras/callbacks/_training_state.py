@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _agreement, _backends, _native, basics
-from hvd_keras._reduce_options import path_of
+from hvd_keras import _backends, _native, basics
+from hvd_keras._backends.options import path_of
+from hvd_keras._values import agreement
 from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
 from hvd_keras.variables import as_bytes, assign_bytes
 
@@ -41,7 +42,7 @@ class TrainingState:
         """
         variables, metrics = self._variables()
         values = [as_bytes(variable) for variable in [*variables, *metrics]]
-        differing = _agreement.differing_indices(f"{_NAME}/digests", values)
+        differing = agreement.differing_indices(f"{_NAME}/digests", values)
         parts = []
         if differing:
             parts = _native.core().allgather(
@@ -135,7 +136,7 @@ class TrainingState:
         mine = _describe(variables)
         if mine == header["variables"]:
             return
-        index, (theirs, ours) = _agreement.first_difference(
+        index, (theirs, ours) = agreement.first_difference(
             [header["variables"], mine]
         )
         path = path_of(variables[index]) if ours else "nothing"

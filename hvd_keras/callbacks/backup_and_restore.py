@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _backends, _keras_fit
-from hvd_keras import _keras_private as private
+from hvd_keras import _backends
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import names as private
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._training_state import TrainingState
@@ -83,8 +84,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         self.delete_checkpoint = delete_checkpoint
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        callback_list = _keras_fit.beginning_callback_list()
-        fit = _keras_fit.running_fit()
+        callback_list = keras_fit.beginning_callback_list()
+        fit = keras_fit.running_fit()
         if callback_list is None or fit is None:
             raise RuntimeError(
                 "BackupAndRestore must be a callback of `fit`. Received: a "
@@ -97,7 +98,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 "it on a batch, or give it an `Input`."
             )
         if self.save_freq != "epoch":
-            _keras_fit.call_batch_ends_in_order(callback_list)
+            keras_fit.call_batch_ends_in_order(callback_list)
         backup = _Backup(self, callback_list)
         backup.set_model(self.model)
         backup.resume(fit)
@@ -126,7 +127,7 @@ class _Backup(keras.callbacks.Callback):
             return
         self._first = position
         epoch, batch = position
-        _keras_fit.set_initial_epoch(self.model, epoch)
+        keras_fit.set_initial_epoch(self.model, epoch)
         remove_step_hooks(self.model, fit)
         if batch:
             _Skip(self.model, fit, batch, state.restore)
@@ -159,9 +160,9 @@ class _Backup(keras.callbacks.Callback):
             TrainingState(self.model, self._path).save((epoch + 1, 0))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        _keras_fit.remove_callback(self._list, self)
+        keras_fit.remove_callback(self._list, self)
         remove_step_hooks(self.model)
-        _keras_fit.set_initial_epoch(self.model, None)
+        keras_fit.set_initial_epoch(self.model, None)
         if self._owner.delete_checkpoint:
             on_rank_zero("BackupAndRestore/delete", self._delete)
 

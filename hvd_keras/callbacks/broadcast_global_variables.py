@@ -9,14 +9,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _agreement, _backends, _native, basics, objects
-from hvd_keras import _keras_private as private
-from hvd_keras._distributed_class import (
+from hvd_keras import _backends, _native, basics, objects
+from hvd_keras._common.seeds import seed_of_rank
+from hvd_keras._gradients.distributed_class import (
     is_distributed,
     local_variables_of,
     unwrapped,
 )
-from hvd_keras._seeds import seed_of_rank
+from hvd_keras._keras import names as private
+from hvd_keras._values import agreement
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.reduce_op import Average
@@ -197,7 +198,7 @@ def _average_statistics(model: keras.Model) -> None:
     name = "BroadcastGlobalVariablesCallback/statistics"
     differing = [
         statistics[index]
-        for index in _agreement.differing_indices(
+        for index in agreement.differing_indices(
             f"{name}/digests", [value for _, value in statistics]
         )
     ]

@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _keras_fit, _native, basics, objects
-from hvd_keras import _keras_private as private
+from hvd_keras import _native, basics, objects
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import names as private
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
@@ -82,13 +83,13 @@ class _Hook:
         self.calls: list[Any] = []  # frames of `fit` and `evaluate`
 
     def __call__(self, logs: Logs) -> Logs:
-        if any(_keras_fit.is_caller(call) for call in self.calls):
+        if any(keras_fit.is_caller(call) for call in self.calls):
             return global_logs(self.model, self.get_logs, logs)
         self.forget_ended_calls()
         return self.get_logs(logs)
 
     def forget_ended_calls(self) -> None:
-        running = _keras_fit.running_calls()
+        running = keras_fit.running_calls()
         self.calls = [c for c in self.calls if any(c is r for r in running)]
         if not self.calls:
             self.model.__dict__.pop(private.GET_LOGS, None)
@@ -103,7 +104,7 @@ def _begin(model: keras.Model) -> None:
     model.__dict__[private.GET_LOGS] = hook
     # A loop that drives callbacks by hand has no call of Keras's; it reads the
     # metrics itself, so there is nothing to take the place of.
-    for call in _keras_fit.running_calls()[:1]:
+    for call in keras_fit.running_calls()[:1]:
         # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
             hook.calls.append(call)
@@ -112,7 +113,7 @@ def _begin(model: keras.Model) -> None:
 def _end(model: keras.Model) -> None:
     hook = model.__dict__.get(private.GET_LOGS)
     if isinstance(hook, _Hook):
-        ending = _keras_fit.running_calls()[:1]
+        ending = keras_fit.running_calls()[:1]
         hook.calls = [call for call in hook.calls if call not in ending]
         hook.forget_ended_calls()
 

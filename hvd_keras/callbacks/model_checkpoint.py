@@ -9,11 +9,11 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _keras_fit
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
 
 
-class ModelCheckpoint(_keras_fit.CheckpointOfAllRanks):
+class ModelCheckpoint(keras_fit.CheckpointOfAllRanks):
     """Keras's `ModelCheckpoint`, on many ranks: rank 0 saves for all.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint` and belongs
@@ -38,9 +38,9 @@ class ModelCheckpoint(_keras_fit.CheckpointOfAllRanks):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
-        callback_list = _keras_fit.beginning_callback_list()
+        callback_list = keras_fit.beginning_callback_list()
         if self.save_freq != "epoch" and callback_list is not None:
-            _keras_fit.call_batch_ends_in_order(callback_list)
+            keras_fit.call_batch_ends_in_order(callback_list)
 
     def hvd_save(self, save: Callable[[], None]) -> None:
         def save_and_tell() -> Any:

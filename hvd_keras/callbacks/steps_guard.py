@@ -10,7 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _agreement, _keras_fit, _native, objects
+from hvd_keras import _native, objects
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._values import agreement
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Min
@@ -48,7 +50,7 @@ class StepsGuard(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_first_epoch = True
-        fit = _keras_fit.running_fit()
+        fit = keras_fit.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised
         plans = objects.allgather_object(
             _plan(self.params or {}, fit), name="StepsGuard/plan"
@@ -56,7 +58,7 @@ class StepsGuard(keras.callbacks.Callback):
         _check_equal(plans)
         if len(plans) == 1 or fit is None or not _must_vote(plans):
             return
-        if not _keras_fit.let_decide(fit, _smallest):
+        if not keras_fit.let_decide(fit, _smallest):
             _Vote(self.model, fit)
 
     def on_epoch_begin(
@@ -73,7 +75,7 @@ class StepsGuard(keras.callbacks.Callback):
         if not self._is_first_epoch:
             return
         self._is_first_epoch = False
-        values = _agreement.disagreement("StepsGuard/first_epoch", epoch)
+        values = agreement.disagreement("StepsGuard/first_epoch", epoch)
         if values is not None:
             raise MismatchError(
                 "All ranks must begin with the same epoch (`initial_epoch` of "
@@ -106,12 +108,12 @@ def _smallest(count: int) -> int:
 
 def _plan(params: dict[str, Any], fit: Any) -> dict[str, Any]:
     """What this rank is about to do."""
-    is_capped = fit is not None and bool(_keras_fit.steps_per_epoch_of(fit))
-    callback_list = _keras_fit.beginning_callback_list()
+    is_capped = fit is not None and bool(keras_fit.steps_per_epoch_of(fit))
+    callback_list = keras_fit.beginning_callback_list()
     return {
         "steps": params.get("steps"),
         "epochs": params.get("epochs"),
-        "num_batches": _keras_fit.num_batches_of(fit) if is_capped else None,
+        "num_batches": keras_fit.num_batches_of(fit) if is_capped else None,
         "is_capped": is_capped,
         "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
     }

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _keras_fit, _native, basics
+from hvd_keras import _native, basics
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras.reduce_op import Max
 
 _BATCH_HOOKS = (
@@ -61,7 +62,7 @@ class SyncEarlyStopping(keras.callbacks.Callback):
 
 def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
     """Makes the ranks stop together in the training that begins now."""
-    callback_list = _keras_fit.beginning_callback_list()
+    callback_list = keras_fit.beginning_callback_list()
     if callback_list is None or basics.size() == 1:
         return
     callbacks = callback_list.callbacks
@@ -89,7 +90,7 @@ class _StopTogether(keras.callbacks.Callback):
         )
         self.asks_each_batch = self._agree(asks)
         if self.asks_each_batch:
-            _keras_fit.call_batch_ends_in_order(self._list)
+            keras_fit.call_batch_ends_in_order(self._list)
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -108,7 +109,7 @@ class _StopTogether(keras.callbacks.Callback):
         self._agree()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        _keras_fit.remove_callback(self._list, self)
+        keras_fit.remove_callback(self._list, self)
 
     def _agree(self, asks: bool = False) -> bool:
         """Stops this rank if any stops; returns whether any asks."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_keras import objects
 from hvd_keras import variables as variables_module
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 __all__ = [

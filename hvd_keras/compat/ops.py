@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import ops
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
 from hvd_keras.compression import Compression
 from hvd_keras.ops.topology import (

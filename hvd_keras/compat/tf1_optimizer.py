@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_keras._autograph import as_it_is
-from hvd_keras._gradients import GradientReducer
-from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._gradients.reducer import GradientReducer
 from hvd_keras.reduce_op import Adasum
 
 _num_made = 0

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_keras import gradient_tape
 from hvd_keras import optimizer as optimizer_module
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
 from hvd_keras.process_set import ProcessSet, global_process_set

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import Deal
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._structures import checksum_of

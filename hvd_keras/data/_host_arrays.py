@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _keras_fit
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import weighted
@@ -80,7 +80,7 @@ class ShardedArrays(keras.utils.PyDataset):
         return batch
 
     def on_epoch_begin(self) -> None:
-        _keras_fit.keep_order(self)
+        keras_fit.keep_order(self)
 
     def on_epoch_end(self) -> None:
         self._epoch += 1

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _keras_fit
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras.data._deal import Deal
 
 
@@ -68,7 +68,7 @@ class ShardedPyDataset(keras.utils.PyDataset):
         return weighted(batch, deal.size / num if deal.rank < num else 0.0)
 
     def on_epoch_begin(self) -> None:
-        _keras_fit.keep_order(self)
+        keras_fit.keep_order(self)
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:

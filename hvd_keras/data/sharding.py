@@ -8,7 +8,8 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _agreement, objects
+from hvd_keras import objects
+from hvd_keras._values import agreement
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.exceptions import MismatchError
@@ -283,7 +284,7 @@ def _check_length(
 
 
 def _agree(value: dict[str, Any], process_set: ProcessSet) -> None:
-    values = _agreement.disagreement("shard", value, process_set=process_set)
+    values = agreement.disagreement("shard", value, process_set=process_set)
     if values is None:
         return
     each = [one for one, _ in values]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras import _native, basics, objects
-from hvd_keras._dtypes import check_dtype
+from hvd_keras._common.dtypes import check_dtype
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from hvd_keras._error_text import error_in
+from hvd_keras._common.error_text import error_in
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _keras_tensorflow as private
 from hvd_keras import basics
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._keras import tensorflow as private
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum

@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _keras_tensorflow as private
 from hvd_keras import basics, process_set
+from hvd_keras._keras import tensorflow as private
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments
 from hvd_keras.process_set import ProcessSet, global_process_set

@@ -9,15 +9,15 @@ from typing import Any, SupportsFloat
 
 import tensorflow as tf
 
-from hvd_keras import _dtypes
-from hvd_keras._root_rank import checked_root_rank
+from hvd_keras._common import dtypes
+from hvd_keras._values.root_rank import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
 # Of every collective; kernels refuse those that they cannot reduce.
-_DTYPES = frozenset(map(tf.as_dtype, (*_dtypes.NAMES, *_dtypes.FLOAT8)))
+_DTYPES = frozenset(map(tf.as_dtype, (*dtypes.NAMES, *dtypes.FLOAT8)))
 
 # What to write instead of what Horovod has deprecated.
 _ADVICE = {

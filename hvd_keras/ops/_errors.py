@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import exceptions
-from hvd_keras._error_text import MARK, with_subject
+from hvd_keras._common.error_text import MARK, with_subject
 from hvd_keras.ops import _xla
 
 _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h

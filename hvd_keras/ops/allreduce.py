@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments
 from hvd_keras.ops._emit import emit
 from hvd_keras.process_set import ProcessSet, global_process_set

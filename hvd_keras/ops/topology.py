@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native, basics
-from hvd_keras._autograph import as_it_is
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _errors, _xla
 from hvd_keras.ops._graph import run_independently
 

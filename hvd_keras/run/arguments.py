@@ -8,7 +8,7 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 
-from hvd_keras._bootstrap import detect
+from hvd_keras._job.bootstrap import detect
 from hvd_keras.config import LOG_LEVELS
 from hvd_keras.exceptions import LaunchError
 

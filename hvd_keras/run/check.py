@@ -124,9 +124,10 @@ def _ops() -> str:
 
 
 def _gpus() -> str:
-    from hvd_keras import _gpu, _native
+    from hvd_keras import _native
+    from hvd_keras._native import gpu
 
-    _gpu.set_libraries(Config.from_environ(os.environ))
+    gpu.set_libraries(Config.from_environ(os.environ))
     return str(_native.core().gpu_count())
 
 

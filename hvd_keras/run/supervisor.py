@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from hvd_keras._bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras.run import environment, horovod_compat, rendezvous, report
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.guard import Guard

@@ -22,6 +22,6 @@ from rank_hooks import (  # noqa: F401
 def _memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX's steps do with small kernels what they do with large arrays."""
     if keras.backend.backend() == "jax":
-        from hvd_keras import _keras_jax
+        from hvd_keras._keras import jax as keras_jax
 
-        monkeypatch.setattr(_keras_jax, "_LARGE_BYTES", 100)
+        monkeypatch.setattr(keras_jax, "_LARGE_BYTES", 100)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hvd_keras._bootstrap import wire
-from hvd_keras._bootstrap.client import Rendezvous
-from hvd_keras._bootstrap.server import ExchangeServer
-from hvd_keras._bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.exceptions import (
     HvdError,
 )

@@ -18,11 +18,11 @@ from bootstrap_server import (
     outcomes,
 )
 
-from hvd_keras import _bootstrap
-from hvd_keras._bootstrap import local_server, wire
-from hvd_keras._bootstrap.client import Rendezvous, parse_secret, report
-from hvd_keras._bootstrap.topology import Topology
-from hvd_keras._bootstrap.wire import Identity, Role
+from hvd_keras._job import bootstrap
+from hvd_keras._job.bootstrap import local_server, wire
+from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
+from hvd_keras._job.bootstrap.topology import Topology
+from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     ConfigError,
@@ -199,7 +199,7 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def _join(rank: int, generation: int, job: str = "job 1") -> list[bytes]:
     topology = Topology(rank, 2, rank, 2, launcher="x", job_identity=job)
     config = Config(start_timeout_seconds=10.0)
-    with _bootstrap.join(topology, config, generation, print) as rendezvous:
+    with bootstrap.join(topology, config, generation, print) as rendezvous:
         return rendezvous.exchange(b"%d" % rank)
 
 

@@ -21,9 +21,9 @@ from bootstrap_server import (
     read,
 )
 
-from hvd_keras._bootstrap import wire
-from hvd_keras._bootstrap.client import Rendezvous
-from hvd_keras._bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import LaunchError, PeerLostError
 
 

@@ -201,18 +201,18 @@ def test_core_that_does_not_start_on_one_rank_is_told_to_all() -> None:
         2,
         """
         if rank == 1:
-            from hvd_keras import _startup
-            original = _startup._init_core
+            from hvd_keras._job import startup
+            original = startup._init_core
             def fail(*arguments):
                 raise hvd.InternalError("no room on this rank")
-            _startup._init_core = fail
+            startup._init_core = fail
         try:
             hvd.init()
         except hvd.InternalError as error:
             print(error)
         assert not _core.is_initialized()
         if rank == 1:
-            _startup._init_core = original
+            startup._init_core = original
         hvd.init()
         print(total("x"))
         """,

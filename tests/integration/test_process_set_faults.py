@@ -19,7 +19,8 @@ _COMMON = """
 import os, pathlib, signal, sys, threading, time
 import numpy as np
 import hvd_keras as hvd
-from hvd_keras import _core, _registration
+from hvd_keras import _core
+from hvd_keras._job import registration
 
 def total(name, process_set, value=1.0):
     array = np.full(3, value, np.float32)
@@ -161,7 +162,7 @@ def test_a_death_while_a_set_is_made_registers_nothing(when: str) -> None:
             if {when == "before"}:
                 die()
             # After all have told what they want, before it is done.
-            _registration.add_to_core = die
+            registration.add_to_core = die
         one = hvd.ProcessSet([0, 1, 2])
         try:
             hvd.add_process_set(one)

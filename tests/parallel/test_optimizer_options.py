@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 from hvd_keras import _native
-from hvd_keras._distributed_class import is_distributed
+from hvd_keras._gradients.distributed_class import is_distributed
 
 optimizers = keras.optimizers
 MSE = keras.losses.mean_squared_error  # H5 files lose a short name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvd_keras._error_text import error_in
+from hvd_keras._common.error_text import error_in
 from hvd_keras.data._arrays import own_rows
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.exceptions import PeerLostError

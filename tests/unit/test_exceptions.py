@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras import _error_text, exceptions
+from hvd_keras import exceptions
+from hvd_keras._common import error_text
 from hvd_keras.exceptions import HvdError
 from hvd_keras.ops._errors import _CLASSES
 
@@ -64,9 +65,9 @@ def test_subjects_may_be_noted_while_a_text_is_made(
 ) -> None:
     class Text(str):
         def __contains__(self, part: str) -> bool:
-            _error_text.note_gradients("another thread's", ["path"])
+            error_text.note_gradients("another thread's", ["path"])
             return super().__contains__(part)
 
-    monkeypatch.setattr(_error_text, "_subjects", {"a": "A", "b": "B"})
-    text = _error_text.with_subject(Text("about 'b'"))
+    monkeypatch.setattr(error_text, "_subjects", {"a": "A", "b": "B"})
+    text = error_text.with_subject(Text("about 'b'"))
     assert text == "about 'b' ('b' is B on this rank)"

@@ -44,7 +44,7 @@ def test_it_is_built_for_this_tensorflow(tmp_path: pathlib.Path) -> None:
     assert "stream_executor" not in symbols
     _native.ops()  # before: TensorFlow sees no ops in a library that is loaded
     library = ctypes.CDLL(
-        str(pathlib.Path(_native.__file__).parent / "libhvd_tf.so")
+        str(pathlib.Path(gpu_shim.__file__).parents[1] / "libhvd_tf.so")
     )
     try:
         library.hvd_tf_set_stream_function(function)

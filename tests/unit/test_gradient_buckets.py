@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hvd_keras._gradient_buckets import bucket_indices
+from hvd_keras._gradients.buckets import bucket_indices
 
 
 def test_the_last_gradients_go_first() -> None:

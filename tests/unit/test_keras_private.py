@@ -11,21 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_keras import _keras_fit, _keras_tensorflow
-from hvd_keras import _keras_private as private
-
-_FILES = (
-    "_keras_jax.py",
-    "_keras_private.py",
-    "_keras_strategy.py",
-    "_keras_tensorflow.py",
-)
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import names as private
+from hvd_keras._keras import tensorflow as keras_tensorflow
 
 
 def test_names_are_there() -> None:
     private.check_names()
-    _keras_fit.check_names()
-    _keras_tensorflow.check_names()
+    keras_fit.check_names()
+    keras_tensorflow.check_names()
 
 
 def test_names_of_instances_are_there() -> None:
@@ -44,14 +38,14 @@ def test_names_of_instances_are_there() -> None:
 def test_names_of_a_running_fit_are_there() -> None:
     class Look(keras.callbacks.Callback):
         def on_train_begin(self, logs=None) -> None:
-            fit = _keras_fit.running_fit()
-            self.steps = _keras_fit.steps_per_epoch_of(fit)
-            self.num_batches = _keras_fit.num_batches_of(fit)
-            callback_list = _keras_fit.beginning_callback_list()
+            fit = keras_fit.running_fit()
+            self.steps = keras_fit.steps_per_epoch_of(fit)
+            self.num_batches = keras_fit.num_batches_of(fit)
+            callback_list = keras_fit.beginning_callback_list()
             assert callback_list.callbacks[0] is self
             assert isinstance(callback_list._async_train, bool)
             assert hasattr(self.model, "_initial_epoch")
-            _keras_fit.set_initial_epoch(self.model, 2)
+            keras_fit.set_initial_epoch(self.model, 2)
 
     look = Look()
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -84,13 +78,13 @@ def test_changed_parameters_are_named() -> None:
 
 
 def test_names_of_the_strategy_are_there() -> None:
-    importlib.import_module("hvd_keras._keras_strategy")
+    importlib.import_module("hvd_keras._keras.strategy")
 
 
 def test_no_other_file_uses_keras_internals() -> None:
-    package = pathlib.Path(private.__file__).parent
+    package = pathlib.Path(private.__file__).parents[1]
     for path in package.rglob("*.py"):
-        if path.name in _FILES:
+        if path.parent.name == "_keras":
             continue
         assert not re.search(
             r"keras\.src|_clip_gradients\(|_backend_apply|_reduction_axes",

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from hvd_keras import _native
+from hvd_keras._native import libraries
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_raises_when_the_ops_are_not_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     library = tmp_path / "libhvd_tf.so"
-    monkeypatch.setattr(_native, "_OPS_LIBRARY", library)
+    monkeypatch.setattr(libraries, "_OPS_LIBRARY", library)
     with pytest.raises(ImportError, match=r"pip install \.") as raised:
         _native.ops()
     assert str(library) in str(raised.value)
@@ -46,7 +47,7 @@ def test_raises_when_the_ops_are_not_built(
 def test_tries_an_op_with_an_unknown_tensorflow(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_native, "_NEWEST_TENSORFLOW", (2, 15))
+    monkeypatch.setattr(libraries, "_NEWEST_TENSORFLOW", (2, 15))
     _native.ops()
     assert tf.__version__ in caplog.text
 

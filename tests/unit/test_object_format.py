@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hvd_keras import _object_format as object_format
-from hvd_keras._object_format import decode, encode
+from hvd_keras._values import object_format
+from hvd_keras._values.object_format import decode, encode
 from hvd_keras.exceptions import InvalidArgumentError
 
 VALUES: list[Any] = [

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
-from hvd_keras._distributed_class import is_distributed, unwrapped
+from hvd_keras._gradients.distributed_class import is_distributed, unwrapped
 
 optimizers = keras.optimizers
 

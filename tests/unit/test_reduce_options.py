@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras._gradient_buckets import group_indices
-from hvd_keras._reduce_options import VariableGroups
+from hvd_keras._backends.options import VariableGroups
+from hvd_keras._gradients.buckets import group_indices
 
 
 def wrap_optimizer(**options: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
+from hvd_keras._native import libraries
 from hvd_keras.ops import _retracing
 
 
@@ -87,16 +88,16 @@ def test_a_resource_variable_is_not_seen_by_creators() -> None:
 
 
 def test_xla_takes_handlers_and_calls_them() -> None:
-    """`_native.py`: else collectives cannot be compiled."""
-    library = ctypes.CDLL(_native._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
-    assert library[_native._GET_XLA_API]
-    call_module = importlib.import_module(_native._XLA_MODULE).call_module
+    """`_native/libraries.py`: else collectives cannot be compiled."""
+    library = ctypes.CDLL(libraries._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
+    assert library[libraries._GET_XLA_API]
+    call_module = importlib.import_module(libraries._XLA_MODULE).call_module
     parameters = inspect.signature(call_module).parameters
     assert set(parameters) >= {"version", "module", "Sout", "Tout", "platforms"}
     assert _native.xla_problem() is None
     assert _native.xla_call_module() is call_module
     # Those for GPUs too, of which a TensorFlow for CPUs has none.
-    api = library[_native._GET_XLA_API]
+    api = library[libraries._GET_XLA_API]
     api.restype = ctypes.c_void_p
     register = _native.xla().HvdXlaRegister
     assert register(api(), _native.xla_blocks(), True) is None
@@ -152,7 +153,7 @@ def test_a_function_waits_for_the_side_effects_of_an_iteration() -> None:
 
 
 def test_autograph_knows_its_own_mark() -> None:
-    """`_autograph.py`: else it rewrites the ops, which takes seconds."""
+    """`_common/autograph.py`: else it rewrites the ops, which takes seconds."""
 
     @tf.autograph.experimental.do_not_convert
     def function() -> None:

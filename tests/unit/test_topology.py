@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hvd_keras._bootstrap.topology import Topology, detect
+from hvd_keras._job.bootstrap.topology import Topology, detect
 from hvd_keras.exceptions import LaunchError
 
 HVD = {

@@ -140,7 +140,7 @@ def main() -> None:
     gpu_shim.path = lambda version: pathlib.Path("/none")
     _native.ops()
     check_missing_shim()
-    package = pathlib.Path(_native.__file__).parent
+    package = pathlib.Path(_native.__file__).parents[1]
     kernels = ctypes.CDLL(str(package / "libhvd_tf.so"))
     stream = ctypes.CDLL(library).fake_tf_stream
     kernels.hvd_tf_set_stream_function(stream)

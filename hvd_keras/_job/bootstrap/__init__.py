@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from hvd_keras._bootstrap import local_server
-from hvd_keras._bootstrap.client import Rendezvous, parse_secret, report
-from hvd_keras._bootstrap.topology import Topology, detect
-from hvd_keras._bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap import local_server
+from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
+from hvd_keras._job.bootstrap.topology import Topology, detect
+from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError, LaunchError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras_private import identity_of
+from hvd_keras._keras.names import identity_of
 
 
 class LocalVariables:

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hvd_keras._keras_private import identity_of
-from hvd_keras._reduce_options import VariableGroups
+from hvd_keras._backends.options import VariableGroups
+from hvd_keras._keras.names import identity_of
 
 
 def bucket_indices(

@@ -15,7 +15,7 @@ import socket
 import stat
 import threading
 
-from hvd_keras._bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras.exceptions import LaunchError
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hvd_keras._bootstrap import wire
+from hvd_keras._job.bootstrap import wire
 
 if TYPE_CHECKING:
-    from hvd_keras._bootstrap.server import Connection
+    from hvd_keras._job.bootstrap.server import Connection
 
 
 class Generation:

@@ -2,8 +2,8 @@
 
 Each is named here once and checked when this module is imported, so that a new
 release of Keras that moves one fails here, in words, and not in the middle of
-a training run. Those of a running `fit` are in `_keras_fit.py`, those of one
-backend in `_keras_tensorflow.py` and `_keras_jax.py`; everything else in
+a training run. Those of a running `fit` are in `fit.py`, those of one
+backend in `tensorflow.py` and `jax.py`; everything else in
 hvd_keras uses public names.
 
 | Name | Used to |
@@ -165,9 +165,9 @@ class ReducingOptimizer:
         return super()._clip_gradients(reduced)  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        from hvd_keras import _keras_tensorflow  # whose optimizers call this
+        from hvd_keras._keras import tensorflow as keras_tensorflow
 
-        if _keras_tensorflow.is_in_our_strategy():
+        if keras_tensorflow.is_in_our_strategy():
             return grads_and_vars  # summed already, before they were clipped
         return super()._all_reduce_sum_gradients(  # type: ignore[misc]
             grads_and_vars

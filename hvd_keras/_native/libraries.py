@@ -22,11 +22,12 @@ from hvd_keras import gpu_shim
 # One binary serves all of these (TF's C API). What is newer is tried first.
 _OLDEST_TENSORFLOW = (2, 16)
 _NEWEST_TENSORFLOW = (2, 21)
-_OPS_LIBRARY = pathlib.Path(__file__).parent / "libhvd_tf.so"
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_OPS_LIBRARY = _PACKAGE / "libhvd_tf.so"
 # XLA's FFI 0.1; futures in its calls.
 _OLDEST_WITH_XLA = (2, 18)
 _OLDEST_WITH_XLA_FUTURES = (2, 19)
-_XLA_LIBRARY = pathlib.Path(__file__).parent / "libhvd_ffi.so"
+_XLA_LIBRARY = _PACKAGE / "libhvd_ffi.so"
 _XLA_MODULE = "tensorflow.compiler.tf2xla.python.xla"
 _TENSORFLOW_CC = "libtensorflow_cc.so.2"
 _GET_XLA_API = "_ZN3xla3ffi12GetXlaFfiApiEv"  # xla::ffi::GetXlaFfiApi()
@@ -45,8 +46,8 @@ def core() -> types.ModuleType:
         return importlib.import_module("hvd_keras._core")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"The extension module `hvd_keras._core` must exist beside "
-            f"{__file__}. Received: {error}. {_BUILD_HINT}"
+            f"The extension module `hvd_keras._core` must exist in "
+            f"{_PACKAGE}. Received: {error}. {_BUILD_HINT}"
         ) from error
 
 
@@ -106,9 +107,9 @@ def xla_problem() -> str | None:
         return None
     if not tf.test.is_built_with_cuda():
         return "there is a GPU, and this TensorFlow is built without CUDA"
-    from hvd_keras import _gpu
+    from hvd_keras._native import gpu
 
-    return _gpu.problem()
+    return gpu.problem()
 
 
 def sees_gpu() -> bool:

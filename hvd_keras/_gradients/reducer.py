@@ -7,11 +7,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _agreement, _backends, _error_text, basics, config
-from hvd_keras import _keras_private as private
+from hvd_keras import _backends, basics, config
 from hvd_keras._backends.interface import Gradient, TensorInfo
-from hvd_keras._gradient_buckets import bucket_indices, group_indices
-from hvd_keras._reduce_options import ReduceOptions, path_of
+from hvd_keras._backends.options import ReduceOptions, path_of
+from hvd_keras._common import error_text
+from hvd_keras._gradients.buckets import bucket_indices, group_indices
+from hvd_keras._keras import names as private
+from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 
@@ -193,7 +195,7 @@ class GradientReducer:
     def _bucket_name(self, number: int, infos: Sequence[GradientInfo]) -> str:
         # Without the paths, which may differ by rank.
         name = f"{self._name}/bucket_{number}"
-        _error_text.note_gradients(name, [info.path for info in infos])
+        error_text.note_gradients(name, [info.path for info in infos])
         return name
 
     def _agree(
@@ -237,7 +239,7 @@ class GradientReducer:
             *(str(info) for info in infos),
             f"{grouping}, so buckets {layout}",
         ]
-        values = _agreement.disagreement(
+        values = agreement.disagreement(
             "DistributedOptimizer/gradients",
             key,
             detail,
@@ -284,7 +286,7 @@ def _describe_difference(
     parts = [list(parts) for (parts, _), _ in values]
     if all(other == parts[0] for other in parts):
         parts = [[*here, layout] for (here, layout), _ in values]
-    index, entries = _agreement.first_difference(parts)
+    index, entries = agreement.first_difference(parts)
     ranks = "; ".join(
         f"rank {rank}: {'no gradient' if entry is None else detail[index]}"
         for rank, entry, (_, detail) in zip(

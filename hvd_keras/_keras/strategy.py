@@ -18,8 +18,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
-from hvd_keras import _keras_private as private
-from hvd_keras._keras_tensorflow import is_ours
+from hvd_keras._keras import names as private
+from hvd_keras._keras.tensorflow import is_ours
 
 private.require(
     trainer, "reduce_per_replica", ["values", "strategy", "reduction"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _native, objects
-from hvd_keras._object_format import encode
+from hvd_keras._values.object_format import encode
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from hvd_keras._keras_private import require
+from hvd_keras._keras.names import require
 
 _STATE = (
     "trainable_variables",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hvd_keras import _native
 from hvd_keras import config as config_module
-from hvd_keras._bootstrap import Topology
+from hvd_keras._job.bootstrap import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InternalError
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import keras
 
 from hvd_keras import _backends
-from hvd_keras import _keras_private as private
-from hvd_keras._gradients import GradientReducer, refuse_reduced_twice
-from hvd_keras._local_variables import LocalVariables
-from hvd_keras._reduce_options import ReduceOptions, VariableGroups, path_of
+from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
+from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._gradients.reducer import GradientReducer, refuse_reduced_twice
+from hvd_keras._keras import names as private
 
 _logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import struct
 import time
 from collections.abc import Callable
 
-from hvd_keras._bootstrap import wire
-from hvd_keras._bootstrap.generation import Generation
-from hvd_keras._bootstrap.wire import FrameType, Role
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.generation import Generation
+from hvd_keras._job.bootstrap.wire import FrameType, Role
 
 # Connections beside one a rank that may be amid the handshake.
 _SPARE_CONNECTIONS = 64

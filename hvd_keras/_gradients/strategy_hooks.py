@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _keras_strategy as private
-from hvd_keras._distributed_class import Distributed, unwrapped
+from hvd_keras._gradients.distributed_class import Distributed, unwrapped
+from hvd_keras._keras import strategy as private
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.optimizer import DistributedOptimizer

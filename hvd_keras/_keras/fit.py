@@ -1,6 +1,6 @@
 """What hvd_keras needs to know of a `fit` that runs, and of its callbacks.
 
-Like `_keras_private.py`, this is the one place for the private names that it
+Like `names.py`, this is the one place for the private names that it
 leans on; they are checked when it is imported.
 
 | Name | Used to |
@@ -26,7 +26,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras_private import require
+from hvd_keras._keras.names import require
 
 _FIT = inspect.unwrap(keras.Model.fit).__code__
 _CALLS = frozenset((_FIT, inspect.unwrap(keras.Model.evaluate).__code__))

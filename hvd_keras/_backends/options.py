@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hvd_keras._keras_private import identity_of
+from hvd_keras._keras.names import identity_of
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from hvd_keras._bootstrap import launchers
-from hvd_keras._bootstrap.launchers import FAMILIES, Family
+from hvd_keras._job.bootstrap import launchers
+from hvd_keras._job.bootstrap.launchers import FAMILIES, Family
 from hvd_keras.exceptions import LaunchError
 
 

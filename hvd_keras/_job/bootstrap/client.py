@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from hvd_keras import exceptions
-from hvd_keras._bootstrap import wire
-from hvd_keras._bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import (
     ConfigError,
     HvdError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hvd_keras._reduce_options import ReduceOptions
+from hvd_keras._backends.options import ReduceOptions
 from hvd_keras.ops import grouped_allgather, size_op
 from hvd_keras.reduce_op import Average, Sum
 

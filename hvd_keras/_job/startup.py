@@ -9,9 +9,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hvd_keras import _bootstrap, _gpu, _log, _native
-from hvd_keras._bootstrap import Rendezvous, Topology
-from hvd_keras._bootstrap.client import error_class
+from hvd_keras import _native
+from hvd_keras._common import log
+from hvd_keras._job import bootstrap
+from hvd_keras._job.bootstrap import Rendezvous, Topology
+from hvd_keras._job.bootstrap.client import error_class
+from hvd_keras._native import gpu
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     HvdError,
@@ -57,7 +60,7 @@ def start(
         check_arguments()
         _init_core(native, topology, config, [os.getpid()], None)
         return
-    rendezvous = _bootstrap.join(topology, config, generation, _log.warning)
+    rendezvous = bootstrap.join(topology, config, generation, log.warning)
     with rendezvous:
         call = check_arguments()
         segment_fd = None
@@ -181,7 +184,7 @@ def _init_core(
     checks_stalls = not config.stall_check_disable
     # The stall warning is all that the core itself says to people.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
-    _gpu.set_libraries(config)
+    gpu.set_libraries(config)
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
         rank=topology.rank,

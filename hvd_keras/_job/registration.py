@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._bootstrap.client import error_class
+from hvd_keras._job.bootstrap.client import error_class
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
@@ -23,7 +23,7 @@ from hvd_keras.exceptions import (
 
 _EXCHANGE = "hvd_keras.process_sets"  # a name that no user's tensor has
 
-Segment = tuple[int, int, bytes]  # see hvd_keras/_startup.py
+Segment = tuple[int, int, bytes]  # see startup.py
 Answers = list[dict[str, Any]]  # what each rank has told
 
 

@@ -1,0 +1,1 @@
+"""What every layer may use: logging, dtypes, texts of errors, seeds."""

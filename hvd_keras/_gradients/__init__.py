@@ -1,0 +1,1 @@
+"""From the gradients of one rank to those of all."""

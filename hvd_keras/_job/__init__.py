@@ -1,0 +1,1 @@
+"""The job this process belongs to: its start, its state, its end."""

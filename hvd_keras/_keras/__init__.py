@@ -1,0 +1,1 @@
+"""The private names of Keras that hvd_keras leans on, and patches of them."""
