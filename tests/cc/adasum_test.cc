@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/collectives/adasum.h"
-#include "tf_ops/collectives/allreduce.h"
-#include "tf_ops/collectives/broadcast.h"
 #include "tf_ops/collectives/half.h"
+#include "tf_ops/collectives/host/adasum.h"
+#include "tf_ops/collectives/host/allreduce.h"
+#include "tf_ops/collectives/host/broadcast.h"
 
 namespace hvd {
 namespace {

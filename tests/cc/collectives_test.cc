@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/collectives/allgather.h"
-#include "tf_ops/collectives/allreduce.h"
-#include "tf_ops/collectives/alltoall.h"
-#include "tf_ops/collectives/broadcast.h"
 #include "tf_ops/collectives/half.h"
-#include "tf_ops/collectives/reducescatter.h"
+#include "tf_ops/collectives/host/allgather.h"
+#include "tf_ops/collectives/host/allreduce.h"
+#include "tf_ops/collectives/host/alltoall.h"
+#include "tf_ops/collectives/host/broadcast.h"
+#include "tf_ops/collectives/host/reducescatter.h"
 
 namespace hvd {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tests/cc/coordinator_util.h"
 #include "tests/cc/test_util.h"
-#include "tf_ops/core/coordinator.h"
+#include "tf_ops/negotiation/coordinator.h"
 
 namespace hvd {
 namespace {

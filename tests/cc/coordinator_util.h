@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/core/coordinator.h"
+#include "tf_ops/negotiation/coordinator.h"
 
 namespace hvd {
 

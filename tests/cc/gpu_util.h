@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tests/cc/engine_util.h"
-#include "tf_ops/transport/nccl/gpu.h"
-#include "tf_ops/transport/nccl/libraries.h"
+#include "tf_ops/gpu/gpu.h"
+#include "tf_ops/gpu/libraries.h"
 
 #ifndef FAKE_GPU_LIBRARY  // of CMake; else of Bazel
 #define FAKE_GPU_LIBRARY "tests/gpu/fake/libfake_gpu.so"

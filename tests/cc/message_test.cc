@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/core/message.h"
+#include "tf_ops/negotiation/message.h"
 
 namespace hvd {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/collectives/allreduce.h"
+#include "tf_ops/collectives/host/allreduce.h"
 
 namespace hvd {
 namespace {

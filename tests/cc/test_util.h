@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/transport/in_memory/in_memory.h"
-#include "tf_ops/transport/shm/shm.h"
+#include "tf_ops/host/in_memory/in_memory.h"
+#include "tf_ops/host/shm/shm.h"
 
 #define CHECK(condition)                                                    \
   do {                                                                      \

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "tf_ops/transport/nccl/cuda_api.h"
-#include "tf_ops/transport/nccl/nccl_api.h"
+#include "tf_ops/gpu/cuda_api.h"
+#include "tf_ops/gpu/nccl_api.h"
 
 namespace {
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/core/request.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_handles.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 namespace {

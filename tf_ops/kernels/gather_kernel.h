@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "tf_ops/core/request.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/op_call.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "tf_ops/transport/nccl/gpu.h"
+#include "tf_ops/gpu/gpu.h"
 
 namespace hvd {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/core/request.h"
 #include "tf_ops/kernels/tf_c_api.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/core/request.h"
 #include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 namespace {

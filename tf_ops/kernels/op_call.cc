@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/core/engine.h"
+#include "tf_ops/engine/engine.h"
 #include "tf_ops/kernels/gpu_place.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/core/request.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/tf_c_api.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tf_ops/core/request.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 

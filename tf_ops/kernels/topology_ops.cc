@@ -6,12 +6,12 @@
 #include <memory>
 #include <vector>
 
-#include "tf_ops/core/engine.h"
-#include "tf_ops/core/local_topology.h"
+#include "tf_ops/engine/engine.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
+#include "tf_ops/process/local_topology.h"
 
 namespace hvd {
 namespace {

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/core/engine.h"
-#include "tf_ops/core/gpu_split.h"
+#include "tf_ops/engine/engine.h"
+#include "tf_ops/engine/gpu_split.h"
+#include "tf_ops/gpu/gpu.h"
+#include "tf_ops/gpu/libraries.h"
 #include "tf_ops/python/raise.h"
-#include "tf_ops/transport/nccl/gpu.h"
-#include "tf_ops/transport/nccl/libraries.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;

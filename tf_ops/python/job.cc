@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "tf_ops/core/gpu_split.h"
+#include "tf_ops/engine/gpu_split.h"
+#include "tf_ops/host/in_memory/in_memory.h"
+#include "tf_ops/host/shm/shm.h"
 #include "tf_ops/python/raise.h"
-#include "tf_ops/transport/in_memory/in_memory.h"
-#include "tf_ops/transport/shm/shm.h"
 
 namespace py = pybind11;
 

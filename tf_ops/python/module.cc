@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "tf_ops/core/local_topology.h"
+#include "tf_ops/process/local_topology.h"
 #include "tf_ops/python/arrays.h"
 #include "tf_ops/python/gpu.h"
 #include "tf_ops/python/job.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/core/request.h"
+#include "tf_ops/negotiation/request.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace hvd {

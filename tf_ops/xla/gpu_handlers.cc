@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/transport/nccl/gpu.h"
+#include "tf_ops/gpu/gpu.h"
 #include "tf_ops/xla/ffi_request.h"
 #include "tf_ops/xla/handlers.h"
 #include "tf_ops/xla/started_calls.h"

@@ -11,7 +11,7 @@
 //
 // Common attributes: name: string, not empty, which pairs the call across
 // ranks; process_set_id: i32. All must be given. `reduce_op` is a number of
-// ReduceOp, the rest is as in core/request.h.
+// ReduceOp, the rest is as in negotiation/request.h.
 //
 // Operands are the tensors of the call, one or, of a group, more (an alltoall
 // has one); results are as many. Result i of an allreduce or broadcast has the

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tf_ops/core/engine.h"
+#include "tf_ops/engine/engine.h"
 
 namespace hvd {
 

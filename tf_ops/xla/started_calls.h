@@ -9,8 +9,8 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/thread_annotations.h"
-#include "tf_ops/core/request.h"
-#include "tf_ops/transport/nccl/gpu.h"
+#include "tf_ops/gpu/gpu.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/gpu/fake/fake_stream.h"
-#include "tf_ops/transport/nccl/cuda_api.h"
+#include "tf_ops/gpu/cuda_api.h"
 
 namespace fake {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tests/gpu/fake/fake_stream.h"
-#include "tf_ops/transport/nccl/cuda_api.h"
+#include "tf_ops/gpu/cuda_api.h"
 
 namespace fake {
 namespace {

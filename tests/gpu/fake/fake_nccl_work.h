@@ -15,7 +15,7 @@
 
 #include "tests/gpu/fake/fake_stream.h"
 #include "tf_ops/collectives/reduce.h"
-#include "tf_ops/transport/nccl/nccl_api.h"
+#include "tf_ops/gpu/nccl_api.h"
 
 namespace fake {
 

@@ -1,0 +1,18 @@
+// Allgather of lists of tensors over the slabs of one host.
+#pragma once
+
+#include <vector>
+
+#include "tf_ops/collectives/tensor_list.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/transport.h"
+
+namespace hvd {
+
+// Copies the inputs of every rank to the outputs of every rank. `by_rank[r]`
+// describes what rank r gives: its inputs (needed on rank r alone) and where
+// they go on this rank. The lengths may differ by rank; each list has the
+// same lengths on all ranks. This rank's inputs may be its outputs.
+Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank);
+
+}  // namespace hvd

@@ -1,0 +1,184 @@
+#include "tf_ops/collectives/host/allreduce.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tf_ops/collectives/host/pipeline.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kLineBytes = 64;  // ranks do not share a cache line
+
+// One call of the pipelined algorithm. Chunk s is cut into one part a rank.
+// In step s a rank
+//   1. reduces its part of chunk s - 1 from its tensors and the peers' slabs
+//      into its output and its slab (its own part was never copied there, so
+//      that place is free for the result), posts kOut;
+//   2. copies the parts of chunk s that others reduce into its slab, posts
+//      kIn;
+//   3. reads the peers' results of chunk s - 2 into its outputs.
+// Who posts kIn for chunk s has thus read all of chunk s - 3.
+class PipelinedAllreduce {
+ public:
+  PipelinedAllreduce(Transport* transport, const TensorList& tensors,
+                     const ReduceSpec& spec)
+      : transport_(*transport),
+        tensors_(tensors),
+        spec_(spec),
+        rank_(transport->rank()),
+        size_(transport->size()),
+        first_(transport->next_chunk()),
+        part_bytes_(kSlotBytes / static_cast<size_t>(size_) / kLineBytes *
+                    kLineBytes),
+        chunk_bytes_(part_bytes_ * static_cast<size_t>(size_)),
+        num_chunks_(
+            static_cast<uint32_t>(DivideUp(tensors.num_bytes(), chunk_bytes_))),
+        sources_(static_cast<size_t>(size_)) {}
+
+  Status Run() {
+    // No other collective posts kOut: without this it could fall behind by half
+    // the range of the numbers and then look reached.
+    transport_.Post(Flag::kOut, first_);
+    for (uint32_t step = 0; step < num_chunks_ + 2; ++step) {
+      if (step >= 1 && step <= num_chunks_) {
+        HVD_RETURN_IF_ERROR(ReduceOwnPart(step - 1));
+      }
+      if (step < num_chunks_) HVD_RETURN_IF_ERROR(CopyIn(step));
+      if (step >= 2) HVD_RETURN_IF_ERROR(CopyOut(step - 2));
+    }
+    transport_.AdvanceChunks(num_chunks_);
+    return Status::Ok();
+  }
+
+ private:
+  // The bytes of `rank`'s part of chunk `c`, counted in the whole list, and
+  // where the part begins in a slot.
+  Range Part(uint32_t c, int rank, size_t* slot_offset) const {
+    const size_t begin = static_cast<size_t>(c) * chunk_bytes_;
+    const size_t count = std::min(chunk_bytes_, tensors_.num_bytes() - begin);
+    const Range part = PartOf(count, size_, rank, kLineBytes);
+    *slot_offset = static_cast<size_t>(rank) * part_bytes_;
+    return Range{begin + part.begin, begin + part.end};
+  }
+
+  Status CopyIn(uint32_t c) {
+    const uint32_t chunk = first_ + c;
+    HVD_RETURN_IF_ERROR(WaitForSlot(&transport_, chunk));
+    std::byte* slot = transport_.slot(rank_, chunk);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      size_t offset;
+      const Range part = Part(c, peer, &offset);
+      tensors_.CopyIn(part.begin, part.end, slot + offset);
+    }
+    transport_.Post(Flag::kIn, chunk + 1);
+    return Status::Ok();
+  }
+
+  Status ReduceOwnPart(uint32_t c) {
+    const uint32_t chunk = first_ + c;
+    HVD_RETURN_IF_ERROR(transport_.WaitAll(Flag::kIn, chunk + 1));
+    size_t offset;
+    const Range part = Part(c, rank_, &offset);
+    tensors_.ForEach(part.begin, part.end,
+                     [&](const std::byte* in, std::byte* out, size_t count) {
+                       ReducePiece(chunk, offset, in, out, count);
+                       offset += count;
+                     });
+    transport_.Post(Flag::kOut, chunk + 1);
+    return Status::Ok();
+  }
+
+  // In blocks that are still in the L1 cache when the result is copied on.
+  void ReducePiece(uint32_t chunk, size_t offset, const std::byte* in,
+                   std::byte* out, size_t count) {
+    constexpr size_t kBlockBytes = 8192;
+    const size_t element_bytes = ElementBytes(spec_.dtype);
+    for (size_t done = 0; done < count; done += kBlockBytes) {
+      const size_t n = std::min(kBlockBytes, count - done);
+      for (int peer = 0; peer < size_; ++peer) {
+        sources_[static_cast<size_t>(peer)] =
+            peer == rank_ ? in + done
+                          : transport_.slot(peer, chunk) + offset + done;
+      }
+      Reduce(spec_, sources_.data(), size_, out + done, n / element_bytes);
+      CopyToShared(transport_.slot(rank_, chunk) + offset + done, out + done,
+                   n);
+    }
+  }
+
+  Status CopyOut(uint32_t c) {
+    const uint32_t chunk = first_ + c;
+    for (int hop = 1; hop < size_; ++hop) {
+      // Each rank begins elsewhere, so that they do not all read one slab.
+      const int peer = (rank_ + hop) % size_;
+      HVD_RETURN_IF_ERROR(transport_.Wait(peer, Flag::kOut, chunk + 1));
+      size_t offset;
+      const Range part = Part(c, peer, &offset);
+      tensors_.CopyOut(part.begin, part.end,
+                       transport_.slot(peer, chunk) + offset);
+    }
+    return Status::Ok();
+  }
+
+  Transport& transport_;
+  const TensorList& tensors_;
+  const ReduceSpec& spec_;
+  const int rank_;
+  const int size_;
+  const uint32_t first_;      // the number of our first chunk
+  const size_t part_bytes_;   // of a slot that belong to one rank
+  const size_t chunk_bytes_;  // of the list in one chunk
+  const uint32_t num_chunks_;
+  std::vector<const void*> sources_;  // by rank
+};
+
+// One chunk: everybody reads everything.
+Status FlatAllreduce(Transport* transport, const TensorList& tensors,
+                     const ReduceSpec& spec) {
+  const int rank = transport->rank();
+  const int size = transport->size();
+  const uint32_t chunk = transport->next_chunk();
+  const size_t num_bytes = tensors.num_bytes();
+  HVD_RETURN_IF_ERROR(WaitForSlot(transport, chunk));
+  tensors.CopyIn(0, num_bytes, transport->slot(rank, chunk));
+  transport->Post(Flag::kIn, chunk + 1);
+  HVD_RETURN_IF_ERROR(transport->WaitAll(Flag::kIn, chunk + 1));
+  std::vector<const void*> sources(static_cast<size_t>(size));
+  size_t offset = 0;
+  tensors.ForEach(
+      0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
+        for (int peer = 0; peer < size; ++peer) {
+          sources[static_cast<size_t>(peer)] =
+              peer == rank ? in : transport->slot(peer, chunk) + offset;
+        }
+        Reduce(spec, sources.data(), size, out,
+               count / ElementBytes(spec.dtype));
+        offset += count;
+      });
+  transport->AdvanceChunks(1);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Allreduce(Transport* transport, const TensorList& tensors,
+                 const ReduceSpec& spec) {
+  const size_t num_bytes = tensors.num_bytes();
+  if (num_bytes == 0) return Status::Ok();
+  if (transport->size() == 1) {
+    tensors.ForEach(
+        0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
+          const void* source = in;
+          Reduce(spec, &source, 1, out, count / ElementBytes(spec.dtype));
+        });
+    return Status::Ok();
+  }
+  if (num_bytes <= FlatBytes(transport->size())) {
+    return FlatAllreduce(transport, tensors, spec);
+  }
+  return PipelinedAllreduce(transport, tensors, spec).Run();
+}
+
+}  // namespace hvd

@@ -1,0 +1,26 @@
+// Allreduce of a list of tensors over the slabs of one host.
+#pragma once
+
+#include "tf_ops/collectives/reduce.h"
+#include "tf_ops/collectives/tensor_list.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/transport.h"
+
+namespace hvd {
+
+// Replaces the outputs by the reduction of the inputs of all ranks. All ranks
+// call it with lists of the same total length and the same `spec`, whose
+// num_ranks is the transport's size. Sums go in rank order: the result has
+// the same bits on every rank and in every run.
+//
+// Up to FlatBytes(size) every rank reads all slabs: one flag hop. Above, a
+// pipeline over chunks of a reduce-scatter and an all-gather, straight from
+// the tensors and straight into them: there is no fusion buffer.
+Status Allreduce(Transport* transport, const TensorList& tensors,
+                 const ReduceSpec& spec);
+
+inline size_t FlatBytes(int size) {  // ranks
+  return (size <= 4 ? 64 : 16) << 10;
+}
+
+}  // namespace hvd

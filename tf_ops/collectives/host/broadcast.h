@@ -1,0 +1,16 @@
+// Broadcast of a list of tensors over the slabs of one host.
+#pragma once
+
+#include "tf_ops/collectives/tensor_list.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/transport.h"
+
+namespace hvd {
+
+// Copies the inputs of `root_rank` to the outputs of every rank, the root's
+// own included unless they are its inputs. Lists have the same total length
+// on all ranks.
+Status Broadcast(Transport* transport, const TensorList& tensors,
+                 int root_rank);
+
+}  // namespace hvd

@@ -1,0 +1,326 @@
+#include "tf_ops/engine/engine.h"
+
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/engine/completion_queue.h"
+#include "tf_ops/engine/gpu_executor.h"
+#include "tf_ops/engine/patience.h"
+#include "tf_ops/engine/worker.h"
+#include "tf_ops/host/transport.h"
+#include "tf_ops/negotiation/tensor_rows.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+
+// How long the engine sleeps at most: while something is pending it has to
+// look for stalls.
+constexpr microseconds kIdleSleep{1000000};
+constexpr microseconds kPendingSleep{100000};
+// A thread that submits runs no more than this itself: it has other work.
+constexpr int64_t kMaxBytesOfCaller = 4 << 20;
+// Where a rank has so many requests in flight, no call waits for the one before
+// it: all ranks let more of them come for a moment, or until they are so large
+// together, and run them as one.
+constexpr size_t kManyRequests = 4;
+constexpr microseconds kGatherTime{100};
+constexpr int64_t kEnoughBytes = 256 << 10;
+
+// Threads: any thread calls Submit. The worker belongs to the thread that
+// holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
+// that submits, which saves the wake-up of the engine, and of the completion
+// thread, where a small collective is ready at once or very soon.
+class EngineImpl : public Engine {
+ public:
+  EngineImpl(std::shared_ptr<Transport> transport,
+             const EngineOptions& options);
+  ~EngineImpl() override { Shutdown("the engine was destroyed"); }
+
+  void Submit(Request request) override EXCLUDES(mu_, work_mu_);
+  void Shutdown(const std::string& reason) override EXCLUDES(mu_);
+  void Remove(const std::string& reason) override EXCLUDES(mu_);
+  std::optional<bool> IsInFlight(const std::string& name,
+                                 std::chrono::milliseconds patience) override
+      EXCLUDES(mu_, work_mu_);
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  EngineStats stats() const override;
+  const EngineOptions& options() const override { return options_; }
+  const std::shared_ptr<Transport>& transport() const override {
+    return transport_;
+  }
+  void NoteExitReason(const std::string& reason) override {
+    transport_->NoteExitReason(reason);
+  }
+  void NoteFailure(const std::string& reason) override {
+    transport_->NoteFailure(reason);
+  }
+
+ private:
+  void Run() EXCLUDES(mu_, work_mu_);
+  // Refuses, and leaves `*request` as it is, after Shutdown or Remove.
+  // `*has_enough`: there is no reason to gather more.
+  Status Enqueue(Request* request, bool* has_enough) EXCLUDES(mu_);
+  // `why`: of what is pending and of what comes later. False if it has stopped.
+  bool RefuseMore(const Status& why) EXCLUDES(mu_);
+  void Stop();
+  std::vector<Request> TakeSubmitted() EXCLUDES(mu_);
+  // Returns what is to be called back; `*must_ring` if the engine's thread
+  // has to go on.
+  std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
+
+  const std::shared_ptr<Transport> transport_;
+  const EngineOptions options_;
+  CompletionQueue completions_;
+
+  Mutex mu_;  // held for a moment at a time
+  std::vector<Request> submitted_ GUARDED_BY(mu_);
+  int64_t submitted_bytes_ GUARDED_BY(mu_) = 0;
+  Status stopped_ GUARDED_BY(mu_);  // not ok: why nothing is taken any more
+
+  Mutex work_mu_;  // held while collectives run; before `mu_`
+  Worker worker_ GUARDED_BY(work_mu_);
+  Patience patience_ GUARDED_BY(work_mu_);
+
+  Mutex join_mu_;
+  std::atomic<bool> gathering_{false};  // the engine's thread looks soon
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> num_requests_{0};
+  std::thread thread_;  // last: it uses all of the above
+};
+
+EngineImpl::EngineImpl(std::shared_ptr<Transport> transport,
+                       const EngineOptions& options)
+    : transport_(std::move(transport)),
+      options_(options),
+      worker_(transport_.get(), options) {
+  transport_->set_wait_timeout(std::chrono::milliseconds(
+      static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
+  thread_ = std::thread([this] { Run(); });
+}
+
+void EngineImpl::Submit(Request request) {
+  num_requests_.fetch_add(1, std::memory_order_relaxed);
+  const auto what = [&request] {
+    return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
+           "'";
+  };
+  const bool is_bare = request.kind == CollectiveKind::kBarrier ||
+                       request.kind == CollectiveKind::kJoin;
+  if (request.name.empty() || request.tensors.empty() != is_bare) {
+    request.done(Status::InvalidArgument(
+        what() + " must have a name and " +
+        (is_bare ? "no tensor" : "at least one tensor")));
+    return;
+  }
+  const bool is_on_gpu = request.gpu.ordinal >= 0;
+  if (is_on_gpu && request.failure.ok()) {
+    request.failure = MarkReady(options_.gpu, &request);
+  }
+  Status taken;
+  // A rank that is alone in its process set never waits, which is when others
+  // hear of a death.
+  if (size() == 1) taken = transport_->CheckPeers();
+  bool has_enough = false;  // to end the gathering
+  if (taken.ok()) taken = Enqueue(&request, &has_enough);
+  if (!taken.ok()) {
+    request.done(taken.WithContext(what()));
+    return;
+  }
+  std::vector<Completion> finished;
+  bool must_ring = true;
+  // A thread that feeds a GPU has no time to lose.
+  if (!is_on_gpu && options_.cycle_time_ms <= 0) {
+    if (transport_->is_crowded()) {
+      must_ring = has_enough || !gathering_.load();
+    } else if (work_mu_.try_lock()) {
+      finished = WorkAsCaller(&must_ring);
+      work_mu_.unlock();
+    }
+  }
+  if (must_ring) transport_->RingOwnDoorbell();
+  for (Completion& completion : finished) completion.done(completion.status);
+}
+
+Status EngineImpl::Enqueue(Request* request, bool* has_enough) {
+  MutexLock lock(&mu_);
+  if (!stopped_.ok()) {
+    return Status::NotInitialized("it came late: " + stopped_.message());
+  }
+  for (const RequestTensor& t : request->tensors) {
+    submitted_bytes_ += static_cast<int64_t>(NumBytes(t));
+  }
+  *has_enough = submitted_bytes_ >= kEnoughBytes;
+  submitted_.push_back(std::move(*request));
+  return Status::Ok();
+}
+
+std::optional<bool> EngineImpl::IsInFlight(const std::string& name,
+                                           std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  while (!work_mu_.try_lock()) {
+    if (Clock::now() >= end) return std::nullopt;
+    std::this_thread::sleep_for(microseconds(100));
+  }
+  bool found = worker_.has_request(name);
+  work_mu_.unlock();
+  MutexLock lock(&mu_);
+  for (const Request& request : submitted_) {
+    found = found || request.name == name;
+  }
+  return found;
+}
+
+std::vector<Request> EngineImpl::TakeSubmitted() {
+  MutexLock lock(&mu_);
+  submitted_bytes_ = 0;
+  return std::exchange(submitted_, {});
+}
+
+std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
+  if (stopping_.load()) return {};
+  const std::chrono::nanoseconds patience = patience_.Next();
+  Clock::time_point end;  // of the wait for other ranks, if there is one
+  bool waited = false;
+  bool is_large = false;
+  transport_->BeginWatch();
+  uint32_t ticket;
+  bool go_on;
+  do {
+    ticket = transport_->DoorbellTicket();
+    worker_.Admit(TakeSubmitted());
+    while (worker_.Progress(kMaxBytesOfCaller)) {
+    }
+    if (worker_.has_responses()) {  // too large for this thread
+      is_large = true;
+      break;
+    }
+    if (!worker_.has_requests()) {
+      go_on = transport_->DoorbellTicket() != ticket;
+      continue;
+    }
+    if (!waited) end = Clock::now() + patience;
+    waited = true;
+    go_on = Clock::now() < end && transport_->WatchDoorbell(ticket, end);
+  } while (go_on);
+  if (waited && !is_large && patience.count() > 0) {
+    patience_.Learn(!worker_.has_requests());
+  }
+  transport_->EndWatch();
+  // The engine's thread goes on with what is left, or with what somebody asked
+  // for meanwhile, whose ring has woken nobody.
+  *must_ring = worker_.has_requests() || is_large || stopping_.load() ||
+               transport_->DoorbellTicket() != ticket;
+  transport_->SetCrowded(worker_.num_requests() >= kManyRequests);
+  return worker_.TakeFinished();
+}
+
+void EngineImpl::Shutdown(const std::string& reason) {
+  MutexLock join_lock(&join_mu_);
+  const std::string who = std::to_string(transport_->global_rank(rank()));
+  if (!RefuseMore(Status::Shutdown("shutdown() was called on rank " + who))) {
+    return;
+  }
+  // Whatever this rank owes its peers is in their sight already: it finishes a
+  // collective only after its last post. One that it is in the middle of is
+  // given up, for the peers may not come: before they are told, or it would
+  // hear from them that they have lost a rank.
+  transport_->Interrupt("shutdown() was called in the middle of it");
+  transport_->Leave(reason);
+  Stop();
+}
+
+void EngineImpl::Remove(const std::string& reason) {
+  MutexLock join_lock(&join_mu_);
+  if (!RefuseMore(Status::Shutdown(reason))) return;
+  transport_->Interrupt(reason);
+  Stop();
+}
+
+bool EngineImpl::RefuseMore(const Status& why) {
+  MutexLock lock(&mu_);
+  if (!stopped_.ok()) return false;
+  stopped_ = why;
+  return true;
+}
+
+void EngineImpl::Stop() {
+  stopping_.store(true);
+  transport_->RingOwnDoorbell();
+  thread_.join();
+}
+
+EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
+  EngineStats stats;
+  stats.num_requests = num_requests_.load();
+  worker_.AddStats(&stats);
+  return stats;
+}
+
+void EngineImpl::Run() {
+  (void)prctl(PR_SET_NAME, "hvd_engine");
+  uint64_t last_num_submitted = 0;
+  while (true) {
+    // Before the look at `stopping_`: its ring comes after it was set.
+    const uint32_t ticket = transport_->DoorbellTicket();
+    if (stopping_.load()) break;
+    bool worked;
+    size_t num_requests;
+    bool must_watch;
+    {
+      MutexLock lock(&work_mu_);
+      std::vector<Request> requests = TakeSubmitted();
+      if (!requests.empty() && options_.cycle_time_ms > 0) {
+        std::this_thread::sleep_for(
+            microseconds(static_cast<int64_t>(options_.cycle_time_ms * 1000)));
+        for (Request& late : TakeSubmitted()) {
+          requests.push_back(std::move(late));
+        }
+      }
+      worker_.Admit(std::move(requests));
+      worked = worker_.Progress(kNoLimit);
+      num_requests = worker_.num_requests();
+      transport_->SetCrowded(num_requests >= kManyRequests);
+      must_watch = worker_.must_watch();
+      completions_.Push(worker_.TakeFinished());
+    }
+    if (worked) continue;
+    const uint64_t num_submitted = num_requests_.load();
+    const bool more_came = num_submitted != last_num_submitted;
+    last_num_submitted = num_submitted;
+    if (more_came && transport_->is_crowded()) {
+      gathering_.store(true);
+      transport_->WaitDoorbell(ticket, kGatherTime, /*spin=*/false);
+      gathering_.store(false);
+    } else {
+      transport_->WaitDoorbell(ticket, must_watch ? kPendingSleep : kIdleSleep,
+                               /*spin=*/num_requests > 0);
+    }
+  }
+  Status why;
+  {
+    MutexLock lock(&mu_);
+    why = Status::Shutdown(stopped_.message() +
+                           " while the collective was in flight");
+  }
+  MutexLock lock(&work_mu_);
+  worker_.Admit(TakeSubmitted());
+  worker_.FailAll(why);
+  transport_->SetCrowded(false);
+  completions_.Push(worker_.TakeFinished());
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::Create(std::shared_ptr<Transport> transport,
+                                       const EngineOptions& options) {
+  return std::make_unique<EngineImpl>(std::move(transport), options);
+}
+
+}  // namespace hvd

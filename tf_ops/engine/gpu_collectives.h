@@ -1,0 +1,54 @@
+// Puts the collectives of one response on a stream, as NCCL calls and copies.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/engine/executor.h"
+#include "tf_ops/gpu/communicator.h"
+#include "tf_ops/gpu/gpu.h"
+
+namespace hvd {
+
+// What a launch uses; all of it is borrowed.
+struct GpuLane {
+  Gpu* gpu = nullptr;  // that of the calling thread
+  CudaStream stream = nullptr;
+  Communicator* communicator = nullptr;
+  Communicator::Look look;
+  int rank = 0;
+  int size = 1;
+  std::byte* fusion_buffer = nullptr;
+  size_t fusion_buffer_bytes = 0;
+  size_t direct_bytes = 0;  // see GpuOptions
+  // Behind the last NCCL calls, which may be on another stream; null: none.
+  std::shared_ptr<GpuEvent>* last_calls = nullptr;
+  // A communicator of this rank alone, which multiplies in place.
+  std::function<Status(Communicator** communicator)> scaler;
+};
+
+// Runs NCCL calls on the lane's stream, behind those of the launches before:
+// a communicator does one thing at a time.
+Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls);
+
+// The memory of the outputs, [request][tensor]: that of the requests, or what
+// `allocate_output` gives.
+using GpuOutputs = std::vector<std::vector<void*>>;
+Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
+                       int size, GpuOutputs* outputs);
+
+// Launches requests of one kind that are alike but for their tensors; they
+// have not ended when it returns. After an error the ranks are out of step.
+Status LaunchCollectives(const GpuLane& lane, const ExecuteOptions& options,
+                         const std::vector<ReadyRequest>& ready,
+                         const GpuOutputs& outputs);
+
+// InvalidArgument, on all ranks, if the ranks that have joined make this
+// impossible.
+Status CheckDivisor(const ExecuteOptions& options,
+                    const std::vector<ReadyRequest>& ready);
+
+}  // namespace hvd

@@ -1,0 +1,399 @@
+#include "tf_ops/engine/gpu_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "tf_ops/engine/finish.h"
+#include "tf_ops/engine/gpu_reduction.h"
+#include "tf_ops/negotiation/tensor_rows.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a rank that is gone may have finished already may end here too.
+constexpr milliseconds kGrace{300};
+// How long kernels may take to notice that they were given up.
+constexpr milliseconds kAbortPatience{500};
+constexpr milliseconds kCheckInterval{10};
+// All ranks have come, so that what a launch waits for is the work before it,
+// of which a GPU may have a lot: it gets more time than a rank that is awaited.
+constexpr double kPatienceFactor = 10.0;
+
+// Looks often for what ends soon, less often for the rest.
+void Pause(int num_looks) {
+  if (num_looks < 100) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(num_looks < 2000 ? 10 : 100));
+  }
+}
+
+}  // namespace
+
+Status MarkReady(const GpuOptions& options, Request* request) {
+  if (options.done_in_stream_order) request->gpu.done_in_stream_order = true;
+  Gpu* gpu = nullptr;
+  HVD_RETURN_IF_ERROR(Gpu::Get(request->gpu.ordinal, &gpu));
+  HVD_RETURN_IF_ERROR(CheckReduction(*gpu, *request));
+  return gpu->Record(request->gpu.stream, &request->ready);
+}
+
+GpuExecutor::GpuExecutor(Transport* transport, const EngineOptions& options)
+    : transport_(transport),
+      options_(options),
+      connection_(transport, options),
+      thread_([this] { Watch(); }) {}
+
+GpuExecutor::~GpuExecutor() {
+  End(Status::Shutdown("the engine was destroyed"));
+  thread_.join();
+  const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
+  if (in_peace) connection_.Close();
+}
+
+// ---- The engine's thread ----
+
+Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
+                           std::vector<ReadyRequest> ready) {
+  bool is_fatal = false;
+  Status status = CheckDivisor(options, ready);
+  if (status.ok() && !connection_.is_open()) {
+    status = connection_.Open(ordinal, &is_fatal);
+  }
+  Flight flight;
+  if (status.ok()) {
+    status = flight.status = LaunchFlight(options, ready, &flight);
+    is_fatal = !status.ok();
+  }
+  if (is_fatal && connection_.is_open())
+    connection_.communicator()->Abort(status);
+  bool is_early = status.ok();
+  for (ReadyRequest& one : ready) {
+    if (one.is_neutral) {
+      flight.neutral.push_back(std::move(one));
+    } else {
+      const Request& request = one.pending->request;
+      const bool goes_on =
+          request.gpu.done_in_stream_order || request.take_end != nullptr;
+      if (status.ok() && goes_on && flight.ahead.empty()) {
+        flight.ahead = std::string(CollectiveKindName(request.kind)) + " '" +
+                       request.name + "'";
+      }
+      is_early = is_early && request.gpu.done_in_stream_order;
+      flight.requests.push_back(std::move(one.pending));
+    }
+  }
+  if (!status.ok() && flight.end == nullptr) {  // nothing runs
+    CallBack(std::move(flight.requests), status);
+    return is_fatal ? status : Status::Ok();
+  }
+  MutexLock lock(&mu_);
+  if (is_early) {
+    for (auto& pending : flight.requests) early_.push_back(std::move(pending));
+    flight.requests.clear();
+  }
+  flights_.push_back(std::move(flight));
+  changed_.NotifyOne();
+  return status;
+}
+
+Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
+                                 const std::vector<ReadyRequest>& ready,
+                                 Flight* flight) {
+  flight->launched = Clock::now();
+  ++turn_;
+  HVD_RETURN_IF_ERROR(gpu()->Use());
+  StreamMemory moved(gpu(), stream());
+  GpuOutputs outputs;
+  Status launched = PrepareFlight(ready, &moved, &outputs);
+  if (launched.ok()) {
+    launched = LaunchCollectives(Lane(), options, ready, outputs);
+  }
+  // After an error too: a part of it may run, if only the copies of values that
+  // are to be kept until then.
+  const Status recorded = gpu()->Record(stream(), &flight->end);
+  if (!recorded.ok()) flight->end = nullptr;
+  HVD_RETURN_IF_ERROR(launched);
+  HVD_RETURN_IF_ERROR(recorded);
+  flight->launched = Clock::now();  // it may have waited for others
+  for (const ReadyRequest& one : ready) {
+    const Request& request = one.pending->request;
+    if (one.is_neutral) continue;
+    if (request.take_end == nullptr && request.gpu.done_in_stream_order) {
+      HVD_RETURN_IF_ERROR(gpu()->Wait(request.gpu.stream, *flight->end));
+    }
+    if (request.take_values != nullptr &&
+        request.kind == CollectiveKind::kAlltoall) {
+      HVD_RETURN_IF_ERROR(
+          request.take_values(ReceivedRows(one, transport_->rank())));
+    }
+  }
+  for (const ReadyRequest& one : ready) {  // now that nothing can fail here
+    const Request& request = one.pending->request;
+    if (!one.is_neutral && request.take_end != nullptr) {
+      request.take_end(flight->end);
+    }
+  }
+  return Status::Ok();
+}
+
+Status GpuExecutor::PrepareFlight(const std::vector<ReadyRequest>& ready,
+                                  StreamMemory* moved, GpuOutputs* outputs) {
+  HVD_RETURN_IF_ERROR(
+      AllocateOutputs(ready, transport_->rank(), transport_->size(), outputs));
+  for (const ReadyRequest& one : ready) {
+    if (one.is_neutral) {
+      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), moved));
+      (*outputs)[static_cast<size_t>(&one - ready.data())].assign(
+          one.pending->request.tensors.size(), nullptr);
+    }
+  }
+  HVD_RETURN_IF_ERROR(Gate(ready));
+  return LendCommunicator(ready);
+}
+
+// NCCL wants nothing in flight for what is done there.
+Status GpuExecutor::LendCommunicator(const std::vector<ReadyRequest>& ready) {
+  for (const ReadyRequest& one : ready) {
+    const Request& request = one.pending->request;
+    if (request.with_communicator == nullptr) continue;
+    const GpuLane lane = Lane();
+    while (HasFlights()) {
+      HVD_RETURN_IF_ERROR(lane.look());
+      Pause(1000);
+    }
+    HVD_RETURN_IF_ERROR(request.with_communicator(
+        gpu(), lane.communicator, transport_->rank(), lane.look));
+  }
+  return Status::Ok();
+}
+
+bool GpuExecutor::HasFlights() {
+  MutexLock lock(&mu_);
+  return !flights_.empty();
+}
+
+// The values of a rank that has joined are made in host memory.
+Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
+  for (RequestTensor& t : neutral->pending->request.tensors) {
+    const size_t num_bytes = NumBytes(t);
+    if (num_bytes == 0) continue;
+    void* memory = nullptr;
+    HVD_RETURN_IF_ERROR(moved->Allocate(
+        num_bytes, "the part of a rank that has joined", &memory));
+    HVD_RETURN_IF_ERROR(
+        gpu()->CopyAll({{memory, t.input, num_bytes}}, stream()));
+    t.input = t.output = memory;
+  }
+  return Status::Ok();
+}
+
+// Our stream goes on when the tensors are there. New outputs may be memory that
+// the request's stream has still in use.
+Status GpuExecutor::Gate(const std::vector<ReadyRequest>& ready) {
+  for (const ReadyRequest& one : ready) {
+    if (one.is_neutral) continue;
+    const Request& request = one.pending->request;
+    std::shared_ptr<GpuEvent> event = request.ready;
+    if (request.allocate_output != nullptr) {
+      HVD_RETURN_IF_ERROR(gpu()->Record(request.gpu.stream, &event));
+    }
+    HVD_RETURN_IF_ERROR(gpu()->Wait(stream(), *event));
+  }
+  return Status::Ok();
+}
+
+GpuLane GpuExecutor::Lane() {
+  GpuLane lane;
+  lane.gpu = gpu();
+  lane.stream = stream();
+  lane.last_calls = &last_calls_;
+  lane.communicator = connection_.communicator();
+  const double timeout = LaunchTimeout();
+  lane.look = [this, timeout, begin = Clock::now()]() -> Status {
+    HVD_RETURN_IF_ERROR(connection_.Look());
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
+    return Status::Stalled("NCCL has not launched a collective within " +
+                           std::to_string(static_cast<int>(timeout)) + " s");
+  };
+  lane.rank = transport_->rank();
+  lane.size = transport_->size();
+  const GpuTrack& track = connection_.track(turn_);
+  lane.fusion_buffer = track.fusion_buffer;
+  lane.fusion_buffer_bytes = track.fusion_buffer_bytes;
+  lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
+  lane.scaler = [this](Communicator** made) {
+    return connection_.MakeScaler(made);
+  };
+  return lane;
+}
+
+void GpuExecutor::End(const Status& why) {
+  MutexLock lock(&mu_);
+  if (!end_.ok()) return;
+  end_ = why;
+  changed_.NotifyOne();
+}
+
+Status GpuExecutor::status() {
+  MutexLock lock(&mu_);
+  return broken_;
+}
+
+// ---- The thread that watches ----
+
+void GpuExecutor::Watch() {
+  int num_looks = 0;
+  bool has_gpu = false;
+  Clock::time_point next_check{};
+  while (true) {
+    std::vector<std::unique_ptr<PendingRequest>> early;
+    bool is_idle;
+    {
+      MutexLock lock(&mu_);
+      while (flights_.empty() && early_.empty() && end_.ok()) {
+        changed_.Wait(&mu_);
+        num_looks = 0;
+      }
+      early.swap(early_);
+      is_idle = flights_.empty();
+      if (is_idle && early.empty()) return;  // End was called
+    }
+    CallBack(std::move(early), Status::Ok());
+    if (is_idle) continue;
+    Status status;
+    if (!has_gpu) {
+      status = gpu()->Use();
+      has_gpu = true;
+    }
+    Flight flight;
+    if (status.ok() && TakeEnded(&flight, &status)) {
+      num_looks = 0;
+      if (!status.ok()) Fail(status);
+      Land(std::move(flight), status);
+      continue;
+    }
+    if (!status.ok() || Clock::now() >= next_check) {
+      if (status.ok()) status = Diagnose();
+      if (!status.ok()) Fail(status);
+      next_check = Clock::now() + kCheckInterval;
+    }
+    Pause(num_looks++);
+  }
+}
+
+bool GpuExecutor::TakeEnded(Flight* flight, Status* status) {
+  std::shared_ptr<GpuEvent> event;
+  {
+    MutexLock lock(&mu_);
+    if (flights_.empty()) return false;
+    event = flights_.front().end;
+  }
+  bool is_over = false;
+  *status = event->Query(&is_over);
+  if (!is_over) return false;
+  MutexLock lock(&mu_);
+  *flight = std::move(flights_.front());
+  flights_.pop_front();
+  if (status->ok()) *status = flight->status;
+  return true;
+}
+
+double GpuExecutor::LaunchTimeout() const {
+  return kPatienceFactor * options_.stall_timeout_seconds;
+}
+
+Status GpuExecutor::Diagnose() {
+  const Clock::time_point now = Clock::now();
+  Status end;
+  Clock::time_point launched;
+  {
+    MutexLock lock(&mu_);
+    end = end_;
+    launched = flights_.front().launched;
+  }
+  // A dead rank explains more than what NCCL or this rank says.
+  Status trouble = transport_->CheckPeers();
+  if (trouble.ok()) trouble = end;
+  if (trouble.ok()) trouble = connection_.communicator()->CheckHealth();
+  if (!trouble.ok()) {
+    if (trouble_.ok()) trouble_since_ = now;
+    // The first rank that was lost is why others leave.
+    if (trouble_.code() != StatusCode::kPeerLost) trouble_ = trouble;
+    return now - trouble_since_ < kGrace ? Status::Ok() : trouble_;
+  }
+  const double timeout = LaunchTimeout();
+  const std::chrono::duration<double> waited = now - launched;
+  if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
+  return Status::Stalled("a collective on the GPU has not ended within " +
+                         std::to_string(static_cast<int>(timeout)) +
+                         " s of its launch");
+}
+
+// Ends the kernels, then the requests: their memory is in use until then.
+void GpuExecutor::Fail(const Status& why) {
+  TellOfLate(why);  // before anybody can read what comes of it
+  connection_.communicator()->Abort(why);
+  std::deque<Flight> flights;
+  {
+    MutexLock lock(&mu_);
+    broken_ = why;
+    flights.swap(flights_);
+  }
+  is_broken_.store(true);
+  const Clock::time_point end = Clock::now() + kAbortPatience;
+  for (Flight& flight : flights) {
+    bool is_over = false;
+    while (!is_over && Clock::now() < end) {
+      if (!flight.end->Query(&is_over).ok()) break;
+      if (!is_over) Pause(1000);
+    }
+    Land(std::move(flight), why);
+  }
+  transport_->RingOwnDoorbell();
+}
+
+// A later call fails too; but there may be none.
+void GpuExecutor::TellOfLate(const Status& why) {
+  std::string first;  // it is the same with what comes after it
+  {
+    MutexLock lock(&mu_);
+    for (const Flight& flight : flights_) {
+      if (first.empty()) first = flight.ahead;
+    }
+  }
+  if (first.empty()) return;
+  std::fprintf(
+      stderr,
+      "[hvd_keras, rank %d] %s has failed on the GPU after the program "
+      "had gone on: its results, and all that was computed from them, "
+      "are wrong. %s\n",
+      transport_->global_rank(transport_->rank()), first.c_str(),
+      why.message().c_str());
+}
+
+void GpuExecutor::Land(Flight flight, const Status& status) {
+  CallBack(std::move(flight.requests), status);
+}
+
+void GpuExecutor::CallBack(
+    std::vector<std::unique_ptr<PendingRequest>> requests,
+    const Status& status) {
+  std::vector<Completion> completions;
+  const int rank = transport_->global_rank(transport_->rank());
+  for (std::unique_ptr<PendingRequest>& pending : requests) {
+    Finish(std::move(pending), status, rank, &completions);
+  }
+  for (Completion& completion : completions) {
+    completion.done(completion.status);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,50 @@
+// Reductions as NCCL has them, and what several collectives do with them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "tf_ops/engine/gpu_collectives.h"
+
+namespace hvd {
+
+// A reduction, as NCCL calls it: of its own, or one made for a factor.
+struct GpuReduction {
+  DataType dtype = DataType::kFloat32;
+  int op = kNcclSum;
+  double factor = 1.0;  // of every input
+};
+
+// `divisor`: what Average divides by.
+GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
+                         int divisor);
+
+int NcclType(DataType dtype);
+
+// Whether NCCL and this GPU have the numbers that `request` reduces.
+Status CheckReduction(const Gpu& gpu, const Request& request);
+
+// Calls use(op): the op is made for the calls in it alone.
+Status WithOp(const Communicator& communicator, const GpuReduction& reduction,
+              const NcclApi& nccl, NcclComm comm,
+              const std::function<Status(int op)>& use);
+
+struct GpuTensor {
+  const void* input;
+  void* output;
+  size_t num_elements;
+  size_t num_bytes;
+};
+
+// Allreduces tensors of the reduction's dtype where they are, as one group.
+Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
+                     const GpuReduction& reduction,
+                     const std::vector<GpuTensor>& tensors);
+
+// An allreduce of tensors of one dtype, those that are small through the fusion
+// buffer.
+Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
+                      const std::vector<GpuTensor>& tensors);
+
+}  // namespace hvd

@@ -1,0 +1,116 @@
+// The engine's work: one rank's requests from admission to their end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/engine/completion_queue.h"
+#include "tf_ops/engine/engine.h"
+#include "tf_ops/engine/executor.h"
+#include "tf_ops/host/transport.h"
+#include "tf_ops/negotiation/negotiator.h"
+#include "tf_ops/negotiation/request_table.h"
+
+namespace hvd {
+
+class GpuExecutor;
+
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+// For one thread at a time, but for AddStats, which any thread may call.
+class Worker {
+ public:
+  // Borrows `transport`.
+  Worker(Transport* transport, const EngineOptions& options);
+  ~Worker();
+
+  // Takes requests in; Progress tells the coordinator of them.
+  void Admit(std::vector<Request> requests);
+
+  // Talks to the other ranks and runs the next response, if there is one and
+  // it moves at most `max_bytes`. True if it did anything.
+  bool Progress(int64_t max_bytes);
+
+  // Fails every request that is in flight.
+  void FailAll(const Status& status);
+
+  // What has ended since the last call. Call back outside of any lock.
+  std::vector<Completion> TakeFinished();
+
+  // Whether requests of this rank are in flight.
+  bool has_requests() const { return !table_.empty(); }
+  size_t num_requests() const { return table_.size(); }
+  // Whether something is to be run that was too large for the last Progress.
+  bool has_responses() const { return !responses_.empty(); }
+  // Whether one of this name is in flight, or was a moment ago, and failed
+  // because other ranks have it in another process set, where they still wait
+  // and will ask for it.
+  bool has_request(const std::string& name) const;
+  // Whether this rank has to look for stalls.
+  bool must_watch() const {
+    return has_requests() || negotiator_.has_pending();
+  }
+
+  void AddStats(EngineStats* stats) const;
+
+ private:
+  void CheckStalls();
+  void CheckCoordinator();
+  int64_t NumBytes(const Response& response) const;
+  Status Run(const Response& response);
+  Status RunItems(const Response& response);
+  // Launches them; the GPU's own thread ends them.
+  Status RunOnGpu(const ExecuteOptions& options,
+                  std::vector<ReadyRequest> ready);
+  // Finds what `item` means on this rank. Internal if it means nothing.
+  Status FindReady(const ResponseItem& item, ReadyRequest* ready);
+  const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
+  Status EndJoin(const Response& response);
+  Status AnswerQuery(const Response& response);
+  bool Concerns(const Response& response) const;
+  Status Forget(const Response& response);
+  void AdmitOne(Request&& request, Clock::time_point now,
+                std::vector<IdRun>* ready, std::vector<RankMessage>* messages);
+  // Hands `values` to the request's `take_values`, where there is one.
+  void FinishWithValues(std::unique_ptr<PendingRequest> pending,
+                        const std::vector<int64_t>& values);
+  void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
+  void Break(const Status& status);
+  // Notes the time in which requests were in flight, when the last has ended.
+  void MeasurePending();
+  void Log(const std::string& text) const;
+
+  int global_rank() const {
+    return options_.global_ranks[static_cast<size_t>(transport_->rank())];
+  }
+
+  Transport* const transport_;
+  const EngineOptions options_;
+  std::unique_ptr<GpuExecutor> gpu_;  // made for the first tensors on a GPU
+  int gpu_ordinal_ = -1;              // of the first such request
+  RequestTable table_;
+  Negotiator negotiator_;
+  std::deque<Response> responses_;    // to be run, in this order
+  std::vector<Completion> finished_;  // to be called back
+  // Names, and when they failed: see has_request.
+  std::unordered_map<std::string, Clock::time_point> misplaced_;
+  Status broken_;                      // why nothing works any more
+  Clock::time_point pending_since_{};  // 0: nothing is in flight
+  Clock::time_point next_stall_check_{};
+
+  std::atomic<uint64_t> num_collectives_{0};
+  std::atomic<uint64_t> num_bytes_{0};
+  std::atomic<uint64_t> num_cache_hits_{0};
+  std::atomic<uint64_t> num_cache_misses_{0};
+  std::atomic<uint64_t> pending_ns_{0};
+};
+
+}  // namespace hvd

@@ -1,0 +1,39 @@
+// Which requests run together as one collective over a list of tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/negotiation/message.h"
+
+namespace hvd {
+
+// Collects items into responses. Allreduces, reducescatters and broadcasts of
+// one dtype that are alike in kind, dtype, op, scale and root go together until
+// the threshold; an item that does not fit begins another response, later ones
+// may still join the first. A group is one item: it is never taken apart.
+class FusionPlan {
+ public:
+  explicit FusionPlan(int64_t threshold_bytes)
+      : threshold_bytes_(threshold_bytes) {}
+
+  // `divisor`: of the response, see there.
+  void Add(ResponseItem item, std::shared_ptr<const RequestParams> params,
+           int32_t divisor);
+  std::vector<Response> Take();
+
+ private:
+  struct Group {
+    std::shared_ptr<const RequestParams> like;  // of its first item
+    int64_t num_bytes = 0;
+    bool open = false;  // others may join
+    Response response;
+  };
+
+  const int64_t threshold_bytes_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,369 @@
+#include "tf_ops/negotiation/message.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tf_ops/negotiation/codec.h"
+
+namespace hvd {
+namespace {
+
+template <typename T>
+void WriteList(const std::vector<T>& values, WireWriter* w) {
+  w->Put(static_cast<uint32_t>(values.size()));
+  for (T value : values) w->Put(value);
+}
+
+template <typename T>
+void ReadList(WireReader* r, std::vector<T>* values) {
+  values->resize(r->GetCount(sizeof(T)));
+  for (T& value : *values) value = r->Get<T>();
+}
+
+void Write(const Status& status, WireWriter* w) {
+  w->Put(status.code());
+  w->PutString(status.message());
+}
+
+void Read(WireReader* r, Status* status) {
+  const StatusCode code = r->Get<StatusCode>();
+  *status = Status(code, r->GetString());
+}
+
+void Write(const RequestParams& p, WireWriter* w) {
+  w->Put(p.kind);
+  w->Put(p.process_set_id);
+  w->Put(p.op);
+  w->Put(p.root_rank);
+  w->Put(p.prescale);
+  w->Put(p.postscale);
+  w->Put(p.average);
+  w->Put(p.equal_rows);
+  w->Put(p.device);
+  Write(p.failure, w);
+  WriteList(p.splits, w);
+  w->Put(static_cast<uint32_t>(p.tensors.size()));
+  for (const TensorParams& t : p.tensors) {
+    w->Put(t.dtype);
+    WriteList(t.shape, w);
+  }
+}
+
+void Read(WireReader* r, RequestParams* p) {
+  p->kind = r->Get<CollectiveKind>();
+  p->process_set_id = r->Get<int32_t>();
+  p->op = r->Get<ReduceOp>();
+  p->root_rank = r->Get<int32_t>();
+  p->prescale = r->Get<double>();
+  p->postscale = r->Get<double>();
+  p->average = r->Get<uint8_t>() != 0;
+  p->equal_rows = r->Get<uint8_t>() != 0;
+  p->device = r->Get<DeviceKind>();
+  Read(r, &p->failure);
+  ReadList(r, &p->splits);
+  p->tensors.resize(r->GetCount(5));
+  for (TensorParams& t : p->tensors) {
+    t.dtype = r->Get<DataType>();
+    ReadList(r, &t.shape);
+  }
+}
+
+void Write(const std::vector<IdRun>& ids, WireWriter* w) {
+  w->Put(static_cast<uint32_t>(ids.size()));
+  for (const IdRun& run : ids) {
+    w->Put(run.first);
+    w->Put(run.count);
+  }
+}
+
+void Read(WireReader* r, std::vector<IdRun>* ids) {
+  ids->resize(r->GetCount(2 * sizeof(uint32_t)));
+  for (IdRun& run : *ids) {
+    run.first = r->Get<uint32_t>();
+    run.count = r->Get<uint32_t>();
+  }
+}
+
+// Known requests go as runs of ids: (0, number of runs, runs), the others as
+// (1, item) or, with parameters, (2, item, parameters).
+void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
+  size_t next = 0;
+  while (next < items.size()) {
+    if (items[next].cached_id != 0) {
+      std::vector<IdRun> runs;
+      for (; next < items.size() && items[next].cached_id != 0; ++next) {
+        AppendId(items[next].cached_id, &runs);
+      }
+      w->Put(uint8_t{0});
+      Write(runs, w);
+      continue;
+    }
+    const ResponseItem& item = items[next++];
+    w->Put(static_cast<uint8_t>(item.params == nullptr ? 1 : 2));
+    w->PutString(item.name);
+    w->Put(item.new_id);
+    w->Put(static_cast<uint32_t>(item.rows.size()));
+    for (const std::vector<int64_t>& rows : item.rows) WriteList(rows, w);
+    if (item.params != nullptr) Write(*item.params, w);
+  }
+}
+
+void Read(WireReader* r, std::vector<ResponseItem>* items) {
+  while (r->ok() && !r->at_end()) {
+    const uint8_t form = r->Get<uint8_t>();
+    if (form == 0) {
+      std::vector<IdRun> runs;
+      Read(r, &runs);
+      for (const IdRun& run : runs) {
+        for (uint32_t i = 0; i < run.count; ++i) {
+          items->emplace_back();
+          items->back().cached_id = run.first + i;
+        }
+      }
+      continue;
+    }
+    items->emplace_back();
+    ResponseItem& item = items->back();
+    item.name = r->GetString();
+    item.new_id = r->Get<uint32_t>();
+    item.rows.resize(r->GetCount(sizeof(uint32_t)));
+    for (std::vector<int64_t>& rows : item.rows) ReadList(r, &rows);
+    if (form == 2) {
+      RequestParams params;
+      Read(r, &params);
+      item.params = std::make_shared<const RequestParams>(std::move(params));
+    }
+  }
+}
+
+void WriteBody(const RankMessage& m, WireWriter* w) {
+  w->Put(m.type);
+  switch (m.type) {
+    case RankMessage::Type::kRequest:
+      w->PutString(m.name);
+      Write(m.params, w);
+      return;
+    case RankMessage::Type::kDuplicate:
+      w->PutString(m.name);
+      return;
+    case RankMessage::Type::kReady:
+    case RankMessage::Type::kForgotten:
+      Write(m.ids, w);
+      return;
+    case RankMessage::Type::kJoin:
+      w->Put(m.average_over_active);
+      return;
+    case RankMessage::Type::kElsewhere:
+      w->PutString(m.name);
+      w->Put(m.process_set_id);
+      return;
+  }
+}
+
+void ReadBody(WireReader* r, RankMessage* m) {
+  m->type = r->Get<RankMessage::Type>();
+  switch (m->type) {
+    case RankMessage::Type::kRequest:
+      m->name = r->GetString();
+      Read(r, &m->params);
+      return;
+    case RankMessage::Type::kDuplicate:
+      m->name = r->GetString();
+      return;
+    case RankMessage::Type::kReady:
+    case RankMessage::Type::kForgotten:
+      Read(r, &m->ids);
+      return;
+    case RankMessage::Type::kJoin:
+      m->average_over_active = r->Get<uint8_t>() != 0;
+      return;
+    case RankMessage::Type::kElsewhere:
+      m->name = r->GetString();
+      m->process_set_id = r->Get<int32_t>();
+      return;
+  }
+}
+
+void WriteBody(const Response& m, WireWriter* w) {
+  w->Put(m.type);
+  switch (m.type) {
+    case Response::Type::kExecute:
+      w->Put(m.divisor);
+      Write(m.items, w);
+      return;
+    case Response::Type::kError:
+      w->PutString(m.items[0].name);
+      Write(m.error, w);
+      w->Put(m.is_misplaced);
+      WriteList(m.ranks, w);
+      return;
+    case Response::Type::kEvict:
+      Write(m.ids, w);
+      return;
+    case Response::Type::kJoined:
+      w->Put(m.last_rank);
+      Write(m.error, w);
+      WriteList(m.ranks, w);
+      return;
+    case Response::Type::kQuery:
+      w->PutString(m.items[0].name);
+      WriteList(m.ranks, w);
+      WriteList(m.waiting, w);
+      return;
+  }
+}
+
+void ReadBody(WireReader* r, Response* m) {
+  m->type = r->Get<Response::Type>();
+  switch (m->type) {
+    case Response::Type::kExecute:
+      m->divisor = r->Get<int32_t>();
+      Read(r, &m->items);
+      return;
+    case Response::Type::kError:
+      m->items.resize(1);
+      m->items[0].name = r->GetString();
+      Read(r, &m->error);
+      m->is_misplaced = r->Get<uint8_t>() != 0;
+      ReadList(r, &m->ranks);
+      return;
+    case Response::Type::kEvict:
+      Read(r, &m->ids);
+      return;
+    case Response::Type::kJoined:
+      m->last_rank = r->Get<int32_t>();
+      Read(r, &m->error);
+      ReadList(r, &m->ranks);
+      return;
+    case Response::Type::kQuery:
+      m->items.resize(1);
+      m->items[0].name = r->GetString();
+      ReadList(r, &m->ranks);
+      ReadList(r, &m->waiting);
+      return;
+  }
+}
+
+template <typename Message>
+void EncodeFrame(const Message& message, std::vector<uint8_t>* bytes) {
+  constexpr size_t kMostlyEnough = 64;
+  const size_t begin = bytes->size();
+  bytes->reserve(begin + kMostlyEnough);
+  WireWriter writer(bytes);
+  writer.Put(uint32_t{0});  // the length, below
+  WriteBody(message, &writer);
+  const uint32_t count =
+      static_cast<uint32_t>(bytes->size() - begin - sizeof(uint32_t));
+  std::memcpy(bytes->data() + begin, &count, sizeof(count));
+}
+
+template <typename Message>
+Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
+                   Message* message, bool* found) {
+  *found = false;
+  WireReader frame(bytes.data() + *offset, bytes.size() - *offset);
+  const uint32_t count = frame.Get<uint32_t>();
+  const size_t begin = *offset + sizeof(uint32_t);
+  if (!frame.ok() || bytes.size() - begin < count) return Status::Ok();
+  WireReader body(bytes.data() + begin, count);
+  *message = Message();
+  ReadBody(&body, message);
+  if (!body.ok() || !body.at_end()) {
+    return Status::Internal("a control message of " + std::to_string(count) +
+                            " bytes makes no sense");
+  }
+  *offset = begin + count;
+  *found = true;
+  return Status::Ok();
+}
+
+}  // namespace
+
+bool RequestParams::operator==(const RequestParams& o) const {
+  return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
+         root_rank == o.root_rank && prescale == o.prescale &&
+         postscale == o.postscale && average == o.average &&
+         equal_rows == o.equal_rows && device == o.device &&
+         splits == o.splits && tensors == o.tensors && failure == o.failure;
+}
+
+int64_t RequestParams::num_bytes() const {
+  int64_t total = 0;
+  for (const TensorParams& t : tensors) {
+    total += NumElements(t.shape) * static_cast<int64_t>(ElementBytes(t.dtype));
+  }
+  return total;
+}
+
+namespace {
+
+DeviceKind DeviceOf(const Request& request) {
+  if (request.gpu.ordinal < 0) return DeviceKind::kCpu;
+  return request.gpu.is_second ? DeviceKind::kSecondGpu : DeviceKind::kGpu;
+}
+
+}  // namespace
+
+RequestParams ParamsOf(const Request& request) {
+  RequestParams p;
+  p.kind = request.kind;
+  p.process_set_id = request.process_set_id;
+  p.op = request.op;
+  p.root_rank = request.root_rank;
+  p.prescale = request.prescale;
+  p.postscale = request.postscale;
+  p.average = request.average;
+  p.equal_rows = request.equal_rows;
+  p.device = DeviceOf(request);
+  p.failure = request.failure;
+  p.splits = request.splits;
+  p.tensors.reserve(request.tensors.size());
+  for (const RequestTensor& t : request.tensors) {
+    p.tensors.push_back(TensorParams{t.dtype, t.shape});
+  }
+  return p;
+}
+
+bool HasParams(const Request& request, const RequestParams& params) {
+  const RequestParams& p = params;
+  return request.kind == p.kind && request.process_set_id == p.process_set_id &&
+         request.op == p.op && request.root_rank == p.root_rank &&
+         request.prescale == p.prescale && request.postscale == p.postscale &&
+         request.average == p.average && request.equal_rows == p.equal_rows &&
+         DeviceOf(request) == p.device && request.splits == p.splits &&
+         request.failure == p.failure &&
+         std::equal(request.tensors.begin(), request.tensors.end(),
+                    p.tensors.begin(), p.tensors.end(),
+                    [](const RequestTensor& a, const TensorParams& b) {
+                      return a.dtype == b.dtype && a.shape == b.shape;
+                    });
+}
+
+void AppendId(uint32_t id, std::vector<IdRun>* runs) {
+  if (!runs->empty() && runs->back().first + runs->back().count == id) {
+    ++runs->back().count;
+  } else {
+    runs->push_back(IdRun{id, 1});
+  }
+}
+
+void Encode(const RankMessage& message, std::vector<uint8_t>* bytes) {
+  EncodeFrame(message, bytes);
+}
+
+void Encode(const Response& response, std::vector<uint8_t>* bytes) {
+  EncodeFrame(response, bytes);
+}
+
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              RankMessage* message, bool* found) {
+  return DecodeFrame(bytes, offset, message, found);
+}
+
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              Response* response, bool* found) {
+  return DecodeFrame(bytes, offset, response, found);
+}
+
+}  // namespace hvd

@@ -1,0 +1,119 @@
+// What ranks and the coordinator tell each other, and its encoding.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/types.h"
+#include "tf_ops/negotiation/request.h"
+
+namespace hvd {
+
+struct TensorParams {
+  DataType dtype = DataType::kFloat32;
+  Shape shape;
+  bool operator==(const TensorParams& o) const {
+    return dtype == o.dtype && shape == o.shape;
+  }
+};
+
+// All of a request that ranks must agree on, its shapes and splits.
+struct RequestParams {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  int32_t process_set_id = 0;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t root_rank = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool average = false;
+  bool equal_rows = false;  // holds for all ranks if one of them asks for it
+  std::vector<int64_t> splits;
+  std::vector<TensorParams> tensors;
+  DeviceKind device = DeviceKind::kCpu;
+  Status failure;  // see Request
+
+  bool operator==(const RequestParams& o) const;
+  int64_t num_bytes() const;
+};
+RequestParams ParamsOf(const Request& request);
+// Whether ParamsOf(request) == params, without making it.
+bool HasParams(const Request& request, const RequestParams& params);
+
+// A run of consecutive cache ids.
+struct IdRun {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+// From a rank to the coordinator.
+struct RankMessage {
+  enum class Type : uint8_t {
+    kRequest = 1,  // `name` and `params`: this rank is ready for it
+    kReady,        // `ids`: ready for requests that all ranks know
+    kDuplicate,    // `name` was submitted again while in flight
+    kForgotten,    // `ids`: an eviction was seen
+    kJoin,         // this rank takes part in nothing more until all have joined
+    kElsewhere,    // answers Response::kQuery for `name`
+  };
+  Type type = Type::kRequest;
+  std::string name;
+  RequestParams params;
+  std::vector<IdRun> ids;
+  bool average_over_active = false;  // kJoin
+  // kElsewhere: where the request is in flight; -1: nowhere.
+  int32_t process_set_id = -1;
+};
+
+// One request of a response: known by its id, or told in full.
+struct ResponseItem {
+  uint32_t cached_id = 0;  // not 0: a known request, the rest is empty
+  std::string name;
+  uint32_t new_id = 0;  // not 0: remember the request under this id
+  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall:
+  // [from rank][to rank].
+  std::vector<std::vector<int64_t>> rows;
+  // For ranks that have joined, which run it without a request of their own;
+  // null if there are none.
+  std::shared_ptr<const RequestParams> params;
+};
+
+// From the coordinator to all ranks; they act on responses in this order.
+struct Response {
+  enum class Type : uint8_t {
+    kExecute = 1,  // run `items` together
+    kError,        // `items[0].name` fails with `error`
+    kEvict,        // forget `ids`
+    kJoined,       // join ends: all have joined, or `error`
+    kQuery,        // say whether `items[0].name` waits in another process set
+  };
+  Type type = Type::kExecute;
+  std::vector<ResponseItem> items;
+  // kExecute: what Average divides by if some ranks have joined; 0: none has.
+  int32_t divisor = 0;
+  Status error;
+  bool is_misplaced = false;  // kError: some ranks call in another process set
+  // kError, kJoined, kQuery: whom it concerns; empty: all.
+  std::vector<int32_t> ranks;
+  std::vector<int32_t> waiting;  // kQuery: global ranks that wait
+  int32_t last_rank = 0;         // kJoined: a global rank
+  std::vector<IdRun> ids;
+};
+
+// Appends the id to the last run or begins a new one.
+void AppendId(uint32_t id, std::vector<IdRun>* runs);
+
+// Appends a frame: its length and the message.
+void Encode(const RankMessage& message, std::vector<uint8_t>* bytes);
+void Encode(const Response& response, std::vector<uint8_t>* bytes);
+
+// Takes the first whole frame off `*bytes`, from `*offset` on. False if there
+// is none yet. Internal if the frame makes no sense.
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              RankMessage* message, bool* found);
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
+              Response* response, bool* found);
+
+}  // namespace hvd

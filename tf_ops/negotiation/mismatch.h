@@ -1,0 +1,33 @@
+// Finds what ranks disagree on, and says it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/negotiation/message.h"
+
+namespace hvd {
+
+// The requests of all ranks of a set; null: the rank has joined.
+using ParamsByRank = std::vector<std::shared_ptr<const RequestParams>>;
+
+// Ok if the requests of all ranks under one name belong together; otherwise
+// Mismatch with each value and the ranks, by their global numbers, that hold
+// it.
+Status CheckAgreement(const ParamsByRank& by_rank,
+                      const std::vector<int>& global_ranks);
+
+// Mismatch: "ranks disagree on {what}: {value} on rank 1; ...".
+struct ValueOnRank {
+  std::string value;
+  int rank;
+};
+Status Disagreement(const std::string& what,
+                    const std::vector<ValueOnRank>& values);
+
+// "rank 1", "ranks 0, 2 and 3"
+std::string RanksToString(const std::vector<int>& ranks);
+
+}  // namespace hvd

@@ -1,0 +1,93 @@
+#include "tf_ops/negotiation/negotiator.h"
+
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// Drops what has been decoded.
+void Consume(size_t num_bytes, std::vector<uint8_t>* inbox) {
+  inbox->erase(inbox->begin(),
+               inbox->begin() + static_cast<ptrdiff_t>(num_bytes));
+}
+
+}  // namespace
+
+Negotiator::Negotiator(Transport* transport, const CoordinatorOptions& options)
+    : transport_(transport), inboxes_(static_cast<size_t>(transport->size())) {
+  if (transport->rank() == 0) {
+    coordinator_ = std::make_unique<Coordinator>(transport->size(), options);
+  }
+}
+
+Status Negotiator::Say(const RankMessage& message) {
+  if (coordinator_ != nullptr) {
+    return coordinator_->OnMessage(0, message, Clock::now());
+  }
+  std::vector<uint8_t> bytes;
+  Encode(message, &bytes);
+  transport_->SendControl(0, bytes);
+  return Status::Ok();
+}
+
+Status Negotiator::Exchange(std::vector<Response>* responses) {
+  if (coordinator_ == nullptr) {
+    transport_->Flush();
+    return ReceiveResponses(responses);
+  }
+  HVD_RETURN_IF_ERROR(ReceiveRequests());
+  for (Response& response : coordinator_->TakeResponses()) {
+    if (transport_->size() > 1) {
+      std::vector<uint8_t> bytes;
+      Encode(response, &bytes);
+      for (int peer = 1; peer < transport_->size(); ++peer) {
+        transport_->SendControl(peer, bytes);
+      }
+    }
+    responses->push_back(std::move(response));
+  }
+  // All ranks must know all of it before this one blocks in a collective.
+  if (!responses->empty()) return transport_->FlushAll();
+  transport_->Flush();
+  return Status::Ok();
+}
+
+Status Negotiator::ReceiveRequests() {
+  const Clock::time_point now = Clock::now();
+  for (int peer = 1; peer < transport_->size(); ++peer) {
+    std::vector<uint8_t>& inbox = inboxes_[static_cast<size_t>(peer)];
+    if (!transport_->ReceiveControl(peer, &inbox)) continue;
+    size_t offset = 0;
+    RankMessage message;
+    bool found = true;
+    while (true) {
+      HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &message, &found));
+      if (!found) break;
+      HVD_RETURN_IF_ERROR(coordinator_->OnMessage(peer, message, now));
+    }
+    Consume(offset, &inbox);
+  }
+  return Status::Ok();
+}
+
+Status Negotiator::ReceiveResponses(std::vector<Response>* responses) {
+  std::vector<uint8_t>& inbox = inboxes_[0];
+  if (!transport_->ReceiveControl(0, &inbox)) return Status::Ok();
+  size_t offset = 0;
+  bool found = true;
+  while (true) {
+    Response response;
+    HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &response, &found));
+    if (!found) break;
+    responses->push_back(std::move(response));
+  }
+  Consume(offset, &inbox);
+  return Status::Ok();
+}
+
+std::vector<std::string> Negotiator::CheckStalls(Clock::time_point now) {
+  if (coordinator_ == nullptr) return {};
+  return coordinator_->CheckStalls(now);
+}
+
+}  // namespace hvd

@@ -1,0 +1,49 @@
+// One rank's part in the negotiation: tells the coordinator what this rank is
+// ready for, and hears from it what to run. On rank 0 it is the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/transport.h"
+#include "tf_ops/negotiation/coordinator.h"
+#include "tf_ops/negotiation/message.h"
+
+namespace hvd {
+
+// Not thread-safe: the worker alone uses it.
+class Negotiator {
+ public:
+  // Borrows `transport`.
+  Negotiator(Transport* transport, const CoordinatorOptions& options);
+
+  // Tells the coordinator; Exchange sends it.
+  Status Say(const RankMessage& message);
+
+  // Sends and receives what there is, without waiting, and appends what all
+  // ranks have to do now to `*responses`.
+  Status Exchange(std::vector<Response>* responses);
+
+  // See Coordinator::CheckStalls; nothing on other ranks than 0.
+  std::vector<std::string> CheckStalls(Clock::time_point now);
+
+  bool is_coordinator() const { return coordinator_ != nullptr; }
+  // Whether a rank waits for another one, as far as this rank can see.
+  bool has_pending() const {
+    return coordinator_ != nullptr && coordinator_->has_pending();
+  }
+
+ private:
+  Status ReceiveRequests();
+  Status ReceiveResponses(std::vector<Response>* responses);
+
+  Transport* const transport_;
+  std::unique_ptr<Coordinator> coordinator_;   // on rank 0
+  std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
+};
+
+}  // namespace hvd

@@ -1,0 +1,90 @@
+// The requests of this rank: those in flight, by name, and those that all
+// ranks know, by cache id.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/request.h"
+
+namespace hvd {
+
+struct PendingRequest {
+  Request request;
+  std::shared_ptr<const RequestParams> params;  // null: a join
+  Clock::time_point submitted;
+  // Calls under the same name that came too early; they fail with this one.
+  std::vector<Request> duplicates;
+};
+
+struct NamedRequest;
+
+// The coordinator's words about a known request.
+struct KnownRequest {
+  std::string name;
+  NamedRequest* named = nullptr;                // of that name
+  std::shared_ptr<const RequestParams> params;  // of this rank
+  std::vector<std::vector<int64_t>> rows;       // see ResponseItem
+};
+
+// All that is known under a name, while there is any.
+struct NamedRequest {
+  std::unique_ptr<PendingRequest> pending;  // null: none
+  uint32_t id = 0;                          // the newest; 0: none
+  const KnownRequest* known = nullptr;      // of that id
+  int num_ids = 0;                          // known and not yet forgotten
+};
+
+// Not thread-safe: the worker alone uses it.
+class RequestTable {
+ public:
+  // Takes the request in and tells what to say of it: its id, appended to
+  // `*ready`, or a message, appended to `*messages`.
+  void Admit(Request request, Clock::time_point now, std::vector<IdRun>* ready,
+             std::vector<RankMessage>* messages);
+
+  // Takes a join in. There must be none.
+  void AdmitJoin(Request request);
+  bool has_join() const { return join_ != nullptr; }
+  const PendingRequest& join() const { return *join_; }  // has_join()
+  std::unique_ptr<PendingRequest> TakeJoin();            // may be null
+
+  // Takes a request out; null if there is none of this name.
+  std::unique_ptr<PendingRequest> Take(const std::string& name);
+  std::unique_ptr<PendingRequest> Take(const KnownRequest& known);
+  std::vector<std::unique_ptr<PendingRequest>> TakeAll();
+  const PendingRequest* Peek(const std::string& name) const;  // or null
+
+  bool empty() const { return size() == 0; }
+  size_t size() const { return num_pending_ + (join_ == nullptr ? 0 : 1); }
+  // Of the request that has waited longest; null if there is none. Without
+  // the join: it may wait for as long as the others have data.
+  const PendingRequest* Oldest() const;
+
+  void Remember(uint32_t id, const ResponseItem& item,
+                std::shared_ptr<const RequestParams> params);
+  void Forget(uint32_t id);
+  const KnownRequest* Find(uint32_t id) const;  // null: unknown
+
+  uint64_t num_hits() const { return num_hits_; }
+  uint64_t num_misses() const { return num_misses_; }
+
+ private:
+  using Names = std::unordered_map<std::string, NamedRequest>;
+  std::unique_ptr<PendingRequest> TakePending(NamedRequest* named);
+  void DropIfEmpty(Names::iterator named);
+
+  Names names_;
+  std::unordered_map<uint32_t, KnownRequest> known_;  // by id
+  std::unique_ptr<PendingRequest> join_;              // goes by no name
+  size_t num_pending_ = 0;                            // without the join
+  uint64_t num_hits_ = 0;
+  uint64_t num_misses_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,34 @@
+// Sizes of tensors, whole and by rows of the first dimension.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "tf_ops/negotiation/request.h"
+
+namespace hvd {
+
+inline size_t NumBytes(const RequestTensor& tensor) {
+  return static_cast<size_t>(NumElements(tensor.shape)) *
+         ElementBytes(tensor.dtype);
+}
+
+// Of a shape of at least one dimension.
+inline size_t RowBytes(const RequestTensor& tensor) {
+  const Shape row(tensor.shape.begin() + 1, tensor.shape.end());
+  return static_cast<size_t>(NumElements(row)) * ElementBytes(tensor.dtype);
+}
+
+inline Shape WithRows(Shape shape, int64_t rows) {
+  shape[0] = rows;
+  return shape;
+}
+
+// Reducescatter: the first ranks have one row more where the rows do not
+// divide.
+inline int64_t RowsOfRank(int64_t num_rows, int64_t size, int64_t rank) {
+  return num_rows / size + (rank < num_rows % size ? 1 : 0);
+}
+
+}  // namespace hvd
