@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cc/engine_util.h"
+#include "tf_ops/negotiation/message.h"
 
 namespace hvd {
 namespace {

@@ -158,28 +158,6 @@ void FillWith(void* to, size_t num_elements, T value) {
 
 }  // namespace
 
-Status CheckReduce(DataType dtype, ReduceOp op) {
-  if (IsFloat8(dtype)) {
-    return Status::InvalidArgument(
-        std::string("NCCL alone reduces ") + DataTypeName(dtype) +
-        ", on GPUs; on the CPU, cast to float16 or bfloat16 first");
-  }
-  if (op == ReduceOp::kAdasum) {
-    if (IsFloating(dtype)) return Status::Ok();
-    return Status::InvalidArgument(
-        std::string("Adasum needs a floating dtype. Received: dtype=") +
-        DataTypeName(dtype));
-  }
-  if (dtype != DataType::kBool || op == ReduceOp::kMin ||
-      op == ReduceOp::kMax) {
-    return Status::Ok();
-  }
-  return Status::InvalidArgument(
-      std::string("an allreduce of bool must be Min (all) or Max (any); "
-                  "received op=") +
-      ReduceOpName(op) + ": cast to an integer type to count");
-}
-
 void Reduce(const ReduceSpec& spec, const void* const* sources, int num_sources,
             void* out, size_t num_elements) {
   ChosenKernels().reduce(spec.dtype, spec.op, MakeScales(spec), sources,

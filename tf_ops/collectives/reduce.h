@@ -3,7 +3,6 @@
 
 #include <cstddef>
 
-#include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
 
 namespace hvd {
@@ -16,9 +15,6 @@ struct ReduceSpec {
   // Ranks that Average divides by.
   int num_ranks = 1;
 };
-
-// InvalidArgument if `op` has no meaning for `dtype`.
-Status CheckReduce(DataType dtype, ReduceOp op);
 
 // out[i] = postscale * (prescale * sources[0][i] op prescale *
 // sources[1][i] op ...), in this order, for `num_elements` elements.

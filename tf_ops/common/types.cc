@@ -92,6 +92,28 @@ const char* CollectiveKindName(CollectiveKind kind) {
   return "unknown";
 }
 
+Status CheckReduce(DataType dtype, ReduceOp op) {
+  if (IsFloat8(dtype)) {
+    return Status::InvalidArgument(
+        std::string("NCCL alone reduces ") + DataTypeName(dtype) +
+        ", on GPUs; on the CPU, cast to float16 or bfloat16 first");
+  }
+  if (op == ReduceOp::kAdasum) {
+    if (IsFloating(dtype)) return Status::Ok();
+    return Status::InvalidArgument(
+        std::string("Adasum needs a floating dtype. Received: dtype=") +
+        DataTypeName(dtype));
+  }
+  if (dtype != DataType::kBool || op == ReduceOp::kMin ||
+      op == ReduceOp::kMax) {
+    return Status::Ok();
+  }
+  return Status::InvalidArgument(
+      std::string("an allreduce of bool must be Min (all) or Max (any); "
+                  "received op=") +
+      ReduceOpName(op) + ": cast to an integer type to count");
+}
+
 int64_t NumElements(const Shape& shape) {
   int64_t num_elements = 1;
   for (int64_t dim : shape) num_elements *= dim;

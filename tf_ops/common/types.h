@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tf_ops/common/status.h"
+
 namespace hvd {
 
 enum class DataType : uint8_t {
@@ -62,6 +64,9 @@ bool DataTypeFromName(const std::string& name, DataType* dtype);
 const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
 const char* DeviceKindName(DeviceKind kind);          // "the CPU"
+
+// InvalidArgument if `op` has no meaning for `dtype` in host memory.
+Status CheckReduce(DataType dtype, ReduceOp op);
 
 using Shape = std::vector<int64_t>;
 int64_t NumElements(const Shape& shape);

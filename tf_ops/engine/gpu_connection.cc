@@ -8,7 +8,6 @@
 #include "tf_ops/collectives/host/allgather.h"
 #include "tf_ops/common/futex.h"
 #include "tf_ops/engine/gpu_split.h"
-#include "tf_ops/process/local_topology.h"
 
 namespace hvd {
 namespace {
@@ -81,7 +80,7 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
 Status GpuConnection::Prepare(int ordinal) {
   HVD_RETURN_IF_ERROR(CheckNcclSettings());
   if (ordinal < 0) {
-    const int local_rank = GetLocalTopology().rank;
+    const int local_rank = options_.gpu.local_rank;
     ordinal = local_rank < Gpu::Count() ? local_rank : 0;
   }
   HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));

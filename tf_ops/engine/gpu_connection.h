@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
 #include "tf_ops/host/transport.h"

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/engine/engine.h"
 #include "tf_ops/kernels/gpu_place.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
+#include "tf_ops/process/global_engine.h"
 
 namespace hvd {
 namespace {

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "tf_ops/engine/engine.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
+#include "tf_ops/process/global_engine.h"
 #include "tf_ops/process/local_topology.h"
 
 namespace hvd {

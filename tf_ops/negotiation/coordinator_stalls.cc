@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tf_ops/engine/engine.h"
 #include "tf_ops/negotiation/coordinator.h"
 
 namespace hvd {

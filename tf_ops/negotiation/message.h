@@ -48,6 +48,10 @@ struct IdRun {
   uint32_t count = 0;
 };
 
+// Where a request is in flight, beside the id of a process set.
+inline constexpr int kNotElsewhere = -1;
+inline constexpr int kElsewhereUnknown = -2;
+
 // From a rank to the coordinator.
 struct RankMessage {
   enum class Type : uint8_t {
@@ -63,8 +67,8 @@ struct RankMessage {
   RequestParams params;
   std::vector<IdRun> ids;
   bool average_over_active = false;  // kJoin
-  // kElsewhere: where the request is in flight; -1: nowhere.
-  int32_t process_set_id = -1;
+  // kElsewhere: where the request is in flight.
+  int32_t process_set_id = kNotElsewhere;
 };
 
 // One request of a response: known by its id, or told in full.

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "tf_ops/collectives/reduce.h"
-
 namespace hvd {
 namespace {
 

@@ -1,5 +1,5 @@
-// The engines of this process, by process set. Their holder is never
-// destroyed: kernels may still run while the process ends.
+#include "tf_ops/process/global_engine.h"
+
 #include <pthread.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "tf_ops/common/thread_annotations.h"
-#include "tf_ops/engine/engine.h"
 #include "tf_ops/negotiation/mismatch.h"
 
 namespace hvd {
@@ -21,6 +20,7 @@ struct ProcessSet {
   std::shared_ptr<Engine> engine;  // null: this rank is not a member
 };
 
+// Never destroyed: kernels may still run while the process ends.
 struct Holder {
   // The engine of set 0, which owns nothing: SubmitGlobal takes no lock for it.
   std::atomic<Engine*> global{nullptr};

@@ -5,7 +5,7 @@
 #include <future>
 #include <memory>
 
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/process/global_engine.h"
 #include "tf_ops/python/raise.h"
 
 namespace py = pybind11;

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/engine/engine.h"
 #include "tf_ops/engine/gpu_split.h"
 #include "tf_ops/gpu/gpu.h"
 #include "tf_ops/gpu/libraries.h"
+#include "tf_ops/process/global_engine.h"
 #include "tf_ops/python/raise.h"
 
 namespace py = pybind11;

@@ -1,4 +1,5 @@
 #include "tf_ops/python/job.h"
+#include "tf_ops/process/local_topology.h"
 
 #include <algorithm>
 #include <memory>
@@ -74,6 +75,7 @@ void Init(int rank, int size, const std::vector<pid_t>& pids,
     throw py::value_error("`rank`, `size`, `pids` and `segment` do not match");
   }
   SetPendingElsewhere(0, &options);
+  options.gpu.local_rank = GetLocalTopology().rank;
   SetGlobalEngine(Engine::Create(MakeTransport(rank, pids, segment), options));
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/process/global_engine.h"
 
 namespace hvd {
 

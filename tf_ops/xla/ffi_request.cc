@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/process/global_engine.h"
 
 namespace hvd {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/process/global_engine.h"
 #include "tf_ops/xla/ffi_request.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tf_ops/engine/engine.h"
+#include "tf_ops/process/global_engine.h"
 
 namespace hvd {
 

@@ -1,0 +1,47 @@
+// The engines of this process, for kernels and for Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/engine/engine.h"
+#include "tf_ops/negotiation/request.h"
+
+namespace hvd {
+
+// Makes `engine` that of process set 0, all ranks. There must be none.
+void SetGlobalEngine(std::shared_ptr<Engine> engine);
+std::shared_ptr<Engine> GlobalEngine();  // null: none
+// That of process set `id`; null: there is none, or not on this rank.
+std::shared_ptr<Engine> EngineOf(int32_t id);
+
+// Registers process set `id` of the global ranks `ranks`, which grow; `engine`
+// is null if this rank is not one of them. InvalidArgument, and nothing is
+// registered, if that cannot be.
+Status AddProcessSet(int32_t id, std::vector<int> ranks,
+                     std::shared_ptr<Engine> engine);
+// Ends its engine, if there is one, and forgets it.
+Status RemoveProcessSet(int32_t id);
+// Of all process sets, 0 among them; none without a global engine.
+std::vector<int32_t> ProcessSetIds();
+// The global ranks of a process set. NotInitialized without a global engine,
+// InvalidArgument if there is no such set.
+Status ProcessSetRanks(int32_t id, std::vector<int>* ranks);
+// The sum over all process sets since SetGlobalEngine.
+EngineStats TotalStats();
+// For EngineOptions::pending_elsewhere of the engine of `own_id`. Two engines
+// that ask each other do not wait for one another.
+int PendingElsewhere(int32_t own_id, const std::string& name,
+                     const std::vector<int>& waiting);
+
+// Ends all engines, those of the process sets first; forgets all of them.
+void ShutdownGlobal(const std::string& reason);
+
+// Hands the request to the engine of its process set; where there is none,
+// done(kNotInitialized) or done(kInvalidArgument).
+void SubmitGlobal(Request request);
+
+}  // namespace hvd
