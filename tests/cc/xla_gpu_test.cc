@@ -1,5 +1,6 @@
 // The handlers of XLA's FFI for GPUs, called as XLA:GPU would call them, on
 // fake GPUs. A rank is a process.
+#include "tf_ops/process/global_engine.h"
 #include "tf_ops/xla/handlers.h"
 
 #include <sys/syscall.h>

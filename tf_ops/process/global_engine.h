@@ -8,6 +8,7 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/engine.h"
+#include "tf_ops/negotiation/message.h"
 #include "tf_ops/negotiation/request.h"
 
 namespace hvd {
