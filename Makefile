@@ -51,7 +51,8 @@ lint-cc:
 ifneq ($(CLANG),)
 	for file in $(filter-out tf_ops/python/% \
 	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))); do \
-	  $(CLANG) -std=c++17 -fsyntax-only -I. -isystem third_party/xla_ffi -Wall -Wextra -Werror \
+	  $(CLANG) -std=c++17 -fsyntax-only -I. -isystem third_party/xla_ffi \
+	    -isystem third_party/doctest -Wall -Wextra -Werror \
 	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
 	done
 else

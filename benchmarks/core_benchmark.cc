@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/test_util.h"
+#include "tests/cc/rank_processes.h"
 #include "tf_ops/collectives/host/allgather.h"
 #include "tf_ops/collectives/host/allreduce.h"
 #include "tf_ops/collectives/host/alltoall.h"
@@ -162,7 +162,7 @@ class Benchmark {
   void Meet() {
     float x = 0;
     const TensorList one({ListTensor{&x, &x, sizeof(x)}});
-    CHECK_OK(Allreduce(transport_, one, spec_));
+    OrDie(Allreduce(transport_, one, spec_));
   }
 
   void AddCopy(const std::string& name, size_t num_elements) {
@@ -184,7 +184,7 @@ class Benchmark {
                  const std::vector<size_t>& counts, bool in_place) {
     auto tensors = std::make_shared<Tensors>(counts, in_place);
     Add(name, bound, tensors->list().num_bytes(), [this, tensors] {
-      CHECK_OK(Allreduce(transport_, tensors->list(), spec_));
+      OrDie(Allreduce(transport_, tensors->list(), spec_));
     });
   }
 
@@ -194,7 +194,7 @@ class Benchmark {
     Add(name, bound, kLargeBytes, [this, tensors] {
       ReduceSpec spec = spec_;
       spec.dtype = DataType::kBfloat16;
-      CHECK_OK(Allreduce(transport_, tensors->list(), spec));
+      OrDie(Allreduce(transport_, tensors->list(), spec));
     });
   }
 
@@ -216,16 +216,16 @@ class Benchmark {
     }
     const ByteMatrix shares(size, std::vector<size_t>(size, share));
     Add("reducescatter of 64 MiB", "", kLargeBytes, [this, from, to, parts] {
-      CHECK_OK(Reducescatter(transport_, *parts, spec_));
+      OrDie(Reducescatter(transport_, *parts, spec_));
     });
     Add("alltoall of 64 MiB", "", kLargeBytes,
-        [=] { CHECK_OK(Alltoall(transport_, *lists, shares)); });
+        [=] { OrDie(Alltoall(transport_, *lists, shares)); });
     Add("allgather to 64 MiB", "", kLargeBytes,
-        [this, from, to, parts] { CHECK_OK(Allgather(transport_, *parts)); });
+        [this, from, to, parts] { OrDie(Allgather(transport_, *parts)); });
     auto whole = std::make_shared<TensorList>(std::vector<ListTensor>{
         ListTensor{to->data(), to->data(), share * size}});
     Add("broadcast of 64 MiB", "", kLargeBytes,
-        [this, to, whole] { CHECK_OK(Broadcast(transport_, *whole, 0)); });
+        [this, to, whole] { OrDie(Broadcast(transport_, *whole, 0)); });
   }
 
   void Add(const std::string& name, const std::string& bound, size_t num_bytes,
@@ -251,15 +251,16 @@ int main(int argc, char** argv) {
   const int size = std::atoi(argv[1]);
   const int rounds = std::atoi(argv[2]);
   const std::vector<size_t> shapes = hvd::ReadCounts(argv[3]);
-  CHECK(size > 0 && rounds > 0 && !shapes.empty());
+  hvd::OrDie(size > 0 && rounds > 0 && !shapes.empty(), argv[3]);
   const auto statuses =
-      hvd::RunProcesses(size, [&](std::unique_ptr<hvd::Transport> transport) {
+      hvd::ForkRanks(size, [&](std::unique_ptr<hvd::Transport> transport) {
         hvd::Benchmark benchmark(transport.get(), shapes);
         for (int round = 0; round < rounds; ++round) benchmark.RunRound();
         if (transport->rank() != 0) return;
         benchmark.Print();
         std::fflush(stdout);
       });
-  hvd::CheckAllExitedWell(statuses);
-  return 0;
+  const bool is_well = std::all_of(statuses.begin(), statuses.end(),
+                                   [](int status) { return status == 0; });
+  return is_well ? 0 : 1;
 }

@@ -73,7 +73,7 @@ std::vector<uint8_t> Encode(DataType dtype, const Vector& values) {
   std::vector<uint8_t> bytes(values.size() * element_bytes);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto store = [&](auto x) {
-      CHECK(sizeof(x) == element_bytes);
+      if (i == 0) CHECK(sizeof(x) == element_bytes);
       std::memcpy(bytes.data() + i * element_bytes, &x, sizeof(x));
     };
     const float single = static_cast<float>(values[i]);
@@ -118,10 +118,12 @@ double ToleranceOf(DataType dtype) {
 void CheckNear(DataType dtype, const Vector& values, const Vector& expected) {
   double largest = 0;
   for (double value : expected) largest = std::max(largest, std::fabs(value));
-  for (size_t i = 0; i < values.size(); ++i) {
-    // Not `>`: NaN must fail.
-    CHECK(std::fabs(values[i] - expected[i]) <= largest * ToleranceOf(dtype));
-  }
+  const double tolerance = largest * ToleranceOf(dtype);
+  CHECK(Differences(values, [&](size_t i) {
+          // Not `>`: NaN must fail.
+          const bool is_near = std::fabs(values[i] - expected[i]) <= tolerance;
+          return is_near ? values[i] : expected[i];
+        }) == "");
 }
 
 // ---- One call ----
@@ -139,7 +141,7 @@ ReduceSpec SpecOf(const Transport& t, DataType dtype) {
 
 void CheckSameBits(Transport* t, const std::vector<uint8_t>& bytes) {
   std::vector<uint8_t> of_root = bytes;
-  CHECK_OK(Broadcast(
+  REQUIRE_OK(Broadcast(
       t, TensorList({ListTensor{of_root.data(), of_root.data(), bytes.size()}}),
       t->size() - 1));
   CHECK(of_root == bytes);
@@ -159,7 +161,7 @@ std::vector<Vector> RunAdasum(Transport* t, const ReduceSpec& spec,
     list.push_back(ListTensor{
         in[i].data(), in_place ? in[i].data() : out[i].data(), in[i].size()});
   }
-  CHECK_OK(AdasumAllreduce(t, list, spec));
+  REQUIRE_OK(AdasumAllreduce(t, list, spec));
   if (!in_place) CHECK(in == before);
   std::vector<Vector> results;
   for (const auto& bytes : in_place ? in : out) {
@@ -249,9 +251,9 @@ void TestOrthogonalAreAdded(Transport* t, DataType dtype) {
     for (size_t i = 0; i < 5; ++i) inputs[0][r][5 * r + i] = double(r + i + 1);
   }
   const Vector sum = RunAdasum(t, SpecOf(*t, dtype), inputs, false)[0];
-  for (size_t i = 0; i < sum.size(); ++i) {
-    CHECK(sum[i] == (i < 5 * size ? double(i / 5 + i % 5 + 1) : 0.0));
-  }
+  CHECK(Differences(sum, [size](size_t i) {
+          return i < 5 * size ? double(i / 5 + i % 5 + 1) : 0.0;
+        }) == "");
 }
 
 void TestEqualAreAveraged(Transport* t, DataType dtype) {
@@ -336,35 +338,53 @@ void TestInTurn(Transport* t) {
     ReduceSpec sum = SpecOf(*t, DataType::kFloat64);
     sum.op = ReduceOp::kSum;
     const ListTensor one{values.data(), values.data(), count * sizeof(double)};
-    CHECK_OK(Allreduce(t, TensorList({one}), sum));
-    for (double value : values) CHECK(value == static_cast<double>(size));
+    REQUIRE_OK(Allreduce(t, TensorList({one}), sum));
+    CHECK(Differences(values, [size](size_t) { return double(size); }) == "");
   }
 }
 
-void TestEverything(std::unique_ptr<Transport> transport) {
-  Transport* t = transport.get();
-  TestRandom(t);
-  for (DataType dtype : kFloats) {
-    TestOrthogonalAreAdded(t, dtype);
-    TestEqualAreAveraged(t, dtype);
-    TestParallelAreAveraged(t, dtype);
-    TestZeroVectorsDoNotCount(t, dtype);
-    TestOppositesCancel(t, dtype);
-    if (t->size() <= 4) TestLarge(t, dtype);
-  }
-  TestTensorsAreIndependent(t);
-  TestNanSpreads(t);
-  TestInTurn(t);
-  if (t->size() == 3 && kMost > 100000) TestBatches(t);
+// With each dtype, on 1 to kMaxSize ranks.
+void RunWithFloats(void (*test)(Transport*, DataType)) {
+  RunThreadsUpTo(kMaxSize, [test](Transport* t) {
+    for (DataType dtype : kFloats) test(t, dtype);
+  });
 }
+
+TEST_CASE("random tensors, scaled or not, in place or not") {
+  RunThreadsUpTo(kMaxSize, TestRandom);
+}
+TEST_CASE("orthogonal vectors are added") {
+  RunWithFloats(TestOrthogonalAreAdded);
+}
+TEST_CASE("equal vectors are averaged") { RunWithFloats(TestEqualAreAveraged); }
+TEST_CASE("parallel vectors are averaged") {
+  RunWithFloats(TestParallelAreAveraged);
+}
+TEST_CASE("zero vectors do not count") {
+  RunWithFloats(TestZeroVectorsDoNotCount);
+}
+TEST_CASE("opposite vectors cancel to zero, which then does not count") {
+  RunWithFloats(TestOppositesCancel);
+}
+TEST_CASE("tensors of a million elements") {
+  RunThreadsUpTo(4, [](Transport* t) {
+    for (DataType dtype : kFloats) TestLarge(t, dtype);
+  });
+}
+TEST_CASE("a tensor's result does not depend on its neighbours") {
+  RunThreadsUpTo(kMaxSize, TestTensorsAreIndependent);
+}
+TEST_CASE("NaN spreads within its tensor alone") {
+  RunThreadsUpTo(kMaxSize, TestNanSpreads);
+}
+TEST_CASE("in turn with allreduces on the same slabs") {
+  RunThreadsUpTo(kMaxSize, TestInTurn);
+}
+#if !HVD_SANITIZED
+TEST_CASE("more than a batch, with a tensor that is larger than one") {
+  RunThreads(3, TestBatches);
+}
+#endif
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  for (int size = 1; size <= hvd::kMaxSize; ++size) {
-    hvd::RunThreads(size, hvd::TestEverything);
-  }
-  std::puts("adasum_test passed");
-  return 0;
-}

@@ -67,7 +67,7 @@ ByteMatrix UnevenMatrix(size_t size, size_t count) {
   return num_bytes;
 }
 
-void TestAlltoall(Transport* t, const ByteMatrix& num_bytes, size_t salt) {
+void CheckAlltoall(Transport* t, const ByteMatrix& num_bytes, size_t salt) {
   const size_t rank = static_cast<size_t>(t->rank());
   const size_t size = static_cast<size_t>(t->size());
   std::vector<Bytes> sent(size), received(size);
@@ -84,12 +84,11 @@ void TestAlltoall(Transport* t, const ByteMatrix& num_bytes, size_t salt) {
     lists.recv.push_back(
         Cut(nullptr, received[peer].data(), received[peer].size(), 5));
   }
-  CHECK_OK(Alltoall(t, lists, num_bytes));
+  REQUIRE_OK(Alltoall(t, lists, num_bytes));
   for (size_t peer = 0; peer < size; ++peer) {
-    const Bytes& theirs = received[peer];
-    for (size_t i = 0; i < theirs.size(); ++i) {
-      CHECK(theirs[i] == ByteOf(i, peer, rank, salt));
-    }
+    CHECK(Differences(received[peer], [&](size_t i) {
+            return ByteOf(i, peer, rank, salt);
+          }) == "");
   }
 }
 
@@ -98,7 +97,7 @@ void TestAlltoallOneSender(Transport* t, size_t count) {
   for (size_t from = 0; from < size; ++from) {
     ByteMatrix num_bytes(size, std::vector<size_t>(size, 0));
     num_bytes[from][(from + 1) % size] = count;
-    TestAlltoall(t, num_bytes, from);
+    CheckAlltoall(t, num_bytes, from);
   }
 }
 
@@ -170,8 +169,8 @@ void TestReducescatter(Transport* t, const ReduceSpec& spec, const Parts& parts,
   for (size_t count : parts) total += count;
   const Bytes input = RoughValues(spec.dtype, total, t->rank(), seed);
   Bytes expected(input.size());
-  CHECK_OK(Allreduce(t, Cut(input.data(), expected.data(), input.size(), unit),
-                     spec));
+  REQUIRE_OK(Allreduce(
+      t, Cut(input.data(), expected.data(), input.size(), unit), spec));
 
   Bytes own = input;
   Bytes output(parts[rank] * unit, 0xee);
@@ -185,7 +184,7 @@ void TestReducescatter(Transport* t, const ReduceSpec& spec, const Parts& parts,
     if (r == rank) own_begin = begin;
     begin += num_bytes;
   }
-  CHECK_OK(Reducescatter(t, by_rank, spec));
+  REQUIRE_OK(Reducescatter(t, by_rank, spec));
   const uint8_t* result = in_place ? own.data() + own_begin : output.data();
   CHECK(
       std::equal(result, result + output.size(), expected.data() + own_begin));
@@ -235,25 +234,24 @@ void TestReducescatterSums(Transport* t) {
     by_rank.push_back(Cut(input.data() + r * kCount, output.data(),
                           kCount * sizeof(float), sizeof(float)));
   }
-  CHECK_OK(Reducescatter(t, by_rank,
-                         SpecOf(*t, DataType::kFloat32, ReduceOp::kSum)));
+  REQUIRE_OK(Reducescatter(t, by_rank,
+                           SpecOf(*t, DataType::kFloat32, ReduceOp::kSum)));
   const size_t first = static_cast<size_t>(t->rank()) * kCount;
-  for (size_t i = 0; i < kCount; ++i) {
-    CHECK(output[i] ==
-          static_cast<float>((first + i) * size + size * (size - 1) / 2));
-  }
+  CHECK(Differences(output, [&](size_t i) {
+          return static_cast<float>((first + i) * size + size * (size - 1) / 2);
+        }) == "");
 }
 
 // ---- All in turn ----
 
 void TestAllreduce(Transport* t, size_t count) {
   std::vector<double> values(count, static_cast<double>(t->rank()) + 1);
-  CHECK_OK(Allreduce(
+  REQUIRE_OK(Allreduce(
       t,
       Cut(values.data(), values.data(), count * sizeof(double), sizeof(double)),
       SpecOf(*t, DataType::kFloat64, ReduceOp::kSum)));
   const double expected = static_cast<double>(t->size() * (t->size() + 1) / 2);
-  for (double value : values) CHECK(value == expected);
+  CHECK(Differences(values, [&](size_t) { return expected; }) == "");
 }
 
 void TestBroadcast(Transport* t, size_t count, size_t root) {
@@ -261,9 +259,10 @@ void TestBroadcast(Transport* t, size_t count, size_t root) {
   for (size_t i = 0; i < count; ++i) {
     values[i] = ByteOf(i, static_cast<size_t>(t->rank()), 0, 1);
   }
-  CHECK_OK(Broadcast(t, Cut(values.data(), values.data(), count, 1),
-                     static_cast<int>(root)));
-  for (size_t i = 0; i < count; ++i) CHECK(values[i] == ByteOf(i, root, 0, 1));
+  REQUIRE_OK(Broadcast(t, Cut(values.data(), values.data(), count, 1),
+                       static_cast<int>(root)));
+  CHECK(Differences(values,
+                    [root](size_t i) { return ByteOf(i, root, 0, 1); }) == "");
 }
 
 void TestAllgather(Transport* t, size_t count) {
@@ -279,11 +278,10 @@ void TestAllgather(Transport* t, size_t count) {
     by_rank.push_back(
         Cut(values[r].data(), values[r].data(), values[r].size(), 1));
   }
-  CHECK_OK(Allgather(t, by_rank));
+  REQUIRE_OK(Allgather(t, by_rank));
   for (size_t r = 0; r < size; ++r) {
-    for (size_t i = 0; i < values[r].size(); ++i) {
-      CHECK(values[r][i] == ByteOf(i, r, 0, 2));
-    }
+    CHECK(Differences(values[r],
+                      [r](size_t i) { return ByteOf(i, r, 0, 2); }) == "");
   }
 }
 
@@ -305,32 +303,40 @@ void TestInTurn(Transport* t, uint32_t seed) {
       TestReducescatter(t, SpecOf(*t, DataType::kFloat32, ReduceOp::kSum),
                         UnevenParts(size, count), which);
     }
-    if (kind == 4) TestAlltoall(t, UnevenMatrix(size, count / size), root);
+    if (kind == 4) CheckAlltoall(t, UnevenMatrix(size, count / size), root);
     if (kind == 5) TestAlltoallOneSender(t, count);
   }
 }
 
-void TestEverything(std::unique_ptr<Transport> transport) {
-  Transport* t = transport.get();
-  const size_t size = static_cast<size_t>(t->size());
-  for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}, kMost}) {
-    if (count == kMost && size > 4) break;
-    TestAlltoall(t, UnevenMatrix(size, count), count);
-    TestReducescatters(t, count);
-  }
-  TestAlltoallOneSender(t, 5 * kSlotBytes + 3);
-  TestAlltoallRefusesListsOfOtherLengths(t);
-  TestReducescatterSums(t);
-  TestInTurn(t, static_cast<uint32_t>(size));
+// Of up to `kMost` elements, the large ones on few ranks.
+void RunWithCounts(void (*test)(Transport*, size_t)) {
+  RunThreadsUpTo(9, [test](Transport* t) {
+    for (size_t count : {0, 1, 7, 1000}) test(t, count);
+    if (t->size() <= 4) test(t, kMost);
+  });
+}
+
+TEST_CASE("alltoall of uneven parts") {
+  RunWithCounts([](Transport* t, size_t count) {
+    const size_t size = static_cast<size_t>(t->size());
+    CheckAlltoall(t, UnevenMatrix(size, count), count);
+  });
+}
+TEST_CASE("alltoall with one rank that sends") {
+  RunThreadsUpTo(
+      9, [](Transport* t) { TestAlltoallOneSender(t, 5 * kSlotBytes + 3); });
+}
+TEST_CASE("alltoall refuses lists of other lengths than it was told") {
+  RunThreadsUpTo(9, TestAlltoallRefusesListsOfOtherLengths);
+}
+TEST_CASE("reducescatter has the bits of allreduce, for any dtype and parts") {
+  RunWithCounts(TestReducescatters);
+}
+TEST_CASE("reducescatter sums") { RunThreadsUpTo(9, TestReducescatterSums); }
+TEST_CASE("all kinds in turn on the same slabs") {
+  RunThreadsUpTo(
+      9, [](Transport* t) { TestInTurn(t, static_cast<uint32_t>(t->size())); });
 }
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  for (int size = 1; size <= 9; ++size) {
-    hvd::RunThreads(size, hvd::TestEverything);
-  }
-  std::puts("collectives_test passed");
-  return 0;
-}

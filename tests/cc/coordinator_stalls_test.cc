@@ -9,13 +9,13 @@
 namespace hvd {
 namespace {
 
-void TestStalls() {
+TEST_CASE("a stall warns once, asks, then fails the call") {
   Coordinator c(4, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
-  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(9.9)).empty());
   const std::vector<std::string> warnings = c.CheckStalls(After(10.1));
-  CHECK(warnings.size() == 1);
+  REQUIRE(warnings.size() == 1);
   CHECK(warnings[0] ==
         "'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s");
   CHECK(c.CheckStalls(After(19)).empty());  // once
@@ -28,31 +28,24 @@ void TestStalls() {
   CHECK(!c.has_pending());
 }
 
-void TestRanksThatWaitForDifferentNamesAreTold() {
+TEST_CASE("ranks that wait for different names are told") {
   Coordinator c(3, SetOptions());
-  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
-  CHECK_OK(c.OnMessage(2, ACall("b"), After(1)));
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1)));
   CHECK(Contains(c.CheckStalls(After(10))[0],
                  "'a': rank 3 waits, ranks 5 and 8 have not come for 10 s; "
                  "rank 8 waits for 'b' instead: calls without `name`"));
-  CHECK(c.CheckStalls(After(60)).size() == 1);
+  REQUIRE(c.CheckStalls(After(60)).size() == 1);
   CHECK(c.CheckStalls(After(61)).empty());
   std::vector<std::string> errors;
   for (const Response& response : c.TakeResponses()) {
     if (response.type == Response::Type::kQuery) continue;
     errors.push_back(response.error.message());
   }
-  CHECK(errors.size() == 2);
+  REQUIRE(errors.size() == 2);
   CHECK(Contains(errors[0], "within 60 s; rank 8 waits for 'b' instead"));
   CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
 }
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  hvd::TestStalls();
-  hvd::TestRanksThatWaitForDifferentNamesAreTold();
-  std::puts("coordinator_stalls_test passed");
-  return 0;
-}

@@ -24,18 +24,20 @@ RankMessage Ready(std::vector<uint32_t> ids) {
   return Ids(RankMessage::Type::kReady, std::move(ids));
 }
 
-void TestRunsWhenAllHaveCome() {
+TEST_CASE("a request runs when all ranks have come") {
   Coordinator c(3, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
-  CHECK_OK(c.OnMessage(0, ACall("b"), kStart));
-  CHECK_OK(c.OnMessage(2, ACall("b"), kStart));
-  CHECK_OK(c.OnMessage(1, ACall("b"), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("b"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ACall("b"), kStart));
+  REQUIRE_OK(c.OnMessage(1, ACall("b"), kStart));
   std::vector<Response> responses = c.TakeResponses();
-  CHECK(responses.size() == 1 && responses[0].items.size() == 1);
-  CHECK(responses[0].items[0].name == "b" && responses[0].items[0].new_id == 1);
+  REQUIRE(responses.size() == 1);
+  REQUIRE(responses[0].items.size() == 1);
+  CHECK(responses[0].items[0].name == "b");
+  CHECK(responses[0].items[0].new_id == 1);
   CHECK(c.has_pending());
-  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
-  CHECK_OK(c.OnMessage(2, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK(c.TakeResponses()[0].items[0].name == "a");
   CHECK(!c.has_pending());
 }
@@ -46,12 +48,12 @@ void TestMismatch(const std::function<void(RequestParams*)>& change,
                   const std::string& first, const std::string& second) {
   Coordinator c(3, CoordinatorOptions());
   RankMessage message = ACall("layer/kernel");
-  CHECK_OK(c.OnMessage(0, message, kStart));
-  CHECK_OK(c.OnMessage(2, message, kStart));
+  REQUIRE_OK(c.OnMessage(0, message, kStart));
+  REQUIRE_OK(c.OnMessage(2, message, kStart));
   change(&message.params);
-  CHECK_OK(c.OnMessage(1, message, kStart));
+  REQUIRE_OK(c.OnMessage(1, message, kStart));
   const std::vector<Response> responses = c.TakeResponses();
-  CHECK(responses.size() == 1);
+  REQUIRE(responses.size() == 1);
   CHECK(responses[0].type == Response::Type::kError);
   CHECK(responses[0].items[0].name == "layer/kernel");
   const Status& error = responses[0].error;
@@ -61,12 +63,12 @@ void TestMismatch(const std::function<void(RequestParams*)>& change,
   // The name is free again.
   CHECK(!c.has_pending());
   for (int rank = 0; rank < 3; ++rank) {
-    CHECK_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
+    REQUIRE_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
   }
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
 }
 
-void TestMismatches() {
+TEST_CASE("a mismatch holds both values, the ranks and the name") {
   TestMismatch([](RequestParams* p) { p->tensors[0].shape = {3}; }, "[2]",
                "[3]");
   TestMismatch([](RequestParams* p) { p->tensors[0].shape = {2, 1}; }, "[2]",
@@ -90,13 +92,13 @@ void TestInvalid(const std::function<void(RequestParams*)>& change,
   Coordinator c(2, CoordinatorOptions());
   RankMessage message = ACall("a");
   change(&message.params);
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
   const Response response = c.TakeResponses()[0];
   CHECK(response.error.code() == StatusCode::kInvalidArgument);
   CHECK(Contains(response.error.message(), text));
 }
 
-void TestInvalidOnAllRanks() {
+TEST_CASE("what no rank may ask for is an error on all") {
   TestInvalid(
       [](RequestParams* p) {
         p->kind = CollectiveKind::kBroadcast;
@@ -149,12 +151,12 @@ void TestEqualRows(CollectiveKind kind) {
     Coordinator c(2, CoordinatorOptions());
     RankMessage message = ACall("rows", {2, 5});
     message.params.kind = kind;
-    CHECK_OK(c.OnMessage(0, message, kStart));
+    REQUIRE_OK(c.OnMessage(0, message, kStart));
     message.params.equal_rows = true;
     message.params.tensors[0].shape = {rows, 5};
-    CHECK_OK(c.OnMessage(1, message, kStart));
+    REQUIRE_OK(c.OnMessage(1, message, kStart));
     const std::vector<Response> responses = c.TakeResponses();
-    CHECK(responses.size() == 1);
+    REQUIRE(responses.size() == 1);
     const bool agree = rows == 2;
     CHECK((responses[0].type == Response::Type::kExecute) == agree);
     if (agree) continue;
@@ -164,17 +166,17 @@ void TestEqualRows(CollectiveKind kind) {
   }
 }
 
-void TestMessagesNameGlobalRanks() {
+TEST_CASE("messages name global ranks") {
   Coordinator c(3, SetOptions());
   RankMessage message = ACall("a");
   message.params.process_set_id = 1;
-  CHECK_OK(c.OnMessage(0, message, kStart));
-  CHECK_OK(c.OnMessage(2, message, kStart));
+  REQUIRE_OK(c.OnMessage(0, message, kStart));
+  REQUIRE_OK(c.OnMessage(2, message, kStart));
   CHECK(c.CheckStalls(After(10))[0] ==
         "'a' (process set 1): ranks 3 and 8 wait, rank 5 has not come for 10 "
         "s");
   message.params.op = ReduceOp::kMax;
-  CHECK_OK(c.OnMessage(1, message, kStart));
+  REQUIRE_OK(c.OnMessage(1, message, kStart));
   for (const Response& response : c.TakeResponses()) {
     if (response.type == Response::Type::kQuery) continue;
     CHECK(response.error.message() ==
@@ -185,10 +187,10 @@ void TestMessagesNameGlobalRanks() {
   message.params.process_set_id = 1;
   message.params.kind = CollectiveKind::kBroadcast;
   message.params.root_rank = 8;
-  for (int rank : {0, 1, 2}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  for (int rank : {0, 1, 2}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
   message.params.root_rank = 1;
-  for (int rank : {0, 1, 2}) CHECK_OK(c.OnMessage(rank, message, kStart));
+  for (int rank : {0, 1, 2}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
   CHECK(c.TakeResponses()[0].error.message() ==
         "`root_rank` must be one of ranks 3, 5, 8 (process set 1). Received: "
         "root_rank=1");
@@ -205,23 +207,24 @@ RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
 void TestBadAlltoall(const RankMessage& message, const std::string& text) {
   Coordinator c(3, SetOptions());
   for (int rank : {0, 2}) {
-    CHECK_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
+    REQUIRE_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
   }
-  CHECK_OK(c.OnMessage(1, message, kStart));
+  REQUIRE_OK(c.OnMessage(1, message, kStart));
   const Response response = c.TakeResponses()[0];
-  CHECK(!response.error.ok() && response.ranks.empty());
+  CHECK(!response.error.ok());
+  CHECK(response.ranks.empty());
   CHECK(Contains(response.error.message(), text));
 }
 
-void TestAlltoall() {
+TEST_CASE("alltoall checks the splits of each rank") {
   Coordinator c(3, SetOptions());
   for (int round = 0; round < 2; ++round) {
-    CHECK_OK(c.OnMessage(0, AnAlltoall(6, {}), kStart));
-    CHECK_OK(c.OnMessage(1, AnAlltoall(5, {0, 4, 1}), kStart));
-    CHECK_OK(c.OnMessage(2, AnAlltoall(0, {0, 0, 0}), kStart));
+    REQUIRE_OK(c.OnMessage(0, AnAlltoall(6, {}), kStart));
+    REQUIRE_OK(c.OnMessage(1, AnAlltoall(5, {0, 4, 1}), kStart));
+    REQUIRE_OK(c.OnMessage(2, AnAlltoall(0, {0, 0, 0}), kStart));
     const ResponseItem item = c.TakeResponses()[0].items[0];
-    CHECK((item.rows ==
-           std::vector<std::vector<int64_t>>{{2, 2, 2}, {0, 4, 1}, {0, 0, 0}}));
+    CHECK(item.rows ==
+          std::vector<std::vector<int64_t>>{{2, 2, 2}, {0, 4, 1}, {0, 0, 0}});
   }
   TestBadAlltoall(AnAlltoall(5, {}), "shape=[5, 3] on rank 5");
   TestBadAlltoall(AnAlltoall(6, {3, 3}), "splits=[3, 3], shape=[6, 3] on rank");
@@ -239,107 +242,110 @@ void TestAlltoall() {
   TestBadAlltoall(other, "int8 on rank 5");
 }
 
-void TestBarrier() {
+TEST_CASE("a barrier waits for all ranks") {
   Coordinator c(2, CoordinatorOptions());
   RankMessage message = ACall("b");
   message.params.kind = CollectiveKind::kBarrier;
   message.params.tensors.clear();
-  CHECK_OK(c.OnMessage(0, message, kStart));
+  REQUIRE_OK(c.OnMessage(0, message, kStart));
   CHECK(c.TakeResponses().empty());
-  CHECK_OK(c.OnMessage(1, message, kStart));
+  REQUIRE_OK(c.OnMessage(1, message, kStart));
   CHECK(c.TakeResponses()[0].items[0].name == "b");
 }
 
-void TestAllgatherNeedsNoEqualFirstDimension() {
+TEST_CASE("allgather takes any first dimension") {
   Coordinator c(2, CoordinatorOptions());
   RankMessage message = ACall("g", {2, 3});
   message.params.kind = CollectiveKind::kAllgather;
-  CHECK_OK(c.OnMessage(0, message, kStart));
+  REQUIRE_OK(c.OnMessage(0, message, kStart));
   message.params.tensors[0].shape = {5, 3};
-  CHECK_OK(c.OnMessage(1, message, kStart));
+  REQUIRE_OK(c.OnMessage(1, message, kStart));
   const ResponseItem item = c.TakeResponses()[0].items[0];
-  CHECK((item.rows == std::vector<std::vector<int64_t>>{{2, 5}}));
+  CHECK(item.rows == std::vector<std::vector<int64_t>>{{2, 5}});
 }
 
-void TestCache() {
+TEST_CASE("known requests go by id until all have forgotten it") {
   Coordinator c(2, CoordinatorOptions());
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
+  for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
   CHECK(c.TakeResponses()[0].items[0].new_id == 1);
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Ready({1}), kStart));
+  for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({1}), kStart));
   CHECK(c.TakeResponses()[0].items[0].cached_id == 1);
   // One rank by id, the other with another shape: found out all the same.
-  CHECK_OK(c.OnMessage(0, Ready({1}), kStart));
-  CHECK_OK(c.OnMessage(1, ACall("a", {9}), kStart));
+  REQUIRE_OK(c.OnMessage(0, Ready({1}), kStart));
+  REQUIRE_OK(c.OnMessage(1, ACall("a", {9}), kStart));
   CHECK(c.TakeResponses()[0].error.code() == StatusCode::kMismatch);
   // Both with another shape: a new id, and the old one is forgotten.
   for (int rank : {0, 1}) {
-    CHECK_OK(c.OnMessage(rank, ACall("a", {9}), kStart));
+    REQUIRE_OK(c.OnMessage(rank, ACall("a", {9}), kStart));
   }
   std::vector<Response> responses = c.TakeResponses();
-  CHECK(responses.size() == 2 && responses[0].items[0].new_id == 2);
+  REQUIRE(responses.size() == 2);
+  CHECK(responses[0].items[0].new_id == 2);
   CHECK(responses[1].type == Response::Type::kEvict);
   CHECK(responses[1].ids[0].first == 1);
   // Rank 1 may still use the old id until it has seen that.
-  CHECK_OK(c.OnMessage(1, Ready({1}), kStart));
-  CHECK_OK(c.OnMessage(0, ACall("a", {2}), kStart));
+  REQUIRE_OK(c.OnMessage(1, Ready({1}), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("a", {2}), kStart));
   CHECK(c.TakeResponses()[0].items[0].new_id == 3);
   for (int rank : {0, 1}) {
-    CHECK_OK(
+    REQUIRE_OK(
         c.OnMessage(rank, Ids(RankMessage::Type::kForgotten, {1}), kStart));
   }
   CHECK(!c.OnMessage(1, Ready({1}), kStart).ok());
 }
 
-void TestEviction() {
+TEST_CASE("a full cache evicts what was used least recently") {
   CoordinatorOptions options;
   options.cache_capacity = 16;
   Coordinator c(2, options);
   size_t num_evicted = 0;
   for (int i = 0; i < 100; ++i) {
     const std::string name = "t" + std::to_string(i);
-    for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall(name), kStart));
+    for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall(name), kStart));
     for (const Response& response : c.TakeResponses()) {
       for (const IdRun& run : response.ids) num_evicted += run.count;
     }
   }
-  CHECK(num_evicted >= 84 && num_evicted < 90);
+  CHECK(num_evicted >= 84);
+  CHECK(num_evicted < 90);
   // The last one used is kept.
-  for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, Ready({100}), kStart));
+  for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({100}), kStart));
   CHECK(c.TakeResponses()[0].items[0].cached_id == 100);
 }
 
-void TestDuplicate() {
+TEST_CASE("a name submitted twice fails on all ranks") {
   Coordinator c(2, CoordinatorOptions());
-  CHECK_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   RankMessage again;
   again.type = RankMessage::Type::kDuplicate;
   again.name = "a";
-  CHECK_OK(c.OnMessage(0, again, kStart));
+  REQUIRE_OK(c.OnMessage(0, again, kStart));
   CHECK(c.TakeResponses().empty());
-  CHECK_OK(c.OnMessage(1, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   const Response response = c.TakeResponses()[0];
   CHECK(response.error.code() == StatusCode::kInvalidArgument);
   CHECK(Contains(response.error.message(), "submitted twice by rank 0"));
 }
 
-void TestFusion() {
+TEST_CASE("small requests of equal parameters fuse up to the threshold") {
   CoordinatorOptions options;
   options.fusion_threshold_bytes = 100;
   Coordinator c(1, options);
-  CHECK_OK(c.OnMessage(0, ACall("a", {10}), kStart));
-  CHECK_OK(c.OnMessage(0, ACall("b", {20}), kStart));  // 80: does not fit
-  CHECK_OK(c.OnMessage(0, ACall("c", {10}), kStart));  // joins a
+  REQUIRE_OK(c.OnMessage(0, ACall("a", {10}), kStart));
+  REQUIRE_OK(c.OnMessage(0, ACall("b", {20}), kStart));  // 80: does not fit
+  REQUIRE_OK(c.OnMessage(0, ACall("c", {10}), kStart));  // joins a
   RankMessage other = ACall("d", {1});
   other.params.op = ReduceOp::kMax;
-  CHECK_OK(c.OnMessage(0, other, kStart));
+  REQUIRE_OK(c.OnMessage(0, other, kStart));
   const std::vector<Response> responses = c.TakeResponses();
-  CHECK(responses.size() == 3);
-  CHECK(responses[0].items.size() == 2 && responses[0].items[1].name == "c");
+  REQUIRE(responses.size() == 3);
+  REQUIRE(responses[0].items.size() == 2);
+  CHECK(responses[0].items[1].name == "c");
   CHECK(responses[1].items[0].name == "b");
   CHECK(responses[2].items[0].name == "d");
 }
 
-void TestOnlySomeKindsFuse() {
+TEST_CASE("only some kinds fuse") {
   for (CollectiveKind kind :
        {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter,
         CollectiveKind::kBroadcast, CollectiveKind::kAllgather,
@@ -349,42 +355,29 @@ void TestOnlySomeKindsFuse() {
       RankMessage message = ACall(name);
       message.params.kind = kind;
       if (kind == CollectiveKind::kBarrier) message.params.tensors.clear();
-      CHECK_OK(c.OnMessage(0, message, kStart));
+      REQUIRE_OK(c.OnMessage(0, message, kStart));
     }
     const bool fuses = kind == CollectiveKind::kAllreduce ||
                        kind == CollectiveKind::kReducescatter ||
                        kind == CollectiveKind::kBroadcast;
-    CHECK(c.TakeResponses().size() == (fuses ? 1 : 2));
+    REQUIRE(c.TakeResponses().size() == (fuses ? 1 : 2));
   }
   // Nor do groups of several dtypes; each stays one item.
   Coordinator c(1, CoordinatorOptions());
   for (const char* name : {"a", "b"}) {
     RankMessage message = ACall(name);
     message.params.tensors.push_back({DataType::kInt32, {2}});
-    CHECK_OK(c.OnMessage(0, message, kStart));
+    REQUIRE_OK(c.OnMessage(0, message, kStart));
   }
   const std::vector<Response> responses = c.TakeResponses();
-  CHECK(responses.size() == 2 && responses[0].items.size() == 1);
+  REQUIRE(responses.size() == 2);
+  REQUIRE(responses[0].items.size() == 1);
+}
+
+TEST_CASE("equal_rows holds for all ranks if one asks for it") {
+  TestEqualRows(CollectiveKind::kAllgather);
+  TestEqualRows(CollectiveKind::kAlltoall);
 }
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  hvd::TestRunsWhenAllHaveCome();
-  hvd::TestMismatches();
-  hvd::TestInvalidOnAllRanks();
-  hvd::TestEqualRows(hvd::CollectiveKind::kAllgather);
-  hvd::TestEqualRows(hvd::CollectiveKind::kAlltoall);
-  hvd::TestMessagesNameGlobalRanks();
-  hvd::TestAllgatherNeedsNoEqualFirstDimension();
-  hvd::TestAlltoall();
-  hvd::TestBarrier();
-  hvd::TestCache();
-  hvd::TestEviction();
-  hvd::TestDuplicate();
-  hvd::TestFusion();
-  hvd::TestOnlySomeKindsFuse();
-  std::puts("coordinator_test passed");
-  return 0;
-}

@@ -18,7 +18,7 @@ int64_t Join(Engine* engine, bool average_over_active = false) {
   Request request = ARequest(CollectiveKind::kJoin, "join");
   request.average_over_active = average_over_active;
   const Outcome outcome = Run(engine, request, {});
-  CHECK(outcome.received.size() == 1);
+  REQUIRE(outcome.received.size() == 1);
   return outcome.received[0];
 }
 
@@ -112,7 +112,7 @@ void RunSteps(int rank, int size, int round, const JoinCase& c,
     std::future<Outcome> a = Submit(engine, request, group);
     std::future<Outcome> b = Submit(engine, second, large);
     Outcome outcome = a.get();
-    CHECK_OK(outcome.status);
+    REQUIRE_OK(outcome.status);
     for (size_t i = 0; i < group.size(); ++i) {
       for (size_t k = 0; k < outcome.outputs[i].numbers.size(); ++k) {
         // One rounding less than the library's, at most.
@@ -122,7 +122,7 @@ void RunSteps(int rank, int size, int round, const JoinCase& c,
       }
     }
     outcome = b.get();
-    CHECK_OK(outcome.status);
+    REQUIRE_OK(outcome.status);
     CHECK(std::abs(outcome.outputs[0].numbers[69999] -
                    expected_large[0].numbers[69999]) <=
           1e-6 * std::abs(expected_large[0].numbers[69999]));
@@ -164,7 +164,7 @@ void TestUnevenStepsWithEveryReduction(int size) {
 }
 
 // The neutral values leave the extremes and bools as they are.
-void TestNeutralValues() {
+TEST_CASE("neutral values leave extremes and bools as they are") {
   const Engines engines = MakeEngines(3, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
     const double inf = std::numeric_limits<double>::infinity();
@@ -239,17 +239,19 @@ void TestRandomPrograms(int size) {
         }
         for (size_t k = 0; k < order.size(); ++k) {
           const Outcome outcome = futures[k].get();
-          CHECK_OK(outcome.status);
-          for (double v : outcome.outputs[0].numbers) CHECK(v == sum);
+          REQUIRE_OK(outcome.status);
+          CHECK(Differences(outcome.outputs[0].numbers,
+                            [sum](size_t) { return sum; }) == "");
         }
       }
       last_of_rank = Join(engine);
     }
-    CHECK(last_of_rank >= 0 && last_of_rank < size);
+    CHECK(last_of_rank >= 0);
+    CHECK(last_of_rank < size);
   });
 }
 
-void TestOtherKindsFailAndTheEngineLives() {
+TEST_CASE("other kinds fail and the engine lives") {
   const Engines engines = MakeEngines(3, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
     for (int round = 0; round < 3; ++round) {
@@ -274,7 +276,7 @@ void TestOtherKindsFailAndTheEngineLives() {
   });
 }
 
-void TestRanksMustAgreeOnTheAverage() {
+TEST_CASE("ranks must agree on average_over_active") {
   const Engines engines = MakeEngines(3, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
     for (int round = 0; round < 3; ++round) {
@@ -290,7 +292,7 @@ void TestRanksMustAgreeOnTheAverage() {
   });
 }
 
-void TestWhoHasJoinedMaySubmitNothing() {
+TEST_CASE("a rank that has joined may submit nothing") {
   const Engines engines = MakeEngines(2, QuickOptions());
   std::future<Outcome> join =
       Submit(engines[0].get(), ARequest(CollectiveKind::kJoin, "join"), {});
@@ -306,7 +308,7 @@ void TestWhoHasJoinedMaySubmitNothing() {
 }
 
 // In the middle of another one's join a rank dies, or leaves.
-void TestJoinFailsWithALostPeer() {
+TEST_CASE("a join fails when a peer dies or leaves") {
   std::vector<InMemoryTransport*> transports;
   Engines engines = MakeEngines(3, QuickOptions(), &transports);
   std::future<Outcome> join =
@@ -326,7 +328,7 @@ void TestJoinFailsWithALostPeer() {
 }
 
 // It waits for as long as the others have data.
-void TestJoinDoesNotStall() {
+TEST_CASE("a join waits for as long as others have data") {
   EngineOptions options = QuickOptions();
   options.stall_timeout_seconds = 0.3;
   const Engines engines = MakeEngines(2, options);
@@ -341,26 +343,23 @@ void TestJoinDoesNotStall() {
   CHECK_OK(join.get().status);
 }
 
+#ifdef HVD_SANITIZED  // threads that take turns on few cores are slow there
+constexpr int kMaxSize = 3;
+#else
+constexpr int kMaxSize = 5;
+#endif
+
+TEST_CASE("uneven steps, with every reduction") {
+  for (int size = 1; size <= kMaxSize; ++size) {
+    TestUnevenStepsWithEveryReduction(size);
+  }
+}
+TEST_CASE("ranks join at random while the cache evicts") {
+  for (int size = 1; size <= kMaxSize; ++size) TestRandomPrograms(size);
+}
+TEST_CASE("adasum of a vector and of joined ranks' zeros is the vector") {
+  for (int size = 1; size <= kMaxSize; ++size) TestAdasumWithZeros(size);
+}
+
 }  // namespace
 }  // namespace hvd
-
-int main() {
-#ifdef HVD_SANITIZED  // threads that take turns on few cores are slow there
-  constexpr int kMaxSize = 3;
-#else
-  constexpr int kMaxSize = 5;
-#endif
-  for (int size = 1; size <= kMaxSize; ++size) {
-    hvd::TestUnevenStepsWithEveryReduction(size);
-    hvd::TestRandomPrograms(size);
-    hvd::TestAdasumWithZeros(size);
-  }
-  hvd::TestNeutralValues();
-  hvd::TestOtherKindsFailAndTheEngineLives();
-  hvd::TestRanksMustAgreeOnTheAverage();
-  hvd::TestWhoHasJoinedMaySubmitNothing();
-  hvd::TestJoinFailsWithALostPeer();
-  hvd::TestJoinDoesNotStall();
-  std::puts("engine_join_test passed");
-  return 0;
-}

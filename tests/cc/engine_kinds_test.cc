@@ -79,7 +79,7 @@ void TestAlltoallOfEqualParts(int size) {
   });
 }
 
-void TestBadSplitsReachAll() {
+TEST_CASE("bad splits of one rank fail on all") {
   const Engines engines = MakeEngines(3, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
     for (int round = 0; round < 3; ++round) {
@@ -202,7 +202,7 @@ void TestGroups(int size) {
   });
 }
 
-void TestAnErrorInAGroupIsReportedOnce() {
+TEST_CASE("an error in a group is reported once") {
   const Engines engines = MakeEngines(2, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
     const Outcome outcome =
@@ -216,7 +216,7 @@ void TestAnErrorInAGroupIsReportedOnce() {
   });
 }
 
-void TestAProcessSetSpeaksOfGlobalRanks() {
+TEST_CASE("errors of a process set name global ranks") {
   EngineOptions options = QuickOptions();
   options.global_ranks = {2, 5, 7};
   const Engines engines = MakeEngines(3, options);
@@ -257,7 +257,7 @@ void TestAdasum(int size) {
 
 // Rank 1 holds an allgather up, and ranks 0 and 1 remove the set meanwhile, one
 // after the other: nobody hears of it from a peer.
-void TestRemovalInTheMiddle() {
+TEST_CASE("a set removed in the middle of a collective") {
   const Engines engines = MakeEngines(2, QuickOptions());
   std::vector<float> values(3000000), gathered(2 * values.size());
   std::promise<Status> late;
@@ -293,22 +293,26 @@ void TestRemovalInTheMiddle() {
   }
 }
 
+constexpr int kMaxSize = 5;
+
+TEST_CASE("a barrier returns when all have come") {
+  for (int size = 1; size <= kMaxSize; ++size) TestBarrier(size);
+}
+TEST_CASE("alltoall by splits, new and known") {
+  for (int size = 1; size <= kMaxSize; ++size) TestAlltoall(size);
+}
+TEST_CASE("alltoall of equal parts") {
+  for (int size = 1; size <= kMaxSize; ++size) TestAlltoallOfEqualParts(size);
+}
+TEST_CASE("reducescatter with every reduction") {
+  for (int size = 1; size <= kMaxSize; ++size) TestReducescatter(size);
+}
+TEST_CASE("groups of several dtypes, in flight together") {
+  for (int size = 1; size <= kMaxSize; ++size) TestGroups(size);
+}
+TEST_CASE("adasum averages equal vectors and adds orthogonal ones") {
+  for (int size = 1; size <= kMaxSize; ++size) TestAdasum(size);
+}
+
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  for (int size = 1; size <= 5; ++size) {
-    hvd::TestBarrier(size);
-    hvd::TestAlltoall(size);
-    hvd::TestAlltoallOfEqualParts(size);
-    hvd::TestReducescatter(size);
-    hvd::TestGroups(size);
-    hvd::TestAdasum(size);
-  }
-  hvd::TestBadSplitsReachAll();
-  hvd::TestAnErrorInAGroupIsReportedOnce();
-  hvd::TestAProcessSetSpeaksOfGlobalRanks();
-  hvd::TestRemovalInTheMiddle();
-  std::puts("engine_kinds_test passed");
-  return 0;
-}

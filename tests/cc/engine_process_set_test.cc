@@ -27,7 +27,7 @@ int InFlightElsewhere(const Engines* sets, int set, size_t rank,
 }
 
 // Two sets of the ranks 0 and 1; rank 0 calls in one, rank 1 in the other.
-void TestCallsInDifferentProcessSets() {
+TEST_CASE("calls in different process sets are a mismatch") {
   Engines sets[2];
   for (int set : {0, 1}) {
     auto transports = InMemoryTransport::CreateGroup(2);
@@ -36,7 +36,7 @@ void TestCallsInDifferentProcessSets() {
       options.pending_elsewhere = [&sets, set, rank](
                                       const std::string& name,
                                       const std::vector<int>& waiting) {
-        CHECK(waiting.size() == 1);
+        REQUIRE(waiting.size() == 1);
         return InFlightElsewhere(sets, set, rank, name);
       };
       sets[set].push_back(Engine::Create(std::move(transports[rank]), options));
@@ -72,7 +72,7 @@ void TestCallsInDifferentProcessSets() {
 // Ranks 0 and 1 call in both of two sets, rank 2 is slow in one of them: rank
 // 1, which waits there, does not yet come to the other, and nobody is
 // misplaced.
-void TestOneNameInTwoProcessSets() {
+TEST_CASE("one name in two process sets is no mismatch") {
   Engines sets[2];
   for (int set : {0, 1}) {
     auto transports = InMemoryTransport::CreateGroup(3 - set);
@@ -102,10 +102,3 @@ void TestOneNameInTwoProcessSets() {
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  hvd::TestCallsInDifferentProcessSets();
-  hvd::TestOneNameInTwoProcessSets();
-  std::puts("engine_process_set_test passed");
-  return 0;
-}

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -35,14 +36,14 @@ inline Engines MakeEngines(
 }
 
 // Runs `body(rank, engine)` on a thread for each rank.
-template <typename Body>
-void RunRanks(const Engines& engines, Body body) {
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < engines.size(); ++i) {
-    threads.emplace_back(
-        [&engines, &body, i] { body(static_cast<int>(i), engines[i].get()); });
-  }
-  for (std::thread& thread : threads) thread.join();
+inline void RunRanks(const Engines& engines,
+                     const std::function<void(int rank, Engine*)>& body) {
+  const auto of = [&engines](int rank) {
+    return engines[static_cast<size_t>(rank)].get();
+  };
+  RunOnThreads(
+      static_cast<int>(engines.size()), [&](int rank) { body(rank, of(rank)); },
+      [&](int failed) { of(failed)->Shutdown("its test has failed"); });
 }
 
 // A tensor.
@@ -55,6 +56,12 @@ struct Values {
     return dtype == o.dtype && shape == o.shape && numbers == o.numbers;
   }
 };
+
+inline doctest::String toString(const Values& values) {
+  return DataTypeName(values.dtype) + doctest::String(" ") +
+         doctest::toString(values.shape) + " of " +
+         doctest::toString(values.numbers);
+}
 
 inline Values Fill(DataType dtype, Shape shape, double number) {
   const size_t count = static_cast<size_t>(NumElements(shape));
@@ -178,7 +185,7 @@ inline Request ARequest(CollectiveKind kind, const std::string& name,
 inline Outcome Run(Engine* engine, Request request,
                    const std::vector<Values>& inputs) {
   Outcome outcome = Submit(engine, std::move(request), inputs).get();
-  CHECK_OK(outcome.status);
+  REQUIRE_OK(outcome.status);
   return outcome;
 }
 

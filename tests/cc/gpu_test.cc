@@ -20,6 +20,15 @@ EngineOptions GpuOptionsOfTests() {
   return options;
 }
 
+// Of 64 MB each; after each test nobody must have misused them.
+struct FakeGpus {
+  FakeGpus() {
+    setenv("FAKE_GPU_MEMORY", "67108864", 1);
+    UseFakes();
+  }
+  ~FakeGpus() { CHECK(UseFakes().num_misuses() == 0); }
+};
+
 // Tensors of all sizes, below and above what goes through the buffer, in an
 // order of each rank's own, behind streams that are late.
 void TestFusedSequences(int size) {
@@ -47,26 +56,28 @@ void TestFusedSequences(int size) {
       }
       for (size_t i = 0; i < calls.size(); ++i) {
         CHECK_OK(futures[i].get());
-        for (double number : calls[i].Output(0).numbers) {
-          CHECK(number == size * (size - 1) / 2 + static_cast<int>(i) * size);
-        }
+        CHECK(Differences(calls[i].Output(0).numbers, [size, i](size_t) {
+                return size * (size - 1) / 2 + static_cast<int>(i) * size;
+              }) == "");
       }
     }
   });
   CHECK(engines[0]->stats().num_collectives < 4 * 24 + 1);
 }
 
-void TestEndsOnlyWithTheStream() {
+TEST_CASE_FIXTURE(FakeGpus,
+                  "a call ends with its stream, or at its launch if asked to") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors call(&gpu, {Fill(kFloat, {8}, 1)});
     const auto begin = Clock::now();
-    CHECK_OK(call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"),
-                         rank == 0 ? 200000 : 0)
-                 .get());
+    REQUIRE_OK(call.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a"),
+                           rank == 0 ? 200000 : 0)
+                   .get());
     // The other rank may have begun later.
-    CHECK(rank != 0 || Clock::now() - begin >= std::chrono::milliseconds(200));
+    CHECK(
+        (rank != 0 || Clock::now() - begin >= std::chrono::milliseconds(200)));
     CHECK(call.Output(0).numbers[7] == 2);
     // As soon as it is launched.
     Request request = ARequest(CollectiveKind::kAllreduce, "b");
@@ -79,7 +90,8 @@ void TestEndsOnlyWithTheStream() {
   });
 }
 
-void TestMistakes() {
+TEST_CASE_FIXTURE(FakeGpus,
+                  "mistakes of one rank fail on all, and the engine lives") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -117,7 +129,8 @@ void TestMistakes() {
 }
 
 // A CUDA call of one rank fails when it submits: all ranks hear of it at once.
-void TestFailureOfOneRank() {
+TEST_CASE_FIXTURE(FakeGpus,
+                  "a CUDA failure of one rank fails the call on all") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -139,7 +152,7 @@ void TestFailureOfOneRank() {
 }
 
 // While a launch is reduced the next one is packed.
-void TestPacksWhileItReduces() {
+TEST_CASE_FIXTURE(FakeGpus, "the next launch is packed while one is reduced") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   const int before = UseFakes().num_overlaps();
   RunRanks(engines, [](int rank, Engine* engine) {
@@ -162,7 +175,7 @@ void TestPacksWhileItReduces() {
   CHECK(UseFakes().num_overlaps() > before);
 }
 
-void TestOutOfMemoryOfOneRank() {
+TEST_CASE_FIXTURE(FakeGpus, "out of memory on one rank fails the call on all") {
   Engines engines;
   for (auto& transport : InMemoryTransport::CreateGroup(2)) {
     EngineOptions options = GpuOptionsOfTests();
@@ -186,13 +199,13 @@ void TestOutOfMemoryOfOneRank() {
   });
 }
 
-void TestJoin() {
+TEST_CASE_FIXTURE(FakeGpus, "ranks join") {
   const Engines engines = MakeEngines(3, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
     for (int i = 0; i < rank + 1; ++i) {
       GpuTensors call(&gpu, {Fill(kFloat, {5000}, 6), Fill(kFloat, {3}, 6)});
-      CHECK_OK(
+      REQUIRE_OK(
           call.Submit(engine, ARequest(CollectiveKind::kAllreduce,
                                        "a" + std::to_string(i), ReduceOp::kSum))
               .get());
@@ -204,14 +217,14 @@ void TestJoin() {
 }
 
 // In the middle of a kernel, which waits for the dead rank.
-void TestDeathOfARank() {
+TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
   std::vector<InMemoryTransport*> transports;
   const Engines engines = MakeEngines(3, GpuOptionsOfTests(), &transports);
   RunRanks(engines, [&transports](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors first(&gpu, {Fill(kFloat, {50}, 1)});
     GpuTensors second(&gpu, {Fill(kFloat, {50}, 1)});
-    CHECK_OK(
+    REQUIRE_OK(
         first.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a")).get());
     std::future<Status> pending =
         second.Submit(engine, ARequest(CollectiveKind::kAllreduce, "b"),
@@ -230,7 +243,7 @@ void TestDeathOfARank() {
 }
 
 // It goes when its part is done, while this rank's launch is still in progress.
-void TestLeavesAfterTheLast() {
+TEST_CASE_FIXTURE(FakeGpus, "a rank may leave after its last call") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -247,7 +260,8 @@ void TestLeavesAfterTheLast() {
 
 // Too little memory for the second tensor of a rank that has joined: the first
 // one's is given back.
-void TestOutOfMemoryAfterJoin() {
+TEST_CASE_FIXTURE(FakeGpus,
+                  "out of memory after a join gives back what it took") {
   UserGpu joined(1);
   const size_t before = joined.FreeBytes();
   {
@@ -272,7 +286,7 @@ void TestOutOfMemoryAfterJoin() {
   CHECK(joined.FreeBytes() == before);
 }
 
-void TestErrorOfNccl() {
+TEST_CASE_FIXTURE(FakeGpus, "an error of NCCL fails all ranks") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -292,7 +306,7 @@ void TestErrorOfNccl() {
   UseFakes().inject(0);
 }
 
-void TestShutdownInTheMiddle() {
+TEST_CASE_FIXTURE(FakeGpus, "shutdown in the middle of a kernel") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -302,30 +316,14 @@ void TestShutdownInTheMiddle() {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     engine->Shutdown("the test ends");
     const Status status = pending.get();
-    CHECK(status.code() == StatusCode::kShutdown ||
-          status.code() == StatusCode::kPeerLost);
+    CHECK((status.code() == StatusCode::kShutdown ||
+           status.code() == StatusCode::kPeerLost));
   });
+}
+
+TEST_CASE_FIXTURE(FakeGpus, "fused sequences behind streams that are late") {
+  for (int size : {1, 2, 4}) TestFusedSequences(size);
 }
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  setenv("FAKE_GPU_MEMORY", "67108864", 1);
-  hvd::UseFakes();
-  for (int size : {1, 2, 4}) hvd::TestFusedSequences(size);
-  hvd::TestEndsOnlyWithTheStream();
-  hvd::TestMistakes();
-  hvd::TestFailureOfOneRank();
-  hvd::TestPacksWhileItReduces();
-  hvd::TestOutOfMemoryOfOneRank();
-  hvd::TestJoin();
-  hvd::TestDeathOfARank();
-  hvd::TestLeavesAfterTheLast();
-  hvd::TestOutOfMemoryAfterJoin();
-  hvd::TestErrorOfNccl();
-  hvd::TestShutdownInTheMiddle();
-  CHECK(hvd::UseFakes().num_misuses() == 0);
-  std::printf("gpu_test passed\n");
-  return 0;
-}

@@ -38,13 +38,14 @@ inline const Fakes& UseFakes() {
     paths.cuda_runtime = paths.nccl = FAKE_GPU_LIBRARY;
     SetGpuLibraryPaths(paths);
     const CudaApi* cuda = nullptr;
-    CHECK_OK(OpenCudaRuntime(&cuda));
+    REQUIRE_OK(OpenCudaRuntime(&cuda));
     void* const library = dlopen(FAKE_GPU_LIBRARY, RTLD_NOW);
-    CHECK(library != nullptr);
+    REQUIRE(library != nullptr);
     Fakes found{};
     const auto find = [library](const char* name, auto* function) {
-      *reinterpret_cast<void**>(function) = dlsym(library, name);
-      CHECK(*function != nullptr);
+      void* const symbol = dlsym(library, name);
+      REQUIRE(symbol != nullptr);
+      *reinterpret_cast<void**>(function) = symbol;
     };
     find("fakeCopyLater", &found.copy_later);
     find("cudaStreamSynchronize", &found.stream_synchronize);
@@ -62,9 +63,9 @@ inline const Fakes& UseFakes() {
 class UserGpu {
  public:
   explicit UserGpu(int ordinal) {
-    CHECK_OK(Gpu::Get(ordinal, &gpu_));
-    CHECK_OK(gpu_->Use());
-    CHECK_OK(gpu_->CreateStream(/*urgent=*/false, &stream_));
+    REQUIRE_OK(Gpu::Get(ordinal, &gpu_));
+    REQUIRE_OK(gpu_->Use());
+    REQUIRE_OK(gpu_->CreateStream(/*urgent=*/false, &stream_));
   }
   ~UserGpu() {
     UseFakes().stream_synchronize(stream_);
@@ -75,12 +76,12 @@ class UserGpu {
 
   void* Allocate(size_t num_bytes) {
     memory_.push_back(nullptr);
-    CHECK_OK(gpu_->Use());
-    CHECK_OK(gpu_->Allocate(num_bytes, "a test", &memory_.back()));
+    REQUIRE_OK(gpu_->Use());
+    REQUIRE_OK(gpu_->Allocate(num_bytes, "a test", &memory_.back()));
     return memory_.back();
   }
   size_t FreeBytes() {
-    CHECK_OK(gpu_->Use());
+    REQUIRE_OK(gpu_->Use());
     size_t free = 0;
     size_t total = 0;
     CHECK(gpu_->cuda().MemGetInfo(&free, &total) == 0);

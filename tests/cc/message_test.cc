@@ -43,27 +43,31 @@ Response AnExecution() {
   return response;
 }
 
-void TestRoundTrip() {
+TEST_CASE("messages of ranks are read as written") {
   std::vector<uint8_t> bytes;
   Encode(ARequest(), &bytes);
   RankMessage ready;
   ready.type = RankMessage::Type::kReady;
   for (uint32_t id : {1u, 2u, 3u, 7u}) AppendId(id, &ready.ids);
-  CHECK(ready.ids.size() == 2);
+  REQUIRE(ready.ids.size() == 2);
   Encode(ready, &bytes);
 
   size_t offset = 0;
   bool found = false;
   RankMessage message;
-  CHECK_OK(Decode(bytes, &offset, &message, &found));
-  CHECK(found && message.name == "dense/kernel");
+  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE(found);
+  CHECK(message.name == "dense/kernel");
   CHECK(message.params == ARequest().params);
-  CHECK_OK(Decode(bytes, &offset, &message, &found));
-  CHECK(found && message.type == RankMessage::Type::kReady);
-  CHECK(message.ids.size() == 2 && message.ids[0].count == 3);
+  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE(found);
+  CHECK(message.type == RankMessage::Type::kReady);
+  REQUIRE(message.ids.size() == 2);
+  CHECK(message.ids[0].count == 3);
   CHECK(message.ids[1].first == 7);
-  CHECK_OK(Decode(bytes, &offset, &message, &found));
-  CHECK(!found && offset == bytes.size());
+  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  CHECK(!found);
+  CHECK(offset == bytes.size());
 
   RankMessage join;
   join.type = RankMessage::Type::kJoin;
@@ -74,13 +78,16 @@ void TestRoundTrip() {
   elsewhere.name = "x";
   elsewhere.process_set_id = 2;
   Encode(elsewhere, &bytes);
-  CHECK_OK(Decode(bytes, &offset, &message, &found));
-  CHECK(found && message.average_over_active);
-  CHECK_OK(Decode(bytes, &offset, &message, &found));
-  CHECK(found && message.name == "x" && message.process_set_id == 2);
+  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE(found);
+  CHECK(message.average_over_active);
+  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE(found);
+  CHECK(message.name == "x");
+  CHECK(message.process_set_id == 2);
 }
 
-void TestResponses() {
+TEST_CASE("responses are read as written") {
   std::vector<uint8_t> bytes;
   Encode(AnExecution(), &bytes);
   Response error;
@@ -103,26 +110,31 @@ void TestResponses() {
   size_t offset = 0;
   bool found = false;
   Response response;
-  CHECK_OK(Decode(bytes, &offset, &response, &found));
-  CHECK(found && response.items.size() == 6);
+  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE(found);
+  REQUIRE(response.items.size() == 6);
   CHECK(response.items[3].cached_id == 9);
   CHECK(response.items[4].new_id == 10);
   CHECK(response.items[4].rows[1][1] == 7);
-  CHECK(response.items[4].params == nullptr && response.divisor == 3);
+  CHECK(response.items[4].params == nullptr);
+  CHECK(response.divisor == 3);
   CHECK(*response.items[5].params == ARequest().params);
-  CHECK_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
   CHECK(response.error.code() == StatusCode::kMismatch);
   CHECK(response.error.message() == "no");
-  CHECK(response.is_misplaced && response.ranks.size() == 1);
-  CHECK_OK(Decode(bytes, &offset, &response, &found));
-  CHECK(response.last_rank == 7 && response.error.ok());
-  CHECK_OK(Decode(bytes, &offset, &response, &found));
-  CHECK(response.items[0].name == "x" && response.ranks[0] == 1);
+  CHECK(response.is_misplaced);
+  REQUIRE(response.ranks.size() == 1);
+  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(response.last_rank == 7);
+  CHECK(response.error.ok());
+  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  CHECK(response.items[0].name == "x");
+  CHECK(response.ranks[0] == 1);
   CHECK(response.waiting[1] == 5);
 }
 
 // A known request costs two cache lines for a thousand tensors.
-void TestKnownRequestsAreCheap() {
+TEST_CASE("a thousand known requests take one cache line") {
   RankMessage ready;
   ready.type = RankMessage::Type::kReady;
   for (uint32_t id = 1; id <= 1000; ++id) AppendId(id, &ready.ids);
@@ -131,7 +143,7 @@ void TestKnownRequestsAreCheap() {
   CHECK(bytes.size() < 64);
 }
 
-void TestTruncationAndGarbage() {
+TEST_CASE("truncated and garbled messages are not believed") {
   std::vector<uint8_t> whole;
   Encode(ARequest(), &whole);
   for (size_t count = 0; count < whole.size(); ++count) {
@@ -141,8 +153,9 @@ void TestTruncationAndGarbage() {
     size_t offset = 0;
     bool found = true;
     RankMessage message;
-    CHECK_OK(Decode(part, &offset, &message, &found));
-    CHECK(!found && offset == 0);
+    REQUIRE_OK(Decode(part, &offset, &message, &found));
+    CHECK(!found);
+    CHECK(offset == 0);
     // The frame says that it is whole, but is not.
     if (count < 5) continue;
     const uint32_t body = static_cast<uint32_t>(count - 4);
@@ -165,12 +178,3 @@ void TestTruncationAndGarbage() {
 
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  hvd::TestRoundTrip();
-  hvd::TestResponses();
-  hvd::TestKnownRequestsAreCheap();
-  hvd::TestTruncationAndGarbage();
-  std::puts("message_test passed");
-  return 0;
-}

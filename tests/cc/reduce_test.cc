@@ -62,9 +62,9 @@ void TestType(DataType dtype) {
       // Into the last source: the contract allows it.
       T* out = inputs.back().data();
       Reduce(spec, sources.data(), num_ranks, out, kCount);
-      for (size_t i = 0; i < kCount; ++i) {
-        CHECK(out[i] == static_cast<T>(expected[i]));
-      }
+      CHECK(Differences(inputs.back(), [&](size_t i) {
+              return static_cast<T>(expected[i]);
+            }) == "");
     }
   }
 }
@@ -79,7 +79,7 @@ T ReduceOne(ReduceSpec spec, const std::vector<T>& values) {
   return result;
 }
 
-void TestNan() {
+TEST_CASE("NaN in one input is NaN in the result") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum,
                       ReduceOp::kProduct, ReduceOp::kAverage}) {
@@ -90,7 +90,7 @@ void TestNan() {
   }
 }
 
-void TestIntegers() {
+TEST_CASE("integers wrap in sums, and saturate where they are scaled") {
   ReduceSpec spec;
   spec.dtype = DataType::kInt8;
   CHECK(ReduceOne<int8_t>(spec, {127, 1}) == -128);  // wraps
@@ -115,7 +115,7 @@ void TestIntegers() {
   CHECK(ReduceOne<int32_t>(spec, {3, 3}) == 2);  // 1 + 1
 }
 
-void TestScales() {
+TEST_CASE("prescale, postscale and the divisor of an average") {
   ReduceSpec spec;
   spec.prescale = 2.0;
   spec.postscale = 0.5;
@@ -154,17 +154,11 @@ void TestSixteenBitFloats(DataType dtype, uint16_t inf, uint16_t one,
       spec.num_ranks = 2;
       Reduce(spec, sources, 2, out.data() + begin, length);
     }
-    for (size_t i = 0; i < all.size(); ++i) {
-      const bool is_nan = (all[i] & 0x7fff) > inf;
-      const bool is_minus_zero = all[i] == 0x8000;
-      if (is_nan) {
-        CHECK((out[i] & 0x7fff) > inf);
-      } else if (is_minus_zero) {
-        CHECK(out[i] == 0);
-      } else {
-        CHECK(out[i] == all[i]);
-      }
-    }
+    const auto is_nan = [inf](uint16_t bits) { return (bits & 0x7fff) > inf; };
+    CHECK(Differences(out, [&](size_t i) {
+            if (is_nan(all[i])) return is_nan(out[i]) ? out[i] : all[i];
+            return all[i] == 0x8000 ? uint16_t{0} : all[i];  // -0
+          }) == "");
   }
   // Sums are made in float32: many small ones do not vanish beside a one.
   ReduceSpec spec;
@@ -211,7 +205,7 @@ void TestAveragesOfSixteenBitFloats(DataType dtype) {
   }
 }
 
-void TestBool() {
+TEST_CASE("bools have a minimum and a maximum alone") {
   CHECK(CheckReduce(DataType::kBool, ReduceOp::kMin).ok());
   CHECK(!CheckReduce(DataType::kBool, ReduceOp::kSum).ok());
   ReduceSpec spec;
@@ -222,7 +216,7 @@ void TestBool() {
   CHECK(ReduceOne<uint8_t>(spec, {1, 1, 0}) == 0);
 }
 
-void TestAdasumNeedsFloats() {
+TEST_CASE("adasum needs floats") {
   for (int i = 0; i < kNumDataTypes; ++i) {
     const DataType dtype = static_cast<DataType>(i);
     const Status status = CheckReduce(dtype, ReduceOp::kAdasum);
@@ -258,7 +252,7 @@ void TestNeutralOf(DataType dtype) {
   TestNeutral<T>(dtype, {Limits::infinity(), -Limits::infinity()});
 }
 
-void TestNeutrals() {
+TEST_CASE("a neutral input changes no bit") {
   TestNeutral<uint8_t>(DataType::kBool, {0, 1, 1});
   TestNeutralOf<uint8_t>(DataType::kUint8);
   TestNeutralOf<int8_t>(DataType::kInt8);
@@ -280,32 +274,27 @@ void TestNeutrals() {
   CHECK(zero == 0.0f);
 }
 
+TEST_CASE("every reduction of up to five inputs, of every type") {
+  TestType<uint8_t>(DataType::kUint8);
+  TestType<int8_t>(DataType::kInt8);
+  TestType<uint16_t>(DataType::kUint16);
+  TestType<int16_t>(DataType::kInt16);
+  TestType<uint32_t>(DataType::kUint32);
+  TestType<int32_t>(DataType::kInt32);
+  TestType<uint64_t>(DataType::kUint64);
+  TestType<int64_t>(DataType::kInt64);
+  TestType<float>(DataType::kFloat32);
+  TestType<double>(DataType::kFloat64);
+}
+TEST_CASE("all values of the floats of 16 bits, and how sums of them round") {
+  CHECK(WidenBfloat16(0x3f80) == 1.0f);
+  TestSixteenBitFloats(DataType::kBfloat16, 0x7f80, 0x3f80, 0x3f81);
+  TestSixteenBitFloats(DataType::kFloat16, 0x7c00, 0x3c00, 0x3c01);
+}
+TEST_CASE("averages of floats of 16 bits round once") {
+  TestAveragesOfSixteenBitFloats(DataType::kBfloat16);
+  TestAveragesOfSixteenBitFloats(DataType::kFloat16);
+}
+
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  using hvd::DataType;
-  hvd::TestType<uint8_t>(DataType::kUint8);
-  hvd::TestType<int8_t>(DataType::kInt8);
-  hvd::TestType<uint16_t>(DataType::kUint16);
-  hvd::TestType<int16_t>(DataType::kInt16);
-  hvd::TestType<uint32_t>(DataType::kUint32);
-  hvd::TestType<int32_t>(DataType::kInt32);
-  hvd::TestType<uint64_t>(DataType::kUint64);
-  hvd::TestType<int64_t>(DataType::kInt64);
-  hvd::TestType<float>(DataType::kFloat32);
-  hvd::TestType<double>(DataType::kFloat64);
-  hvd::TestNan();
-  hvd::TestIntegers();
-  hvd::TestScales();
-  CHECK(hvd::WidenBfloat16(0x3f80) == 1.0f);
-  hvd::TestSixteenBitFloats(DataType::kBfloat16, 0x7f80, 0x3f80, 0x3f81);
-  hvd::TestSixteenBitFloats(DataType::kFloat16, 0x7c00, 0x3c00, 0x3c01);
-  hvd::TestAveragesOfSixteenBitFloats(DataType::kBfloat16);
-  hvd::TestAveragesOfSixteenBitFloats(DataType::kFloat16);
-  hvd::TestBool();
-  hvd::TestAdasumNeedsFloats();
-  hvd::TestNeutrals();
-  std::puts("reduce_test passed");
-  return 0;
-}

@@ -26,6 +26,12 @@ float ValueOf(size_t i, int rank) {
   return static_cast<float>(i % 13) + static_cast<float>(rank);
 }
 
+// Over `size` ranks.
+float SumOfValues(size_t i, int size) {
+  return static_cast<float>(i % 13) * static_cast<float>(size) +
+         static_cast<float>(size * (size - 1) / 2);
+}
+
 // Cuts `values` into tensors of 1, 2, 4, ... elements and the rest, an empty
 // one among them.
 TensorList Cut(const std::vector<float>& in, std::vector<float>* out) {
@@ -58,20 +64,18 @@ void TestAllreduce(Transport* t, size_t count, bool in_place) {
   std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
   std::vector<float>* to = in_place ? &input : &output;
-  CHECK_OK(Allreduce(t, Cut(input, to), SumOf(t)));
+  REQUIRE_OK(Allreduce(t, Cut(input, to), SumOf(t)));
   const int n = t->size();
-  for (size_t i = 0; i < count; ++i) {
-    const float expected = static_cast<float>(i % 13) * static_cast<float>(n) +
-                           static_cast<float>(n * (n - 1) / 2);
-    CHECK((*to)[i] == expected);
-  }
+  CHECK(Differences(*to, [n](size_t i) { return SumOfValues(i, n); }) == "");
 }
 
 void TestBroadcast(Transport* t, size_t count, int root_rank) {
   const std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
-  CHECK_OK(Broadcast(t, Cut(input, &output), root_rank));
-  for (size_t i = 0; i < count; ++i) CHECK(output[i] == ValueOf(i, root_rank));
+  REQUIRE_OK(Broadcast(t, Cut(input, &output), root_rank));
+  CHECK(Differences(output, [root_rank](size_t i) {
+          return ValueOf(i, root_rank);
+        }) == "");
 }
 
 // Rank r gives (r % 3) * count elements: some give none.
@@ -89,14 +93,13 @@ void TestAllgather(Transport* t, size_t count) {
         ListTensor{input.data(), next, n * sizeof(float)}});
     next += n;
   }
-  CHECK_OK(Allgather(t, by_rank));
-  size_t begin = 0;
+  REQUIRE_OK(Allgather(t, by_rank));
+  std::vector<float> expected;
   for (int r = 0; r < t->size(); ++r) {
-    for (size_t i = 0; i < count * size_t(r % 3); ++i) {
-      CHECK(output[begin + i] == ValueOf(i, r));
-    }
-    begin += count * static_cast<size_t>(r % 3);
+    const std::vector<float> part = InputOf(count * size_t(r % 3), r);
+    expected.insert(expected.end(), part.begin(), part.end());
   }
+  CHECK(Differences(output, [&](size_t i) { return expected[i]; }) == "");
 }
 
 // Rank r gives rank p (r + p) % 3 * count elements.
@@ -118,11 +121,11 @@ void TestAlltoall(Transport* t, size_t count) {
     received[r].assign((r + rank) % 3 * count, -1.0f);
     lists.recv.push_back(Cut(received[r], &received[r]));
   }
-  CHECK_OK(Alltoall(t, lists, num_bytes));
+  REQUIRE_OK(Alltoall(t, lists, num_bytes));
   for (size_t r = 0; r < size; ++r) {
-    for (size_t i = 0; i < received[r].size(); ++i) {
-      CHECK(received[r][i] == ValueOf(i, static_cast<int>(r)));
-    }
+    CHECK(Differences(received[r], [r](size_t i) {
+            return ValueOf(i, static_cast<int>(r));
+          }) == "");
   }
 }
 
@@ -135,14 +138,11 @@ void TestReducescatter(Transport* t, size_t count) {
     values.push_back(InputOf(count * static_cast<size_t>(r % 3), t->rank()));
   }
   for (std::vector<float>& part : values) by_rank.push_back(Cut(part, &part));
-  CHECK_OK(Reducescatter(t, by_rank, SumOf(t)));
+  REQUIRE_OK(Reducescatter(t, by_rank, SumOf(t)));
   for (int r = 0; r < n; ++r) {
-    for (size_t i = 0; i < values[static_cast<size_t>(r)].size(); ++i) {
-      const float sum = static_cast<float>(i % 13) * static_cast<float>(n) +
-                        static_cast<float>(n * (n - 1) / 2);
-      const float expected = r == t->rank() ? sum : ValueOf(i, t->rank());
-      CHECK(values[static_cast<size_t>(r)][i] == expected);
-    }
+    CHECK(Differences(values[static_cast<size_t>(r)], [&](size_t i) {
+            return r == t->rank() ? SumOfValues(i, n) : ValueOf(i, t->rank());
+          }) == "");
   }
 }
 
@@ -154,16 +154,15 @@ void TestAdasum(Transport* t, size_t count) {
   for (size_t i = static_cast<size_t>(t->rank()); i < count; i += size) {
     values[i] = static_cast<float>(t->rank() + 1);
   }
-  CHECK_OK(AdasumAllreduce(
+  REQUIRE_OK(AdasumAllreduce(
       t, {ListTensor{values.data(), values.data(), count * sizeof(float)}},
       SumOf(t)));
-  for (size_t i = 0; i < count; ++i) {
-    CHECK(values[i] == static_cast<float>(i % size + 1));
-  }
+  CHECK(Differences(values, [size](size_t i) {
+          return static_cast<float>(i % size + 1);
+        }) == "");
 }
 
-void TestEverything(std::unique_ptr<Transport> transport) {
-  Transport* t = transport.get();
+void TestCollectives(Transport* t) {
   for (size_t count : kCounts) {
     TestAllreduce(t, count, /*in_place=*/false);
     TestAllreduce(t, count, /*in_place=*/true);
@@ -187,7 +186,7 @@ void TestEverything(std::unique_ptr<Transport> transport) {
   }
 }
 
-void TestControl(std::unique_ptr<Transport> t) {
+void TestControl(Transport* t) {
   // Three rings' worth, both ways at once: nobody may wait for the other.
   std::vector<uint8_t> sent(3 * kRingBytes);
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint8_t>(i);
@@ -215,7 +214,7 @@ void TestControl(std::unique_ptr<Transport> t) {
   }
   for (int peer : peers) CHECK(received[static_cast<size_t>(peer)] == sent);
   // Leave only when all have what they need: an allreduce is a barrier.
-  TestAllreduce(t.get(), 1, false);
+  TestAllreduce(t, 1, false);
 }
 
 void TestDeadPeer(std::unique_ptr<Transport> t) {
@@ -228,22 +227,34 @@ void TestDeadPeer(std::unique_ptr<Transport> t) {
   CHECK(t->CheckPeers().code() == StatusCode::kPeerLost);
 }
 
+// On 1 to 5 processes. Before any test that begins a thread.
+void RunProcessesUpTo5(void (*test)(Transport*)) {
+  for (int size = 1; size <= 5; ++size) {
+    CheckAllExitedWell(
+        RunProcesses(size, [test](std::unique_ptr<Transport> transport) {
+          test(transport.get());
+        }));
+  }
+}
+
+TEST_CASE("processes: collectives of all kinds and sizes in turn") {
+  RunProcessesUpTo5(TestCollectives);
+}
+TEST_CASE("processes: more control bytes than a ring holds, both ways") {
+  RunProcessesUpTo5(TestControl);
+}
+TEST_CASE("processes: a dead peer is named") {
+  const std::vector<int> statuses = RunProcesses(3, TestDeadPeer);
+  CHECK(WEXITSTATUS(statuses[1]) == 7);
+  CHECK(statuses[0] == 0);
+  CHECK(statuses[2] == 0);
+}
+TEST_CASE("threads: collectives of all kinds and sizes in turn") {
+  RunThreadsUpTo(5, TestCollectives);
+}
+TEST_CASE("threads: more control bytes than a ring holds, both ways") {
+  RunThreadsUpTo(5, TestControl);
+}
+
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  // Processes first: they are forked, which wants a single thread.
-  for (int size = 1; size <= 5; ++size) {
-    hvd::CheckAllExitedWell(hvd::RunProcesses(size, hvd::TestEverything));
-    hvd::CheckAllExitedWell(hvd::RunProcesses(size, hvd::TestControl));
-  }
-  const std::vector<int> statuses = hvd::RunProcesses(3, hvd::TestDeadPeer);
-  CHECK(WEXITSTATUS(statuses[1]) == 7);
-  CHECK(statuses[0] == 0 && statuses[2] == 0);
-  for (int size = 1; size <= 5; ++size) {
-    hvd::RunThreads(size, hvd::TestEverything);
-    hvd::RunThreads(size, hvd::TestControl);
-  }
-  std::puts("transport_conformance_test passed");
-  return 0;
-}

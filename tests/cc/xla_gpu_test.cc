@@ -74,10 +74,11 @@ class Program {
   // All numbers, when the stream has come to its end.
   void Check(const FfiBuffer& buffer, double number) {
     UseFakes().stream_synchronize(stream());
-    const auto* const numbers = static_cast<const float*>(buffer.data);
-    for (int64_t i = 0; i < NumElements(buffer.shape); ++i) {
-      CHECK(numbers[i] == static_cast<float>(number));
-    }
+    const auto* const begin = static_cast<const float*>(buffer.data);
+    const std::vector<float> numbers(begin, begin + NumElements(buffer.shape));
+    CHECK(Differences(numbers, [number](size_t) {
+            return static_cast<float>(number);
+          }) == "");
   }
 
  private:
@@ -88,15 +89,13 @@ class Program {
 };
 
 void CheckOk(const FfiOutcome& outcome) {
-  if (!outcome.ok()) std::fprintf(stderr, "%s\n", outcome.message.c_str());
-  CHECK(outcome.ok());
+  CAPTURE(outcome.message);
+  REQUIRE(outcome.ok());
 }
 
 void CheckError(const FfiOutcome& outcome, XLA_FFI_Error_Code code,
                 const std::string& type, const std::string& part) {
-  if (outcome.code != code || !Contains(outcome.message, part)) {
-    std::fprintf(stderr, "%d %s\n", outcome.code, outcome.message.c_str());
-  }
+  CAPTURE(outcome.message);
   CHECK(outcome.code == code);
   CHECK(outcome.message.rfind("hvd_keras.exceptions." + type + "Error: ", 0) ==
         0);
@@ -149,16 +148,13 @@ void TestSteps(int size) {
       RunStep(program, "a", size, round);
     }
     // Two programs at once, on two streams.
-    std::thread other([size, rank = program->rank()] {
-      Program second(rank);
+    Program second(program->rank());
+    RunOnThreads(2, [&](int which) {
       for (int round = 0; round < 20; ++round) {
-        RunStep(&second, "b", size, round);
+        RunStep(which == 0 ? program : &second, which == 0 ? "a" : "b", size,
+                round);
       }
     });
-    for (int round = 0; round < 20; ++round) {
-      RunStep(program, "a", size, round);
-    }
-    other.join();
   }));
 }
 
@@ -223,7 +219,7 @@ void StartLog() {
 
 // Behind gradients that are late XLA's thread goes on, and so does its stream,
 // up to the end of the group.
-void TestWaitsForTheLaunchAlone() {
+TEST_CASE("XLA's thread waits for the launch alone") {
   CheckAllExitedWell(RunPrograms(2, [](Program* program) {
     RunStep(program, "a", 2, 0);  // connects
     const FfiBuffer x = program->Make({50}, 1);
@@ -260,7 +256,7 @@ void TestWaitsForTheLaunchAlone() {
 }
 
 // The starts are a chain; the ends of two groups are where each rank likes.
-void TestTwoGroups() {
+TEST_CASE("two groups end in an order of each rank") {
   CheckAllExitedWell(RunPrograms(2, [](Program* program) {
     for (int round = 0; round < 10; ++round) {
       const FfiBuffer a = program->Make({50}, 1);
@@ -276,7 +272,7 @@ void TestTwoGroups() {
   }));
 }
 
-void TestMistakes() {
+TEST_CASE("mistakes fail the end of the group, and the engine lives") {
   CheckAllExitedWell(RunPrograms(2, [](Program* program) {
     const auto rows = static_cast<int64_t>(program->rank() + 3);
     for (int round = 0; round < 2; ++round) {
@@ -325,7 +321,8 @@ void TestMistakes() {
 class Stderr {
  public:
   Stderr() : file_(std::tmpfile()), old_(dup(STDERR_FILENO)) {
-    CHECK(file_ != nullptr && dup2(fileno(file_), STDERR_FILENO) >= 0);
+    REQUIRE(file_ != nullptr);
+    CHECK(dup2(fileno(file_), STDERR_FILENO) >= 0);
   }
   std::string Take() {
     CHECK(dup2(old_, STDERR_FILENO) >= 0);
@@ -349,7 +346,7 @@ void TestDeathOfARank(bool is_launched) {
         const FfiBuffer x = program->Make({50}, 1);
         const FfiBuffer y = program->Make({50}, 1);
         CheckOk(program->Allreduce("x", {x}, true));
-        if (program->rank() == 2 && !is_launched) std::_Exit(0);
+        if (program->rank() == 2 && !is_launched) EndChild();
         const bool is_late = program->rank() == 2;
         const FfiBuffer z =
             program->Make({50}, 1, is_late ? 4 * kSlow : milliseconds(0));
@@ -360,7 +357,7 @@ void TestDeathOfARank(bool is_launched) {
           CheckOk(outcome);
           if (program->rank() == 2) {
             std::this_thread::sleep_for(milliseconds(200));
-            std::_Exit(0);
+            EndChild();
           }
           Stderr log;
           UseFakes().stream_synchronize(program->stream());
@@ -377,19 +374,18 @@ void TestDeathOfARank(bool is_launched) {
   CheckAllExitedWell(statuses);
 }
 
+TEST_CASE("buckets and their end, in two programs at once") {
+  for (int size : {1, 2, 4}) TestSteps(size);
+}
+TEST_CASE("calls that end alone") {
+  for (int size : {1, 2, 4}) TestCallsThatEndAlone(size);
+}
+TEST_CASE("a death before the launch fails the end of the group") {
+  TestDeathOfARank(/*is_launched=*/false);
+}
+TEST_CASE("a death after the launch is said at once, and fails the next call") {
+  TestDeathOfARank(/*is_launched=*/true);
+}
+
 }  // namespace
 }  // namespace hvd
-
-int main() {
-  for (int size : {1, 2, 4}) {
-    hvd::TestSteps(size);
-    hvd::TestCallsThatEndAlone(size);
-  }
-  hvd::TestWaitsForTheLaunchAlone();
-  hvd::TestTwoGroups();
-  hvd::TestMistakes();
-  hvd::TestDeathOfARank(/*is_launched=*/false);
-  hvd::TestDeathOfARank(/*is_launched=*/true);
-  std::printf("xla_gpu_test passed\n");
-  return 0;
-}
