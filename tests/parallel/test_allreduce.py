@@ -83,7 +83,7 @@ def test_float8_is_moved_by_the_cpu_but_not_reduced(name, rank, size) -> None:
     np.testing.assert_array_equal(root, [1.0, 1.0])
     with pytest.raises(
         hvd.exceptions.InvalidArgumentError,
-        match=f"NCCL alone reduces {name}, on GPUs; on the CPU, cast to",
+        match=f"the CPU cannot reduce {name}, only NCCL on GPUs can: cast to",
     ):
         hvd.allreduce(mine, hvd.Sum, name="f8r")
 

@@ -1,4 +1,4 @@
-// How a thread's floating point treats denormal numbers.
+// Turns off flush-to-zero for denormal numbers on a thread.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace hvd {
 
-// In its scope denormal numbers are computed with, as IEEE 754 has it, and not
-// taken for 0. TensorFlow's threads take them for 0, the engine's do not; and a
-// reduction runs on either, yet has the same bits on all ranks.
+// While alive, turns off flush-to-zero (FTZ, DAZ) on the thread that made it.
+// TensorFlow's threads flush denormal numbers to zero, the engine's do not. A
+// reduction may run on either and must have the same bits on all ranks.
 class ScopedDenormals {
  public:
   ScopedDenormals() : before_(Get()) {

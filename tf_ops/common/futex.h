@@ -1,4 +1,4 @@
-// Futexes and pauses: how a thread waits for a word that another one stores.
+// How a thread waits for a word that another one stores: futexes and pauses.
 #pragma once
 
 #include <atomic>

@@ -9,7 +9,7 @@ namespace hvd {
 
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,  // this rank alone can see that the call is wrong
+  kInvalidArgument,  // the call is wrong, whatever the other ranks do
   kMismatch,         // ranks disagree about a collective
   kPeerLost,         // a rank died or left the job
   kStalled,          // a rank did not come in time

@@ -95,8 +95,8 @@ const char* CollectiveKindName(CollectiveKind kind) {
 Status CheckReduce(DataType dtype, ReduceOp op) {
   if (IsFloat8(dtype)) {
     return Status::InvalidArgument(
-        std::string("NCCL alone reduces ") + DataTypeName(dtype) +
-        ", on GPUs; on the CPU, cast to float16 or bfloat16 first");
+        std::string("the CPU cannot reduce ") + DataTypeName(dtype) +
+        ", only NCCL on GPUs can: cast to float16 or bfloat16 first");
   }
   if (op == ReduceOp::kAdasum) {
     if (IsFloating(dtype)) return Status::Ok();
@@ -109,9 +109,9 @@ Status CheckReduce(DataType dtype, ReduceOp op) {
     return Status::Ok();
   }
   return Status::InvalidArgument(
-      std::string("an allreduce of bool must be Min (all) or Max (any); "
-                  "received op=") +
-      ReduceOpName(op) + ": cast to an integer type to count");
+      std::string("a reduction of bool must use Min (all) or Max (any). "
+                  "Received: op=") +
+      ReduceOpName(op) + "; to count, cast to an integer dtype");
 }
 
 int64_t NumElements(const Shape& shape) {

@@ -24,7 +24,7 @@ enum class DataType : uint8_t {
   kBfloat16,
   kFloat32,
   kFloat64,
-  kFloat8E4m3fn,  // reduced on GPUs alone
+  kFloat8E4m3fn,  // reduced only on GPUs
   kFloat8E5m2,    // likewise
 };
 inline constexpr int kNumDataTypes = 15;
@@ -49,11 +49,11 @@ enum class CollectiveKind : uint8_t {
   kJoin,
 };
 
-// Whose memory holds the tensors of a call.
+// Where the tensors of a call are.
 enum class DeviceKind : uint8_t {
   kCpu = 0,
   kGpu,
-  kSecondGpu,  // not the one that the rank has used before: an error
+  kSecondGpu,  // not the GPU that the rank used before: an error
 };
 
 size_t ElementBytes(DataType dtype);
@@ -65,7 +65,7 @@ const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
 const char* DeviceKindName(DeviceKind kind);          // "the CPU"
 
-// InvalidArgument if `op` has no meaning for `dtype` in host memory.
+// InvalidArgument if the CPU cannot reduce `dtype` with `op`.
 Status CheckReduce(DataType dtype, ReduceOp op);
 
 using Shape = std::vector<int64_t>;
