@@ -10,10 +10,10 @@
 namespace hvd {
 namespace {
 
-// What a rank that is gone has finished may be done here in a moment too.
+// A collective that a lost rank has finished may finish here in a moment.
 constexpr std::chrono::milliseconds kGrace{300};
 
-// Looks often at first, for launches take microseconds, and less later.
+// Polls often at first, since launches take microseconds, then less often.
 class Poll {
  public:
   void Pause() {
@@ -30,7 +30,7 @@ class Poll {
 };
 
 Status Unsuccessful(const NcclApi& nccl, int result, const std::string& what) {
-  // The text is of the last error of this process, whoever made it.
+  // The last error of the whole process, perhaps one that others have made.
   const char* const last = nccl.GetLastError(nullptr);
   std::string text = what + " failed: " + nccl.GetErrorString(result);
   if (last != nullptr && last[0] != '\0')
@@ -72,7 +72,7 @@ Status Communicator::Create(Gpu* gpu, const NcclUniqueId& id, int rank,
 
 Status Communicator::Split(bool is_member, int rank, const Look& look,
                            std::unique_ptr<Communicator>* part) {
-  NcclComm raw = nullptr;  // NCCL writes it until this one has done its work
+  NcclComm raw = nullptr;  // NCCL may write it until the wait below has ended
   NcclConfig config;
   {
     MutexLock lock(&mu_);
@@ -82,7 +82,7 @@ Status Communicator::Split(bool is_member, int rank, const Look& look,
         nccl_.CommSplit(comm_, color, rank, &raw, &config), "ncclCommSplit"));
   }
   const Status status = WaitUntilDone(look);
-  // An abort has ended NCCL's work too.
+  // An abort ends NCCL's work, so that it no longer writes `raw`.
   if (!status.ok()) Abort(status);
   if (raw != nullptr) {
     part->reset(new Communicator(nccl_));
@@ -102,7 +102,7 @@ Status Communicator::Run(const Calls& calls, const Look& look) {
     if (comm_ == nullptr) return ended_;
     HVD_RETURN_IF_ERROR(AsStatus(nccl_.GroupStart(), "ncclGroupStart"));
     const Status status = calls(nccl_, comm_);
-    // Also after an error, or the thread's later calls would join the group.
+    // Even after an error: later calls of this thread would join the group.
     const int result = nccl_.GroupEnd();
     HVD_RETURN_IF_ERROR(status);
     HVD_RETURN_IF_ERROR(AsStatus(result, "ncclGroupEnd"));

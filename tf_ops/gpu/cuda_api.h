@@ -1,5 +1,5 @@
 // The part of the CUDA runtime that we use, declared by hand: it is opened at
-// run time, and neither headers nor a library are needed to build.
+// run time, so that the build needs neither its headers nor its library.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 // cudaDevAttrComputeCapabilityMajor
 inline constexpr int kCudaComputeCapabilityMajor = 75;
-inline constexpr int kCudaMemcpyDefault = 4;  // by the addresses
+inline constexpr int kCudaMemcpyDefault = 4;  // addresses say the direction
 inline constexpr int kCudaMemoryTypeDevice = 2;
 inline constexpr int kCudaMemoryTypeManaged = 3;
 
-// cudaPointerAttributes; CUDA 13 has added what is reserved.
+// cudaPointerAttributes; CUDA 13 has added `reserved`.
 struct CudaPointerAttributes {
   int type;
   int device;
@@ -40,9 +40,9 @@ struct CudaMemcpyAttributes {
   unsigned flags = 0;
 };
 
-// Functions of the runtime, and those of the driver that make a context current
-// and put the last one back: cudaSetDevice cannot, for it would make a context
-// on GPU 0 for a thread that had none.
+// Functions of the runtime, and three of the driver, which make a context
+// current and put the previous one back. cudaSetDevice cannot: for a thread
+// that had none it would make a context on GPU 0.
 struct CudaApi {
   int (*DevicePrimaryCtxRetain)(void** context, int device);  // of the driver
   int (*CtxPushCurrent)(void* context);
@@ -50,7 +50,7 @@ struct CudaApi {
   int (*RuntimeGetVersion)(int* version);  // 12090: 12.9
   int (*DriverGetVersion)(int* version);   // 0: no driver
   const char* (*GetErrorString)(int error);
-  int (*GetLastError)();  // and forgets it
+  int (*GetLastError)();  // also clears it
   int (*GetDeviceCount)(int* count);
   int (*GetDevice)(int* device);
   int (*SetDevice)(int device);  // of the calling thread
@@ -71,12 +71,12 @@ struct CudaApi {
   int (*EventDestroy)(CudaEvent);
   int (*MemcpyAsync)(void* to, const void* from, size_t num_bytes, int kind,
                      CudaStream);
-  // Of CUDA 12.8 and 12.9, else null; likewise where the driver is older.
+  // CUDA 12.8 and 12.9 with such a driver or a newer one; else null.
   int (*MemcpyBatchAsync12)(void** to, void** from, size_t* num_bytes,
                             size_t count, CudaMemcpyAttributes*,
                             size_t* attribute_indices, size_t num_attributes,
                             size_t* failed_index, CudaStream);
-  // Of CUDA 13, else null.
+  // CUDA 13, with the same drivers; else null.
   int (*MemcpyBatchAsync13)(void* const* to, const void* const* from,
                             const size_t* num_bytes, size_t count,
                             CudaMemcpyAttributes*, size_t* attribute_indices,

@@ -17,7 +17,7 @@ Gpus& TheGpus() {
   return *gpus;
 }
 
-constexpr size_t kSmallestBatch = 4;  // of copies: below, one call each
+constexpr size_t kSmallestBatch = 4;  // fewer copies get one call each
 
 }  // namespace
 
@@ -27,7 +27,7 @@ Status GpuEvent::Query(bool* is_over) const {
   const int result = gpu_->cuda().EventQuery(event_);
   *is_over = result != kCudaNotReady;
   if (result == kCudaNotReady) {
-    gpu_->cuda().GetLastError();  // it is noted as one
+    gpu_->cuda().GetLastError();  // CUDA counts it as one: clear it
     return Status::Ok();
   }
   return gpu_->AsStatus(result, "cudaEventQuery");
@@ -210,7 +210,7 @@ Status Gpu::CopyAll(const std::vector<Copy>& copies, CudaStream stream) const {
     num_bytes.push_back(copy.num_bytes);
   }
   CudaMemcpyAttributes attributes;
-  size_t first = 0;  // the attributes hold from this copy on
+  size_t first = 0;  // the attributes apply from this copy on
   int result;
   if (cuda_.MemcpyBatchAsync13 != nullptr) {
     result =

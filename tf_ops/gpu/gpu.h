@@ -1,4 +1,4 @@
-// One GPU of this process: memory, streams, and events that are used again.
+// One GPU of this process: memory, streams and recycled events.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ class Gpu;
 class GpuEvent {
  public:
   GpuEvent(Gpu* gpu, CudaEvent event) : gpu_(gpu), event_(event) {}
-  ~GpuEvent();  // the GPU may use it again
+  ~GpuEvent();  // gives the CUDA event back for reuse
   GpuEvent(const GpuEvent&) = delete;
   GpuEvent& operator=(const GpuEvent&) = delete;
 
   CudaEvent get() const { return event_; }
-  // Whether the GPU has come that far. Does not wait.
+  // Says whether the GPU has reached this point. Does not wait.
   Status Query(bool* is_over) const;
 
  private:
@@ -31,23 +31,23 @@ class GpuEvent {
   const CudaEvent event_;
 };
 
-// Thread-safe. No function waits for work of the GPU, but for Free.
+// Thread-safe. Only Free waits for work of the GPU.
 class Gpu {
  public:
-  // The GPU with this number of the CUDA runtime; it lives as long as the
-  // process. Internal if there is no CUDA runtime, InvalidArgument if there is
+  // Gets the GPU that the CUDA runtime numbers `ordinal`; it lives as long as
+  // the process. Internal without a CUDA runtime, InvalidArgument if there is
   // no such GPU.
   static Status Get(int ordinal, Gpu** gpu);
-  // Of GPUs that this process sees; 0 where there is no CUDA, too.
+  // How many GPUs this process sees; 0 without CUDA.
   static int Count();
-  // The GPU that holds `address`, or -1: it is host memory, or unknown.
+  // The GPU that holds `address`; -1 for host memory and unknown memory.
   static int OrdinalOf(const void* address);
 
   int ordinal() const { return ordinal_; }
   const CudaApi& cuda() const { return cuda_; }
 
-  // Makes it the calling thread's GPU. For threads of ours; others have one of
-  // their own, or none, which Visit leaves as it is.
+  // Makes it the calling thread's GPU. For our own threads; on others use
+  // Visit, which puts back the GPU that they had, or none.
   Status Use() const;
   class Visit {
    public:
@@ -60,26 +60,26 @@ class Gpu {
     const CudaApi& cuda_;
   };
 
-  // A point behind all that is queued on `stream`.
+  // Marks the end of what is queued on `stream` now.
   Status Record(CudaStream stream, std::shared_ptr<GpuEvent>* event)
       EXCLUDES(mu_);
-  // What is queued on `stream` from now on waits for `event`.
+  // Makes later work on `stream` wait for `event`.
   Status Wait(CudaStream stream, const GpuEvent& event) const;
 
-  // Of the calling thread's GPU, see Use(). `what` is named if there is too
-  // little memory.
+  // On the calling thread's GPU, see Use(). The error for too little memory
+  // names `what`.
   Status Allocate(size_t num_bytes, const std::string& what, void** memory);
   void Free(void* memory);
-  // The same in the order of `stream`, which does not wait for the GPU.
+  // The same, in the order of `stream`; the host does not wait for the GPU.
   Status AllocateOn(CudaStream stream, size_t num_bytes,
                     const std::string& what, void** memory);
   void FreeOn(CudaStream stream, void* memory);
   // The first number of its compute capability: 9 is Hopper.
   Status ComputeCapability(int* major) const;
-  // A stream of the highest priority, if `urgent`.
+  // Makes a stream of the highest priority if `urgent`, else of the lowest.
   Status CreateStream(bool urgent, CudaStream* stream);
 
-  // Copies of `num_bytes` each on `stream`, in one call where CUDA can.
+  // Queues copies on `stream`, with one call where CUDA can.
   struct Copy {
     void* to;
     const void* from;
@@ -87,7 +87,7 @@ class Gpu {
   };
   Status CopyAll(const std::vector<Copy>& copies, CudaStream stream) const;
 
-  // A CUDA error as a status; `what` was called.
+  // Turns a CUDA error into a status; `what` is the function that was called.
   Status AsStatus(int error, const std::string& what) const;
 
  private:
@@ -101,13 +101,13 @@ class Gpu {
 
   const int ordinal_;
   const CudaApi& cuda_;
-  void* const context_;  // what the runtime uses on this GPU
+  void* const context_;  // the one that the runtime uses on this GPU
   Mutex mu_;
   std::vector<CudaEvent> idle_ GUARDED_BY(mu_);
 };
 
-// Memory that is given back behind what is queued on `stream` in the end. Of
-// the calling thread's GPU.
+// Temporary memory, freed behind all that is queued on `stream` at the end. On
+// the calling thread's GPU; not thread-safe.
 class StreamMemory {
  public:
   StreamMemory(Gpu* gpu, CudaStream stream) : gpu_(gpu), stream_(stream) {}

@@ -75,8 +75,8 @@ std::string NcclVersionText(int version) {
          std::to_string(version % 100);
 }
 
-// Without a driver the runtime finds no GPU, and none of this is called. The
-// fake runtime brings its own.
+// Without a driver the runtime finds no GPU, and none of these is called. The
+// fake runtime has these functions itself.
 void LoadDriver(void* runtime, CudaApi* api) {
   void* handle = runtime;
   if (dlsym(handle, "cuDevicePrimaryCtxRetain") == nullptr) {
@@ -89,7 +89,7 @@ void LoadDriver(void* runtime, CudaApi* api) {
   s.Find("cuCtxPopCurrent_v2", &api->CtxPopCurrent);
 }
 
-// An empty string, or why this library will not do.
+// Returns why this library is unusable; an empty string if it is usable.
 std::string Load(void* handle, CudaApi* api, std::string* version) {
   Symbols s(handle);
   s.Need("cudaRuntimeGetVersion", &api->RuntimeGetVersion);
@@ -179,8 +179,8 @@ std::string Load(void* handle, NcclApi* api, std::string* version) {
   return s.missing().empty() ? "" : "it has no " + s.missing();
 }
 
-// One of the two libraries. A failure is tried again: paths may come, or
-// TensorFlow may have loaded its copy meanwhile.
+// One of the two libraries. Open() tries again after a failure: meanwhile paths
+// may have been set, or TensorFlow may have loaded its copy. Thread-safe.
 template <typename Api>
 class Library {
  public:
@@ -240,7 +240,7 @@ class Library {
   std::string only_ GUARDED_BY(mu_);
   std::vector<std::string> wheels_ GUARDED_BY(mu_);
   bool is_open_ GUARDED_BY(mu_) = false;
-  Api api_ GUARDED_BY(mu_){};  // fixed once it is open
+  Api api_ GUARDED_BY(mu_){};  // constant once it is open
   std::string description_ GUARDED_BY(mu_);
 };
 

@@ -1,5 +1,5 @@
-// Finds the CUDA runtime and NCCL, and opens them. Nothing links them: where
-// they are missing all but collectives on GPUs works.
+// Finds and opens the CUDA runtime and NCCL. Nothing links them: without them
+// all works except collectives on GPUs.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace hvd {
 
 struct GpuLibraryPaths {
-  // If not empty the only file that is tried; for tests and odd installations.
+  // If not empty, the only file tried: for tests and unusual installations.
   std::string cuda_runtime;
   std::string nccl;
   // Files of the NVIDIA wheels, tried after what the process has loaded
@@ -21,11 +21,11 @@ struct GpuLibraryPaths {
   std::vector<std::string> nccl_wheels;
 };
 
-// Where to look; a library that is open stays. Any thread.
+// Sets where to look; an open library stays open. Any thread.
 void SetGpuLibraryPaths(GpuLibraryPaths paths);
 
-// Opens the library, once. Internal with all that was tried if there is none
-// that will do. The functions may be called for as long as the process lives.
+// Opens the library, once; its functions work as long as the process lives.
+// Internal, with all that was tried, if none is usable. Any thread.
 Status OpenCudaRuntime(const CudaApi** api);
 Status OpenNccl(const NcclApi** api);
 

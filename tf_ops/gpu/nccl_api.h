@@ -32,35 +32,35 @@ inline constexpr int kNcclFloat16 = 6;
 inline constexpr int kNcclFloat32 = 7;
 inline constexpr int kNcclFloat64 = 8;
 inline constexpr int kNcclBfloat16 = 9;
-inline constexpr int kNcclFloat8E4m3 = 10;  // with kFirstNcclWithFloat8
+inline constexpr int kNcclFloat8E4m3 = 10;  // since kFirstNcclWithFloat8
 inline constexpr int kNcclFloat8E5m2 = 11;
 
 inline constexpr int kNcclScalarHostImmediate = 1;
-inline constexpr int kNcclSplitNoColor = -1;  // of no part
+inline constexpr int kNcclSplitNoColor = -1;  // for ranks that join no part
 
 struct NcclUniqueId {
   char bytes[128];
 };
 
-// ncclConfig_t as NCCL 2.18 had it; later ones take that and their own
-// defaults for what they have added.
+// ncclConfig_t of NCCL 2.18. Later versions accept it and use their defaults
+// for the fields that they have added.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
   int blocking = 0;
-  int cga_cluster_size = INT_MIN;  // INT_MIN: as NCCL likes, or NCCL_*
+  int cga_cluster_size = INT_MIN;  // INT_MIN: as NCCL_* say, or a default
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int padding = INT_MIN;  // a setting of later ones: not uninitialised
+  int padding = INT_MIN;  // later versions read a setting here
 };
 
 inline constexpr int kMinNcclVersion = 21800;
 inline constexpr int kFirstNcclWithFloat8 = 22400;
 
-// Functions of one library.
+// The functions of an opened NCCL.
 struct NcclApi {
   int version = 0;  // 22707: 2.27.7
   int (*GetVersion)(int* version);
@@ -69,7 +69,7 @@ struct NcclApi {
   int (*GetUniqueId)(NcclUniqueId*);
   int (*CommInitRankConfig)(NcclComm*, int size, NcclUniqueId, int rank,
                             NcclConfig*);
-  // By all ranks of the first one; the new one is there when that is done.
+  // All ranks of the first call it; the second is set when the first is done.
   int (*CommSplit)(NcclComm, int color, int key, NcclComm*, NcclConfig*);
   int (*CommFinalize)(NcclComm);
   int (*CommDestroy)(NcclComm);
