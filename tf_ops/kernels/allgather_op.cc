@@ -1,5 +1,5 @@
-// HorovodAllgather: the ranks' tensors, one after the other along the first
-// dimension, which may differ by rank.
+// HorovodAllgather: concatenates the ranks' tensors along the first dimension,
+// whose length may differ by rank.
 #include "tf_ops/kernels/gather_kernel.h"
 #include "tf_ops/kernels/op_registration.h"
 

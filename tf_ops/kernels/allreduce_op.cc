@@ -1,4 +1,4 @@
-// HorovodAllreduce: one tensor, reduced over the ranks.
+// HorovodAllreduce: reduces one tensor over the ranks.
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/reduction_kernel.h"
 

@@ -1,5 +1,5 @@
-// HorovodAlltoall: each rank cuts its tensor into one part of rows for every
-// rank and gets the parts that the others have cut for it.
+// HorovodAlltoall: each rank sends some of its rows to each rank, and receives
+// those that the others send to it.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -20,7 +20,7 @@ Status WriteReceivedSplits(const OpCall& call,
   for (int64_t rows : splits) {
     if (rows > std::numeric_limits<int32_t>::max()) {
       return Status::InvalidArgument(
-          "an alltoall must receive less than 2^31 rows from a rank. "
+          "an alltoall must receive fewer than 2^31 rows from a rank. "
           "Received: " +
           std::to_string(rows));
     }
@@ -43,7 +43,7 @@ class AlltoallKernel {
     request.kind = CollectiveKind::kAlltoall;
     const Status status = call->ReadIntegers(1, &request.splits);
     if (!status.ok()) return call->Finish(status);
-    request.tensors.resize(1);  // the splits are none
+    request.tensors.resize(1);  // not for the splits
     request.take_values = [call](const std::vector<int64_t>& received) {
       return WriteReceivedSplits(*call, received);
     };
@@ -66,7 +66,7 @@ void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   if (TF_GetCode(status) != TF_OK) return;
   InferShapeOfOtherRows(context, 0, status);
   if (TF_GetCode(status) != TF_OK) return;
-  // One for each rank of the set, also where `splits` is empty.
+  // One element for each rank of the set, even if `splits` is empty.
   const TfShape received = NewVectorShape(context);
   TF_ShapeInferenceContextSetOutput(context, 1, received.get(), status);
 }

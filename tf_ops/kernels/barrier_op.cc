@@ -1,4 +1,4 @@
-// HorovodBarrier: ends on no rank before all ranks have begun it.
+// HorovodBarrier: ends once all ranks have begun it.
 #include <memory>
 #include <utility>
 

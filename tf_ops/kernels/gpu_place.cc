@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 std::atomic<void* (*)(void*)> stream_function{nullptr};
-// A process has one GPU, so one stream: its GPU need not be asked for again.
+// A process uses one GPU, and so one stream: its GPU is looked up once.
 std::atomic<void*> last_stream{nullptr};
 std::atomic<int> last_ordinal{0};
 
@@ -19,21 +19,20 @@ Status PlaceOnGpu(TF_OpKernelContext* context, const void* address,
   void* (*const function)(void*) = stream_function.load();
   if (function == nullptr) {
     return Status::Internal(
-        "collectives on GPUs need a small library for this version of "
-        "TensorFlow, which is not there. Build it: python -m "
-        "hvd_keras.gpu_shim. Or run the collective on the CPU: with "
-        "tf.device('CPU')");
+        "collectives on GPUs need a small library, which is missing for this "
+        "version of TensorFlow. Build it: python -m hvd_keras.gpu_shim. Or run "
+        "the collective on the CPU: with tf.device('CPU')");
   }
   place->stream = function(context);
   if (place->stream == nullptr) {
-    return Status::Internal("TensorFlow gives a kernel on a GPU no stream");
+    return Status::Internal("TensorFlow has no stream for a kernel on a GPU");
   }
   const bool is_known = last_stream.load() == place->stream;
   if (address != nullptr && !is_known) {
     const int ordinal = Gpu::OrdinalOf(address);
     if (ordinal < 0) {
       return Status::Internal(
-          "a tensor on a GPU is not in memory that the CUDA runtime knows");
+          "the CUDA runtime does not know the memory of a tensor on a GPU");
     }
     last_ordinal.store(ordinal);
     last_stream.store(place->stream);

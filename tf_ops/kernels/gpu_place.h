@@ -7,12 +7,12 @@
 
 namespace hvd {
 
-// `address`: memory of one of the kernel's tensors, or null if all are empty.
-// Internal if this TensorFlow's shim, which tells the stream, is not there.
+// `address` is memory of any of the kernel's tensors, or null if all are empty.
+// Internal if the shim for this TensorFlow, which tells the stream, is missing.
 Status PlaceOnGpu(TF_OpKernelContext* context, const void* address,
                   GpuPlace* place);
 
 }  // namespace hvd
 
-// Called by Python: the function of the shim, see hvd_keras/gpu_shim.
+// Python hands over the shim's function here; see hvd_keras/gpu_shim.
 extern "C" void hvd_tf_set_stream_function(void* (*function)(void* context));

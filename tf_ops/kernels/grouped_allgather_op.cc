@@ -1,4 +1,4 @@
-// HorovodGroupedAllgather: tensors of any types and shapes, each gathered along
+// HorovodGroupedAllgather: gathers tensors of any types and shapes, each along
 // its first dimension, as one request.
 #include "tf_ops/kernels/gather_kernel.h"
 #include "tf_ops/kernels/op_registration.h"

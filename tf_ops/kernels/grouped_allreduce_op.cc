@@ -1,4 +1,4 @@
-// HorovodGroupedAllreduce: tensors of any types and shapes, reduced as one
+// HorovodGroupedAllreduce: reduces tensors of any types and shapes as one
 // request; each output may reuse the memory of its input.
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/reduction_kernel.h"

@@ -1,4 +1,4 @@
-// HorovodGroupedReducescatter: tensors of any types and shapes, reduced as one
+// HorovodGroupedReducescatter: reduces tensors of any types and shapes as one
 // request; each rank keeps a share of the rows of each.
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/reduction_kernel.h"

@@ -1,4 +1,4 @@
-// The attributes of a node, read once while its kernel is made.
+// Reads the attributes of a node, once, while its kernel is made.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace hvd {
 // The attributes of every op of ours.
 struct CommonAttributes {
   int32_t process_set_id = 0;
-  // Iterations of a loop around the node may run at once and in any order, so
-  // the iteration must be part of the name. True of TF1-style graphs; in a
-  // tf.function a body's side effects end before the next iteration begins.
+  // Whether iterations of a loop around the node may run at once, in any order:
+  // the name then includes the iteration. True in TF1-style graphs; in a
+  // tf.function the side effects of one iteration end before the next begins.
   bool iterations_may_overlap = false;
 };
 
@@ -33,7 +33,7 @@ class OpAttributes {
 
   Status Common(CommonAttributes* common) const;
 
-  // An int that must be one of the numbers of ReduceOp.
+  // A ReduceOp, given by its number.
   Status Reduction(const char* name, ReduceOp* op) const;
 
  private:

@@ -22,8 +22,8 @@ Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
   return FromTfStatus(status.get());
 }
 
-// A large output is mostly fresh memory: with pages of 4 KB the kernel's work
-// for them takes longer than to reduce what they hold.
+// Asks for huge pages. A large output is mostly fresh memory, and Linux needs
+// longer to map its pages of 4 KB than we need to reduce what they hold.
 void AdviseHugePages(DeviceKind device, void* memory, size_t num_bytes) {
   constexpr size_t kWorthIt = 4 << 20;
   constexpr uintptr_t kPageBytes = 4096;
@@ -31,11 +31,11 @@ void AdviseHugePages(DeviceKind device, void* memory, size_t num_bytes) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
   const uintptr_t end = (begin + num_bytes) / kPageBytes * kPageBytes;
-  // Advice: where the kernel does not take it, nothing is lost.
+  // It is advice: Linux may refuse it without harm.
   (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 
-// The sizes of other outputs are known once the ranks have met.
+// The sizes of other outputs are known only once the ranks have met.
 bool HasOutputsLikeInputs(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllreduce:
@@ -119,7 +119,8 @@ Status OpCall::ReadIntegers(size_t index, std::vector<int64_t>* values) const {
 }
 
 Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
-  // To forward an input TensorFlow looks at all outputs, a cost for each.
+  // To forward an input TensorFlow looks at all outputs: few bytes are not
+  // worth that.
   constexpr size_t kBytesWorthALook = 16;
   const size_t num_bytes = static_cast<size_t>(NumElements(tensor->shape)) *
                            ElementBytes(tensor->dtype);

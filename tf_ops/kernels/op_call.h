@@ -20,33 +20,33 @@ namespace hvd {
 // TensorFlow keeps a node's inputs and outputs alive until `done`.
 class OpCall {
  public:
-  // `done` is valid during this constructor alone. `device`: where the tensors
-  // are.
+  // `done` need only be valid during this constructor. `device` says where the
+  // tensors are.
   OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
          DeviceKind device);
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
-  // The op's inputs without the last, which is the name.
+  // How many inputs the op has, without the last, which is the name.
   size_t num_tensors() const;
 
-  // The name that pairs this call across ranks: the op's last input, or the
-  // node's name if that is empty; and, if `with_iteration`, where the node is
-  // inside loops.
+  // Reads the name that pairs this call across ranks: the op's last input or,
+  // if that is empty, the node's name. `with_iteration` adds the iteration of
+  // the loops around the node.
   Status ReadName(bool with_iteration, std::string* name) const;
 
   // Fills dtype, shape and input of `tensor` from input `index`.
   Status ReadInput(size_t index, RequestTensor* tensor) const;
 
-  // The elements of input `index`, an int32 or int64 vector.
+  // Reads input `index`, an int32 or int64 vector.
   Status ReadIntegers(size_t index, std::vector<int64_t>* values) const;
 
   // Makes output `index`, of the dtype and shape of `tensor`, and points
-  // tensor->output at it: the memory of input `index` where nobody else needs
-  // that input, else new memory.
+  // tensor->output at it. It reuses the memory of input `index` if nobody else
+  // needs that; small outputs always get new memory.
   Status ForwardOutput(size_t index, RequestTensor* tensor) const;
 
-  // Says where the tensors of `request` are, all of which it has.
+  // Sets request->gpu by the memory of its tensors, which must all be there.
   Status SetPlace(Request* request) const;
 
   // Makes output `index` in new memory. Any thread may call it until Finish().
@@ -58,8 +58,8 @@ class OpCall {
   Status WriteOutput(size_t index, const Shape& shape,
                      const int32_t* values) const;
 
-  // Tells TensorFlow the outcome. Called once; the context, the inputs and
-  // the outputs are TensorFlow's again afterwards.
+  // Tells TensorFlow the outcome, once. Afterwards the context, the inputs and
+  // the outputs belong to TensorFlow again.
   void Finish(const Status& status);
 
  private:
@@ -68,10 +68,11 @@ class OpCall {
   const DeviceKind device_;
 };
 
-// Fills `request` with what all collectives have in common: the name, the
-// process set, the inputs (all that the op has, or as many as request.tensors
-// has) and the outputs, or where they come from. Then hands it to the engine,
-// with a `done` that ends the call; an error ends it at once.
+// Submits `request` to the engine after filling in what all collectives share:
+// the name, the process set, the inputs (all of the op's, or as many as
+// request.tensors has), the outputs or where they come from, and a `done` that
+// ends the call. An unreadable name ends the call at once; other errors fail it
+// on all ranks.
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,
                 Request request);
 

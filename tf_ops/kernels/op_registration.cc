@@ -73,7 +73,7 @@ void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 TfShape NewVectorShape(TF_ShapeInferenceContext* context) {
-  // The C API makes no unknown dimension, but a vector of "size -1" has one.
+  // The C API cannot make an unknown dimension; a vector of "size -1" has one.
   return TfShape(
       TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
 }
@@ -117,7 +117,7 @@ void RegisterOp(const OpDefinition& definition,
                                functions.compute, functions.destroy);
   TF_KernelBuilder_HostMemory(kernel, kNameInput);
   RegisterKernel(definition.name, kernel);
-  // Where TensorFlow has no GPUs nobody asks for it.
+  // A TensorFlow without GPUs never uses this kernel.
   if (!definition.is_for_gpus) return;
   kernel =
       TF_NewAsyncKernelBuilder(definition.name, "GPU", functions.create,

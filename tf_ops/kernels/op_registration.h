@@ -12,14 +12,14 @@
 
 namespace hvd {
 
-// The types that a collective takes, as the value of a type attribute: all, for
-// TensorFlow reads no name like float8_e5m2 there. Kernels refuse what they do
-// not know, see FromTfDataType.
+// A type attribute's value: any type, since TensorFlow cannot read names such
+// as float8_e5m2 there. Kernels refuse types that they do not know, see
+// FromTfDataType.
 #define HVD_TENSOR_TYPES "type"
 
-// The last input of every op: the name that pairs the call across ranks. An
-// input, since TensorFlow keeps one kernel for ever for each value that an
-// attribute takes in eager calls.
+// The last input of every op: the name that pairs the call across ranks. It is
+// not an attribute: in eager calls TensorFlow makes a kernel for each value of
+// an attribute, and keeps it for ever.
 inline constexpr char kNameInput[] = "tensor_name";
 
 struct OpDefinition {
@@ -28,8 +28,8 @@ struct OpDefinition {
   std::vector<const char*> outputs;
   std::vector<const char*> attributes;
   void (*shape_function)(TF_ShapeInferenceContext*, TF_Status*) = nullptr;
-  // There is a kernel for GPUs too, for which these inputs and outputs, and
-  // the name, are in host memory.
+  // Whether there is a kernel for GPUs too. For that one the inputs and outputs
+  // listed here are in host memory, and so is the name.
   bool is_for_gpus = true;
   std::vector<const char*> in_host_memory;
 };
@@ -37,12 +37,12 @@ struct OpDefinition {
 // A shape function: output i has the shape of input i.
 void InferShapesOfInputs(TF_ShapeInferenceContext* context, TF_Status* status);
 
-// A shape function: output i has the shape of input i but for the first
-// dimension, which is known when the op has run; a scalar is an error.
+// A shape function: output i has the shape of input i except for the first
+// dimension, which is known only when the op has run. A scalar is an error.
 void InferShapesOfOtherRows(TF_ShapeInferenceContext* context,
                             TF_Status* status);
 
-// The same for one input and the output of that number, which stays as it is if
+// The same for input and output `index` alone. Leaves the output as it is if
 // the input's number of dimensions is unknown.
 void InferShapeOfOtherRows(TF_ShapeInferenceContext* context, int index,
                            TF_Status* status);
@@ -62,15 +62,15 @@ struct KernelFunctions {
   void (*destroy)(void*);
 };
 
-// Registers the op as stateful: it is then never folded, merged or pruned.
-// Ends the process if TensorFlow refuses, for it would lack the op for ever.
+// Registers the op as stateful, so that it is never folded, merged or pruned.
+// Aborts if TensorFlow refuses: the process could never use the op.
 void RegisterOp(const OpDefinition& definition,
                 const KernelFunctions& functions);
 
-// Registers the definition alone, without name input and common attributes.
+// Registers the definition alone; adds no name input, no common attributes.
 void RegisterDefinition(const OpDefinition& definition);
 
-// Registers what a kernel builder holds, which then is TensorFlow's.
+// Registers `kernel`, which then belongs to TensorFlow.
 void RegisterKernel(const char* op_name, TF_KernelBuilder* kernel);
 
 void FailConstruction(TF_OpKernelConstruction* construction,
@@ -78,8 +78,8 @@ void FailConstruction(TF_OpKernelConstruction* construction,
 
 // `Kernel` is the state of a node: it has
 //   static Status Create(const OpAttributes&, std::unique_ptr<Kernel>*);
-//   void Compute(std::shared_ptr<OpCall>) const;  // by any number of threads
-// and may be destroyed as soon as the calls that it made have ended.
+//   void Compute(std::shared_ptr<OpCall>) const;  // on many threads at once
+// and may be destroyed as soon as its calls have ended.
 template <typename Kernel>
 KernelFunctions KernelFunctionsOf() {
   KernelFunctions functions;

@@ -1,5 +1,5 @@
-// HorovodReducescatter: one tensor, reduced over the ranks, of which each keeps
-// a share of the rows.
+// HorovodReducescatter: reduces one tensor over the ranks; each rank keeps a
+// share of the rows.
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/reduction_kernel.h"
 

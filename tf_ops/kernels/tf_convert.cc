@@ -15,8 +15,8 @@ TF_Code TfCode(StatusCode code) {
     case StatusCode::kNotInitialized:
       return TF_FAILED_PRECONDITION;
     case StatusCode::kPeerLost:
-      // Not TF_UNAVAILABLE: of an op that is not TensorFlow's own it would
-      // make an internal error and drop the payload.
+      // Not TF_UNAVAILABLE: from a custom op TensorFlow makes that an internal
+      // error, and drops the payload.
       return TF_UNKNOWN;
     case StatusCode::kStalled:
       return TF_DEADLINE_EXCEEDED;

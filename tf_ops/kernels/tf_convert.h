@@ -1,4 +1,4 @@
-// Between our types and TensorFlow's: statuses, element types, strings.
+// Converts between our types and TensorFlow's: statuses, dtypes, strings.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace hvd {
 
-// Where Python finds StatusCodeName() among a TensorFlow error's payloads.
+// The payload of a TensorFlow error in which Python finds StatusCodeName().
 inline constexpr char kErrorPayloadKey[] = "hvd_keras/error";
 
-// The one place where our Status becomes TensorFlow's. The payload carries the
-// name of our code, so that Python can raise the class of that name.
+// The one place where our Status becomes TensorFlow's. The payload carries our
+// code's name, so that Python can raise the exception class of that name.
 void SetTfStatus(const Status& status, TF_Status* tf_status);
 
-// The other way, for calls of TensorFlow that failed.
+// The other way, for calls into TensorFlow.
 Status FromTfStatus(const TF_Status* tf_status);
 
 // Returns InvalidArgument for a type that no collective takes.

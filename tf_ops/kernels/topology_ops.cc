@@ -1,6 +1,6 @@
 // HorovodRank, HorovodSize, HorovodLocalRank, HorovodLocalSize and
-// HorovodProcessSetIncluded: who this process is, read when the op runs and so
-// right after another init() too.
+// HorovodProcessSetIncluded: who this process is. They look when they run, so
+// that a graph stays right after another init().
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -57,7 +57,7 @@ Status ProcessSetIncluded(int32_t process_set_id, int32_t* value) {
   return Status::Ok();
 }
 
-// The state of a node; empty where the op has no process set.
+// The state of a node; unused where the op has no process set.
 struct Node {
   int32_t process_set_id = 0;
 };
