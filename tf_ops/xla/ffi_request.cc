@@ -42,9 +42,9 @@ constexpr TypePair kTypePairs[kNumDataTypes] = {
 };
 
 constexpr char kCureOfRows[] =
-    ". Where XLA compiles, all ranks must give as many rows. Pad them; for "
+    ". With XLA all ranks must give the same number of rows: pad them. For "
     "gradients of embeddings, use batches of equal size or "
-    "`sparse_as_dense=True`; or compile without XLA (`jit_compile=False`)";
+    "`sparse_as_dense=True`. Or compile without XLA (`jit_compile=False`)";
 
 ErrorCode CodeOf(StatusCode code) {
   switch (code) {
@@ -125,7 +125,7 @@ Status ReadAttributes(const Dictionary& attributes, Request* request) {
   }
 }
 
-// The shape of a result. The shape of its tensor has dimensions.
+// The shape of a result; `shape` is that of its tensor, which is no scalar.
 Shape ResultShape(CollectiveKind kind, Shape shape, int64_t size,
                   int64_t index) {
   if (kind == CollectiveKind::kAllgather) shape[0] *= size;
@@ -135,11 +135,11 @@ Shape ResultShape(CollectiveKind kind, Shape shape, int64_t size,
   return shape;
 }
 
-// XLA has given the memory of the results, whose shapes a compiled program
-// knows from the job that it was traced in.
+// Checks the shapes of the results, whose memory XLA has allocated: a compiled
+// program has them from the job that it was traced in.
 Status CheckResults(const Request& request, const std::vector<Shape>& results) {
   const std::shared_ptr<Engine> engine = GlobalEngine();
-  if (engine == nullptr) return Status::Ok();  // SubmitGlobal has words for it
+  if (engine == nullptr) return Status::Ok();  // SubmitGlobal reports it
   std::vector<int> ranks;
   HVD_RETURN_IF_ERROR(ProcessSetRanks(request.process_set_id, &ranks));
   const int64_t index =
@@ -154,8 +154,8 @@ Status CheckResults(const Request& request, const std::vector<Shape>& results) {
     return Status::InvalidArgument(
         "result " + std::to_string(i) + " must have shape " +
         ShapeToString(wanted) + ". Received: " + ShapeToString(results[i]) +
-        "; a function that was compiled for another number of ranks, or for "
-        "another rank, must be traced again");
+        ". Trace the function again: it was compiled for another number of "
+        "ranks, or for another rank");
   }
   return Status::Ok();
 }
@@ -166,8 +166,8 @@ Status ReadBuffers(xla::ffi::RemainingArgs operands,
   if (operands.size() != results.size() ||
       (has_token && operands.size() == 0)) {
     return Status::InvalidArgument(
-        "a call must have as many results as operands, and a token if it says "
-        "so. Received: " +
+        "a call must have as many results as operands, with `has_token` at "
+        "least one. Received: " +
         std::to_string(operands.size()) + " operands, " +
         std::to_string(results.size()) + " results");
   }

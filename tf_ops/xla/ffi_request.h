@@ -1,4 +1,5 @@
-// Between XLA's FFI and the engine: calls become requests, statuses errors.
+// Converts between XLA's FFI and the engine: calls to requests, statuses to
+// errors.
 #pragma once
 
 #include "tf_ops/common/status.h"
@@ -7,14 +8,14 @@
 
 namespace hvd {
 
-// Makes the request of a call; `done` is left to the caller. The request
-// borrows the memory of the buffers, not the buffers.
+// Makes the request of a call, all but `done`. The request borrows the memory
+// of the buffers, not the buffers.
 Status ToRequest(CollectiveKind kind, xla::ffi::RemainingArgs operands,
                  xla::ffi::RemainingRets results,
                  const xla::ffi::Dictionary& attributes, Request* request);
 
-// Of a status that is not ok, of a request with these `equal_rows`. The text
-// names our exception, for nothing else of an error comes through XLA.
+// Turns an error into XLA's; `equal_rows` is the request's. The text names our
+// exception, since only an error's text comes through XLA.
 xla::ffi::Error ToFfiError(const Status& status, bool equal_rows);
 
 }  // namespace hvd

@@ -1,8 +1,8 @@
 // The handlers for GPUs. XLA runs a program on one thread, which calls them in
-// the order of its schedule and is far ahead of the GPU. Nothing here waits for
-// the GPU: a call marks the point that XLA's stream has come to, the engine
-// puts the collective behind it on a stream of its own, and the end of the call
-// makes XLA's stream wait for that. XLA would wait for a future: there is none.
+// the order of its schedule, far ahead of the GPU. So nothing here waits for
+// the GPU. A call marks the end of what is queued on XLA's stream, the engine
+// queues the collective behind that mark on its own stream, and the end of the
+// call makes XLA's stream wait for it. There are no futures: XLA would wait.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -25,8 +25,8 @@ StartedCalls& TheCalls() {
   return *calls;
 }
 
-// After an error XLA ends the program, and uses its memory for something else,
-// which must come behind what was started.
+// After an error XLA ends the program and reuses its memory. So this makes
+// `stream` wait for the calls that this thread has started.
 ffi::Error Fail(const Status& status, bool equal_rows, CudaStream stream) {
   while (const auto call = TheCalls().TakeOfThisThread()) {
     (void)call->End(stream);
@@ -44,7 +44,7 @@ bool IsSet(const ffi::Dictionary& attributes, const char* name) {
   return value.has_value() && *value != 0;
 }
 
-// Of all tensors that have memory.
+// The memory of the results, without those that have none.
 std::vector<void*> MemoryOfResults(size_t num_tensors,
                                    const ffi::RemainingRets& results) {
   std::vector<void*> memory;
@@ -55,7 +55,8 @@ std::vector<void*> MemoryOfResults(size_t num_tensors,
   return memory;
 }
 
-// Without memory there is nothing for a GPU to do: the ranks meet on the CPU.
+// Sets the GPU of a request. Without memory a GPU has nothing to do: the ranks
+// then meet on the CPU.
 Status SetPlace(const std::vector<void*>& memory, CudaStream stream,
                 Request* request) {
   void* address = memory.empty() ? nullptr : memory[0];
@@ -66,12 +67,12 @@ Status SetPlace(const std::vector<void*>& memory, CudaStream stream,
   request->gpu.stream = stream;
   request->gpu.ordinal = Gpu::OrdinalOf(address);
   if (request->gpu.ordinal >= 0) return Status::Ok();
-  return AsContext(Status::Internal("XLA gave memory on a GPU that the CUDA "
-                                    "runtime does not know"),
+  return AsContext(Status::Internal("the CUDA runtime does not know the GPU "
+                                    "memory that XLA gave"),
                    *request);
 }
 
-// What is ended by another call must stay where it is until then.
+// A call that another one ends must work in place: its results must not move.
 Status CheckInPlace(const Request& request) {
   const bool in_place =
       std::all_of(request.tensors.begin(), request.tensors.end(),
@@ -99,7 +100,7 @@ ffi::Error Call(void* stream, ffi::RemainingArgs operands,
   const bool equal_rows = request.equal_rows;
   if (!status.ok()) return Fail(status, equal_rows, stream);
   for (void* result : memory) {
-    // Of a program that has failed in the middle.
+    // Left behind by a program that failed in the middle.
     const auto left = TheCalls().Take(result);
     if (left != nullptr) (void)left->End(stream);
   }
@@ -112,7 +113,7 @@ ffi::Error Call(void* stream, ffi::RemainingArgs operands,
   return status.ok() ? ffi::Error::Success() : Fail(status, equal_rows, stream);
 }
 
-// Takes the calls that the results belong to.
+// Takes out the calls whose results the operands are.
 Status TakeCalls(const ffi::RemainingArgs& operands,
                  const ffi::RemainingRets& results, size_t num_tensors,
                  std::vector<std::shared_ptr<StartedCall>>* calls) {
@@ -132,7 +133,7 @@ Status TakeCalls(const ffi::RemainingArgs& operands,
     if ((is_known || call != nullptr) && memory == result.untyped_data()) {
       continue;
     }
-    // A copy of a result would be of what was there before the collective.
+    // A copy of a result would hold what was there before the collective.
     return Status::Internal("hvd_together: operand " + std::to_string(i) +
                             " must be, and stay, in the memory of a result of "
                             "a call with `has_together`");
@@ -151,7 +152,7 @@ ffi::Error End(void* stream, ffi::RemainingArgs operands,
   std::vector<std::shared_ptr<StartedCall>> calls;
   Status status =
       TakeCalls(operands, results, operands.size() - num_tokens, &calls);
-  for (const auto& call : calls) {  // all of them, whatever the first has said
+  for (const auto& call : calls) {  // all of them, even after an error
     const Status end = call->End(stream);
     if (status.ok()) status = end;
   }

@@ -55,7 +55,7 @@ ffi::Error Run(ffi::RemainingArgs operands, ffi::RemainingRets results,
   return status.ok() ? ffi::Error::Success() : ToFfiError(status, equal_rows);
 }
 
-// XLA has put each result where its operand is.
+// Checks that XLA has put each result where its operand is.
 ffi::Error Together(ffi::RemainingArgs operands, ffi::RemainingRets results,
                     ffi::Dictionary) {
   bool in_place = operands.size() == results.size();

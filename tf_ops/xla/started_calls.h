@@ -1,4 +1,4 @@
-// Collectives of XLA's programs on GPUs between their start and their end.
+// Collectives that XLA programs on GPUs have started and not ended.
 #pragma once
 
 #include <future>
@@ -14,17 +14,17 @@
 
 namespace hvd {
 
-// One that was submitted. For the thread that runs the program, but for what
-// the engine calls.
+// A submitted collective. Used by the thread that runs the program; the engine
+// sets `end_` and the promise on any thread.
 class StartedCall {
  public:
-  // Submits `request`, whose `results` are in GPU memory; none: in no memory.
+  // Submits `request`. `results` are its outputs in GPU memory, perhaps none.
   static std::shared_ptr<StartedCall> Start(Request request,
                                             std::vector<void*> results);
 
-  // Once: waits until all ranks have come and the work is queued on the GPU,
-  // which may take as long as the engine is patient, and makes `stream` wait
-  // for that work. Does not wait for the GPU.
+  // Waits until all ranks have come and the work is queued on the GPU, at most
+  // until the engine's stall timeout. Then makes `stream` wait for that work;
+  // does not wait for the GPU itself. Called once.
   Status End(CudaStream stream);
 
   const std::vector<void*>& results() const { return results_; }
@@ -39,18 +39,18 @@ class StartedCall {
   int ordinal_ = -1;
   std::promise<Status> promise_;
   std::future<Status> launched_;
-  std::shared_ptr<GpuEvent> end_;  // written before the promise; null: none
+  std::shared_ptr<GpuEvent> end_;  // set before the promise; null: no GPU work
 };
 
-// Those of this process that have not been ended, by the memory of their
-// results. A program's memory is its own until it has ended, so that this tells
-// apart what runs at the same time, be it the same program. Thread-safe.
+// The calls of this process that have not ended, by the memory of their
+// results. That tells programs apart that run at the same time, even two runs
+// of one program: each has its own memory until it ends. Thread-safe.
 class StartedCalls {
  public:
   void Add(const std::shared_ptr<StartedCall>& call) EXCLUDES(mu_);
-  // The call that `result` belongs to, which is taken out; null: none.
+  // Takes out the call that `result` belongs to; null if there is none.
   std::shared_ptr<StartedCall> Take(void* result) EXCLUDES(mu_);
-  // One that this thread has started; null: none.
+  // Takes out a call that this thread has started; null if there is none.
   std::shared_ptr<StartedCall> TakeOfThisThread() EXCLUDES(mu_);
 
  private:
