@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-// Sums of their own for every kLanes-th element: that lets the compiler use
-// vectors, and gives the same bits whatever their width.
+// Each lane sums every kLanes-th element. So the compiler can use vectors, and
+// the bits do not depend on their width.
 constexpr size_t kLanes = 8;
 
 template <typename Acc>
@@ -42,7 +42,7 @@ AdasumDots Dots(const Acc* a, const Acc* b, size_t n) {
   return dots;
 }
 
-// 1 - a.b / (2 a.a). A zero vector does not weigh, whatever its factor.
+// 1 - a.b / (2 a.a). A zero vector adds nothing, whatever its factor.
 double FactorOf(double own, double ab) {
   return own == 0 ? 1.0 : 1.0 - ab / (2.0 * own);
 }
@@ -73,8 +73,8 @@ void CopyScaled(double scale, const Acc* from, void* to, size_t n) {
 
 constexpr size_t kBlock = 1024;  // elements
 
-// Block by block from the front: a value is read before the accumulators of
-// its block or of a later one take its place.
+// Goes block by block from the front: accumulators overwrite only values of
+// their own block, which has been read, or of earlier ones.
 void WidenHalvesInPlace(DataType dtype, double scale, void* accumulators,
                         size_t n) {
   float* to = static_cast<float*>(accumulators);

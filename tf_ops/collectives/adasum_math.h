@@ -1,4 +1,4 @@
-// The arithmetic of Adasum on one rank: no ranks, no transport.
+// The arithmetic of Adasum on one rank; nothing here communicates.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace hvd {
 
-// Ranks whose vectors are combined, `second` into `first`.
+// Two ranks whose vectors are combined, `second` into `first`.
 struct AdasumPair {
   int first;
   int second;
 };
 
-// The tree of `size` ranks: its levels, in order. All pairs of a level are
-// independent; the result is in rank 0.
+// The levels of the tree of `size` ranks, in order. All pairs of a level are
+// independent; rank 0 has the result in the end.
 std::vector<std::vector<AdasumPair>> AdasumLevels(int size);
 
 struct AdasumDots {
@@ -31,13 +31,13 @@ size_t AccumulatorBytes(DataType dtype);
 AdasumDots DotsOf(DataType dtype, const void* a, const void* b,
                   size_t num_elements);
 
-// Replaces `a` by adasum(a, b), whose dot products are `dots`, of which this
-// may be a part.
+// Replaces `a` by adasum(a, b). Both may be parts of longer vectors; `dots` are
+// the dot products of the whole ones.
 void CombineInto(DataType dtype, const AdasumDots& dots, void* a, const void* b,
                  size_t num_elements);
 
 // Turns `num_elements` values of `dtype` into accumulators, times `scale`, in
-// place: the values are at the end of the memory of the accumulators.
+// place: the values lie at the end of the accumulators' memory.
 void WidenInPlace(DataType dtype, double scale, void* accumulators,
                   size_t num_elements);
 

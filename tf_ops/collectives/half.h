@@ -1,4 +1,4 @@
-// The two 16-bit floats, one value at a time.
+// Converts the two 16-bit floats, one value at a time.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ struct Scales {
   Scale post;
 };
 
-// The nearest integer of type `Acc` toward zero.
+// Truncates toward zero and saturates at the limits of `Acc`; NaN gives 0.
 template <typename Acc>
 Acc Saturate(double value) {
   // 2^63 and 2^64 are doubles, the largest integers below them are not.
@@ -137,7 +137,7 @@ T NeutralOf(ReduceOp op) {
   return T(0);
 }
 
-// As bits, of which the first is the sign.
+// The bits of a float8; the highest one is the sign.
 uint8_t NeutralFloat8(ReduceOp op, uint8_t largest, uint8_t one) {
   switch (op) {
     case ReduceOp::kMin:

@@ -8,8 +8,8 @@
 namespace hvd {
 
 // One member: `num_bytes` at `input` become `num_bytes` at `output`. Both are
-// borrowed; they may be the same memory, one of them may be null if the
-// collective does not need it.
+// borrowed and may be the same memory. One that the collective does not need
+// may be null.
 struct ListTensor {
   const void* input = nullptr;
   void* output = nullptr;
@@ -42,20 +42,20 @@ class TensorList {
     }
   }
 
-  // Writes the input bytes [begin, end) to `to`, which others will read.
+  // Copies the input bytes [begin, end) to `to`, which others will read.
   void CopyIn(size_t begin, size_t end, std::byte* to) const;
-  // Writes `from`, which others have written, to the output bytes.
+  // Copies `from`, which others have written, to the output bytes [begin, end).
   void CopyOut(size_t begin, size_t end, const std::byte* from) const;
 
  private:
-  size_t IndexOf(size_t begin) const;  // of the tensor that holds byte `begin`
+  size_t IndexOf(size_t begin) const;  // the tensor that holds byte `begin`
 
   const std::vector<ListTensor> tensors_;
   std::vector<size_t> offsets_;  // one more than tensors
 };
 
-// Copies into memory that another core has read last. On x86 `rep movsb`
-// writes whole lines without reading them first, several times faster there.
+// Copies into memory that another core has read last. On x86 `rep movsb` writes
+// whole cache lines without reading them first, which is several times faster.
 void CopyToShared(void* to, const void* from, size_t count);
 
 }  // namespace hvd

@@ -27,8 +27,8 @@ struct Piece {
 // Some of the tensors, seen as one run of bytes that is cut into one segment a
 // rank. Each rank
 //   1. gets its segment from all ranks: `size` vectors, as accumulators;
-//   2. for each level of the tree sums up the dot products of its pieces with
-//      those of the others, tensor by tensor, and combines its pieces;
+//   2. for each level of the tree adds the dot products of its pieces to those
+//      of the other ranks, tensor by tensor, and combines its pieces;
 //   3. gives its segment of the result to all.
 class AdasumBatch {
  public:
@@ -98,7 +98,7 @@ class AdasumBatch {
   Status GetSegment() {
     AlltoallLists lists;
     ByteMatrix num_bytes(size_, std::vector<size_t>(size_));
-    // Behind the room that the accumulators need more: see WidenInPlace.
+    // At the end of the accumulators' memory: see WidenInPlace.
     const size_t offset = num_elements_ * (accumulator_bytes_ - element_bytes_);
     for (size_t rank = 0; rank < size_; ++rank) {
       lists.send.push_back(Slice(SegmentOf(rank)));
@@ -126,7 +126,7 @@ class AdasumBatch {
   }
 
   Status CombineLevel(const std::vector<AdasumPair>& level) {
-    // By pair, then by tensor. A tensor that is not in this segment has zeros.
+    // By pair, then by tensor; zeros for a tensor that this segment lacks.
     std::vector<AdasumDots> dots(level.size() * tensors_.size());
     for (size_t i = 0; i < level.size(); ++i) {
       for (const Piece& piece : pieces_) {

@@ -5,8 +5,8 @@
 #include "tf_ops/collectives/host/pipeline.h"
 
 namespace hvd {
-// In step s a rank writes its chunk s and reads the peers' chunk s - 1, so
-// who posts kIn for chunk s has read all of chunk s - 2.
+// In step s a rank writes its chunk s and reads the peers' chunk s - 1. So a
+// rank that posts kIn for chunk s has read all of chunk s - 2.
 Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank) {
   const int rank = transport->rank();
   const int size = transport->size();

@@ -10,9 +10,9 @@
 namespace hvd {
 
 // Copies the inputs of every rank to the outputs of every rank. `by_rank[r]`
-// describes what rank r gives: its inputs (needed on rank r alone) and where
-// they go on this rank. The lengths may differ by rank; each list has the
-// same lengths on all ranks. This rank's inputs may be its outputs.
+// describes what rank r gives: its inputs (needed only on rank r) and where
+// they go on this rank. Each list has the same lengths on all ranks; they may
+// differ by `r`. This rank's inputs may be its outputs.
 Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank);
 
 }  // namespace hvd

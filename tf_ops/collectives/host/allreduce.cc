@@ -14,11 +14,11 @@ constexpr size_t kLineBytes = 64;  // ranks do not share a cache line
 // In step s a rank
 //   1. reduces its part of chunk s - 1 from its tensors and the peers' slabs
 //      into its output and its slab (its own part was never copied there, so
-//      that place is free for the result), posts kOut;
-//   2. copies the parts of chunk s that others reduce into its slab, posts
+//      that place is free for the result), and posts kOut;
+//   2. copies the parts of chunk s that others reduce into its slab, and posts
 //      kIn;
 //   3. reads the peers' results of chunk s - 2 into its outputs.
-// Who posts kIn for chunk s has thus read all of chunk s - 3.
+// So a rank that posts kIn for chunk s has read all of chunk s - 3.
 class PipelinedAllreduce {
  public:
   PipelinedAllreduce(Transport* transport, const TensorList& tensors,
@@ -37,8 +37,8 @@ class PipelinedAllreduce {
         sources_(static_cast<size_t>(size_)) {}
 
   Status Run() {
-    // No other collective posts kOut: without this it could fall behind by half
-    // the range of the numbers and then look reached.
+    // Only allreduce posts kOut. Without this post kOut could fall behind the
+    // chunks by half the range of their numbers, and then look reached.
     transport_.Post(Flag::kOut, first_);
     for (uint32_t step = 0; step < num_chunks_ + 2; ++step) {
       if (step >= 1 && step <= num_chunks_) {
@@ -90,7 +90,7 @@ class PipelinedAllreduce {
     return Status::Ok();
   }
 
-  // In blocks that are still in the L1 cache when the result is copied on.
+  // Goes by blocks: a result is still in the L1 cache when it is copied on.
   void ReducePiece(uint32_t chunk, size_t offset, const std::byte* in,
                    std::byte* out, size_t count) {
     constexpr size_t kBlockBytes = 8192;
@@ -134,7 +134,7 @@ class PipelinedAllreduce {
   std::vector<const void*> sources_;  // by rank
 };
 
-// One chunk: everybody reads everything.
+// One chunk: every rank reads all slabs.
 Status FlatAllreduce(Transport* transport, const TensorList& tensors,
                      const ReduceSpec& spec) {
   const int rank = transport->rank();

@@ -13,9 +13,11 @@ namespace hvd {
 // num_ranks is the transport's size. Sums go in rank order: the result has
 // the same bits on every rank and in every run.
 //
-// Up to FlatBytes(size) every rank reads all slabs: one flag hop. Above, a
-// pipeline over chunks of a reduce-scatter and an all-gather, straight from
-// the tensors and straight into them: there is no fusion buffer.
+// Up to FlatBytes(size) each rank reduces all slabs itself, after one wait for
+// its peers. Larger lists go through a pipeline of chunks: a reduce-scatter,
+// then an all-gather, on the tensors themselves, without a fusion buffer. With
+// P ranks that reads or writes each byte 5 P - 2 times in all: P - 1 ranks copy
+// it in, one reduces it (P reads, 2 writes), P - 1 copy it out.
 Status Allreduce(Transport* transport, const TensorList& tensors,
                  const ReduceSpec& spec);
 

@@ -21,7 +21,7 @@ Status CheckLengths(const AlltoallLists& lists, const ByteMatrix& num_bytes,
   return Status::Ok();
 }
 
-// The most that goes from one rank to another.
+// The most bytes that go from one rank to another.
 size_t LongestOf(const ByteMatrix& num_bytes) {
   size_t longest = 0;
   for (size_t from = 0; from < num_bytes.size(); ++from) {
@@ -46,8 +46,8 @@ class PipelinedAlltoall {
         num_chunks_(
             static_cast<uint32_t>(DivideUp(longest, parts_.part_bytes()))) {}
 
-  // In step s a rank writes its chunk s and reads the peers' chunk s - 1, so
-  // who posts kIn for chunk s has read all of chunk s - 2.
+  // In step s a rank writes its chunk s and reads the peers' chunk s - 1. So a
+  // rank that posts kIn for chunk s has read all of chunk s - 2.
   Status Run() {
     for (uint32_t step = 0; num_chunks_ > 0 && step <= num_chunks_; ++step) {
       if (step < num_chunks_) HVD_RETURN_IF_ERROR(CopyIn(step));
@@ -104,7 +104,7 @@ Status Alltoall(Transport* transport, const AlltoallLists& lists,
   HVD_RETURN_IF_ERROR(CheckLengths(lists, num_bytes, rank));
   HVD_RETURN_IF_ERROR(
       PipelinedAlltoall(transport, lists, LongestOf(num_bytes)).Run());
-  // What stays here; the two lists may be cut in different places.
+  // Copy what stays here; the two lists may be cut in different places.
   const TensorList& own = lists.send[rank];
   size_t offset = 0;
   lists.recv[rank].ForEach(0, own.num_bytes(),

@@ -10,20 +10,20 @@
 
 namespace hvd {
 
-// What one rank sends and receives, by peer, itself included. Each list has
-// the bytes of its pair; how they are cut into tensors is free.
+// What one rank sends and receives, by peer, itself included. Each list has as
+// many bytes as the pair exchanges, in any number of tensors.
 struct AlltoallLists {
-  std::vector<TensorList> send;  // the inputs count
-  std::vector<TensorList> recv;  // the outputs count; overlap no inputs
+  std::vector<TensorList> send;  // only inputs are used
+  std::vector<TensorList> recv;  // only outputs are used; they overlap no input
 };
 
-// By sender, then by receiver. May be 0.
+// Bytes by sender, then by receiver; may be 0.
 using ByteMatrix = std::vector<std::vector<size_t>>;
 
 // Copies send[r] of this rank to recv[this rank] of rank r, for all ranks.
-// `num_bytes` is the same on all ranks: each has to know what the others do
-// among themselves, as all of them step through the same number of chunks.
-// Internal, before any byte moves, if `lists` are not what it says.
+// `num_bytes` is the same on all ranks: all step through the same number of
+// chunks, so each must know what the others exchange. Internal, before any byte
+// moves, if `lists` do not have these lengths.
 Status Alltoall(Transport* transport, const AlltoallLists& lists,
                 const ByteMatrix& num_bytes);
 

@@ -7,9 +7,8 @@
 
 namespace hvd {
 
-// Copies the inputs of `root_rank` to the outputs of every rank, the root's
-// own included unless they are its inputs. Lists have the same total length
-// on all ranks.
+// Copies the inputs of `root_rank` to the outputs of every rank. The root's own
+// outputs may be its inputs. Lists have the same total length on all ranks.
 Status Broadcast(Transport* transport, const TensorList& tensors,
                  int root_rank);
 

@@ -1,13 +1,12 @@
-// The rules by which chunks go through the ranks' slabs, and the arithmetic
-// of who owns what.
+// How chunks go through the ranks' slabs, and which bytes each rank owns.
 //
 // A collective cuts its bytes into chunks. Chunk c of a rank lives in slot
-// c % kNumSlots of its slab; the numbering goes on from one collective to the
-// next, so that they pipeline into each other without a barrier.
+// c % kNumSlots of its slab. Numbers go on from one collective to the next, so
+// that no barrier is needed between them.
 //
-//   kIn  = c + 1: "what you read of me for chunk c is in my slab", and also
-//                 "of chunks up to c - kReadLag I read nothing any more".
-//   kOut = c + 1: "my result of chunk c is in my slab" (allreduce).
+//   kIn  = c + 1: "my slab holds what you read of me for chunk c", and "I no
+//                 longer read chunks up to c - kReadLag".
+//   kOut = c + 1: "my slab holds my result of chunk c" (allreduce).
 //
 // So a rank may write the slot of chunk c, last used by chunk c - kNumSlots,
 // once every peer has posted kIn for chunk c - kNumSlots + kReadLag.
@@ -35,9 +34,8 @@ struct Range {
   size_t size() const { return end - begin; }
 };
 
-// Splits `num_bytes` into `num_parts` runs of whole multiples of `unit`, the
-// last ones shorter or empty, each at most SubchunkBytes long if num_bytes is
-// at most a chunk.
+// Part `index` of `num_bytes` cut into `num_parts` runs, which are multiples of
+// `unit` long; the last ones may be shorter or empty.
 inline Range PartOf(size_t num_bytes, int num_parts, int index, size_t unit) {
   const size_t parts = static_cast<size_t>(num_parts);
   const size_t even = (num_bytes + parts - 1) / parts;
@@ -48,15 +46,15 @@ inline Range PartOf(size_t num_bytes, int num_parts, int index, size_t unit) {
 
 inline size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// The bytes of chunk `c` of a run of `num_bytes`, empty behind its end.
+// The bytes of chunk `c` of a run of `num_bytes`; empty behind the run's end.
 inline Range ChunkOf(size_t num_bytes, size_t chunk_bytes, uint32_t c) {
   const size_t begin =
       std::min(num_bytes, static_cast<size_t>(c) * chunk_bytes);
   return Range{begin, std::min(num_bytes, begin + chunk_bytes)};
 }
 
-// A slot cut into one part for each other rank, where what a rank has for one
-// peer is not what it has for the next.
+// Cuts a slot into one part for each peer: for collectives in which a rank
+// gives each peer something else.
 class PeerParts {
  public:
   explicit PeerParts(int size)  // ranks

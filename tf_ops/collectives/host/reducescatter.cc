@@ -9,10 +9,10 @@ namespace {
 
 // Chunk c carries the c-th part of what each rank ends up with. In step s a
 // rank
-//   1. copies what others own of chunk s into its slab, posts kIn;
+//   1. copies what others own of chunk s into its slab, and posts kIn;
 //   2. reduces what it owns of chunk s - 1 from its tensors and the peers'
 //      slabs into its outputs.
-// Who posts kIn for chunk s has thus read all of chunk s - 2.
+// So a rank that posts kIn for chunk s has read all of chunk s - 2.
 class PipelinedReducescatter {
  public:
   PipelinedReducescatter(Transport* transport,

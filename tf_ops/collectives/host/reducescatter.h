@@ -11,12 +11,11 @@
 namespace hvd {
 
 // Reduces the inputs of all ranks; each rank gets its own part. `by_rank[r]`
-// describes what rank r ends up with: this rank's inputs of it, and for the
-// rank itself also where the result goes, which may be those inputs but may
-// overlap no others. Each list has the same lengths on all ranks; they may
-// differ by rank and be 0.
+// describes the part of rank r: this rank's inputs for it and, on rank r, where
+// the result goes. That may be those inputs, but may overlap no others. Each
+// list has the same lengths on all ranks; they may differ by `r` and be 0.
 //
-// Sums go in rank order: the bits are those that Allreduce gives there.
+// Sums go in rank order: the result has the bits that Allreduce gives.
 Status Reducescatter(Transport* transport,
                      const std::vector<TensorList>& by_rank,
                      const ReduceSpec& spec);
