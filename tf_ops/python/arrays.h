@@ -1,4 +1,5 @@
-// The collectives over NumPy arrays. They block without the GIL, and raise.
+// The collectives over NumPy arrays. They release the GIL while they block, and
+// raise errors as exceptions.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -20,7 +21,8 @@ struct ReduceArguments {
   double postscale = 1.0;
 };
 
-// `in_place`: the arrays, C-contiguous and writable, take the results.
+// With `in_place` the results replace the arrays, which must be C-contiguous
+// and writable.
 Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
                        const ReduceArguments& arguments, int32_t process_set_id,
                        bool in_place);
@@ -31,7 +33,7 @@ Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
                        int root_rank, int32_t process_set_id);
 Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,
                        int32_t process_set_id);
-// Returns what has come, and how many rows of it from each rank.
+// Returns the received rows, and how many came from each rank.
 std::pair<pybind11::array, std::vector<int64_t>> AlltoallArray(
     const std::string& name, const pybind11::array& array,
     const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id);

@@ -29,7 +29,8 @@ using GpuTensor = std::tuple<uintptr_t, uintptr_t, std::string, Shape>;
 
 void* AsPointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// A call that may not have ended.
+// A call that has begun. The engine ends it on any thread; one Python thread
+// may wait for it.
 class GpuCall {
  public:
   GpuCall() : future_(promise_.get_future()) {}
@@ -81,8 +82,8 @@ RequestTensor AsRequestTensor(const GpuTensor& from) {
   return tensor;
 }
 
-// `allocate(index, shape)` gives the address of an output. It is let go of by
-// any thread.
+// `allocate(index, shape)` returns the address of an output. Any thread may
+// call it and release it.
 void SetAllocate(py::function allocate, Request* request) {
   std::shared_ptr<py::function> shared(new py::function(std::move(allocate)),
                                        [](py::function* function) {
@@ -149,7 +150,7 @@ std::shared_ptr<GpuCall> Submit(const std::string& kind,
   return call;
 }
 
-// On a barrier of all ranks: makes the communicator of a process set.
+// Makes the communicator of a process set, in a barrier of all ranks.
 void SplitOff(int32_t process_set_id, const std::string& name, int ordinal) {
   const std::shared_ptr<Engine> engine = EngineOf(process_set_id);
   Request request;
@@ -171,7 +172,7 @@ void SplitOff(int32_t process_set_id, const std::string& name, int ordinal) {
   RaiseIfError(status);
 }
 
-// The version and path of a library; raises why there is none.
+// Returns the version and path of a library, or raises why there is none.
 std::string Describe(Status (*describe)(std::string*)) {
   std::string text;
   RaiseIfError(describe(&text));
@@ -188,7 +189,7 @@ void DefineGpu(py::module_* m) {
       .def("wait", &GpuCall::Wait, "Blocks until the call has ended; raises.");
   m->def("gpu_submit", &Submit, "kind"_a, "name"_a, "tensors"_a, "ordinal"_a,
          "stream"_a,
-         "Begins a collective over memory of a GPU, by address, behind what is "
+         "Begins a collective over GPU memory, by address, behind what is "
          "queued on `stream`; returns a GpuCall.");
   m->def(
       "gpu_set_libraries",
@@ -200,10 +201,10 @@ void DefineGpu(py::module_* m) {
                             std::move(nccl_wheels)});
       },
       py::kw_only(), "cuda_runtime"_a, "nccl"_a, "cuda_runtime_wheels"_a,
-      "nccl_wheels"_a, "Where to look for CUDA and NCCL.");
+      "nccl_wheels"_a, "Sets where to look for CUDA and NCCL.");
   m->def("gpu_split", &SplitOff, "process_set_id"_a, "name"_a, "ordinal"_a,
-         "All ranks: makes the communicator of a process set of that of all "
-         "ranks, which must have been used.");
+         "Splits a process set's communicator off that of all ranks, which "
+         "must have been used; all ranks call this.");
   m->def("gpu_count", &Gpu::Count, "GPUs that this process sees; 0: no CUDA.");
   m->def("gpu_cuda_version", [] { return Describe(&DescribeCudaRuntime); });
   m->def("gpu_nccl_version", [] { return Describe(&DescribeNccl); });

@@ -1,4 +1,4 @@
-// Collectives over memory of GPUs, by address. They do not block; for tests,
+// Non-blocking collectives over GPU memory, given by address: for tests,
 // benchmarks and `hvdrun --check`.
 #pragma once
 

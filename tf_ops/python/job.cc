@@ -67,7 +67,7 @@ std::pair<int, py::bytes> CreateSegment(int size) {
 void Init(int rank, int size, const std::vector<pid_t>& pids,
           const std::optional<SegmentTuple>& segment, EngineOptions options) {
   if (GlobalEngine() != nullptr) {
-    throw py::value_error("the engine runs already: call shutdown() first");
+    throw py::value_error("the engine is running: call shutdown() first");
   }
   if (size < 1 || rank < 0 || rank >= size ||
       pids.size() != static_cast<size_t>(size) ||

@@ -1,4 +1,4 @@
-// This process's engines as Python starts and ends them.
+// Starts and ends this process's engines, for Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,17 +15,17 @@
 
 namespace hvd {
 
-// Process and descriptor of shared memory, and its token.
+// Shared memory: the process that made it, its descriptor there and its token.
 using SegmentTuple = std::tuple<pid_t, int, pybind11::bytes>;
 
-// Returns descriptor and token.
+// Returns the descriptor and the token.
 std::pair<int, pybind11::bytes> CreateSegment(int size);
 
 void Init(int rank, int size, const std::vector<pid_t>& pids,
           const std::optional<SegmentTuple>& segment, EngineOptions options);
 void Shutdown(const std::string& reason);
 
-// `segment`: only of members of sets of more than one rank.
+// `segment` is given only on members of sets of more than one rank.
 void AddSet(int32_t id, const std::vector<int>& ranks,
             const std::optional<SegmentTuple>& segment);
 void RemoveSet(int32_t id);

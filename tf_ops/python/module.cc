@@ -44,13 +44,13 @@ void DefineJob(py::module_* m) {
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");
   m->def("note_exit_reason", &hvd::NoteExitReason, "text"_a,
-         "What peers are told if this process ends without shutdown().");
+         "Sets what peers are told if this process ends without shutdown().");
   m->def("note_failure", &hvd::NoteFailure, "text"_a,
-         "Before a shutdown() because of a failure: what peers are told.");
+         "Sets what peers are told of a failure; call it before shutdown().");
   m->def(
       "set_local_topology",
       [](int rank, int size) { hvd::SetLocalTopology({rank, size}); }, "rank"_a,
-      "size"_a, "Where this process is on its host; before init().");
+      "size"_a, "Sets rank and size on this host; call it before init().");
   m->def("is_initialized", [] { return hvd::GlobalEngine() != nullptr; });
   m->def("rank", [] { return hvd::EngineOrRaise()->rank(); });
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });
@@ -62,10 +62,10 @@ void DefineJob(py::module_* m) {
 void DefineProcessSets(py::module_* m) {
   m->def("add_process_set", &hvd::AddSet, "process_set_id"_a, "ranks"_a,
          "segment"_a = py::none(),
-         "Registers a set of ranks on this one, which has to be told its "
-         "shared memory if it is a member of a set of several.");
+         "Registers a set of ranks on this rank. Members of a set of several "
+         "ranks give its shared memory.");
   m->def("remove_process_set", &hvd::RemoveSet, "process_set_id"_a,
-         "Forgets a set on this rank; what is pending on it fails.");
+         "Forgets a set on this rank; its pending collectives fail.");
   m->def("process_set_ids", &hvd::ProcessSetIds);
   m->def("process_set_ranks", &hvd::RanksOfSet, "process_set_id"_a);
 }
@@ -81,8 +81,8 @@ void DefineCollectives(py::module_* m) {
       },
       "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
       "process_set_id"_a = 0, py::kw_only(), "in_place"_a = false,
-      "Reduces a list of arrays as one collective; blocks. With `in_place`, "
-      "into the arrays, which must be C-contiguous and writable.");
+      "Reduces a list of arrays as one collective; blocks. With `in_place` the "
+      "results replace the arrays, which must be C-contiguous and writable.");
   m->def(
       "reducescatter",
       [](const std::string& name, const Arrays& arrays, int op, double prescale,
@@ -92,7 +92,7 @@ void DefineCollectives(py::module_* m) {
       },
       "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
       "process_set_id"_a = 0,
-      "Reduces arrays and gives each rank a part of the rows; blocks.");
+      "Reduces arrays and gives each rank some of the rows; blocks.");
   m->def("allgather", &hvd::AllgatherArrays, "name"_a, "arrays"_a,
          "process_set_id"_a = 0,
          "Concatenates the arrays of all ranks along axis 0; blocks.");
@@ -106,7 +106,7 @@ void DefineCollectives(py::module_* m) {
          "Blocks until all ranks have come.");
   m->def("join", &hvd::Join, "process_set_id"_a = 0,
          "average_over_active"_a = false,
-         "Blocks until all ranks have joined; returns the last one to.");
+         "Blocks until all ranks have joined; returns the one that was last.");
 }
 
 }  // namespace

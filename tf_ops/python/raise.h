@@ -1,4 +1,4 @@
-// Statuses as exceptions of hvd_keras.exceptions.
+// Raises statuses as exceptions of hvd_keras.exceptions.
 #pragma once
 
 #include "tf_ops/common/status.h"
