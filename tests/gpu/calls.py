@@ -1,4 +1,4 @@
-"""Collectives over the memory of a test's GPU, as NumPy arrays in and out."""
+"""Collectives on a test's GPU that take and return NumPy arrays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Call:
         return buffer.address
 
     def wait(self) -> list[Array]:
-        """Raises, or returns the outputs, which are there."""
+        """Waits for the call; returns its outputs, or raises."""
         self.call.wait()
         return [
             from_bytes(self._device.read(output), self._dtype, tuple(shape))

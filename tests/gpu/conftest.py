@@ -22,7 +22,7 @@ DEADLINE_SECONDS = 120
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter,
 ) -> None:
-    """Says on what the tests have run."""
+    """Prints which GPUs, CUDA and NCCL the tests ran on."""
     core = _native.core()
     if hvd.cuda_built() and hvd.nccl_built():
         terminalreporter.write_line(

@@ -1,8 +1,8 @@
-"""Memory and streams of a GPU as the tests see them: real ones, or the fake.
+"""Memory and streams of a GPU for the tests: of a real one, or of the fake.
 
-`TEST_GPU` says which: `fake` (tests/gpu/fake over host memory, whose
-library `HVD_CUDART_LIBRARY` names), `torch` or `cupy`; without it, the first
-of the last two that finds a GPU.
+`TEST_GPU` says which: `fake` (tests/gpu/fake over host memory; the variable
+`HVD_CUDART_LIBRARY` names its library), `torch` or `cupy`. Without it the first
+of the last two that finds a GPU is taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def to_bytes(values: Array, dtype: str) -> Array:
 
 
 def from_bytes(data: Array, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The other way; bfloat16 becomes float32."""
+    """The values of `data`, which holds `dtype`; bfloat16 becomes float32."""
     if dtype == BFLOAT16:
         bits = data.view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).reshape(shape)
@@ -66,19 +66,19 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def write(self, buffer: Buffer, data: Array, delay_us: int = 0) -> None:
-        """Puts bytes there, by the stream, after a slow kernel."""
+        """Writes `data` in stream order, after a kernel of `delay_us`."""
 
     @abc.abstractmethod
     def copy(self, to: Buffer, source: Buffer) -> None:
-        """By the stream."""
+        """Copies in stream order."""
 
     @abc.abstractmethod
     def read(self, buffer: Buffer) -> Array:
-        """The bytes, when the stream has done all before."""
+        """Waits for the stream, and returns the bytes."""
 
     @abc.abstractmethod
     def used_bytes(self) -> int:
-        """Memory of the device that is in use, by all processes."""
+        """How much memory of the device all processes use."""
 
 
 class FakeDevice(Device):
@@ -102,7 +102,7 @@ class FakeDevice(Device):
         return Buffer(address.value, num_bytes, _Freed(self, address.value))
 
     def write(self, buffer: Buffer, data: Array, delay_us: int = 0) -> None:
-        buffer.owner.written.append(data)  # it is read later
+        buffer.owner.written.append(data)  # the stream reads it later
         self._call(
             "fakeCopyLater",
             ctypes.c_void_p(buffer.address),
@@ -139,7 +139,7 @@ class FakeDevice(Device):
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[list[tuple[int, str]]]:
-        """Which thread has called what of CUDA and NCCL."""
+        """Lists which thread calls which function of CUDA and NCCL."""
         entries: list[tuple[int, str]] = []
         self.library.fakeLogStart()
         yield entries
@@ -151,7 +151,7 @@ class FakeDevice(Device):
 
 
 class _Freed:
-    """Gives memory of the fake back."""
+    """Frees memory of the fake when it is deleted."""
 
     def __init__(self, device: FakeDevice, address: int) -> None:
         self._device = device
@@ -269,10 +269,10 @@ def _num_gpus(kind: str) -> int:
 
 
 def prepare_to_share(environ: MutableMapping[str, str]) -> None:
-    """Lets several ranks have one GPU; before `init()`.
+    """Lets several ranks share one GPU; call it before `init()`.
 
-    NCCL 2.30 and later can do it, when asked. Older ones take ranks that say
-    they are on different hosts, and then talk through a socket.
+    NCCL 2.30 and later can do it, when asked. For an older one the ranks say
+    that they are on different hosts; it then talks through a socket.
     """
     rank = environ.get("HVD_LOCAL_RANK", "0")
     num_ranks = int(environ.get("HVD_LOCAL_SIZE", "1"))

@@ -1,6 +1,6 @@
-"""A rank of a job on GPUs, the last of which dies: see test_gpu_suite.py.
+"""A rank of a job on GPUs whose last rank dies: see test_gpu_suite.py.
 
-The survivors must get the error soon, and be able to begin anew, alone.
+The survivors must get the error soon, and be able to start again, alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         return
     ones = [np.ones((20_000,))] * 3
     run(device, "allreduce", "warm", ones, op=int(hvd.Sum))
-    # All have launched it; the kernels wait for the last rank's.
+    # All ranks launch the next one; its kernels wait for the last rank's.
     is_victim = rank == size - 1
     delay_us = 3_000_000 if is_victim else 0
     call = Call(

@@ -1,5 +1,5 @@
-// Compares our declarations of CUDA and NCCL with the real ones: as many
-// parameters, each of the same size and kind. By hand, where the headers are:
+// Compares our declarations of CUDA and NCCL with the real ones: the number of
+// parameters, the size and kind of each. Run it by hand where the headers are:
 //
 //   g++ -std=c++17 -fsyntax-only -I. -I/usr/local/cuda/include \
 //     -I.../nvidia/nccl/include tests/gpu/prototypes.cc
@@ -15,8 +15,8 @@
 
 namespace {
 
-// Pointers for pointers, whole numbers and enums of one size for each other,
-// structures of one size for each other.
+// Two types are alike if their sizes are equal and both are pointers, both
+// structures, or both whole numbers or enums.
 template <typename A, typename B>
 constexpr bool IsAlike() {
   if (sizeof(A) != sizeof(B)) return false;

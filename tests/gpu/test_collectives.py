@@ -1,4 +1,4 @@
-"""Every collective, dtype and some sizes on GPUs, against NumPy."""
+"""Compares every collective and dtype on GPUs with NumPy, in some sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REDUCED = (
 ).split()
 COPIED = ["bool", "uint16", "int16", *REDUCED]
 FLOATS = "float16 bfloat16 float32 float64".split()
-# Nothing, one, what goes through the fusion buffer, what does not.
+# No element, one, few enough for the fusion buffer, too many for it.
 SHAPES = [(0,), (1,), (7, 3), (40_000,)]
 OPS = [
     (hvd.Sum, lambda values: sum(values)),
@@ -64,7 +64,7 @@ def test_float8(device: Device, dtype: str) -> None:
     except InvalidArgumentError as error:
         if "NCCL reduces float8" not in str(error):
             raise
-        pytest.skip(str(error))  # of this NCCL, or of this GPU
+        pytest.skip(str(error))  # this NCCL or this GPU cannot
     average = (hvd.Average, lambda values: sum(values) / size)
     for op, reduce in [*OPS, average]:
         expected = reduce(values).astype(dtype)

@@ -15,7 +15,7 @@ from devices import Device, FakeDevice, from_bytes
 import hvd_keras as hvd
 
 SLOW_US = 100_000
-# What a thread that submits must not call: the first wait for the GPU.
+# Functions that wait, or may wait, for the GPU.
 BLOCKING = {
     "cudaDeviceSynchronize",
     "cudaStreamSynchronize",
@@ -42,18 +42,18 @@ def test_a_slow_producer_is_waited_for(device: Device) -> None:
         (output,) = call.wait()
         expected = sum(pattern((count,), r, dtype) for r in range(hvd.size()))
         np.testing.assert_array_equal(output, expected)
-        # The others may have begun later.
+        # The other ranks may have begun later, and waited less.
         waited = time.perf_counter() - begin
         assert not is_slow or waited > SLOW_US * 0.9e-6
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "allgather"])
 def test_a_consumer_may_come_at_once(device: Device, kind: str) -> None:
-    """`done` in the order of the stream: a consumer is queued right away."""
+    """`done` comes in stream order: a consumer can be queued right away."""
     mine = pattern((2_000,), hvd.rank(), "float32")
     parts = [pattern((2_000,), r, "float32") for r in range(hvd.size())]
     expected = sum(parts) if kind == "allreduce" else np.concatenate(parts)
-    calls = []  # to free memory may wait for the GPU
+    calls = []  # keeps memory: freeing it may wait for the GPU
     for i in range(5):
         begin = time.perf_counter()
         call = Call(
@@ -72,14 +72,14 @@ def test_a_consumer_may_come_at_once(device: Device, kind: str) -> None:
         assert output is not None
         consumed = device.allocate(output.num_bytes)
         device.copy(consumed, output)
-        # The first one connects the GPUs, which takes a while.
+        # The first call connects the GPUs, which takes a while.
         assert i == 0 or waited < SLOW_US * 1e-6, "the host has waited"
         got = from_bytes(device.read(consumed), "float32", expected.shape)
         np.testing.assert_array_equal(got, expected)
 
 
 def test_random_sequences(device: Device) -> None:
-    """Fused or not, above and below the buffer, in each rank's own order."""
+    """Calls of all sizes, fused or not, in an order of each rank's own."""
     common = random.Random(5)
     own = random.Random(hvd.rank())
     for round_ in range(14):

@@ -2,8 +2,8 @@
 // functions that hvd_keras uses, with streams that run at their own pace.
 //
 // Settings: FAKE_GPU_COUNT (8), FAKE_CUDA_VERSION (12090), FAKE_CUDA_DRIVER
-// (the same), FAKE_GPU_CAPABILITY (9), FAKE_GPU_JITTER_US (each piece of work
-// on a stream waits up to so long first).
+// (the same), FAKE_GPU_CAPABILITY (9), FAKE_GPU_JITTER_US (the longest pause
+// before each piece of work on a stream).
 #include <unistd.h>
 
 #include <atomic>
@@ -36,7 +36,7 @@ Machine& TheMachine() {
 
 thread_local int current_device = 0;
 thread_local std::vector<int> outer_devices;  // of contexts that were pushed
-thread_local int next_record = 0;             // what it will return, if not 0
+thread_local int next_record = 0;             // its error, if not 0
 thread_local int last_error = hvd::kCudaSuccess;
 
 std::atomic<int> num_overlaps{0};
@@ -200,7 +200,7 @@ int cudaSetDevice(int device) {
   return 0;
 }
 
-// The driver's. A context is the number of its device, plus one.
+// Functions of the driver. A context is the number of its device, plus one.
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   *context = reinterpret_cast<void*>(static_cast<intptr_t>(device + 1));
   return 0;
@@ -329,7 +329,7 @@ int cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, int kind,
   return 0;
 }
 
-// In CUDA 13 the stream is the eighth argument, before there was another one.
+// The stream is the eighth argument in CUDA 13, and the ninth before that.
 int cudaMemcpyBatchAsync(void** to, void** from, size_t* num_bytes,
                          size_t count, hvd::CudaMemcpyAttributes* attributes,
                          size_t* indices, size_t num_attributes, void* eighth,
@@ -354,7 +354,7 @@ int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
 
 // ---- For tests alone ----
 
-// A kernel that is slow: after `delay_us`, copies.
+// A slow kernel: copies after `delay_us`.
 int fakeCopyLater(void* to, const void* from, size_t num_bytes,
                   int64_t delay_us, void* stream) {
   StreamOf(stream)->Push([=] {
@@ -364,10 +364,10 @@ int fakeCopyLater(void* to, const void* from, size_t num_bytes,
   return 0;
 }
 
-// The next cudaEventRecord of this thread fails so.
+// The next cudaEventRecord of this thread fails with `error`.
 void fakeCudaFailRecord(int error) { fake::next_record = error; }
 
-// Copies that have run while a collective ran on the same GPU.
+// How many copies have run during a collective on the same GPU.
 int fakeCudaNumOverlaps() { return fake::num_overlaps.load(); }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// Reduces numbers of 8 bits, slowly.
+// Reduces 8-bit floats, slowly.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Notes which thread of the program calls which function of the fakes.
+// Logs which thread calls which function of the fakes.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ void SleepSome(int64_t limit_us) {
 
 extern "C" {
 
-// Forgets what was noted, and notes from now on.
+// Clears the log, and starts it.
 void fakeLogStart() {
   fake::Calls& calls = fake::TheCalls();
   std::lock_guard<std::mutex> lock(calls.mu);
@@ -66,7 +66,7 @@ void fakeLogStart() {
   calls.is_on.store(true);
 }
 
-// Writes lines "thread function" and stops; returns the length of all of it.
+// Stops the log and writes it as lines "thread function"; returns its length.
 size_t fakeLogStop(char* text, size_t capacity) {
   fake::Calls& calls = fake::TheCalls();
   std::lock_guard<std::mutex> lock(calls.mu);

@@ -58,7 +58,7 @@ int cudaMalloc(void** pointer, size_t num_bytes) {
   if (num_bytes > fake::Capacity() - used) return Fail(hvd::kCudaOutOfMemory);
   const size_t space = (num_bytes + 511) / 256 * 256;
   auto* const block = static_cast<char*>(std::aligned_alloc(256, space));
-  // Garbage, so that nobody leans on zeros; not all, which would take long.
+  // Garbage, so that nobody relies on zeros; only the start, to save time.
   std::memset(block, 0xa5, num_bytes < 65536 ? num_bytes : 65536);
   memory.blocks[block] = {num_bytes, fake::CurrentDevice()};
   used += num_bytes;

@@ -1,10 +1,10 @@
 // A NCCL over host memory and threads: ranks may be threads or processes of one
-// host. Communicators do not block; a group is launched by a thread, later; a
-// peer that dies is a collective that never ends, until it is aborted.
+// host. Communicators do not block: a thread launches each group later. If a
+// peer dies, its collectives never end, until they are aborted.
 //
-// Every collective is sends and receives, through a ring of bytes for each pair
-// of ranks, and sums in rank order. What NCCL forbids is an error here, and is
-// counted: fakeNcclNumMisuses().
+// Collectives send and receive through a ring of bytes for each pair of ranks,
+// and sum in rank order. What NCCL forbids is an error here, and is counted:
+// fakeNcclNumMisuses().
 //
 // Setting: FAKE_NCCL_VERSION (22707).
 #include <unistd.h>
@@ -36,7 +36,7 @@ int Version() {
   return version;
 }
 
-// What ncclComm_t points at; work that runs keeps the rest alive.
+// What ncclComm_t points at; running work keeps the Comm alive.
 struct Handle {
   std::shared_ptr<Comm> comm;
 };
@@ -45,7 +45,7 @@ thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
 thread_local int group_error = 0;
 
-// One communicator and one stream a group, as hvd_keras uses it.
+// Launches a group of one communicator and one stream, as hvd_keras uses it.
 int LaunchGroup() {
   std::vector<Call> calls = std::move(group);
   group.clear();
@@ -355,11 +355,11 @@ int ncclRedOpDestroy(int op, void* comm) {
 
 int fakeNcclNumMisuses() { return fake::num_misuses.load(); }
 
-// From now on communicators say that this has gone wrong; 0: nothing.
+// From now on communicators report `result` as their error; 0: none.
 void fakeNcclInject(int result) { fake::injected_error.store(result); }
 
-// From now on a launch on `device` runs before its communicator says that it is
-// no longer in progress.
+// From now on a communicator on `device` stays in progress for so long after
+// each launch, which runs meanwhile.
 void fakeNcclTellLate(int device, int64_t microseconds) {
   fake::late_us.store(microseconds);
   fake::late_device.store(device);

@@ -1,5 +1,5 @@
-// What a launched group of NCCL calls does: sends and receives through rings of
-// shared memory, and sums.
+// The work of a launched group of NCCL calls: it sends and receives through
+// rings of shared memory, and sums.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ namespace fake {
 
 inline constexpr size_t kRingBytes = 64 << 10;
 
-// From one rank to another, bytes in order.
+// Bytes from one rank to another, in order.
 struct Ring {
   std::atomic<uint64_t> num_written;
   std::atomic<uint64_t> num_read;
@@ -52,7 +52,7 @@ inline constexpr int kMaxSplitRanks = 16;
 
 struct Region {
   std::atomic<int> num_attached;
-  // What each rank has said: 0: nothing yet, 1: no member, 2: a member.
+  // What each rank has said: 0: nothing yet, 1: not a member, 2: a member.
   std::atomic<int> votes[kMaxSplits][kMaxSplitRanks];
   Ring rings[1];  // size * size: from * size + to
 };
@@ -85,18 +85,18 @@ struct Comm {
   }
 };
 
-// Counts what NCCL forbids; returns an error.
+// Counts something that NCCL forbids; returns an error.
 int Misuse(const char* what);
 
-// As Reduce of tf_ops/collectives, which has no numbers of 8 bits.
+// Like Reduce of tf_ops/collectives, for the 8-bit floats, which that lacks.
 void ReduceFloat8(const hvd::ReduceSpec& spec, const void* const* sources,
                   int num_sources, void* out, size_t num_elements);
 
 // Waits for all ranks; false: aborted.
 bool Rendezvous(Comm* comm);
 
-// Waits for all ranks of `parent`, says which part is made, and waits for its
-// ranks; null: this rank is not in it, or aborted.
+// Tells all ranks of `parent` whether this one is a member, waits for their
+// answers, then for the members. Null: this rank is no member, or aborted.
 std::shared_ptr<Comm> SplitOff(Comm* parent, int split, bool is_member);
 
 enum class Kind {
@@ -115,7 +115,7 @@ struct Call {
   Stream* stream;
   const char* in;
   char* out;
-  size_t num_elements;  // of each piece, as the function takes it
+  size_t num_elements;  // of each piece, as NCCL's function counts them
   hvd::ReduceSpec spec;
   int peer;  // or the root
 
@@ -142,7 +142,7 @@ class Work {
 
   Comm& comm() { return *calls_[0].comm; }
   void Send(int peer, const char* bytes, size_t num_bytes);
-  // Into memory of this object: outputs may be inputs of other calls.
+  // Receives into this object's memory: outputs may be inputs of other calls.
   char* Receive(int peer, size_t num_bytes);
   bool PlanAndMove();
   void Plan(const Call& call);

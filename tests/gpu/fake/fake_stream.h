@@ -12,7 +12,7 @@
 
 namespace fake {
 
-// What a stream reaches: the place of one record of an event.
+// A place on a stream, where an event was recorded once. Thread-safe.
 class Mark {
  public:
   void Reach() {
@@ -35,8 +35,8 @@ class Mark {
   bool is_reached_ = false;
 };
 
-// Who waits for an event waits for its last record before that, whatever other
-// stream it is recorded on afterwards.
+// To wait for an event is to wait for its last record so far; later records do
+// not change that. Thread-safe.
 class Event {
  public:
   std::shared_ptr<Mark> Record() {
@@ -44,7 +44,7 @@ class Event {
     last_ = std::make_shared<Mark>();
     return last_;
   }
-  // Of its last record; null if there is none.
+  // The mark of its last record; null if there is none.
   std::shared_ptr<Mark> last() {
     std::lock_guard<std::mutex> lock(mu_);
     return last_;
@@ -58,7 +58,7 @@ class Event {
 class Stream {
  public:
   explicit Stream(int device);
-  ~Stream();  // after what is queued
+  ~Stream();  // waits for what is queued
 
   void Push(std::function<void()> work);
   void Synchronize();
@@ -87,13 +87,13 @@ inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 // Notes the thread's last error, and returns it.
 int Fail(int error);
 
-// Collectives that run on a device now.
+// How many collectives run on a device now.
 std::atomic<int>& NumCollectivesOn(int device);
 
 // Notes a call for the test; see fake_log.cc.
 void Log(const char* function);
 
-int64_t Setting(const char* name, int64_t otherwise);  // of the environment
+int64_t Setting(const char* name, int64_t otherwise);  // from the environment
 
 // Sleeps between 0 and `limit_us`.
 void SleepSome(int64_t limit_us);

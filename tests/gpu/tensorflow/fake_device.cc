@@ -1,6 +1,6 @@
-// A device of type GPU for a TensorFlow without GPUs, over the fake CUDA of
-// tests/gpu/fake, which HVD_CUDART_LIBRARY names: our kernels for GPUs run on
-// it. TensorFlow has next to no kernels of its own there.
+// A fake GPU for a TensorFlow without GPUs, on which our kernels for GPUs run.
+// It uses the fake CUDA of tests/gpu/fake; HVD_CUDART_LIBRARY names its
+// library. TensorFlow has hardly any kernels of its own there.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -245,7 +245,7 @@ void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status*) {
   params->destroy_platform_fns = [](SP_PlatformFns*) {};
 }
 
-// Stands for the shim, which knows only TensorFlow's own GPUs.
+// Stands in for the shim, which knows only TensorFlow's own GPUs.
 void* fake_tf_stream(void*) { return first_stream; }
 
 }  // extern "C"

@@ -1,7 +1,7 @@
 """A rank that runs our TensorFlow kernels for GPUs: see test_gpu_suite.py.
 
 The GPU is a fake (fake_device.cc), on which TensorFlow can do little more than
-copy; the stream of a kernel comes from there too, not from a shim.
+copy. A kernel's stream comes from the fake too, not from a shim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import hvd_keras as hvd
 from hvd_keras import _native, gpu_shim
 from hvd_keras.exceptions import InternalError, MismatchError
 
-# What waits for the GPU.
+# Functions that wait for the GPU.
 BLOCKING = {
     "cudaDeviceSynchronize",
     "cudaStreamSynchronize",
@@ -37,7 +37,7 @@ def on_gpu(values: Any, dtype: tf.DType = tf.float32) -> tf.Tensor:
 
 
 def check(outputs: Any, expected: Any) -> None:
-    """One tensor, or a list of some."""
+    """Checks one tensor, or a list of tensors."""
     if not isinstance(outputs, list):
         outputs, expected = [outputs], [expected]
     for output, values in zip(outputs, expected, strict=True):
@@ -54,7 +54,7 @@ def is_gpu_memory(address: int) -> bool:
 
 @contextlib.contextmanager
 def logged() -> Iterator[set[str]]:
-    """What any thread calls of CUDA and NCCL."""
+    """Collects the functions of CUDA and NCCL that any thread calls."""
     calls: set[str] = set()
     fakes = ctypes.CDLL(os.environ["HVD_CUDART_LIBRARY"])
     fakes.fakeLogStart()
@@ -92,7 +92,7 @@ def check_ops() -> None:
         check(hvd.reducescatter(x, hvd.Sum), parts[rank])
         splits = [3 - 3 * rank] + [0] * (size - 2) + [3 * rank]
         output, received = hvd.alltoall(x, splits)
-        # Rank 0 keeps its rows, and so does rank 1, of two.
+        # With two ranks each keeps its rows.
         check(output, rows)
         assert "CPU" in received.backing_device
         assert received.numpy().tolist() == splits
@@ -100,7 +100,7 @@ def check_ops() -> None:
 
 
 def check_function() -> None:
-    """In a graph, with a gradient, and several in flight."""
+    """Checks a graph with a gradient and several collectives in flight."""
     size = hvd.size()
 
     @tf.function
