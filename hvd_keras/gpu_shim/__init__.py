@@ -1,8 +1,8 @@
-"""The library that tells the stream of a TensorFlow kernel on a GPU.
+"""A library that finds the CUDA stream of a TensorFlow kernel.
 
-There is one for each minor version of TensorFlow. `python -m
-hvd_keras.gpu_shim` builds that of the TensorFlow that is installed, with its
-headers and a C++ compiler; no CUDA is needed.
+Each minor version of TensorFlow needs its own. `python -m hvd_keras.gpu_shim`
+builds the one for the installed TensorFlow, with its headers and a C++
+compiler. It needs no CUDA.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SOURCE = pathlib.Path(__file__).with_name("stream.cc")
 
 
 def path(version: tuple[int, int]) -> pathlib.Path:
-    """Where the library of this minor version of TensorFlow is, or would be."""
+    """The path of the library for a minor version; it may not exist."""
     major, minor = version
     name = f"libhvd_tf_gpu_{major}_{minor}.so"
     return pathlib.Path(__file__).parents[1] / name

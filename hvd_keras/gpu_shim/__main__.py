@@ -1,4 +1,4 @@
-"""Builds the shim for the TensorFlow that is installed."""
+"""Builds the shim for the installed TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from hvd_keras import gpu_shim
 
 
 def build(target: pathlib.Path, flags: Sequence[str]) -> None:
-    """Builds the library as `target`, and loads it to see whether it will do.
+    """Builds the library as `target`, and loads it as a test.
 
     Args:
         target: The file to write.
-        flags: The compiler's, as `tf.sysconfig.get_compile_flags` gives them.
+        flags: Compiler flags, as from `tf.sysconfig.get_compile_flags`.
 
     Raises:
-        subprocess.CalledProcessError: The compiler has failed.
+        subprocess.CalledProcessError: The compiler failed.
         ImportError: The library does not load, or lacks its function.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    # TensorFlow's headers warn a lot; its own symbols come when it is loaded.
+    # TensorFlow's headers cause many warnings. Its symbols stay undefined
+    # until it is loaded.
     command = [
         *shlex.split(os.environ.get("CXX", "g++")),
         *("-shared", "-fPIC", "-O2", "-DNDEBUG", "-w"),
@@ -49,7 +50,7 @@ def main() -> int:
     """Builds the library beside the others of the package.
 
     Returns:
-        0, or 1 after a message.
+        0, or 1 after printing why it failed.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
 """hvdrun: starts the ranks of a job on this machine and looks after them.
 
-Standard library only; TensorFlow is never imported in the launcher.
+It uses the standard library only and never imports TensorFlow.
 """

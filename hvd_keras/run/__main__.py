@@ -16,12 +16,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs hvdrun.
 
     Args:
-        argv: The command line without the program's name; None: of this
-            process.
+        argv: The command line without the program's name. Defaults to that
+            of this process.
 
     Returns:
-        The exit status: 0, that of the first rank that failed (128 + the
-        signal's number if one killed it), or 2 for a wrong command line.
+        The exit status: 0 if no rank failed, that of the first rank that
+        failed (128 + the number of the signal that killed it), or 2 for a
+        wrong command line.
     """
     options = arguments.parse(sys.argv[1:] if argv is None else argv)
     if options.help_env:

@@ -19,13 +19,12 @@ _EPILOG = """The exit status is that of the first rank that failed, 128 + the
 signal's number if a signal killed it. Ranks read no standard input."""
 
 _SEVERAL_HOSTS = (
-    "must stay on this machine: a job over several hosts is not there yet in "
-    "this version"
+    "must stay on this machine: jobs on several hosts are not supported yet"
 )
 
 
 class UsageError(Exception):
-    """The command line cannot be obeyed."""
+    """hvdrun cannot do what the command line asks for."""
 
     def __init__(self, message: str, exit_status: int = 2) -> None:
         super().__init__(message)
@@ -81,7 +80,7 @@ class Options(argparse.Namespace):
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Reads the command line; ends the process if it makes no sense."""
+    """Reads the command line; ends the process if it is malformed."""
     options = _parser().parse_args(argv, namespace=Options())
     if options.command[:1] == ["--"]:
         options.command = options.command[1:]
@@ -89,11 +88,11 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def validate(options: Options) -> None:
-    """Raises UsageError where the command line cannot be obeyed."""
+    """Raises UsageError if hvdrun cannot do what `options` ask for."""
     _check_hosts(options)
     num_proc = options.num_proc
     if num_proc is None:
-        raise UsageError("`-np N` is missing: how many ranks shall run?")
+        raise UsageError("`-np N` is missing: give the number of ranks.")
     limit = max(256, 16 * (os.cpu_count() or 1))
     if not 1 <= num_proc <= limit:
         raise UsageError(
@@ -113,7 +112,7 @@ def validate(options: Options) -> None:
 
 
 def check_outer_launcher(environ: Mapping[str, str]) -> None:
-    """Raises UsageError where hvdrun itself is a rank of another job."""
+    """Raises UsageError if hvdrun itself is a rank of another job."""
     outer = {n: v for n, v in environ.items() if not n.startswith("HVD_")}
     try:
         topology = detect(outer)
@@ -121,10 +120,10 @@ def check_outer_launcher(environ: Mapping[str, str]) -> None:
         raise UsageError(f"Start hvdrun once, by itself. {error}") from None
     if topology.size > 1:
         raise UsageError(
-            "hvdrun must be started once, and starts the ranks itself. "
+            "Start hvdrun once; it starts the ranks itself. "
             f"Received: rank {topology.rank} of {topology.size} of "
-            f"{topology.launcher}. Without hvdrun, {topology.launcher} can "
-            "start the ranks, too."
+            f"{topology.launcher}. {topology.launcher} can also "
+            "start the ranks, without hvdrun."
         )
 
 
@@ -199,17 +198,17 @@ def _parser() -> argparse.ArgumentParser:
         help="print all settings (environment variables), and exit"
         )  # fmt: skip
     add("--grace", type=float, default=10.0, metavar="SECONDS",
-        help="time that ranks get to end by themselves after one has failed, "
-        "or after Ctrl-C (default: 10)")  # fmt: skip
+        help="time for the ranks to end by themselves after one has failed or "
+        "after Ctrl-C (default: 10)")  # fmt: skip
     add("--start-timeout", type=float, metavar="SECONDS",
         help="time for all ranks to call init() (default: 120)")  # fmt: skip
-    add("--verbose", action="store_true", help="tell each start and end")
+    add("--verbose", action="store_true", help="print each start and end")
     add("--horovod-compat", action="store_true",
-        help="let `import horovod` in the ranks mean hvd_keras (see "
+        help="make `import horovod` import hvd_keras in the ranks (see "
         "docs/horovod.md)")  # fmt: skip
     _add_output(parser.add_argument_group("output"))
     _add_tuning(parser.add_argument_group("tuning (see --help-env)"))
-    hosts = parser.add_argument_group("hosts (this machine alone, so far)")
+    hosts = parser.add_argument_group("hosts (only this machine so far)")
     hosts.add_argument("-H", "--hosts", help="localhost:N")
     hosts.add_argument("-hostfile", "--hostfile", help=argparse.SUPPRESS)
     hosts.add_argument("--nnodes", help=argparse.SUPPRESS)
@@ -219,13 +218,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--output-dir", "--output-filename", metavar="DIR",
-        help="write DIR/rank.N/stdout and stderr, byte by byte")  # fmt: skip
+        help="write the output to DIR/rank.N/stdout and stderr")  # fmt: skip
     add("--tag", action=argparse.BooleanOptionalAction, default=True,
         help="put `[rank] ` before each line (default)")  # fmt: skip
     add("--timestamp", "--prefix-output-with-timestamp", action="store_true",
         help="put date and time before each line")  # fmt: skip
     add("--show-ranks", type=_ranks, metavar="R,R,...",
-        help="show the output of these ranks alone")  # fmt: skip
+        help="show the output of these ranks only")  # fmt: skip
 
 
 def _add_tuning(group: argparse._ArgumentGroup) -> None:

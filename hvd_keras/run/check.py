@@ -33,7 +33,7 @@ _native.ops()
 
 
 def print_report() -> int:
-    """Prints one line a part; what is missing is no failure, but is said.
+    """Prints one line for each part, and says which parts are missing.
 
     Returns:
         0 if a job can run here, else 1.
@@ -80,7 +80,7 @@ def _cores() -> str:
 
 
 def _tensorflow() -> str:
-    # Not imported: that takes seconds, and may fail.
+    # Reads the metadata: an import takes seconds and may fail.
     for name in _TENSORFLOW_NAMES:
         try:
             return f"{_version(name)} ({name})"
@@ -93,7 +93,7 @@ def _core() -> str:
     spec = importlib.util.find_spec("hvd_keras._core")
     library = _PACKAGE / "libhvd_core.so"
     if spec is None or not library.exists():
-        raise _MissingError(f"it is not built in {_PACKAGE}")
+        raise _MissingError(f"not built in {_PACKAGE}")
     return f"{library.name}, {Path(spec.origin or '').name}"
 
 
@@ -119,7 +119,7 @@ def _ops() -> str:
         raise _MissingError(f"no answer within {_LOAD_SECONDS} s") from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]
-        raise _MissingError(f"they do not load: {lines[-1]}")
+        raise _MissingError(f"the ops do not load: {lines[-1]}")
     return "libhvd_tf.so loads"
 
 
@@ -132,7 +132,7 @@ def _gpus() -> str:
 
 
 def _gpu_library(query: str) -> str:
-    """What is found, or why nothing; jobs on CPUs need none of it."""
+    """The library found, or why there is none; jobs on CPUs need none."""
     from hvd_keras import _native
     from hvd_keras.exceptions import InternalError
 

@@ -1,15 +1,15 @@
-"""The environment variables that a rank is started with."""
+"""The environment variables that hvdrun gives a rank."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-# TensorFlow reads the first two, for its pools within and between ops; OpenMP,
-# oneDNN's other builds and torch the third; JAX on the CPU the fourth. The
-# threads of a pool that find no work spin, on a core that another rank needs.
-# The number is the least that works: with one thread a callback of JAX that
-# looks at its argument waits for ever for the thread that it runs on.
+# Who reads them: TensorFlow the first two, for its pools within and between
+# ops; OpenMP, oneDNN's other builds and torch the third; JAX on the CPU the
+# fourth. Threads that find no work spin on a core that another rank needs.
+# Each number is the least that works: with one thread, a JAX callback that
+# reads its argument waits for ever for its own thread.
 _THREAD_VARIABLES = {
     "TF_NUM_INTRAOP_THREADS": 1,
     "TF_NUM_INTEROP_THREADS": 1,
@@ -22,7 +22,7 @@ def num_cores() -> int:
     """The cores that this process may use."""
     cores = float(len(os.sched_getaffinity(0)))
     try:
-        # What a container may use; v2 of control groups.
+        # The limit of a container (control groups, version 2).
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
             quota, period = file.read().split()
         cores = min(cores, float(quota) / float(period))
@@ -32,15 +32,15 @@ def num_cores() -> int:
 
 
 def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:
-    """What each rank's libraries are told, where the user has not said it."""
+    """Settings for each rank's libraries that the user has not made."""
     num_threads = max(1, num_cores() // num_ranks)
     numbers = {
         name: max(num_threads, least)
         for name, least in _THREAD_VARIABLES.items()
     }
-    # TensorFlow keeps the memory of its tensors on the CPU for the next ones:
+    # Makes TensorFlow keep the memory of its tensors on the CPU. Otherwise
     # glibc gives pieces above 32 MB back, and the kernel clears new pages for
-    # each. Its own limit would be 64 GB; the machine's memory is none.
+    # each. TensorFlow would stop at 64 GB; the machine's memory is no limit.
     numbers["TF_CPU_ALLOCATOR_USE_BFC"] = 1
     numbers["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20

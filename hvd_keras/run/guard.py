@@ -1,8 +1,8 @@
-"""A process that kills the ranks when the launcher dies without a word.
+"""A process that kills the ranks when the launcher dies suddenly.
 
-The kernel kills a rank when its parent dies, but not what the rank itself has
-started. The guard holds the other end of a pipe: when that closes, it kills
-the process groups that it was told of.
+The kernel kills a rank when its parent dies, but not the processes that the
+rank has started. The guard reads from a pipe of the launcher. When the pipe
+closes, the guard kills the process groups that the launcher named.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 
 
 class Guard:
-    """The launcher's end. Make it before there are threads or ranks."""
+    """The launcher's end. Make it before any threads or ranks exist."""
 
     def __init__(self) -> None:
         reader, self._writer = os.pipe()
@@ -27,24 +27,24 @@ class Guard:
         os.close(reader)
 
     def add(self, group: int) -> None:
-        """Kills that process group, too."""
+        """Adds a process group to those that the guard kills."""
         os.write(self._writer, b"+%d\n" % group)
 
     def remove(self, group: int) -> None:
-        """Does not kill that process group any more."""
+        """Removes a process group from those that the guard kills."""
         os.write(self._writer, b"-%d\n" % group)
 
     def close(self) -> None:
-        """Ends the guard, which kills the groups that it still has."""
+        """Ends the guard, which first kills the groups it still has."""
         os.close(self._writer)
         os.waitpid(self._pid, 0)
 
 
 def _watch(reader: int) -> None:
-    os.setsid()  # out of reach of the terminal's signals
+    os.setsid()  # so that the terminal's signals do not reach it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Hold nothing open that others wait for the end of.
+    # Close the inherited streams: others wait for their end.
     with open(os.devnull, "r+b") as null:
         for descriptor in (0, 1, 2):
             os.dup2(null.fileno(), descriptor)

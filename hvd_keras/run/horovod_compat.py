@@ -1,4 +1,4 @@
-"""Where the package `horovod` lies that is hvd_keras by another name."""
+"""Lets the ranks import hvd_keras under the name `horovod`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 
 def of_rank(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a rank, with its place under Horovod's names too."""
+    """The environment of a rank, with Horovod's names for its place added."""
     place = {
         f"HOROVOD_{name}": environ[f"HVD_{name}"] for name in _PLACE.split()
     }
@@ -21,6 +21,6 @@ def of_rank(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path(environ: Mapping[str, str]) -> str:
-    """The PYTHONPATH with that package in front."""
+    """The PYTHONPATH with our package `horovod` in front."""
     rest = environ.get("PYTHONPATH")
     return SITE + (os.pathsep + rest if rest else "")

@@ -1,8 +1,8 @@
-"""What the ranks print: by whole lines, with the rank before each.
+"""Shows what the ranks print, line by line, with the rank before each.
 
-A line that a program rewrites with carriage returns and backspaces, like a
-progress bar, counts as one line that is shown when it is complete, as it last
-looked. The line of rank 0 is shown while it grows if we write to a terminal.
+A program may rewrite a line with carriage returns and backspaces, like a
+progress bar. Such a line is shown once, when it is complete, as it last
+looked. On a terminal, the line of rank 0 is also shown while it grows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import shutil
 import sys
 from typing import BinaryIO
 
-MAX_LINE_BYTES = 64 << 10  # a longer one is broken
+MAX_LINE_BYTES = 64 << 10  # longer lines are broken
 _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _COLOURS = (36, 33, 32, 35, 34, 31)  # by rank, in turn
 _CLEAR_LINE = b"\r\x1b[K"
 
 
 def visible(line: bytes) -> bytes:
-    """What a terminal would show of `line` in the end."""
+    """`line` as a terminal finally shows it."""
     text = line.rstrip(b"\r")
     text = text[text.rfind(b"\r") + 1 :]
     while (at := text.find(b"\b")) >= 0:
@@ -30,7 +30,7 @@ def visible(line: bytes) -> bytes:
 
 
 def cut(text: bytes, width: int) -> bytes:
-    """`text` without what goes beyond `width` columns; escapes are free."""
+    """Cuts `text` to `width` columns; escapes take no column."""
     kept, used = [], 0
     position = 0
     for escape in [*_ESCAPE.finditer(text), None]:
@@ -71,7 +71,7 @@ class Screen:
         self._is_open = True
         self.is_terminal = stream.isatty()
         self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
-        self._growing = b""  # the line that is on the screen, unfinished
+        self._growing = b""  # the unfinished line on the screen
 
     def show_line(self, rank: int, line: bytes) -> None:
         """Shows a whole line of `rank`."""
@@ -88,7 +88,7 @@ class Screen:
                 screen._write(screen._growing)
 
     def show_growing(self, rank: int, line: bytes) -> None:
-        """Shows a line of `rank` that is not complete; b"": none any more."""
+        """Shows an incomplete line of `rank`; b"" removes it."""
         previous = self._growing
         self._growing = b""
         if line:
@@ -117,16 +117,15 @@ class Screen:
         return text.encode() + b" "
 
     def _write(self, data: bytes) -> None:
-        # A reader that has gone, as in `hvdrun ... | head`, does not end the
-        # job.
+        # The job goes on when its reader leaves, as in `hvdrun ... | head`.
         if self._is_open:
             try:
                 self._stream.write(data)
                 self._stream.flush()
             except OSError:
                 self._is_open = False
-                # What the stream still holds must not fail at exit, which
-                # would be this program's status.
+                # Python flushes the stream at exit. A failure there would
+                # become this program's status.
                 with open(os.devnull, "wb") as null:
                     os.dup2(null.fileno(), self._stream.fileno())
 
@@ -145,17 +144,17 @@ class RankStream:
         """Takes the output of `rank`.
 
         Args:
-            rank: Whose it is.
-            screen: Where to show it, or nowhere.
-            file: Where to write it byte by byte, or nowhere.
-            shows_growing: Whether unfinished lines are shown, too.
+            rank: The rank.
+            screen: Shows the output; None shows nothing.
+            file: Gets every byte; None writes nothing.
+            shows_growing: Whether to show unfinished lines too.
         """
         self._rank = rank
         self._screen = screen
         self._file = file
         self._shows_growing = shows_growing
         self._partial = b""
-        self.last_lines: list[bytes] = []  # the last few, without blank ones
+        self.last_lines: list[bytes] = []  # the last few that are not blank
 
     def feed(self, data: bytes) -> None:
         """Takes what the rank has written."""
@@ -167,7 +166,7 @@ class RankStream:
             self._screen.show_growing(self._rank, b"")
         for line in lines:
             self._finish(visible(line))
-        # What was overwritten is of no use any more.
+        # Drop what a carriage return has overwritten.
         start = self._partial.rstrip(b"\r").rfind(b"\r")
         self._partial = self._partial[max(0, start) :]
         if len(self._partial) > MAX_LINE_BYTES:
@@ -177,7 +176,7 @@ class RankStream:
             self._screen.show_growing(self._rank, visible(self._partial))
 
     def close(self) -> None:
-        """Shows what is left; nothing will come any more."""
+        """Shows what is left. Call it when no more output can come."""
         if self._partial:
             if self._shows_growing and self._screen:
                 self._screen.show_growing(self._rank, b"")

@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RankProcess:
-    """A rank, leader of a process group of its own."""
+    """A rank, which leads its own process group."""
 
     def __init__(
         self, rank: int, command: Sequence[str], environ: Mapping[str, str]
@@ -23,7 +23,7 @@ class RankProcess:
         launcher = os.getpid()
 
         def before_exec() -> None:
-            # No orphan when the launcher is killed; nor if it is dead by now.
+            # Die with the launcher, also if it is dead by now.
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != launcher:
                 os._exit(1)
@@ -40,7 +40,7 @@ class RankProcess:
         self.pid = self._popen.pid
         self.pidfd = os.pidfd_open(self.pid)
         self.exit_status: int | None = None  # 128 + signal
-        self.signal: int | None = None  # that killed it
+        self.signal: int | None = None  # the one that killed it
         self.sent: int | None = None  # the last signal that we sent to end it
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
@@ -48,9 +48,9 @@ class RankProcess:
         self.stderr = self._popen.stderr.fileno()
 
     def note_exit(self) -> None:
-        """Reads how the process has ended; it stays a zombie.
+        """Reads how the process has ended, and leaves it a zombie.
 
-        Its number stays taken as long, and so names its group safely.
+        A zombie keeps its number, so the number still names its group.
         """
         options = os.WEXITED | os.WNOWAIT
         result = os.waitid(os.P_PID, self.pid, options)
@@ -82,11 +82,11 @@ class RankProcess:
                 os.kill(self.pid, number)
 
     def kill_group(self, number: int) -> None:
-        """Sends a signal to the rank and what it has started."""
+        """Sends a signal to the rank and to the processes it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def reap(self) -> None:
-        """Lets the process number go."""
+        """Ends the zombie and frees its number."""
         self._popen.wait()
         os.close(self.pidfd)

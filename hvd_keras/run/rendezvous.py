@@ -1,8 +1,8 @@
 """The rendezvous server's socket in the launcher.
 
-The socket has no name in any directory by the time that ranks connect: they
-come through /proc/PID/fd/N of the launcher, which only this user may enter.
-So nothing is left behind, however the launcher ends.
+The socket's name is removed before any rank connects. Ranks connect through
+/proc/PID/fd/N of the launcher, which only this user may enter. So nothing is
+left behind, however the launcher ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ def open_listener(backlog: int) -> tuple[socket.socket, str]:
     """Makes a listening Unix socket.
 
     Returns:
-        The socket and the value of HVD_RENDEZVOUS that leads to it.
+        The socket, and its address as a value of HVD_RENDEZVOUS.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Socket names are short, so TMPDIR, which may be long, does not count.
+    # Not TMPDIR, which may be long: socket names must be short.
     with tempfile.TemporaryDirectory(prefix="hvd-", dir="/tmp") as directory:
         path = os.path.join(directory, "rendezvous")
         listener.bind(path)

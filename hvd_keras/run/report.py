@@ -1,4 +1,4 @@
-"""The table that hvdrun ends with when a rank has failed."""
+"""The table that hvdrun prints at the end if a rank has failed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def last_error_line(stderr: RankStream, told: str) -> str:
-    """The line that most likely says why a rank has failed.
+    """The line that most likely says why a rank failed.
 
     Args:
-        stderr: What the rank has written.
-        told: What the rank itself gave as the reason, or "".
+        stderr: The rank's standard error.
+        told: The reason that the rank itself gave, or "".
     """
     if told:
         return told

@@ -1,4 +1,4 @@
-"""Runs the ranks: starts them, shows what they print, ends them together."""
+"""Starts the ranks, shows what they print and ends them together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hvd_keras.run.guard import Guard
 from hvd_keras.run.output import RankStream, make_screens
 from hvd_keras.run.process import RankProcess
 
-# From SIGTERM to SIGKILL, when the grace time has passed.
+# From SIGTERM to SIGKILL, after the grace time.
 _TERMINATION_SECONDS = 3.0
-# For output that comes after the last rank has ended.
+# Time for output that comes after the last rank has ended.
 _DRAIN_SECONDS = 0.5
 _TO_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # a shell between would die
+_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # they would kill a shell
 _READ_BYTES = 64 << 10
 
 
@@ -82,7 +82,7 @@ class Supervisor:
     # ---- Start ----
 
     def _raise_file_limit(self) -> None:
-        # Of a rank: two pipes, a pidfd, two log files, a connection.
+        # A rank needs two pipes, a pidfd, two log files and a connection.
         needed = 8 * self._size + 256
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < needed <= hard:
@@ -179,10 +179,10 @@ class Supervisor:
         for process in ended:
             self._selector.unregister(process.pidfd)
             process.note_exit()
-        # Of those that ended together, one that was killed is the cause.
+        # If several ended together, one that was killed is the cause.
         for process in sorted(ended, key=lambda p: p.signal is None):
             self._on_exit(process)
-        # After the exits: who fails because of one says so only now.
+        # After the exits: ranks that fail because of an exit say so only now.
         self._server.step()
         self._kill_if_due()
 
@@ -204,7 +204,7 @@ class Supervisor:
         self._streams.pop(fd).close()
 
     def _on_report(self, rank: int, reason: str) -> None:
-        # A rank says that it leaves before its peers can know of it.
+        # A rank reports that it leaves before its peers can notice.
         self._note_leaving(rank)
         if reason:
             self._reasons.setdefault(rank, reason)
@@ -247,8 +247,8 @@ class Supervisor:
     # ---- The end ----
 
     def _drain(self) -> None:
-        # What a rank has started may hold its output open: it is killed, and
-        # its last words are heard.
+        # A rank's child may hold the output open: wait, then kill it and read
+        # the rest.
         for kill in (False, True):
             if kill:
                 for process in self._processes:
