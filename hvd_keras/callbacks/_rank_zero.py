@@ -16,14 +16,14 @@ from hvd_keras.exceptions import HvdError
 
 
 def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
-    """Runs `action` on rank 0; all ranks wait and get what it returns.
+    """Runs `action` on rank 0; all ranks wait and get its result.
 
     Args:
         name: Pairs the call across ranks.
         action: Returns anything that `broadcast_object` takes.
 
     Raises:
-        HvdError: On the other ranks, if `action` raised; on rank 0 it is what
+        HvdError: On the other ranks, if `action` raised. Rank 0 raises what
             `action` raised.
     """
     result, error = None, None
@@ -42,7 +42,7 @@ def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
         raise error
     if text is not None:
         raise HvdError(
-            f"Rank 0 must succeed, for all ranks, in what {name} does there. "
+            f"{name} works on rank 0 for all ranks, and must succeed there. "
             f"Received: {text}"
         )
     return result
@@ -50,9 +50,9 @@ def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def _others_waiting(name: str) -> Iterator[None]:
-    """Tells the other ranks, now and then, that rank 0 is still at work.
+    """Tells the other ranks every few seconds that rank 0 is at work.
 
-    Otherwise they would take it for stalled while it writes a large model.
+    Otherwise rank 0 would count as stalled while it writes a large model.
     """
     timeout_seconds = config.current().stall_timeout_seconds or math.inf
     is_done = threading.Event()
@@ -73,7 +73,7 @@ def _others_waiting(name: str) -> Iterator[None]:
 
 
 def _tell_whether_working(name: str, is_working: bool = False) -> bool:
-    """Returns what rank 0 passes."""
+    """Returns the value that rank 0 passes."""
     mine = np.array([is_working], np.uint8)
     ((answer,),) = _native.core().broadcast(f"{name}/working", [mine], 0)
     return bool(answer)
@@ -83,9 +83,9 @@ def _tell_whether_working(name: str, is_working: bool = False) -> bool:
 def replacing(path: str) -> Iterator[str]:
     """Yields the path of a file that replaces `path` when it is complete.
 
-    A process that is killed leaves the old file or the new one, never a part
-    of it. The address of an object in a store is yielded as it is: such
-    objects are replaced as a whole.
+    A killed process leaves the old file or the new one, always whole. The
+    address of an object in a store is yielded unchanged: stores replace
+    objects as a whole.
     """
     if "://" in path:
         yield path

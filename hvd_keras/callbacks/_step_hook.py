@@ -1,4 +1,4 @@
-"""What stands between Keras's `fit` and the steps of a model."""
+"""Hooks between Keras's `fit` and the steps of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvd_keras._keras import fit as keras_fit
 class StepHook:
     """Stands in for a model's train function in one call of `fit`.
 
-    Several of them form a chain. One whose `fit` has ended does nothing.
+    Several hooks form a chain. A hook whose `fit` has ended does nothing.
 
     Args:
         model: The model that trains.
@@ -37,8 +37,8 @@ class StepHook:
 
         Args:
             batches: An iterator; on torch, a list of one batch.
-            state: On JAX: what the model is, to be passed on and returned, as
-                it is then, beside the logs.
+            state: On JAX: the state of the model. Pass it on, and return the
+                new state beside the logs.
 
         Raises:
             StopIteration: The epoch ends here; not on torch.

@@ -21,13 +21,13 @@ _NAME = "BackupAndRestore"
 class TrainingState:
     """Writes and reads the variables of a model that trains.
 
-    Variables that are equal on all ranks are written once; of the others,
-    such as sums of gradients and seeds, the value of each rank. All methods
-    are collective.
+    A variable that is equal on all ranks is written once. Others, such as sums
+    of gradients and seeds, are written for each rank. All methods are
+    collective.
 
     Args:
         model: The model; built.
-        path: The file, seen by rank 0.
+        path: The file; rank 0 must see it.
     """
 
     def __init__(self, model: keras.Model, path: str) -> None:
@@ -38,7 +38,7 @@ class TrainingState:
         """Replaces the file.
 
         Args:
-            position: The epoch, and the batch in it, that come next.
+            position: The next epoch, and the next batch in it.
         """
         variables, metrics = self._variables()
         values = [as_bytes(variable) for variable in [*variables, *metrics]]
@@ -61,7 +61,7 @@ class TrainingState:
         on_rank_zero(f"{_NAME}/write", lambda: self._write(header, values))
 
     def position(self) -> tuple[int, int] | None:
-        """Returns the epoch and the batch that come next; None: no file."""
+        """Returns the next epoch and batch, or None if there is no file."""
         header = on_rank_zero(f"{_NAME}/position", self._read_header)
         if header is None:
             return None
@@ -69,10 +69,10 @@ class TrainingState:
         return int(epoch), int(batch)
 
     def restore(self) -> None:
-        """Gives all variables the values that they have in the file.
+        """Gives all variables their values from the file.
 
         Raises:
-            ValueError: The file is one of another model or number of ranks.
+            ValueError: The file is of another model or number of ranks.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         header = on_rank_zero(f"{_NAME}/read", lambda: self._read(arrays))
@@ -81,7 +81,7 @@ class TrainingState:
             optimizer.build(self._model.trainable_variables)
         variables, metrics = self._variables()
         self._check(header, variables)
-        # Metrics are built by the first step, and before it need no values.
+        # The first step builds the metrics; before it they need no values.
         if header["metrics"] == _describe(metrics):
             variables += metrics
         for index, variable in enumerate(variables):
@@ -97,7 +97,7 @@ class TrainingState:
             assign_bytes(variable, info, value)
 
     def _variables(self) -> tuple[list[Any], list[Any]]:
-        """The variables of the model and its optimizer; those of metrics."""
+        """Variables of the model and its optimizer, and those of metrics."""
         model = self._model
         optimizer = getattr(model.optimizer, "variables", [])
         metrics = {id(v): v for v in model.metrics_variables}
@@ -129,9 +129,9 @@ class TrainingState:
     def _check(self, header: dict[str, Any], variables: list[Any]) -> None:
         if header["size"] != basics.size():
             raise ValueError(
-                "A run must go on with as many ranks as it was backed up "
-                f"with. Received: {basics.size()} ranks for {self._path!r}, "
-                f"of {header['size']}."
+                "A run must go on with the number of ranks of its backup. "
+                f"Received: {basics.size()} ranks; {self._path!r} is of "
+                f"{header['size']}."
             )
         mine = _describe(variables)
         if mine == header["variables"]:
@@ -148,6 +148,6 @@ class TrainingState:
 
 
 def _describe(variables: list[Any]) -> list[list[Any]]:
-    """What JSON gives back as it is."""
+    """Dtypes and shapes, in a form that JSON keeps unchanged."""
     infos = map(_backends.current().describe, variables)
     return [[info.dtype, list(info.shape)] for info in infos]

@@ -1,4 +1,4 @@
-"""The callback that lets a killed training run go on where it was."""
+"""The callback that resumes a killed training run."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ _FILE = "training_state.npz"
 
 
 class BackupAndRestore(keras.callbacks.Callback):
-    """Keras's `BackupAndRestore`, on many ranks and to the batch.
+    """Keras's `BackupAndRestore` for many ranks, exact to the batch.
 
-    Rank 0 writes the state of the run into one file, which replaces the last
-    one when it is complete. A `fit` that finds such a file goes on there: all
-    ranks get the state from rank 0 (no other needs to see the file), and begin
-    with the epoch and the batch that come next. With `save_freq=n` the batches
-    of the epoch that were done already are taken from the data and left out;
-    the callbacks hear of them as of others.
+    Rank 0 writes the state of the run into one file. A new file replaces the
+    last one when it is complete. A `fit` that finds such a file resumes there:
+    all ranks get the state from rank 0 and begin with the next epoch and batch.
+    Only rank 0 needs to see the file. With `save_freq=n`, `fit` takes the
+    batches that are done from the data and skips them; the callbacks hear of
+    them as of others.
 
-    A job that is killed at any time and started again ends with the weights,
-    bit for bit, of one that was not disturbed, if the data of an epoch do not
+    You may kill a job at any time and start it again. It ends with the weights,
+    bit for bit, of a job that was not disturbed, if the data of an epoch do not
     depend on the epochs before. (Shuffled datasets do, those of `hvd.shard`
-    too: a new process begins with their first order again.) The state takes in
-    the optimizer, sums of gradients that are being accumulated, the seeds of
-    dropout, moving statistics and metrics, each as it was on its rank. It does
-    not take in what callbacks remember, such as the patience of
-    `EarlyStopping`.
+    too: a new process begins with their first order again.)
 
-    All ranks have the callback, in any place of the list: it saves, and
-    restores, after all other callbacks have acted.
+    The state contains the optimizer, sums of gradients that are being
+    accumulated, the seeds of dropout, moving statistics and metrics, each as it
+    was on its rank. It does not contain what callbacks remember, such as the
+    patience of `EarlyStopping`.
+
+    All ranks have the callback, at any place in the list. It saves and restores
+    after all other callbacks have acted.
 
     Args:
         backup_dir: Directory for the file, used for nothing else.
         save_freq: "epoch", or a number of batches.
-        delete_checkpoint: Whether the file is deleted when `fit` has ended.
+        delete_checkpoint: Whether to delete the file when `fit` has ended.
 
     Raises:
-        ValueError: An argument is wrong; or, from `fit`: the model is not
-            built, or the file is one of another model or number of ranks.
-        RuntimeError: Training did not begin by `fit`.
+        ValueError: An argument is wrong. From `fit`: the model is not built,
+            or the file is of another model or number of ranks.
+        RuntimeError: Training began otherwise than by `fit`.
         HvdError: From `fit`, on the other ranks: rank 0 could not read or
             write the file.
 
@@ -89,12 +90,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         if callback_list is None or fit is None:
             raise RuntimeError(
                 "BackupAndRestore must be a callback of `fit`. Received: a "
-                "training that was begun otherwise."
+                "training that began otherwise."
             )
         if not private.is_fully_built(self.model):
             raise ValueError(
                 "The model must be built before `fit`, so that it can be "
-                f"restored. Received: {self.model.name!r}, which is not; call "
+                f"restored. Received: {self.model.name!r}, not built; call "
                 "it on a batch, or give it an `Input`."
             )
         if self.save_freq != "epoch":
@@ -115,7 +116,7 @@ class _Backup(keras.callbacks.Callback):
         self._path = os.path.join(owner.backup_dir, _FILE)
         self._has_backup = False
         self._epoch = 0
-        self._first = (0, 0)  # the epoch and the batch that come first
+        self._first = (0, 0)  # the epoch and batch to begin with
         self._num_unsaved = 0
 
     def resume(self, fit: Any) -> None:
@@ -174,7 +175,7 @@ class _Backup(keras.callbacks.Callback):
 
 
 class _Skip(StepHook):
-    """Takes the batches that were done already, and then restores."""
+    """Skips the batches that are done, then restores the state."""
 
     def __init__(
         self,
@@ -194,8 +195,8 @@ class _Skip(StepHook):
             return self.train_function(*state, batches)
         num_steps = self.model.steps_per_execution
         if self._logs is None:
-            # The first one is done, and undone below: it builds what a model
-            # builds in its first step, such as metrics.
+            # Run the first one: it builds metrics and the like. The restore
+            # below undoes it.
             self._logs = self.train_function(*state, batches)
             if state:
                 self._logs, *state = self._logs
@@ -203,7 +204,7 @@ class _Skip(StepHook):
             raise ValueError(
                 "The data must have the batches that were done before the "
                 f"backup. Received: data that end {self._num_left} batches "
-                "before."
+                "earlier."
             )
         self._num_left -= num_steps
         if self._num_left <= 0:

@@ -8,21 +8,21 @@ from hvd_keras.callbacks.model_checkpoint import ModelCheckpoint
 
 
 class BestModelCheckpoint(ModelCheckpoint):
-    """`ModelCheckpoint` that saves the best model alone.
+    """`ModelCheckpoint` that saves only the best model.
 
-    Its path may be given later, as `callback.filepath = "best.keras"`.
+    You may set the path later: `callback.filepath = "best.keras"`.
 
     Args:
-        monitor: The logged value that tells which model is the best.
-        verbose: 1: rank 0 prints when it saves.
-        save_weights_only: Whether weights are saved (`*.weights.h5`), or the
-            model (`*.keras`).
-        mode: "min", "max", or "auto": as suits `monitor`.
+        monitor: The logged value that decides which model is the best.
+        verbose: With 1, rank 0 prints when it saves.
+        save_weights_only: Whether to save the weights (`*.weights.h5`) and not
+            the model (`*.keras`).
+        mode: "min", "max", or "auto", which follows from `monitor`.
         save_freq: "epoch", or the number of batches after which it may save.
         filepath: Where to save.
 
     Raises:
-        ValueError: From `fit`: `filepath` was not given, or ends otherwise.
+        ValueError: From `fit`: `filepath` is not set or has another ending.
 
     Example:
 

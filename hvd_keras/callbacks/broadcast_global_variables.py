@@ -1,4 +1,4 @@
-"""The callback that lets all ranks start from the same state."""
+"""The callback that starts all ranks from the same state."""
 
 from __future__ import annotations
 
@@ -27,40 +27,42 @@ from hvd_keras.variables import broadcast_variables
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the model and the optimizer of `root_rank`.
 
-    This happens when training begins, before the first step: weights, the
-    step count, the learning rate, and slots where a rank has any already, are
-    broadcast; slots that are made later start equal. A model that is built
-    only by its first batch (a subclass of `keras.Model`, a `Sequential`
-    without an input) gets them after that batch.
+    It broadcasts when training begins, before the first step: weights, the
+    step count, the learning rate, and the optimizer's slots if a rank has any.
+    Slots that are made later start equal. Some models are built only by their
+    first batch (a subclass of `keras.Model`, a `Sequential` without an input);
+    they get the state after that batch.
 
-    Weights that steps change without a gradient, such as the moving mean and
-    variance of `BatchNormalization`, come from a rank's own batches. At the
-    end of each epoch, before validation, those that differ are replaced by
-    their mean over the ranks, so that all ranks predict and save the same.
-    Callbacks that save without validation must come after this one. With
-    equal shares the mean is that of all samples; the variance is the mean of
-    the variances within the ranks' batches, without that between them.
-    `hvd.SyncBatchNormalization` takes the statistics of the whole batch, in
-    training too; they are equal on all ranks, and are left as they are.
+    Steps change some weights without a gradient, such as the moving mean and
+    variance of `BatchNormalization`, from the rank's own batches. At the end of
+    each epoch, before validation, those that differ become their mean over the
+    ranks. So all ranks predict and save the same. Callbacks that save without
+    validation must come after this one. With equal shares, the mean is that of
+    all samples. The variance is the mean of the variances within the ranks'
+    batches, without the variance between them. `hvd.SyncBatchNormalization`
+    takes the statistics of the whole batch, in training too; they are equal on
+    all ranks and stay as they are.
 
-    What belongs to a rank stays there: metrics, sums of gradients that are
-    being accumulated, and the states of seed generators. The last are moved
-    apart by rank, once each, so that ranks that set the same seed, for the
-    same initial weights, do not drop the same units.
+    Each rank keeps its own metrics, its own sums of gradients that are being
+    accumulated, and its own states of seed generators. These states are moved
+    apart by rank, once each: ranks may set the same seed, for the same initial
+    weights, and must not drop the same units.
 
-    It contains two other callbacks. `StepsGuard`: all ranks are asked how many
-    epochs and steps they are about to run; ranks that would leave each other
-    waiting get an error at once. `SyncEarlyStopping`: where a callback stops
-    the training on one rank, all ranks stop, after the same batch.
+    It contains two other callbacks:
+
+    - `StepsGuard` asks all ranks how many epochs and steps they are about to
+      run. Ranks that would leave each other waiting get an error at once.
+    - `SyncEarlyStopping`: if a callback stops the training on one rank, all
+      ranks stop after the same batch.
 
     Args:
-        root_rank: The rank whose state all get.
-        local_variables: Weights of the model that are not broadcast, beside
-            those that are registered as local with the optimizer.
+        root_rank: The rank whose state all ranks get.
+        local_variables: Weights of the model that are not broadcast, in
+            addition to those registered as local with the optimizer.
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different models,
-            or what `StepsGuard` refuses.
+            or plans that `StepsGuard` refuses.
 
     Example:
 
@@ -90,8 +92,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._is_unaveraged = False
         if is_built:
             self._broadcast(model)
-        # `on_train_batch_end` would be the place, but a callback that has one
-        # makes Keras wait for each batch; these come just as early.
+        # Not in `on_train_batch_end`: it makes Keras wait for each batch. The
+        # methods below come just as early.
         self._is_pending = not is_built
 
     def on_epoch_begin(
@@ -126,7 +128,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             _average_statistics(self.model)
 
     def _prepare(self, model: keras.Model) -> bool:
-        """Builds what some ranks have built; whether the model is, on all."""
+        """Builds slots that some ranks have; says if all models are built."""
         plan = {
             "is_built": private.is_fully_built(model),
             "has_slots": bool(getattr(model.optimizer, "built", False)),
@@ -136,7 +138,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         )
         is_built = all(each["is_built"] for each in plans)
         some_have_slots = any(each["has_slots"] for each in plans)
-        # Where none has, the first step builds the optimizer: it may be given
+        # If no rank has slots, the first step builds the optimizer: it may get
         # more variables than those of the model.
         if is_built and some_have_slots and not plan["has_slots"]:
             model.optimizer.build(model.trainable_variables)
@@ -160,7 +162,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         for state in model.variables:
             if id(state) in weights or id(state) in moved:
                 continue
-            if tuple(state.shape) != (2,):  # a seed and how often it was used
+            if tuple(state.shape) != (2,):  # a seed and its count of uses
                 continue
             self._offset_states.append(state)
             seed, counter = np.asarray(state.numpy()).tolist()
@@ -170,8 +172,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if basics.size() > 1 and not is_distributed(model.optimizer):
             warnings.warn(
                 "The model's optimizer should be an hvd_keras "
-                "DistributedOptimizer, or the ranks train apart, unless the "
-                "model's own `train_step` reduces gradients. Received: "
+                "DistributedOptimizer. Otherwise the ranks train apart, unless "
+                "the model's own `train_step` reduces gradients. Received: "
                 f"{type(model.optimizer).__name__} (rank {basics.rank()}).",
                 stacklevel=2,
             )
@@ -186,9 +188,9 @@ def _common_variables(model: keras.Model) -> list[Any]:
 
 
 def _average_statistics(model: keras.Model) -> None:
-    """Averages what steps changed without a gradient, on rank after rank.
+    """Averages over the ranks what steps changed without a gradient.
 
-    Frozen weights are equal, and stay as they are, to the last bit.
+    Frozen weights are equal on all ranks and stay as they are, bit for bit.
     """
     statistics = [
         (weight, _backends.current().read(weight))

@@ -14,32 +14,33 @@ from hvd_keras._keras import names as private
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`.
 
-    It acts in the epochs from `start_epoch` up to, not including, `end_epoch`;
-    several callbacks with ranges that follow each other make a schedule. The
-    rate of an epoch is put into its logs as `learning_rate`.
+    It acts in the epochs from `start_epoch` up to, not including, `end_epoch`.
+    Several callbacks with ranges that follow each other make a schedule. It
+    logs the rate of an epoch as `learning_rate`.
 
-    With momentum, a jump of the rate would be felt only after the momentum of
-    the old rate has died away, so the momentum buffers, which contain the
-    rate, are multiplied by the quotient of new and old rate (Goyal et al.,
-    https://arxiv.org/abs/1706.02677, section 2.1). That concerns SGD and
-    RMSprop; buffers of Adam and its kin do not contain the rate.
+    Momentum buffers of SGD and RMSprop contain the rate. A new rate would act
+    only when the momentum of the old rate has died away. So the callback
+    multiplies the buffers by new rate / old rate (Goyal et al.,
+    https://arxiv.org/abs/1706.02677, section 2.1). The buffers of Adam and its
+    kin do not contain the rate.
 
     Args:
         initial_lr: The rate that is multiplied.
         multiplier: A function of the epoch, or a number m, which stands for
             `m ** (epoch - start_epoch)`.
-        start_epoch: First epoch in which the callback acts.
-        end_epoch: First epoch in which it acts no more; None: never.
-        staircase: Whether the rate changes once an epoch. Else it changes with
-            each batch, and the epoch given to `multiplier` is a fraction; with
-            `steps_per_execution=n`, with every n-th batch.
+        start_epoch: The first epoch in which the callback acts.
+        end_epoch: The first epoch in which it no longer acts; None: it always
+            acts.
+        staircase: Whether the rate changes once an epoch. Otherwise it changes
+            with each batch (with `steps_per_execution=n`, with every n-th
+            batch), and `multiplier` gets fractions of epochs.
         momentum_correction: Whether momentum buffers follow the rate.
-        steps_per_epoch: Batches in an epoch. Defaults to what `fit` knows;
-            needed where that is unknown and `staircase` is False.
+        steps_per_epoch: Batches in an epoch. Defaults to what `fit` knows. It
+            must be given if `fit` does not know it and `staircase` is False.
 
     Raises:
-        ValueError: `initial_lr` is None; or, from `fit`, the steps per epoch
-            are needed and not known.
+        ValueError: `initial_lr` is None. From `fit`: the steps per epoch are
+            needed but unknown.
         TypeError: From `fit`: the optimizer has a `LearningRateSchedule`.
 
     Example, a tenth from epoch 30 and a hundredth from epoch 60:
@@ -84,12 +85,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 f"{type(self).__name__} must have an optimizer whose learning "
                 "rate is a number. Received: "
                 f"{type(self.model.optimizer).__name__} with a schedule or a "
-                "function; give it a number, or leave out the callback "
+                "function; give it a number, or remove the callback "
                 "(`hvd.Warmup` is a schedule that warms up)."
             )
         if not self.staircase and self._num_steps() is None:
             raise ValueError(
-                "`steps_per_epoch` must be given where `fit` does not know "
+                "`steps_per_epoch` must be given if `fit` does not know "
                 f"it. Received: steps_per_epoch=None for {type(self).__name__}"
                 " and data of unknown length."
             )
@@ -116,11 +117,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["learning_rate"] = self.rate()
 
     def rate(self) -> float:
-        """Returns the learning rate in force."""
+        """Returns the current learning rate."""
         return float(self.model.optimizer.learning_rate.numpy())
 
     def set_rate(self, rate: float) -> None:
-        """Assigns the learning rate, and lets the momentum follow."""
+        """Sets the learning rate and scales the momentum with it."""
         old_rate = self.rate()
         self.model.optimizer.learning_rate = rate
         new_rate = self.rate()  # as rounded to the variable's dtype

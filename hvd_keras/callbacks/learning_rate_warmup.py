@@ -11,24 +11,24 @@ from hvd_keras.callbacks.learning_rate_schedule import (
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the rate from that of one rank to that of all of them.
+    """Raises the rate from that of one rank to that of all ranks.
 
-    A batch that is N times larger, N being the world size, bears a rate that
-    is N times higher, but not from the start (Goyal et al.,
+    With world size N the batch is N times larger. It takes a rate that is N
+    times higher, but not from the start (Goyal et al.,
     https://arxiv.org/abs/1706.02677, section 2.2). The rate begins near
-    `initial_lr / N` and rises with every batch in a straight line, to reach
-    `initial_lr` in the last batch of `warmup_epochs`. Other callbacks may
-    change it from then on.
+    `initial_lr / N` and rises linearly with every batch. It reaches
+    `initial_lr` in the last batch of `warmup_epochs`. From then on, other
+    callbacks may change it.
 
     Args:
         initial_lr: The rate to reach: the rate for one rank, times N.
-        warmup_epochs: Epochs in which the rate rises.
+        warmup_epochs: Number of epochs in which the rate rises.
         momentum_correction: Whether momentum buffers follow the rate.
-        steps_per_epoch: Batches in an epoch; defaults to what `fit` knows.
-        verbose: 1: rank 0 prints the rate that was reached.
-        start_multiplier: Part of `initial_lr` at which the line begins.
-            Defaults to 1 / N; a number of your own makes the rates the same
-            for any N, for a global batch that does not grow with N.
+        steps_per_epoch: Batches in an epoch. Defaults to what `fit` knows.
+        verbose: With 1, rank 0 prints the final rate.
+        start_multiplier: The rate begins at this fraction of `initial_lr`.
+            Defaults to 1 / N. Set it if the global batch does not grow with N:
+            then the rates are the same for any N.
 
     Example:
 
@@ -65,8 +65,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         super().on_epoch_end(epoch, logs)
         if epoch + 1 != self.end_epoch:
             return
-        # With `steps_per_execution` the last batch that was seen here was not
-        # the last one of the epoch, and the rate is still below its aim.
+        # With `steps_per_execution`, the last batch seen here was not the last
+        # of the epoch, and the rate is still below its aim.
         self.set_rate(self.initial_lr)
         if self.verbose and basics.rank() == 0:
             print(

@@ -1,4 +1,4 @@
-"""The callback that makes metrics those of all ranks."""
+"""The callback that computes metrics over all ranks."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ Logs = Any
 class MetricAverageCallback(keras.callbacks.Callback):
     """Reports metrics over the samples of all ranks, in `fit` and `evaluate`.
 
-    The *states* of metrics are summed over the ranks, then the values are
-    computed from the sums: recall, AUC, F1, R2 and the mean loss are what one
-    process would have got from all samples, also where the ranks have
-    different numbers of them. (The mean of two ranks' recalls is not the
-    recall of both.) All callbacks see the result, in any order, and so do
-    `History`, `EarlyStopping` and the value that `evaluate` returns. The
-    progress of a running epoch stays that of the rank.
+    It sums the *states* of metrics over the ranks and computes the values from
+    the sums. Recall, AUC, F1, R2 and the mean loss are those of one process
+    with all samples, also if the ranks have different numbers of samples. (The
+    mean of two ranks' recalls is not the recall of both.) All callbacks see the
+    result, in any order; so do `History`, `EarlyStopping` and the value that
+    `evaluate` returns. The progress of a running epoch stays that of the rank.
 
-    Not every value comes from such a state. Logs of a `train_step` of your
-    own that are no metrics of the model, and metrics with variables that are
-    not made to be summed (`aggregation` other than "sum"), are averaged over
-    the ranks, weighted by samples where Keras counts them for the loss.
+    Two kinds of values are averaged over the ranks instead: logs of your own
+    `train_step` that are no metrics of the model, and metrics with a variable
+    whose `aggregation` is other than "sum". They are weighted by samples if
+    Keras counts samples for the loss.
 
-    A metric of your own is made to be summed unless it says otherwise, since
-    "sum" is the default of Keras's `add_variable`. One whose state does not
-    add up over samples, such as a largest value, must say so, or it reports
-    nonsense; see the second example.
+    Keras's `add_variable` has "sum" as its default; so your own metrics are
+    summed. A state may not add up over samples, such as a largest value. Its
+    metric must say so, or it reports nonsense; see the second example.
 
-    All ranks that train or evaluate must have the callback, or none.
+    All ranks that train or evaluate have the callback, or none.
 
     Raises:
         MismatchError: From `fit` or `evaluate`, on all ranks: ranks have
@@ -72,9 +70,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class _Hook:
     """Stands in for the method of a model that computes logs.
 
-    It answers for all ranks in the calls of `fit` and `evaluate` that have the
-    callback, and for the rank in others, which may run on that rank alone: an
-    `evaluate` in a callback of the user's, or after a `fit` that raised.
+    It answers for all ranks in calls of `fit` and `evaluate` that have the
+    callback. In other calls it answers for the rank: they may run on that rank
+    alone, such as an `evaluate` in a user's callback or after a `fit` that
+    raised.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -102,8 +101,8 @@ def _begin(model: keras.Model) -> None:
         hook = _Hook(model)
     hook.forget_ended_calls()
     model.__dict__[private.GET_LOGS] = hook
-    # A loop that drives callbacks by hand has no call of Keras's; it reads the
-    # metrics itself, so there is nothing to take the place of.
+    # A loop that drives callbacks by hand makes no such call. It reads the
+    # metrics itself, so there is no method to stand in for.
     for call in keras_fit.running_calls()[:1]:
         # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
@@ -121,7 +120,7 @@ def _end(model: keras.Model) -> None:
 def global_logs(
     model: keras.Model, get_logs: Callable[[Logs], Logs], logs: Logs
 ) -> Logs:
-    """What `get_logs(logs)` would be, had this rank seen all samples."""
+    """Returns `get_logs(logs)` as if this rank had seen all samples."""
     metrics = _leaf_metrics(model.metrics)
     additive = [metric for metric in metrics if _is_additive(metric)]
     num_samples = num_samples_of(model)
@@ -131,15 +130,15 @@ def global_logs(
     for state, total in zip(states, _sums(local), strict=True):
         state.assign(np.asarray(total))
     summed = dict(_flat(model.get_metrics_result()))
-    # A rank without a single batch has no logs, but knows the sums.
+    # A rank without any batch has no logs, but knows the sums.
     values = dict(_flat(get_logs(logs))) if logs else dict(summed)
     for state, value in zip(states, local, strict=True):
         state.assign(value)
     is_keras = not logs or set(logs) == set(summed)
     if is_keras and len(additive) == len(metrics):
         return values
-    # What a `train_step` logs under a metric's name is the metric's value if
-    # it is so on this rank; then the sums know better than an average.
+    # A `train_step` may log a metric's value under the metric's name. If they
+    # agree on this rank, take the value from the sums: it is exact.
     mine = dict(_flat(logs)) if logs else own
     of_metrics = sorted(
         key
@@ -150,7 +149,7 @@ def global_logs(
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields names and values, of nested dicts too, as Keras logs them."""
+    """Yields names and values as Keras logs them, from nested dicts too."""
     for key, value in logs.items():
         if isinstance(value, dict):
             yield from _flat(value)
@@ -182,7 +181,7 @@ def _average(
     summed: dict[str, Any],
     of_metrics: list[str],
 ) -> dict[str, Any]:
-    """Averages values over the ranks; equal ones stay what they are."""
+    """Averages values over the ranks; equal ones stay as they are."""
     numbers = {
         key: value
         for key, value in values.items()
@@ -200,7 +199,7 @@ def _average(
             f"keys {keys} on ranks 0 to {len(keys) - 1}."
         )
     for key in numbers:
-        # Equal on all ranks: computed from sums, not from the rank's own state.
+        # Equal on all ranks: they come from sums, not from the rank's state.
         known = [each["sums"].get(key) for each in gathered]
         if all(_is_equal(value, known[0]) for value in known):
             for each in gathered:
@@ -217,7 +216,7 @@ def _average(
 
 
 def num_samples_of(model: keras.Model) -> float:
-    """Samples behind the loss that Keras tracks; 0 if it tracks none."""
+    """Number of samples in the loss that Keras tracks; 0 without one."""
     for metric in model.metrics:
         if isinstance(metric, keras.metrics.Mean) and metric.name == "loss":
             return float(metric.count.numpy())
@@ -225,7 +224,7 @@ def num_samples_of(model: keras.Model) -> float:
 
 
 def _leaf_metrics(metrics: list[Any]) -> list[Any]:
-    """Returns the metrics themselves, for those that hold other metrics."""
+    """Replaces metrics that hold other metrics by those."""
     leaves: list[Any] = []
     for metric in metrics:
         inner = getattr(metric, "metrics", None)
@@ -249,7 +248,7 @@ def _unique_variables(metrics: list[Any]) -> list[Any]:
 
 
 def _as_value(value: Any) -> Any:
-    """A number becomes a float, a tensor an array; others stay."""
+    """Turns a number into a float and a tensor into an array."""
     if callable(getattr(value, "numpy", None)):
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic | int | float):

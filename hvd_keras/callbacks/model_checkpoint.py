@@ -16,15 +16,15 @@ from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
 class ModelCheckpoint(keras_fit.CheckpointOfAllRanks):
     """Keras's `ModelCheckpoint`, on many ranks: rank 0 saves for all.
 
-    It takes the arguments of `keras.callbacks.ModelCheckpoint` and belongs
-    into the callbacks of all ranks. Rank 0 decides, by its logs, whether to
-    save, and writes; the others wait. With `MetricAverageCallback` its logs
-    are those of all ranks. `best` is the same on all ranks.
+    It takes the arguments of `keras.callbacks.ModelCheckpoint`. All ranks must
+    have it. Rank 0 decides by its logs whether to save, and writes; the others
+    wait. With `MetricAverageCallback`, its logs are those of all ranks. `best`
+    is the same on all ranks.
 
-    The file appears under its name when it is complete: a job that is killed
-    while it saves leaves the previous file. Where the model has
-    `BatchNormalization` and `fit` no validation data, it must come after
-    `BroadcastGlobalVariablesCallback`, which averages the moving statistics.
+    The file gets its name when it is complete: a job that is killed while it
+    saves leaves the previous file. `BroadcastGlobalVariablesCallback` averages
+    the moving statistics of `BatchNormalization`. If the model has that layer
+    and `fit` has no validation data, this callback must come after it.
 
     Raises:
         OSError: From `fit`, on rank 0: the file cannot be written.

@@ -1,4 +1,4 @@
-"""The callback that keeps ranks from waiting for steps that never come."""
+"""The callback that makes all ranks take equally many steps."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from hvd_keras.reduce_op import Min
 
 
 class StepsGuard(keras.callbacks.Callback):
-    """Makes all ranks take the same number of steps, or says why not.
+    """Makes all ranks take the same number of steps, or says why it cannot.
 
     A rank with more batches than its peers would wait for them in its next
-    step. Where the numbers are known, ranks that would take different numbers
-    of steps get an error before the first. Where the data have an unknown
-    length (a generator, a filtered `tf.data.Dataset`), the ranks ask each
-    other before each step whether all have a batch, and end the epoch
-    together when the first one has none; what the others have left of it is
-    not used. That costs one small exchange a step. To use all data, share them
-    out with `hvd.shard`, which says what becomes of the last rows (`policy`).
+    step. If the numbers of steps are known and differ, the ranks get an error
+    before the first step. If the data have an unknown length (a generator, a
+    filtered `tf.data.Dataset`), the ranks ask each other before each step
+    whether all have a batch. They end the epoch together when the first rank
+    has none; the batches that others still have are dropped. That costs one
+    small exchange a step. To use all data, share them out with `hvd.shard`: its
+    `policy` decides about the last rows.
 
-    `BroadcastGlobalVariablesCallback` contains this callback; it is needed
-    only where that one is left out. All ranks that train have it, or none.
+    `BroadcastGlobalVariablesCallback` contains this callback; you need it only
+    without that one. All ranks that train have it, or none.
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different numbers
-            of epochs or of steps per epoch, begin with different epochs, know
-            their number of steps on some ranks alone, or have different
-            callbacks of hvd_keras.
+            of epochs or of steps per epoch, begin with different epochs, have
+            different callbacks of hvd_keras, or only some of them know their
+            number of steps.
 
     Example:
 
@@ -71,7 +71,7 @@ class StepsGuard(keras.callbacks.Callback):
         remove_step_hooks(self.model)
 
     def _check_first_epoch(self, epoch: int | None) -> None:
-        """Compares, once, the epochs that ranks begin with; None: with none."""
+        """Compares, once, the ranks' first epochs; None: they run none."""
         if not self._is_first_epoch:
             return
         self._is_first_epoch = False
@@ -79,18 +79,18 @@ class StepsGuard(keras.callbacks.Callback):
         if values is not None:
             raise MismatchError(
                 "All ranks must begin with the same epoch (`initial_epoch` of "
-                "`fit`), or they would run different numbers of them. "
+                "`fit`). Otherwise they run different numbers of epochs. "
                 f"Received: {[value for value, _ in values]} on ranks 0 to "
                 f"{len(values) - 1}."
             )
 
 
 class _Vote(StepHook):
-    """Lets all ranks step, or none."""
+    """Lets all ranks take a step, or none."""
 
     def step(self, batches: Iterable[Any], *state: Any) -> Any:
-        # Taken here, and not in the graph, where all ops run once more when
-        # the data have ended.
+        # Take the batches here. In the graph, all ops would run once more at
+        # the end of the data.
         num_steps = self.model.steps_per_execution
         mine = list(itertools.islice(batches, num_steps))
         count = _smallest(len(mine))
@@ -107,7 +107,7 @@ def _smallest(count: int) -> int:
 
 
 def _plan(params: dict[str, Any], fit: Any) -> dict[str, Any]:
-    """What this rank is about to do."""
+    """Returns what this rank is about to run."""
     is_capped = fit is not None and bool(keras_fit.steps_per_epoch_of(fit))
     callback_list = keras_fit.beginning_callback_list()
     return {
@@ -143,14 +143,14 @@ def _check_equal(plans: list[dict[str, Any]]) -> None:
         values = [plan[key] for plan in plans]
         if any(value != values[0] for value in values):
             raise MismatchError(
-                f"All ranks must have the same {words}, or they would wait for "
-                f"each other for ever. Received: {values} on ranks 0 to "
+                f"All ranks must have the same {words}. Otherwise they wait "
+                f"for each other for ever. Received: {values} on ranks 0 to "
                 f"{len(values) - 1}" + _REMEDIES[key]
             )
 
 
 _REMEDIES = {
-    "callbacks": "; those that write files do so on rank 0 alone.",
+    "callbacks": "; those that write files write on rank 0 only.",
     "epochs": ".",
     "steps": (
         " (None: unknown); share the data out with `hvd.shard`, or pass "
@@ -175,9 +175,9 @@ def _must_vote(plans: list[dict[str, Any]]) -> bool:
         return False
     raise MismatchError(
         "With `steps_per_epoch`, all ranks must have the same number of "
-        "batches, or enough of them for all epochs, since an epoch goes on "
+        "batches, or enough of them for all epochs: an epoch goes on "
         f"where the last one ended. Received: {lengths} batches (None: "
         f"unknown) on ranks 0 to {len(lengths) - 1} for {epochs} epochs of "
         f"{steps} steps; share the data out with `hvd.shard`, or repeat "
-        "them without end."
+        "them endlessly."
     )

@@ -1,4 +1,4 @@
-"""The callback that stops all ranks where one of them stops."""
+"""The callback that stops all ranks when one of them stops."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _BATCH_HOOKS = (
 class SyncEarlyStopping(keras.callbacks.Callback):
     """Stops the training on all ranks when a callback stops it on one.
 
-    Any callback may do so, by `model.stop_training = True`: `EarlyStopping`,
-    `TerminateOnNaN` or one of your own, in any place of the list of callbacks.
-    All ranks stop after the same epoch or, where one stops in the middle of
-    an epoch, after the same batch, instead of waiting for the one that left.
+    Any callback may stop it, by `model.stop_training = True`: `EarlyStopping`,
+    `TerminateOnNaN` or your own, at any place in the list of callbacks. All
+    ranks stop after the same epoch, so that no rank waits for one that left. If
+    a rank stops in the middle of an epoch, all stop after the same batch.
 
-    The ranks ask each other at the beginning and the end of each epoch. They
-    do so after each batch, in one small exchange, only where a rank has a
-    callback that acts on batches and is `TerminateOnNaN` or none of Keras's,
-    or with `each_batch=True`.
+    The ranks ask each other at the beginning and the end of each epoch. With
+    `each_batch=True` they also ask after each batch, in one small exchange.
+    They do so too if a rank has `TerminateOnNaN`, or a callback that acts on
+    batches and is not Keras's.
 
     With `restore_best_weights=True`, `EarlyStopping` restores the weights of
-    the epoch that was the best for its rank: use `MetricAverageCallback`, so
-    that it is the same on all.
+    the epoch that was best for its rank. Use `MetricAverageCallback`, so that
+    it is the same epoch on all ranks.
 
-    `BroadcastGlobalVariablesCallback` contains this callback; it is needed
-    only where that one is left out. All ranks that train have it, or none. It
-    acts in `fit`, or where you call a `keras.callbacks.CallbackList`.
+    `BroadcastGlobalVariablesCallback` contains this callback; you need it only
+    without that one. All ranks that train have it, or none. It acts in `fit`,
+    and where you call a `keras.callbacks.CallbackList`.
 
     Args:
-        each_batch: Whether to ask after each batch in any case: where
-            something else than a callback stops a rank in the middle of an
+        each_batch: Whether to ask after each batch in any case. Needed if
+            something other than a callback stops a rank in the middle of an
             epoch, such as a signal handler or a `train_step`.
 
     Example:
@@ -70,7 +70,7 @@ def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
     if not stoppers:
         stoppers = [_StopTogether(callback_list)]
         stoppers[0].set_model(model)
-        # The last of the list, which is told about this beginning as well.
+        # It comes last in the list, so it hears of this beginning too.
         callbacks.append(stoppers[0])
     stoppers[0].asks_each_batch |= each_batch
 
@@ -118,7 +118,7 @@ class _StopTogether(keras.callbacks.Callback):
         ((stops, any_asks),) = _native.core().allreduce(
             "SyncEarlyStopping", [mine], int(Max)
         )
-        # What was set meanwhile, by a signal handler, comes too late for the
+        # A signal handler may have set it meanwhile. That is too late for the
         # others: they hear of it next time.
         self._is_late = not stops and bool(model.stop_training)
         if self._is_late or stops:

@@ -15,25 +15,26 @@ from hvd_keras.callbacks.metric_average import num_samples_of
 class ThroughputCallback(keras.callbacks.Callback):
     """Adds the speed of the training, over all ranks, to the logs of epochs.
 
-    `History` sees it, and the callbacks that come after this one: put it
-    before `CSVLogger` and `TensorBoard`. The values are the same on all ranks:
+    `History` and the callbacks after this one see the speed: put it before
+    `CSVLogger` and `TensorBoard`. The values are the same on all ranks:
 
     - `samples_per_second`: samples of all ranks, divided by the time of the
-      slowest. Left out where Keras counts no samples: in a `train_step` of
-      your own that tracks no loss.
+      slowest. Missing if Keras counts no samples: in your own `train_step`
+      that tracks no loss.
     - `step_ms`: milliseconds a step, on the slowest rank.
-    - `step_spread_ms`: by how much the slowest rank's is above the fastest's.
+    - `step_spread_ms`: the slowest rank's `step_ms` minus the fastest's.
     - `collectives_ms`: milliseconds a step in which a collective was in
       flight, waiting for other ranks or moving data, on the rank with the
-      most. What the model computes meanwhile is hidden in it.
-    - `collectives_per_step`, `reduced_mb_per_step`: what the engine has run,
-      after fusion, and its input in 10^6 bytes.
+      most. It includes computing that runs at the same time.
+    - `collectives_per_step`, `reduced_mb_per_step`: the engine's collectives,
+      after fusion, and their input in 10^6 bytes.
 
-    The last three are from `hvd.stats()`, so with what other callbacks send.
+    The last three come from `hvd.stats()` and include what other callbacks
+    send.
 
-    An epoch is measured from its first batch to its last, without validation;
-    the first one contains the tracing of the step. The model is looked at once
-    an epoch, never in a batch. All ranks have the callback, or none.
+    An epoch is measured from its first batch to its last, without validation.
+    The first epoch includes the tracing of the step. The callback looks at the
+    model once an epoch, never in a batch. All ranks have the callback, or none.
 
     Example:
 
@@ -87,13 +88,13 @@ class ThroughputCallback(keras.callbacks.Callback):
         logs["reduced_mb_per_step"] = float((num_bytes / steps).max() / 1e6)
 
     def _measure(self) -> None:
-        """Ends the measurement: the batches of this epoch are done."""
+        """Ends the measurement when the batches of the epoch are done."""
         if self._began is None:
             return
         seconds = time.perf_counter() - self._began
         self._began = None
-        # The last batch that was heard of begins an execution of some steps;
-        # or none, where only then the data are found to have ended.
+        # The last batch announced begins an execution of several steps, or of
+        # none if the data turn out to have ended.
         steps = self._num_steps + self.model.steps_per_execution - 1
         known = (self.params or {}).get("steps")
         if known is None and not self.model.stop_training:
