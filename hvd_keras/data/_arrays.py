@@ -1,4 +1,4 @@
-"""Tensors, cut into the batches of a rank by tf.data."""
+"""Cuts tensors into the batches of a rank, by tf.data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_tensors(data: Any) -> Any:
     Lists become tuples.
 
     Raises:
-        ValueError: There is no array, or they have different numbers of rows.
+        ValueError: There is no array, or the arrays differ in number of rows.
     """
     tensors = _structures.converted(data, _to_tensor)
     _structures.check_rows(tf.nest.flatten(tensors))
@@ -32,7 +32,7 @@ def num_rows_of(tensors: Any) -> int:
 
 
 def describe(tensors: Any) -> list[Any]:
-    """What must be equal on all ranks."""
+    """Returns what must be equal on all ranks."""
     return _structures.describe(
         tf.nest.flatten(tensors),
         lambda tensor, rows: tf.gather(tensor, rows).numpy(),
@@ -46,9 +46,9 @@ def shard_arrays(
 
     Args:
         tensors: As from `to_tensors`, equal on all ranks.
-        deal: Whose rows are whose.
+        deal: Assigns the rows to the ranks.
         shuffle: Whether rows come in another order in each epoch.
-        seed: With the number of the epoch, decides on the order.
+        seed: Decides on the order, together with the number of the epoch.
     """
     num_rows = num_rows_of(tensors)
     num_steps = deal.num_global_steps(num_rows)
@@ -57,8 +57,8 @@ def shard_arrays(
     epochs = itertools.count()
 
     def next_order() -> Any:
-        # Of NumPy: TensorFlow mixes its global seed, which may differ by rank,
-        # into each of its own.
+        # NumPy's: TensorFlow mixes its global seed, which may differ by rank,
+        # into its generators.
         generator = np.random.default_rng([seed, next(epochs)])
         return generator.permutation(num_rows)
 
@@ -99,7 +99,7 @@ def shard_arrays(
 
 
 def own_rows(deal: Deal, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what `deal.own_rows` does, of an int64 scalar in a graph."""
+    """Does what `deal.own_rows` does, for an int64 scalar in a graph."""
     num_rows = tf.cast(num_rows, tf.int64)
     if deal.policy == "pad":
         first = deal.rank * deal.batch_size
@@ -112,13 +112,13 @@ def own_rows(deal: Deal, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def weighted(data: Any, weights: Any) -> Any:
-    """Returns a batch for Keras whose rows count `weights` times.
+    """Returns a batch for Keras in which each row counts `weights` times.
 
-    A batch without targets is returned as it is: it has no loss.
+    A batch without targets has no loss, and is returned unchanged.
 
     Args:
         data: A batch; a tuple is (x, y) or (x, y, sample_weight).
-        weights: A vector with an entry a row.
+        weights: A vector with an entry for each row.
     """
     if not isinstance(data, tuple) or len(data) not in (2, 3):
         return data

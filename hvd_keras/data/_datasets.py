@@ -1,4 +1,4 @@
-"""tf.data pipelines, cut into the batches of a rank."""
+"""Cuts tf.data pipelines into the batches of a rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_tuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def as_sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with a word that it is a rank's share already."""
+    """Returns the dataset, marked as a rank's share."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
@@ -29,23 +29,23 @@ def as_sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def num_rows_of(dataset: tf.data.Dataset, *, batched: bool) -> int | None:
-    """Returns the number of rows, or None where tf.data does not know it."""
+    """Returns the number of rows, or None if tf.data does not know it."""
     cardinality = int(dataset.cardinality())
     return None if batched or cardinality < 0 else cardinality
 
 
 def check_is_dense(dataset: tf.data.Dataset) -> None:
-    """Raises TypeError unless the elements are made of tensors."""
+    """Raises TypeError unless the elements consist of dense tensors."""
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec):
             raise TypeError(
-                "`data` must be a tf.data.Dataset whose elements are made of "
+                "`data` must be a tf.data.Dataset whose elements consist of "
                 f"dense tensors. Received: elements with {spec}."
             )
 
 
 def describe(batches: tf.data.Dataset) -> list[Any]:
-    """What must be equal on all ranks: types, shapes and the first batch."""
+    """Returns what must be equal on all ranks: types, shapes, first batch."""
     description: list[Any] = []
     for batch in without_tuner(batches).take(1):
         for tensor in tf.nest.flatten(batch):
@@ -92,9 +92,9 @@ def shard_dataset(
 
 
 def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
-    """Appends a last batch of fewer rows than ranks to the one before it.
+    """Appends a last batch with fewer rows than ranks to the one before it.
 
-    Each batch waits for the next, or for the end, which an empty one marks.
+    Each batch waits for the next one. An empty batch marks the end.
     """
 
     def empty() -> Any:
@@ -142,8 +142,8 @@ def shard_batches(
 ) -> tf.data.Dataset:
     """Returns a rank's part of each batch of a dataset, in order of rank.
 
-    A batch of fewer rows than ranks leaves some without. What is a rank's
-    share already, by `as_sharded`, is left alone.
+    A batch with fewer rows than ranks leaves some ranks without a row. A
+    dataset that `as_sharded` has marked is returned unchanged.
     """
     options = batches.options().experimental_distribute
     off = tf.data.experimental.AutoShardPolicy.OFF

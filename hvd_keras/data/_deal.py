@@ -1,4 +1,4 @@
-"""Which rows of a global batch are whose."""
+"""Assigns the rows of a global batch to the ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Deal:
     """How global batches are cut into those of the ranks.
 
     Args:
-        rank: This one, in [0, size).
+        rank: This rank, in [0, size).
         size: The number of ranks.
         batch_size: Rows of a rank's batch.
-        policy: One of `POLICIES`: what becomes of the rows, fewer than
-            `global_size`, that are left in the end.
+        policy: One of `POLICIES`: decides about the last rows, fewer than
+            `global_size`.
     """
 
     rank: int
@@ -39,11 +39,11 @@ class Deal:
         full, rest = divmod(num_rows, self.global_size)
         if rest == 0 or self.policy == "drop":
             return full
-        # Too few for a step of their own: they go to the step before.
+        # If too few for their own step, they join the step before.
         return full if self.policy == "split" and rest < self.size else full + 1
 
     def num_steps(self, num_rows: int) -> int:
-        """The same, of those that this rank has rows of."""
+        """The number of global batches in which this rank has rows."""
         steps = self.num_global_steps(num_rows)
         rest = num_rows % self.global_size
         if self.policy == "join" and rest and not self._num_own(rest):
@@ -51,7 +51,7 @@ class Deal:
         return steps
 
     def may_pad(self, num_rows: int | None) -> bool:
-        """Whether batches may hold padding; None: of unknown many rows."""
+        """Whether batches may hold padding; None: the number is unknown."""
         return self.policy == "pad" and (
             num_rows is None or num_rows % self.global_size != 0
         )
@@ -69,9 +69,10 @@ class Deal:
             num_rows: Rows of the global batch.
 
         Returns:
-            A vector of indices, and one of weights: where the policy is "pad",
-            0 for padding, and for the others the ratio of a full batch to this
-            one. The mean of the ranks' mean losses is that of the rows then.
+            A vector of indices, and one of weights. With the policy "pad", a
+            weight is 0 for padding, and for other rows the ratio of a full
+            batch to this one. So the mean of the ranks' mean losses is the mean
+            loss of the rows. With other policies all weights are 1.
         """
         if self.policy == "pad":
             first = self.rank * self.batch_size
@@ -84,7 +85,7 @@ class Deal:
         return indices, np.ones(len(indices), np.float32)
 
     def bounds(self, num_rows: Any) -> tuple[Any, Any]:
-        """Where this rank's rows begin and end; of an integer or a tensor."""
+        """Where this rank's rows begin and end, of an integer or tensor."""
         begin = num_rows * self.rank // self.size
         return begin, num_rows * (self.rank + 1) // self.size
 

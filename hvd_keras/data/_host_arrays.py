@@ -1,4 +1,4 @@
-"""Arrays, cut into the batches of a rank, without TensorFlow."""
+"""Cuts arrays into the batches of a rank, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hvd_keras.data._py_dataset import weighted
 
 
 def to_arrays(data: Any) -> Any:
-    """Returns the same structure with NumPy's arrays; lists become tuples.
+    """Returns the same structure with NumPy arrays; lists become tuples.
 
     Raises:
-        ValueError: There is no array, or they have different numbers of rows.
+        ValueError: There is no array, or the arrays differ in number of rows.
     """
     arrays = _structures.converted(data, _to_array)
     _structures.check_rows(keras.tree.flatten(arrays))
@@ -30,7 +30,7 @@ def num_rows_of(arrays: Any) -> int:
 
 
 def describe(arrays: Any) -> list[Any]:
-    """What must be equal on all ranks."""
+    """Returns what must be equal on all ranks."""
     return _structures.describe(
         keras.tree.flatten(arrays), lambda array, rows: array[rows]
     )
@@ -41,9 +41,9 @@ class ShardedArrays(keras.utils.PyDataset):
 
     Args:
         arrays: As from `to_arrays`, equal on all ranks.
-        deal: Whose rows are whose.
+        deal: Assigns the rows to the ranks.
         shuffle: Whether rows come in another order in each epoch.
-        seed: With the number of the epoch, decides on the order.
+        seed: Decides on the order, together with the number of the epoch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A `PyDataset` of the batches of a rank."""
+"""A `PyDataset` of one rank's batches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvd_keras.data._deal import Deal
 
 
 class ShardedPyDataset(keras.utils.PyDataset):
-    """Every `size`-th batch of a `PyDataset`; the index of a step is its group.
+    """Every `size`-th batch of a `PyDataset`; step i takes the i-th group.
 
     Args:
         data: The batches of all ranks.
-        deal: Whose batches are whose; its batch size is 1, a batch.
+        deal: Assigns the batches to the ranks; its batch size is 1, a batch.
         shuffle: Whether batches come in another order in each epoch.
-        seed: With the number of the epoch, decides on the order.
+        seed: Decides on the order, together with the number of the epoch.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ShardedPyDataset(keras.utils.PyDataset):
         return self._data[place if order is None else int(order[place])]
 
     def _split(self, first: int, count: int) -> Any:
-        """Returns this rank's rows of all that is left."""
+        """Returns this rank's rows of the last batches."""
         batches = [self._batch(first + number) for number in range(count)]
         whole = keras.tree.map_structure(
             lambda *parts: np.concatenate([np.asarray(p) for p in parts]),
@@ -99,18 +99,18 @@ class ShardedPyDataset(keras.utils.PyDataset):
             raise ValueError(
                 "The last batches of `data` must have a row for each of the "
                 f"{self._deal.size} ranks. Received: {num_rows} rows in "
-                f"{count} batches; shard with policy='pad' or 'drop'."
+                f"{count} batches; pass policy='pad' or policy='drop'."
             )
         begin, end = self._deal.bounds(num_rows)
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 
 
 def weighted(batch: Any, weights: Any) -> Any:
-    """As `_arrays.weighted`, without TensorFlow: the process may be a worker.
+    """Does what `_arrays.weighted` does; works in a worker, without TensorFlow.
 
     Args:
         batch: A batch; a tuple or list is (x, y) or (x, y, sample_weight).
-        weights: A number for all rows, or a vector with an entry a row.
+        weights: A number for all rows, or a vector with an entry for each row.
     """
     if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
         return batch

@@ -14,8 +14,8 @@ _NUM_PROBES = 16  # rows that ranks compare
 def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
     """Returns the structure of `data` with converted arrays.
 
-    Lists become tuples: tf.data takes a list for one tensor, and so do we, if
-    it is one of numbers or texts.
+    Lists become tuples, except lists of numbers or texts: these are one tensor,
+    as for tf.data.
     """
     if isinstance(data, list | tuple) and not _is_vector(data):
         return tuple(converted(part, convert) for part in data)
@@ -25,7 +25,7 @@ def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def check_rows(flat: Sequence[Any]) -> None:
-    """Raises ValueError unless all have the same number of rows."""
+    """Raises ValueError unless all arrays have the same number of rows."""
     shapes = [tuple(array.shape) for array in flat]
     lengths = {shape[0] if shape else None for shape in shapes}
     if len(lengths) != 1 or None in lengths:
@@ -38,11 +38,11 @@ def check_rows(flat: Sequence[Any]) -> None:
 def describe(
     flat: Sequence[Any], rows_of: Callable[[Any, Any], Any]
 ) -> list[Any]:
-    """What must be equal on all ranks: types, shapes, and some of the rows.
+    """Returns what must be equal on all ranks: types, shapes, some rows.
 
     Args:
         flat: Arrays or tensors.
-        rows_of: Returns the rows of one with some indices, as an array.
+        rows_of: Takes one of them and indices; returns these rows as an array.
     """
     num_rows = int(flat[0].shape[0])
     probes = np.linspace(0, num_rows, _NUM_PROBES, endpoint=False, dtype=int)
@@ -58,7 +58,7 @@ def describe(
 
 
 def checksum_of(array: Any) -> int:
-    """Returns a number that another array is unlikely to have."""
+    """Returns a number that almost surely differs between arrays."""
     if array.dtype == object:  # texts
         return zlib.crc32(repr(array.tolist()).encode())
     return zlib.crc32(array.tobytes())

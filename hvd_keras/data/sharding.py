@@ -29,69 +29,68 @@ def shard(
 ) -> Any:
     """Returns this rank's batches of `data`, for `fit`, `evaluate`, `predict`.
 
-    Every rank calls this with all the data, and with the same arguments; the
-    ranks compare both. A *global batch* is `batch_size` rows times the number
-    of ranks, and each rank gets its part of every one, in order of rank: N
-    ranks do what one process does with batches N times as large. All ranks
-    have the same number of steps (but for `policy="join"`), and an epoch has
-    each row once. On one rank it is `data`, in batches.
+    Every rank calls this with all the data and the same arguments; the ranks
+    compare both. A *global batch* is `batch_size` rows times the number of
+    ranks. Each rank gets its part of every global batch, in order of rank: N
+    ranks do what one process does with batches N times as large. All ranks take
+    the same number of steps (except with `policy="join"`), and an epoch has
+    each row once. One rank gets `data`, in batches.
 
-    The rows that are left, too few for a last global batch, are a matter of
-    `policy`:
+    The last rows may be too few for a global batch. `policy` decides about
+    them:
 
-    - "split": the ranks share them as evenly as may be, so that the last batch
-      is smaller, by a row more on some ranks than on others. Fewer rows than
+    - "split": the ranks share them as evenly as possible. So the last batch is
+      smaller, and some ranks have a row more than others. Fewer rows than
       ranks go to the step before, whose batches may then have `batch_size + 1`
       rows. Each row counts once: metrics summed by `MetricAverageCallback` are
-      exact. A gradient averaged over ranks gives a row of the shorter batches
-      slightly more weight, in that step.
-    - "pad": every batch has `batch_size` rows; the last are filled with some
-      of their rows again. If `data` is a tuple (x, y) or (x, y,
-      sample_weight), weights are returned, 0 for the filling and more than 1
-      for the other rows of that step, such that the averaged gradient is that
-      of one process, exactly. Metrics that ignore weights count the filling,
-      and so do layers that look at the whole batch. For fixed shapes.
-    - "drop": they are left out. With `shuffle`, other rows in each epoch.
-    - "join": as "split", but ranks for which no row is left end a step before
-      the others. For loops of your own that call `hvd.join()` then.
+      exact. In that step, a gradient averaged over ranks gives a row of the
+      shorter batches slightly more weight.
+    - "pad": every batch has `batch_size` rows; some rows of the last batches
+      come twice to fill them. If `data` is a tuple (x, y) or (x, y,
+      sample_weight), the result has weights: 0 for the filling, more than 1
+      for the other rows of that step. They make the averaged gradient exactly
+      that of one process. Metrics that ignore weights count the filling, and
+      so do layers that look at the whole batch. Use it for fixed shapes.
+    - "drop": they are dropped. With `shuffle`, each epoch drops others.
+    - "join": as "split", but ranks without a last row end a step before the
+      others. Use it in your own loops that call `hvd.join()` then.
 
     Args:
         data: An array, or a structure of arrays of equal length (NumPy arrays,
             tensors, lists of numbers; tuples and dicts of them); a
             `tf.data.Dataset`; or a `keras.utils.PyDataset`.
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
-            which makes batches: its batches are dealt out one by one.
+            which makes batches itself: they are dealt out one by one.
         policy: "split", "pad", "drop" or "join", see above.
         shuffle: Whether arrays, or the batches of a `PyDataset`, come in
             another order in each epoch, the same on all ranks. An iteration
             over the result is an epoch: ranks must iterate equally often.
-            Of a `PyDataset` with several `workers`, `fit` shuffles the batches
-            by itself, for each rank apart, unless it gets `shuffle=False`.
-            False for a `tf.data.Dataset`, which is shuffled before, with the
-            same seeds on all ranks.
-        seed: Decides on the orders, with the number of the epoch.
+            With several `workers`, `fit` shuffles the batches of a `PyDataset`
+            itself, differently on each rank, unless it gets `shuffle=False`.
+            False for a `tf.data.Dataset`: shuffle it before, with the same
+            seeds on all ranks.
+        seed: Decides on the orders, together with the number of the epoch.
         batched: Whether the elements of a `tf.data.Dataset` are batches; they
             are cut anew.
-        autotune: Whether tf.data may tune the result, and the
+        autotune: Whether tf.data may tune the result and the
             `tf.data.Dataset` behind it. Its tuner may overlook the end of an
-            epoch, and hold it up by as long as the epoch took, up to a minute
-            (seen in TF 2.21, in a third of all cases). Where N ranks wait for
-            the slowest, that is nearly every epoch. Without, what is
-            `AUTOTUNE` has a fixed number of threads.
-        process_set: The ranks that share the data; this is one of them.
+            epoch and delay it by as long as the epoch took, up to a minute
+            (seen in TF 2.21, in a third of all cases). If N ranks wait for the
+            slowest, that is nearly every epoch. With False, `AUTOTUNE` means a
+            fixed number of threads.
+        process_set: The ranks that share the data, including this one.
 
     Returns:
-        A `tf.data.Dataset` with a known length where that of `data` is known,
-        or a `PyDataset`: of a `PyDataset`, and of arrays where Keras does not
-        run on TensorFlow. A list in `data` becomes a tuple.
+        A `tf.data.Dataset`, whose length is known if that of `data` is. Or a
+        `PyDataset`: for a `PyDataset`, and for arrays if Keras does not run on
+        TensorFlow. A list in `data` becomes a tuple.
 
     Every rank reads all of a `tf.data.Dataset` and takes its part of each
-    global batch, which costs the work before `shard` N times. Do what is cheap
-    before (names of files), and what is dear after:
+    global batch. So the work before `shard` is done N times. Do cheap work
+    before (names of files) and expensive work after:
     `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
-    without asking each other, also where nobody knows the length; all must
-    read the same elements in the same order. Of this the first global batch is
-    compared.
+    without asking each other, also if the length is unknown. All must read the
+    same elements in the same order; they compare the first global batch.
 
     Raises:
         TypeError: `data` is none of these.
@@ -107,7 +106,7 @@ def shard(
     """
     objects.members_of(process_set, "shard")
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
-    tf = sys.modules.get("tensorflow")  # where it is not, there are no datasets
+    tf = sys.modules.get("tensorflow")  # without it there are no datasets
     is_dataset = tf is not None and isinstance(data, tf.data.Dataset)
     _check_arguments(data, batch_size, policy, seed)
     _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
@@ -144,8 +143,8 @@ def shard(
     return _datasets.as_sharded(result)
 
 
-# The number of rows, what must be equal on all ranks, and what makes the
-# batches of this one.
+# The number of rows, what must be equal on all ranks, and a function that makes
+# the batches of this rank.
 _Plan = tuple[int | None, list[Any], Callable[[], Any]]
 
 
@@ -249,7 +248,7 @@ def _check_kind(
 ) -> None:
     if is_py_dataset != (batch_size is None):
         raise ValueError(
-            "`batch_size` must be given, but for a PyDataset, which makes "
+            "`batch_size` must be given, except for a PyDataset, which makes "
             f"batches itself. Received: batch_size={batch_size}."
         )
     if is_dataset and shuffle:
@@ -261,7 +260,7 @@ def _check_kind(
         )
     if batched and not is_dataset:
         raise ValueError(
-            "`batched` must be False, but for a tf.data.Dataset. Received: "
+            "`batched` must be False, except for a tf.data.Dataset. Received: "
             f"batched={batched!r}."
         )
 
@@ -271,7 +270,7 @@ def _check_length(
 ) -> None:
     if num_rows is None:
         return
-    # A PyDataset splits the rows of the last batches, which none has seen yet.
+    # A PyDataset splits the rows of its last batches, which nobody knows yet.
     is_split = is_py_dataset and deal.policy == "split"
     if num_rows >= 1 and (is_split or deal.num_global_steps(num_rows) >= 1):
         return

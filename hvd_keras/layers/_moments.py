@@ -1,4 +1,4 @@
-"""Mean and variance of a batch whose rows are spread over the ranks."""
+"""Mean and variance of a batch that is spread over the ranks."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def global_moments(
     """Returns mean and variance over the positions of all ranks.
 
     One allreduce carries the number of positions, the sum and the sum of
-    squares; so does its gradient. Every rank counts by its positions, and may
-    have none. Sums of squares are taken around the rank's own mean, and what is
-    left travels in float64: a mean that is large beside the deviation costs no
-    digits. Differentiable, any number of times.
+    squares; the gradient takes one too. Every rank counts by its positions, and
+    may have none. Sums of squares are taken around the rank's own mean, and the
+    results travel in float64. So a mean that is large beside the deviation
+    costs no digits. Differentiable, any number of times.
 
     Args:
         inputs: This rank's values, float32 or float64.
         mask: Which positions count, of the shape of `inputs` without its last
-            axis; None: all.
-        axes: All axes of `inputs` but that of the channels, of which there is
-            a number that is known.
-        layer: Whose moments they are. Pairs the call across ranks, which give
-            layers their moments for the first time in the same order.
-        process_set: The ranks whose positions they are.
+            axis. Defaults to all.
+        axes: All axes of `inputs` but that of the channels; the number of
+            channels must be known.
+        layer: The layer. Pairs the call across ranks: they must use their
+            layers for the first time in the same order.
+        process_set: The ranks whose positions count.
 
     Returns:
-        Two vectors with an entry a channel, in the dtype of `inputs`; zeros
-        where no rank has a position.
+        Two vectors with an entry for each channel, in the dtype of `inputs`;
+        zeros if no rank has a position.
     """
     (channel_axis,) = set(range(inputs.shape.rank)) - set(axes)
     num_channels = inputs.shape[channel_axis]
@@ -62,8 +62,8 @@ def global_moments(
         inputs = tf.where(mask, inputs, 0.0)
     count = tf.cast(counts, tf.float64)
     total = tf.cast(tf.reduce_sum(inputs, axes), tf.float64)
-    # A constant: sums of squares around any constant differ by terms in
-    # `count` and `total` alone.
+    # A constant is enough: sums of squares around two constants differ only by
+    # terms in `count` and `total`.
     mean = tf.math.divide_no_nan(total, count)
     center = tf.stop_gradient(tf.cast(mean, inputs.dtype))
     shape = [1] * inputs.shape.rank
@@ -87,7 +87,7 @@ def global_moments(
 
 
 def synchronize_batch_normalization() -> None:
-    """Lets `BatchNormalization(synchronized=True)` ask all ranks."""
+    """Makes `BatchNormalization(synchronized=True)` use all ranks."""
     private.patch_synchronized_moments(_synchronized_moments)
 
 
@@ -112,12 +112,12 @@ _number_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 def _summed(
     packed: tf.Tensor, layer: Any, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Returns the sum over the ranks, which know the call by its layer.
+    """Returns the sum over the ranks; the layer names the call.
 
-    Names of layers count all layers that a rank has made, also those of a
-    model that one rank makes for itself alone; here those are counted that
-    have trained. In a graph the call has no name but that of its node, which
-    stays unique where a function is called twice, and under two tapes.
+    Names of layers count all layers that a rank has made, also for a model that
+    one rank alone makes. So the number here counts the layers that have
+    trained. In a graph, the name of the node names the call: it stays unique
+    when a function is called twice, and under two tapes.
     """
     number = _number_of.get(layer)
     if number is None:

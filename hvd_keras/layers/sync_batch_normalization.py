@@ -17,34 +17,34 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 class SyncBatchNormalization(private.BatchNormalization):
     """`keras.layers.BatchNormalization` over the batches of all ranks.
 
-    In training, mean and variance are those of the batches of all ranks
-    together, weighted by the number of values of each, and so are the moving
-    statistics, which stay equal on all ranks. With N ranks on shares of a
-    batch, of equal size or not, and with masks or without, the layer does what
-    one process does on the whole batch; its gradient, too. All ranks run the
-    layer in each step of training: one allreduce forward and one backward.
+    In training, mean and variance are those of all ranks' batches together,
+    weighted by the number of values of each. The moving statistics are too, and
+    stay equal on all ranks. The ranks may have shares of different sizes, and
+    masks: the layer and its gradient do what one process does on the whole
+    batch. All ranks run the layer in each step of training: one allreduce
+    forward and one backward.
 
-    Statistics are taken in float32 under mixed precision. Inference uses the
-    moving statistics, as ever, and no other rank.
+    Under mixed precision, statistics are taken in float32. Inference uses the
+    moving statistics, as always, and no other rank.
 
     `keras.layers.BatchNormalization(synchronized=True)` does the same over all
-    ranks once there is an `hvd.DistributedOptimizer`, unless a
-    `tf.distribute.Strategy` is in scope, which then sees to it.
+    ranks once there is an `hvd.DistributedOptimizer`. In the scope of a
+    `tf.distribute.Strategy`, the strategy does it instead.
 
-    A model with this layer is loaded by `hvd.load_model`, or by
+    `hvd.load_model` loads a model with this layer; so does
     `keras.models.load_model` after `import hvd_keras.layers`.
 
     Args:
         *args: As for `keras.layers.BatchNormalization`.
         process_set: The ranks whose batches count. Ranks outside of it use
-            their own. A file keeps the ranks; where it is loaded, a set of
-            these ranks must be registered before training.
+            their own. A saved file keeps the ranks; register a set of these
+            ranks before you train the loaded model.
         **kw: As for `keras.layers.BatchNormalization`.
 
     Raises:
-        TypeError: `process_set` is no `ProcessSet`.
-        NotInitializedError: From training, if `init()` was not called.
-        InvalidArgumentError: From training, if `process_set` is not
+        TypeError: `process_set` is not a `ProcessSet`.
+        NotInitializedError: In training, if `init()` was not called.
+        InvalidArgumentError: In training, if `process_set` is not
             registered.
 
     Example:
