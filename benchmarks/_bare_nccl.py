@@ -1,4 +1,4 @@
-"""NCCL without hvd_keras, by ctypes: what `gpu.py` compares with."""
+"""NCCL without hvd_keras, by ctypes; `gpu.py` compares with it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BareNccl:
         self._connect()
 
     def allreduce(self, source: int, target: int, num_elements: int) -> None:
-        """Sums float32 over the ranks, by the stream."""
+        """Sums float32 over the ranks, on the stream."""
         self._check(
             self._nccl.ncclAllReduce(
                 ctypes.c_void_p(source),
@@ -71,7 +71,7 @@ class BareNccl:
         self._wait_until_launched()
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
-        """Copies on the GPU, by the stream."""
+        """Copies on the GPU, on the stream."""
         self._check(
             self._cuda.cudaMemcpyAsync(
                 ctypes.c_void_p(target),
@@ -118,7 +118,7 @@ class BareNccl:
                 )
             )
             if time.monotonic() > deadline:
-                raise TimeoutError("NCCL does not come to an end")
+                raise TimeoutError("NCCL took longer than 60 s")
         self._check(state.value)
 
     @staticmethod

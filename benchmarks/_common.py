@@ -1,4 +1,4 @@
-"""What the benchmarks share: the start on several ranks, a word with them."""
+"""What the benchmarks share: starting ranks and gathering their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import hvd_keras as hvd
 
 
 def start(num_ranks: int) -> None:
-    """Joins the job; without a launcher, starts this script on `num_ranks`."""
+    """Joins the job. Without a launcher, starts `num_ranks` of this script."""
     if num_ranks > 1 and "HVD_SIZE" not in os.environ:
         launch = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
         command = [sys.executable, *sys.argv]
@@ -20,7 +20,7 @@ def start(num_ranks: int) -> None:
 
 
 def gather_over_ranks(values: list[float]) -> np.ndarray:
-    """Returns the values of all ranks, one row a rank."""
+    """Returns the values of all ranks, one row for each rank."""
     from hvd_keras import _core
 
     row = np.array([values], np.float64)
@@ -28,5 +28,5 @@ def gather_over_ranks(values: list[float]) -> np.ndarray:
 
 
 def wait_for_all() -> None:
-    """Returns when every rank has come."""
+    """Returns when every rank has called it."""
     gather_over_ranks([0.0])

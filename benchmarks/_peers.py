@@ -1,9 +1,9 @@
-"""What `compare.py` compares: ways to sum tensors over ranks, by package.
+"""Ways to sum tensors over ranks, one class a package, for `compare.py`.
 
-Each class makes the calls of one package, inside a rank that the package's own
-launcher has started. `calls(shapes)` gives functions that sum float32 tensors
-of these shapes over the ranks once: `single`, one operation a tensor, and
-`grouped`, all of them as one, if the package has that.
+Each class makes the calls of one package, in a rank that the package's own
+launcher has started. `calls(shapes)` returns functions that sum float32 tensors
+of these shapes over the ranks once: `single` with one operation a tensor,
+`grouped` with one for all, if the package has that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Calls = dict[str, Callable[[], object]]
 
 
 class Peer:
-    """A package and how its ranks are started."""
+    """A package, and how to start its ranks."""
 
     name: str
-    module: str  # what must be installed
+    module: str  # must be installed
     min_ranks = 1
 
     def is_installed(self) -> bool:
@@ -34,7 +34,7 @@ class Peer:
     def commands(
         self, size: int, worker: list[str], port: int
     ) -> list[tuple[list[str], dict[str, str]]]:
-        """Returns the command and the environment of each process to start."""
+        """Returns the command and environment of each process to start."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -45,7 +45,7 @@ class Peer:
         raise NotImplementedError
 
     def meet(self) -> None:
-        """Returns when all ranks have come."""
+        """Returns when all ranks have called it."""
         raise NotImplementedError
 
 
@@ -226,7 +226,7 @@ class Torch(Peer):
 
 
 class Mpi(Peer):
-    """mpi4py on the MPI that is installed; in place, one call a tensor."""
+    """mpi4py on the installed MPI; in place, one call a tensor."""
 
     name = "mpi4py"
     module = "mpi4py"

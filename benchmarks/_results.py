@@ -1,8 +1,8 @@
 """The figures of a benchmark as JSON lines, which `report.py` reads.
 
-A line is one way to do one thing: `benchmark`, `case` (what is done), `way` (by
-what), `ranks`, `median_ms`, `min_ms`, `calls`, and `machine`, the state of the
-machine if the benchmark has looked.
+A line is one way to do one case: `benchmark`, `case`, `way`, `ranks`,
+`median_ms`, `min_ms`, `calls`, and `machine`, the state of the machine if the
+benchmark has measured it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from absl import flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("json", None, "File that the figures are appended to.")
+flags.DEFINE_string("json", None, "File to append the figures to.")
 
 BINARIES = pathlib.Path(__file__).parents[1] / "build/bench-core"
-# One way; two cores of one L3 cache take 50 to 120 ns, others 260 to 390.
+# One way: two cores of one L3 cache take 50 to 120 ns, others 260 to 390.
 MOST_NS_OF_SHARED_CACHE = 200
 
 
 def figure(case: str, way: str, seconds: Iterable[float]) -> dict[str, Any]:
-    """Returns the line for the times of some calls."""
+    """Returns the line for the times of several calls."""
     times = np.array(list(seconds)) * 1e3
     return {
         "case": case,
@@ -39,7 +39,7 @@ def figure(case: str, way: str, seconds: Iterable[float]) -> dict[str, Any]:
 def write(
     benchmark: str, ranks: int, figures: Iterable[dict[str, Any]]
 ) -> None:
-    """Appends lines to the file that --json names, if it names one."""
+    """Appends lines to the file that --json names, if any."""
     if FLAGS.json is None:
         return
     path = pathlib.Path(FLAGS.json)
@@ -51,10 +51,10 @@ def write(
 
 
 def machine_state() -> str:
-    """Returns whether two cores share a cache now, or that nobody knows.
+    """Returns whether two cores share an L3 cache now, or "unknown".
 
-    The cores of a virtual machine move; a collective within a host takes two
-    or three times as long where they share no L3 cache.
+    The cores of a virtual machine move. A collective within a host takes two or
+    three times as long if they share no L3 cache.
     """
     program = BINARIES / "ping_pong"
     if not program.exists():

@@ -1,25 +1,26 @@
 """Times one allreduce, from 4 B to 64 MB.
 
-Under the launcher, or plainly (it then starts itself on `--np` ranks):
+Run it with the launcher, or without (then it starts `--np` ranks itself):
 
     hvdrun -np 2 -- python benchmarks/allreduce.py
     python benchmarks/allreduce.py --np=4 --mode=core
 
 How to read the table, which rank 0 prints:
 
-- `median` and `min` are over all timed calls of all rounds; `slowest` is the
-  median of the rank whose median is highest. A call is what a training step
-  pays: for `function`, one call of a `tf.function` that holds one allreduce,
-  the way into and out of TensorFlow included; for `chain`, an allreduce of a
-  `tf.function` that holds 5 to 100, each of the result of the one before, so
-  that the way in and out is shared; `core` does without TensorFlow.
-- `add` is the median of the same with an addition for the allreduce, on all
-  ranks at once: what TensorFlow and the memory take. Not in mode `core`.
-- `GB/s` is the bus bandwidth at the median, 2 (n - 1) / n bytes over time, so
-  that numbers of ranks compare.
-- The rounds go through all sizes in turn: what else the machine does hits all
-  sizes alike. With more ranks than cores the figures say how well the ranks
-  share the cores, not how fast the collective is.
+- `median` and `min` are over all timed calls of all rounds. `slowest` is the
+  median of the rank whose median is highest.
+- A call is what a training step pays. With `function` it is one call of a
+  `tf.function` that holds one allreduce, including the way into and out of
+  TensorFlow. With `chain` it is one allreduce of a `tf.function` that holds 5
+  to 100, each of the last one's result, so that they share that way. `core`
+  does without TensorFlow.
+- `add` is the median with an addition instead of the allreduce, on all ranks
+  at once: the cost of TensorFlow and the memory. Mode `core` has none.
+- `GB/s` is the bus bandwidth at the median, 2 (n - 1) / n bytes over time. It
+  compares different numbers of ranks.
+- The rounds go through all sizes in turn, so that other work on the machine
+  hits all sizes alike. With more ranks than cores, the figures show how well
+  the ranks share the cores, not how fast the collective is.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ flags.DEFINE_enum(
     "mode",
     "function",
     ["function", "chain", "eager", "core"],
-    "Which way to call.",
+    "How to call.",
 )
 flags.DEFINE_list(
     "sizes",
@@ -61,13 +62,13 @@ MIN_CHAIN = 5
 MAX_CHAIN = 100
 CORE_SUM = 1  # hvd.Sum, which would import TensorFlow
 
-# An allreduce (sum) of the bytes it was made for, or what stands in for it; the
-# result is at hand when it returns.
+# An allreduce (sum) of a given number of bytes, or what stands in for it. It
+# returns when the result is ready.
 Call = Callable[[], object]
 
 
 def parse_size(text: str) -> int:
-    """Returns the bytes that `text` names: `64`, `16K` or `4M`."""
+    """Returns the number of bytes in `text`: `64`, `16K` or `4M`."""
     factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1].upper())
     num_bytes = int(text[:-1]) * factor if factor else int(text)
     if num_bytes < 4 or num_bytes % 4:
@@ -78,7 +79,7 @@ def parse_size(text: str) -> int:
 
 
 def make_calls(mode: str, num_bytes: int) -> dict[str, Call]:
-    """Returns an allreduce of float32 and, but for `core`, an addition."""
+    """Returns an allreduce of float32 and, except for `core`, an addition."""
     values = np.full(num_bytes // 4, hvd.rank() + 1, np.float32)
     name = f"benchmark_{num_bytes}"
     if mode == "core":
@@ -90,7 +91,7 @@ def make_calls(mode: str, num_bytes: int) -> dict[str, Call]:
 
     tf.get_logger().setLevel("ERROR")  # no advice on many functions
     tensor = tf.constant(values)
-    one = tf.constant(1.0)  # fed, so that no sums of ones are folded
+    one = tf.constant(1.0)  # an argument, so that no sums are folded
     if mode == "eager":
         return {
             "allreduce": lambda: hvd.allreduce(tensor, hvd.Sum, name=name),
@@ -117,7 +118,7 @@ def make_calls(mode: str, num_bytes: int) -> dict[str, Call]:
 
 
 def chain_length(mode: str, num_bytes: int) -> int:
-    """Returns how many allreduces one call holds."""
+    """Returns the number of allreduces in one call."""
     if mode != "chain":
         return 1
     fitting = MAX_BYTES_PER_ROUND // 5 // num_bytes
@@ -125,16 +126,16 @@ def chain_length(mode: str, num_bytes: int) -> int:
 
 
 def check_call(call: Call) -> None:
-    """Fails where the result is not the sum over the ranks."""
+    """Fails if the result is not the sum over the ranks."""
     result = call()
-    if isinstance(result, list):  # of `_core`
+    if isinstance(result, list):  # from `_core`
         result = result[0]
     expected = hvd.size() * (hvd.size() + 1) / 2
     np.testing.assert_array_equal(np.asarray(result), expected)
 
 
 def time_call(call: Call, num_calls: int) -> list[float]:
-    """Returns the seconds that each of `num_calls` calls took."""
+    """Returns the seconds of each of `num_calls` calls."""
     seconds = []
     for _ in range(FLAGS.warmup):
         call()

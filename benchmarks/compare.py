@@ -2,15 +2,15 @@
 
     python benchmarks/compare.py --np=2 --json=build/compare.jsonl
 
-All ranks of all packages that are installed are started once and wait; in each
-round, each case is timed by one package after the other, so that what else the
-machine does hits all alike. Before a round the machine is classed by how long
-a flag takes between two cores (`make bench-core` builds what does it). Printed,
-by class, is the median over all calls, in ms, of the slowest rank, and its
+It starts all ranks of all installed packages once; they wait. In each round,
+one package after the other times each case, so that other work on the machine
+hits all alike. Before a round it classes the machine by how long a flag takes
+between two cores (`make bench-core` builds the program for this). For each
+class it prints the median over all calls of the slowest rank, in ms, and its
 ratio to ours.
 
-Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py,
-Horovod. What is not installed is left out.
+Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py and
+Horovod. It skips those that are not installed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks of each package.", 1)
 flags.DEFINE_integer("rounds", 10, "Rounds through all cases.", 1)
 flags.DEFINE_list("peers", list(PEERS), "Packages to compare.")
-flags.DEFINE_list("cases", [], "Cases to time; none: all of them.")
+flags.DEFINE_list("cases", [], "Cases to time. Defaults to all.")
 flags.DEFINE_integer("port", 29600, "First TCP port, on 127.0.0.1.", 1024)
 
 SHAPES_FILE = pathlib.Path(__file__).with_name("resnet50_shapes.json")
-# Case: its shapes, and the calls that are timed one by one in a round.
+# Case: its shapes, and how many calls to time in a round.
 CASES: dict[str, tuple[list[list[int]], int]] = {
     "4 B": ([[1]], 30),
     "1 MB": ([[250_000]], 10),
@@ -53,7 +53,7 @@ TIMEOUT_SECONDS = 120
 
 
 def work(peer: Peer) -> None:
-    """What a rank does: times what it is told to."""
+    """Runs in a rank: times the cases that it reads from the socket."""
     channel = socket.socket(socket.AF_UNIX)
     channel.connect(os.environ["COMPARE_SOCKET"])
     stream = channel.makefile("rw")
@@ -67,7 +67,7 @@ def work(peer: Peer) -> None:
         if case not in made:
             made[case] = peer.calls(shapes, case.replace(" ", ""))
         calls = made[case]
-        calls[way]()  # the first time, it traces
+        calls[way]()  # the first call traces
         times = []
         for _ in range(num_calls):
             peer.meet()
@@ -75,7 +75,7 @@ def work(peer: Peer) -> None:
             calls[way]()
             times.append(time.perf_counter() - start)
         print(json.dumps(times), file=stream, flush=True)
-    os._exit(0)  # some packages do not end by themselves
+    os._exit(0)  # some packages would not end
 
 
 # The seconds of all calls by case, way (single or grouped) and package.
@@ -114,7 +114,7 @@ class Ranks:
             assert json.loads(stream.readline()) == peer.name
 
     def time(self, case: str, way: str) -> list[float]:
-        """Returns seconds of each call, of the rank that took longest."""
+        """Returns the seconds of each call, on the slowest rank."""
         for stream in self._streams:
             print(json.dumps([case, way]), file=stream, flush=True)
         times = [json.loads(stream.readline()) for stream in self._streams]
@@ -122,7 +122,7 @@ class Ranks:
         return slowest
 
     def stop(self) -> None:
-        """Ends the ranks, by the end of what they read; else kills them."""
+        """Ends the ranks by closing their sockets; kills them if need be."""
         for channel in self._channels:
             channel.shutdown(socket.SHUT_RDWR)
         for process in self._processes:

@@ -1,16 +1,16 @@
-// Times the collectives of the core, without TensorFlow and without the engine,
-// against the memory traffic that they cannot do without.
+// Compares the core's collectives, without TensorFlow and without the engine,
+// with the memory traffic that they need.
 //
 //   core_benchmark RANKS ROUNDS SHAPES.json
 //
-// Prints a JSON line a case: the median and the minimum over all calls of
-// rank 0, in ms, and the median divided by that of its bound. The cases take
-// turns within a round, so that what else the machine does hits all alike.
+// Prints a JSON line for each case: the median and the minimum over all calls
+// of rank 0, in ms, and the ratio of the median to that of its bound. The cases
+// take turns within a round, so that other work on the machine hits all alike.
 //
-// An allreduce in place reads and writes each byte of the tensors on each rank:
-// so does a loop that adds 1 to each element, which is its bound. One into
-// other tensors reads one and writes the other: so does a copy. The bounds are
-// run by all ranks at the same time, and hold where the tensors are larger than
+// The bound of an allreduce in place is a loop that adds 1 to each element:
+// both read and write each byte of the tensors on each rank. The bound of an
+// allreduce into other tensors is a copy: both read one and write the other.
+// All ranks run the bounds at the same time. They hold for tensors larger than
 // the caches.
 
 #include <algorithm>
@@ -36,7 +36,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kCallsARound = 5;
 constexpr size_t kLargeBytes = 64 << 20;
 
-// Reads the first list of lists of numbers in a JSON file: shapes.
+// Reads shapes, the first list of lists of numbers in a JSON file, and returns
+// their numbers of elements.
 std::vector<size_t> ReadCounts(const std::string& path) {
   std::ifstream file(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -62,7 +63,7 @@ std::vector<size_t> ReadCounts(const std::string& path) {
   return counts;
 }
 
-// Tensors of float32, and where their sums go.
+// Tensors of float32, and the tensors for their sums.
 class Tensors {
  public:
   Tensors(const std::vector<size_t>& counts, bool in_place) {
@@ -88,7 +89,7 @@ struct Case {
   std::string name;
   std::string bound;  // name of another case
   size_t num_bytes;
-  int repeats;  // within one time that is taken
+  int repeats;  // in one timed call
   std::function<void()> run;
   std::vector<double> times = {};  // ms
 };
@@ -129,7 +130,7 @@ class Benchmark {
 
   void RunRound() {
     for (Case& c : cases_) {
-      c.run();  // what the case before has left in the caches is not its own
+      c.run();  // fills the caches with the data of this case
       for (int call = 0; call < kCallsARound; ++call) {
         Meet();
         const Clock::time_point begin = Clock::now();
@@ -198,8 +199,8 @@ class Benchmark {
     });
   }
 
-  // The other collectives, where each rank holds 64 MiB: before it in a
-  // reducescatter or alltoall, after it in an allgather or broadcast.
+  // The other collectives. Each rank holds 64 MiB: before a reducescatter or
+  // alltoall, after an allgather or broadcast.
   void AddOthers() {
     const size_t size = static_cast<size_t>(transport_->size());
     const size_t share = kLargeBytes / size / 64 * 64;

@@ -2,17 +2,17 @@
 
     python benchmarks/fit.py --np=2
 
-Every rank trains on batches of its own of --batch images, so the work a rank
-has stays the same. Rank 0 prints, as a JSON line:
+Every rank trains on its own batches of --batch images, so each rank always has
+the same work. Rank 0 prints, as a JSON line:
 
-- `one_rank`: images/s of a rank that trains alone with the plain optimizer,
-  while the others do the same: they share the machine's memory and caches as
-  they do when they train together, and no rank waits for another.
+- `one_rank`: images/s of a rank that trains alone with the plain optimizer. The
+  others do the same at the time: they share the machine's memory and caches as
+  when they train together, but no rank waits for another.
 - `all_ranks`: images/s of all ranks together, with the distributed optimizer.
-- `efficiency`: `all_ranks / (ranks * one_rank)`, the median over the rounds of
-  the ratio within a round; 1.0 if reducing gradients cost nothing.
+- `efficiency`: `all_ranks / (ranks * one_rank)` within a round, the median over
+  the rounds. It would be 1.0 if reducing gradients cost nothing.
 
-Both ways have the number of threads that `hvdrun` gives each rank.
+Both have the number of threads that `hvdrun` gives each rank.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def make_model(is_distributed: bool) -> Any:
 
 
 def make_data() -> Any:
-    """Returns the batches of an epoch, in memory and without tuned threads."""
+    """Returns the batches of an epoch, in memory, with tf.data untuned."""
     import tensorflow as tf
 
     generator = np.random.default_rng(hvd.rank())
@@ -74,7 +74,7 @@ def make_data() -> Any:
     x = generator.random((num_images, *IMAGE), np.float32)
     y = generator.integers(0, NUM_CLASSES, num_images)
     options = tf.data.Options()
-    # tf.data's tuner may delay the end of an epoch by as long as it took.
+    # tf.data's tuner may delay the end of an epoch by the time it took.
     options.autotune.enabled = False
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(FLAGS.batch)
     return data.cache().prefetch(2).with_options(options)
@@ -96,10 +96,10 @@ def main(argv: Sequence[str]) -> None:
             start = time.perf_counter()
             model.fit(data, verbose=0)
             seconds = time.perf_counter() - start
-            if round_number > 0:  # the first one traces
+            if round_number > 0:  # the first round traces
                 rates[way].append(FLAGS.batch * FLAGS.steps / seconds)
 
-    # Each rank's own when alone; the slowest one's where they wait.
+    # The mean of ranks that train alone; the slowest of ranks that wait.
     alone = _common.gather_over_ranks(rates["one_rank"]).mean(axis=0)
     together = _common.gather_over_ranks(rates["all_ranks"]).min(axis=0)
     if hvd.rank() == 0:

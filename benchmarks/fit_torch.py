@@ -1,9 +1,9 @@
-"""What `fit.py` times, with torch and its DistributedDataParallel on Gloo.
+"""Times what `fit.py` times, with torch's DistributedDataParallel on Gloo.
 
     python benchmarks/fit_torch.py --np=2
 
-The same layers, batches and optimizer in a loop of plain torch, as a peer for
-the JSON line of `fit.py`, which has the same fields. Run the two in turns.
+A loop of plain torch has the same layers, batches and optimizer. Its JSON line
+has the fields of that of `fit.py`. Run the two in turns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_epoch(
 
 
 def work() -> None:
-    """What a rank does."""
+    """Runs in a rank."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // FLAGS.np))
     dist.init_process_group("gloo")
     generator = torch.Generator().manual_seed(dist.get_rank())

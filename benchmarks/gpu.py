@@ -1,20 +1,20 @@
-"""Times collectives on GPUs against NCCL without hvd_keras.
+"""Compares collectives on GPUs with NCCL alone.
 
     hvdrun -np 8 -- python benchmarks/gpu.py
     hvdrun -np 2 -- python benchmarks/gpu.py
 
-Ranks may share one GPU; they are slower then, with NCCL before 2.30 a lot.
+Ranks may share one GPU. They are slower then, with NCCL before 2.30 a lot.
 
 It needs PyTorch or CuPy for memory, and PyTorch for the overlap. Rank 0 prints
-a line of JSON a measurement; times are medians, in us, of the slowest rank:
+a JSON line for each measurement. Times are medians, in us, of the slowest rank:
 
 - `allreduce`: one tensor of each size. `bare_us` is ncclAllReduce on a stream
-  and a wait for it, `ours_us` a call of ours and a wait for its end.
+  and a wait for it, `ours_us` our call and a wait for its end.
 - `gradients`: the 161 of ResNet-50 at once, in buckets as in training.
-  `bare_us` is a copy of as many bytes, one ncclAllReduce of them, and a copy;
-  `host_us` is the time that the thread which submits them spends on that.
-- `overlap`: a row of matrix products, the gradients, and both at once; `hidden`
-  is the share of the shorter one that is hidden behind the other.
+  `bare_us` is a copy of as many bytes, one ncclAllReduce of them, and a copy.
+  `host_us` is the time that the submitting thread spends.
+- `overlap`: a series of matrix products, the gradients, and both at once.
+  `hidden` is the share of the shorter one that hides behind the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _gradient_sizes() -> list[int]:
 
 
 class Bench:
-    """The GPU of this rank, and what is timed on it."""
+    """Times calls on the GPU of this rank."""
 
     def __init__(self, device: Any, calls: int) -> None:
         self.device = device
@@ -62,7 +62,7 @@ class Bench:
         self.bare = BareNccl(device.ordinal)
 
     def time_us(self, call: Callable[[], object]) -> float:
-        """The median time of `call`, of the slowest rank."""
+        """Returns the median time of `call` on the slowest rank."""
         for _ in range(3):
             call()
         times = []
@@ -75,7 +75,7 @@ class Bench:
         return float(rows.max()) * 1e6
 
     def buffers(self, sizes: list[int]) -> list[Any]:
-        """Memory of as many float32 each, all zeros."""
+        """Returns buffers of these numbers of float32, all zeros."""
         made = [self.device.allocate(4 * size) for size in sizes]
         for buffer in made:
             self.device.write(buffer, np.zeros(buffer.num_bytes, np.uint8))
@@ -83,14 +83,14 @@ class Bench:
         return made
 
     def described(self, groups: list[list[Any]]) -> list[list[Any]]:
-        """Groups of buffers as arguments of a call in place."""
+        """Returns groups of buffers as arguments of a call in place."""
         return [
             [(b.address, b.address, "float32", [b.num_bytes // 4]) for b in g]
             for g in groups
         ]
 
     def submit(self, groups: list[list[Any]]) -> list[Any]:
-        """Allreduces each group, which was `described`; does not wait."""
+        """Starts an allreduce of each `described` group."""
         return [
             _core.gpu_submit(
                 "allreduce",
@@ -104,12 +104,12 @@ class Bench:
         ]
 
     def reduce(self, groups: list[list[Any]]) -> None:
-        """The same, and waits."""
+        """Allreduces each `described` group, and waits."""
         for call in self.submit(groups):
             call.wait()
 
     def bare_reduce(self, buffer: Any, scratch: Any) -> None:
-        """The buffer with NCCL alone, packed and unpacked if told where."""
+        """Allreduces `buffer` with NCCL alone, by way of `scratch` if given."""
         target = buffer if scratch is None else scratch
         if scratch is not None:
             self.bare.copy(target.address, buffer.address, buffer.num_bytes)
@@ -126,7 +126,7 @@ def _print(**values: object) -> None:
 
 
 def allreduces(bench: Bench, max_bytes: int) -> None:
-    """One tensor of each size."""
+    """Times one tensor of each size."""
     num_bytes = 1024
     while num_bytes <= max_bytes:
         (buffer,) = bench.buffers([num_bytes // 4])
@@ -142,7 +142,7 @@ def allreduces(bench: Bench, max_bytes: int) -> None:
 
 
 def _buckets(buffers: list[Any]) -> list[list[Any]]:
-    """As `DistributedOptimizer` makes them: of 8 MiB, the last ones first."""
+    """Makes buckets of 8 MiB, last buffers first: as in training."""
     buckets: list[list[Any]] = [[]]
     room = BUCKET_BYTES
     for buffer in reversed(buffers):
@@ -155,7 +155,7 @@ def _buckets(buffers: list[Any]) -> list[list[Any]]:
 
 
 def gradients(bench: Bench) -> tuple[list[list[Any]], list[Any]]:
-    """Those of ResNet-50; returns them, described, and what keeps them."""
+    """Times those of ResNet-50; returns them, described, and their buffers."""
     sizes = _gradient_sizes()
     buffers = bench.buffers(sizes)
     buckets = bench.described(_buckets(buffers))
@@ -181,7 +181,7 @@ def gradients(bench: Bench) -> tuple[list[list[Any]], list[Any]]:
 
 
 def overlap(bench: Bench, buckets: list[list[Any]]) -> None:
-    """The gradients beside matrix products; PyTorch alone has those here."""
+    """Times the gradients beside matrix products, which take PyTorch."""
     import torch
 
     matrix = torch.zeros((4096, 4096), device=f"cuda:{bench.device.ordinal}")
@@ -211,7 +211,7 @@ def overlap(bench: Bench, buckets: list[list[Any]]) -> None:
 
 
 def main() -> None:
-    """Runs all on this rank."""
+    """Runs all measurements on this rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--max-bytes", type=int, default=1 << 30)

@@ -1,4 +1,4 @@
-"""Times the allreduce of a model's gradients, against a plain copy of them.
+"""Compares the allreduce of a model's gradients with a plain copy.
 
     python benchmarks/gradients.py --np=2
     hvdrun -np 2 -- python benchmarks/gradients.py --model=small
@@ -6,17 +6,17 @@
 How to read the table, which rank 0 prints:
 
 - `compute` is a `tf.function` that multiplies each tensor by a number and
-  assigns the product to a variable: as in training, what is reduced has just
-  been computed, and the sum may take its place. `single` is the same with one
-  allreduce for each product, all of them independent; `grouped` with a
+  assigns the product to a variable. As in training, the input of the reduction
+  has just been computed, and the sum may take its place.
+- `single` adds an independent allreduce for each product, `grouped` adds one
   `grouped_allreduce`. `core` is a grouped one without TensorFlow, into new
   arrays.
 - `copy` copies the same bytes from one array to another, on all ranks at the
-  same time: the memory traffic that an allreduce in place cannot do without,
-  on two ranks. `/ copy` is the ratio of the medians, of `single` and `grouped`
-  without `compute`.
-- Each round runs all of them in turn, so that what else the machine does hits
-  all alike. `median` and `min` are over all calls, `slowest` is the median of
+  same time. On two ranks, an allreduce in place needs this memory traffic.
+  `/ copy` is the ratio of the medians; for `single` and `grouped`, `compute` is
+  subtracted first.
+- Each round runs all of them in turn, so that other work on the machine hits
+  all alike. `median` and `min` are over all calls. `slowest` is the median of
   the rank whose median is highest. Times are in ms.
 """
 
@@ -63,14 +63,14 @@ def shapes() -> list[list[int]]:
 
 
 def make_calls() -> dict[str, Call]:
-    """Returns the ways to reduce the tensors, by name, and the plain copy."""
+    """Returns the ways to reduce the tensors, and the plain copy, by name."""
     import tensorflow as tf
 
     from hvd_keras import _core
 
     arrays = [np.full(s, hvd.rank() + 1, np.float32) for s in shapes()]
-    # Captured, not passed: TensorFlow's way of passing a thousand arguments
-    # takes longer than to reduce them. Nor can it forward them as outputs.
+    # Capture them: TensorFlow takes longer to pass a thousand arguments than we
+    # to reduce them. It also cannot forward captured tensors as outputs.
     tensors = [tf.constant(array) for array in arrays]
 
     def single(values: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -119,14 +119,14 @@ def make_calls() -> dict[str, Call]:
 
 
 def check(values: Sequence[object]) -> None:
-    """Fails where a value is not the sum over the ranks."""
+    """Fails if a value is not the sum over the ranks."""
     expected = hvd.size() * (hvd.size() + 1) / 2
     for value in values:
         np.testing.assert_array_equal(np.asarray(value), expected)
 
 
 def time_call(call: Call) -> float:
-    """Returns the seconds of one call that all ranks begin together."""
+    """Returns the seconds of one call, which all ranks begin together."""
     _common.wait_for_all()
     start = time.perf_counter()
     result = call()
@@ -143,7 +143,7 @@ def main(argv: Sequence[str]) -> None:
     seconds: dict[str, list[float]] = {way: [] for way in calls}
     for _ in range(FLAGS.rounds):
         for way, call in calls.items():
-            call()  # what the one before has left in the caches is not its own
+            call()  # fills the caches with its own data
             seconds[way] += [time_call(call) for _ in range(FLAGS.calls)]
 
     medians = {way: float(np.median(times)) for way, times in seconds.items()}

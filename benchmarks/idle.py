@@ -1,17 +1,18 @@
-"""Measures what a rank pays for hvd_keras while it does not use it.
+"""Measures what hvd_keras costs a rank that does not use it.
 
     python benchmarks/idle.py --np=2
 
 Rank 0 prints, as a JSON line:
 
-- `idle_percent_of_a_core`: the processor time of all threads of the process
-  while, after `init` and a hundred allreduces, it sleeps for --seconds; of the
+- `idle_percent_of_a_core`: the processor time of all threads of a process that
+  sleeps for --seconds, after `init` and a hundred allreduces. It is that of the
   rank that took most. Python itself takes none in that time.
-- `import_ms`: what `import hvd_keras` adds to `import keras`, of the slowest
-  rank; `init_ms`: what `init()` takes, of the last one to come, which waits for
-  nobody.
-- `extra_mib`: by how much the process's resident memory, the shared region
-  included, grows with `init` and allreduces of --megabytes; outputs are freed.
+- `import_ms`: the time that `import hvd_keras` adds to `import keras`, on the
+  slowest rank.
+- `init_ms`: the time of `init()` on the last rank to come, which waits for no
+  other.
+- `extra_mib`: how much the process's resident memory, with the shared region,
+  grows by `init` and allreduces of --megabytes; outputs are freed.
 """
 
 from __future__ import annotations

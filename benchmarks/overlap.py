@@ -1,16 +1,17 @@
-"""Times how much of the reduction of gradients hides behind backpropagation.
+"""Measures how much of the reduction hides behind backpropagation.
 
     python benchmarks/overlap.py --np=2
 
-A stack of dense layers is trained in a `tf.function`, in turns, without XLA and
-with it: `compute`, with the plain optimizer; `both`, with the distributed one.
-`reduce` is the reduction alone, of gradients that are zero. With --batch chosen
-such that `compute` and `reduce` take about as long, rank 0 prints, as a JSON
-line, the medians in ms and the share of the reduction that is hidden:
-`(compute + reduce - both) / reduce`. With XLA there is also `xla_split`: the
-same step in three parts, of which XLA compiles the first and the last,
-(gradients | reduction | update). On one machine, ranks that use all cores to
-compute have none left to reduce at the same time.
+It trains a stack of dense layers in a `tf.function`, in turns, without and with
+XLA. `compute` has the plain optimizer, `both` the distributed one. `reduce` is
+the reduction alone, of gradients that are zero. With XLA there is also
+`xla_split`, the same step in three parts (gradients | reduction | update): XLA
+compiles the first and the last.
+
+Choose --batch so that `compute` and `reduce` take about as long. Rank 0 prints,
+as a JSON line, the medians in ms and the share of the reduction that is hidden:
+`(compute + reduce - both) / reduce`. On one machine, ranks that use all cores
+to compute have none left to reduce at the same time.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def make_calls() -> dict[str, Call]:
 
     @tf.function
     def reduce() -> tf.Tensor:
-        # Computed, as gradients are: the sums may take their place.
+        # Computed like gradients, so that the sums may take their place.
         values = [tf.identity(value) for value in zeros]
         with tf.control_dependencies(
             hvd.grouped_allreduce(values, name="reduce")

@@ -1,14 +1,14 @@
-"""Compares the core's allreduces with what the memory allows.
+"""Compares the core's allreduces with the speed of the memory.
 
     make bench-core
     python benchmarks/peak.py --np=2
 
-Runs `core_benchmark`, in which collectives and the plain loops that bound them
-take turns, and prints for each case the median in ms, the rate at which all
-ranks together move its bytes (an increment or an allreduce in place moves each
-byte twice, a copy or an allreduce into other tensors three times, for the
-processor reads a line before it writes it) and the ratio to the bound's median.
-Cases that fit into the caches have no bound.
+It runs `core_benchmark`, in which collectives and the plain loops that bound
+them take turns. For each case it prints the median in ms, the rate at which all
+ranks together move its bytes, and the ratio to the bound's median. An increment
+or an allreduce in place moves each byte twice. A copy or an allreduce into
+other tensors moves it three times: the processor reads a line before it writes
+it. Cases that fit into the caches have no bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
     program = _results.BINARIES / "core_benchmark"
     if not program.exists():
-        raise app.UsageError(f"`make bench-core` builds {program}.")
+        raise app.UsageError(f"Run `make bench-core` to build {program}.")
     state = _results.machine_state()
     run = subprocess.run(
         [program, str(FLAGS.np), str(FLAGS.rounds), str(SHAPES_FILE)],

@@ -1,6 +1,6 @@
-// Prints, in ns, how long a flag takes from one core to another: the median
-// over rounds. A virtual machine's cores may share an L3 cache now and not in a
-// minute; within a host everything depends on that, so a benchmark that
+// Prints how long a flag takes from one core to another, in ns: the median over
+// rounds. The cores of a virtual machine may share an L3 cache now and not in a
+// minute. Every figure within a host depends on that, so a benchmark that
 // compares has to know.
 #include <pthread.h>
 #include <sched.h>

@@ -1,10 +1,10 @@
-"""Makes Markdown tables and a plot of the figures that the benchmarks wrote.
+"""Makes Markdown tables and a plot of the figures of the benchmarks.
 
     python benchmarks/report.py build/bench.jsonl --plot=build/bench.png
 
-A table for each benchmark, number of ranks and state of the machine: a row a
-case, a column a way, the medians in ms and their ratio to the first way. A plot
-of the same, a panel each, needs matplotlib.
+Each benchmark, number of ranks and state of the machine gets a table. It has a
+row a case and a column a way, with the medians in ms and their ratio to the
+first way. The plot has a panel for each table and needs matplotlib.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_string("plot", None, "PNG file for the plot.")
 
-# Case and way -> ms. Of lines that were written twice the last one counts.
+# Case and way -> ms. If a line was written twice, the last one counts.
 Table = dict[tuple[str, str], float]
 
 
@@ -94,7 +94,7 @@ def plot(tables: dict[str, Table], path: str) -> None:
 
 def main(argv: Sequence[str]) -> None:
     if len(argv) < 2:
-        raise app.UsageError("Which files? They come from --json.")
+        raise app.UsageError("Pass the files that `--json` has written.")
     tables = read_tables(argv[1:])
     for title, table in tables.items():
         print_table(title, table)
