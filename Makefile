@@ -1,5 +1,5 @@
 # Everyday commands. PYTHON must have the package's test and lint extras and a
-# TensorFlow: `make install` gives them to it.
+# TensorFlow: `make install` installs them.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLANG ?= $(firstword $(foreach name,clang++ clang++-19 clang++-16 clang++-14,\
   $(shell command -v $(name) 2> /dev/null)))
@@ -19,7 +19,7 @@ help:  ## Lists the targets
 # ---- Build ----
 
 .PHONY: install
-install:  ## Editable install with all that the targets below need
+install:  ## Editable install with everything that the targets below need
 	$(PYTHON) -m pip install -q 'setuptools>=77' 'pybind11>=2.13' ninja \
 	  $(if $(shell command -v cmake),,cmake)
 	$(PYTHON) -m pip install -q --no-build-isolation \
@@ -30,7 +30,7 @@ build:  ## Builds the libraries in place; incremental
 	$(PYTHON) setup.py -q build_ext --inplace
 
 .PHONY: clean
-clean:  ## Removes what was built
+clean:  ## Removes all build outputs
 	rm -rf build dist bazel-* *.egg-info hvd_keras/*.so
 
 # ---- Checks ----
@@ -43,8 +43,8 @@ lint-python:
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-# clang++ checks the GUARDED_BY annotations, which g++ ignores; nothing is
-# built with it, so it may be absent.
+# clang++ checks the GUARDED_BY annotations, which g++ ignores. It builds nothing,
+# so it may be absent.
 lint-cc:
 	@$(CLANG_FORMAT) --version
 	$(CLANG_FORMAT) --dry-run -Werror $(CC_FILES)
@@ -56,7 +56,7 @@ ifneq ($(CLANG),)
 	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
 	done
 else
-	@echo "No clang++ here: -Wthread-safety is not checked."
+	@echo "Found no clang++: -Wthread-safety is not checked."
 endif
 
 .PHONY: format
@@ -71,20 +71,20 @@ format:  ## Formats Python and C++
 test: build  ## All Python tests
 	$(PYTHON) -m pytest tests
 
-test-%: build  ## test-4: tests/parallel on 4 ranks; any number will do
+test-%: build  ## test-4: tests/parallel on 4 ranks, or any other number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest tests/parallel
 
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
 
-# The plain ones are compiled as the package is, so that ccache can help.
+# Compiles the plain tests like the package, so that ccache can help.
 test-cc-plain: SANITIZE =
 test-cc-plain: BUILD_TYPE = Release
 test-cc-tsan: SANITIZE = thread
 test-cc-asan: SANITIZE = address,undefined
 test-cc-tsan test-cc-asan: BUILD_TYPE = RelWithDebInfo
-# Without address randomisation: the shadow memory of GCC 12's thread sanitizer
-# collides with addresses that newer kernels give.
+# `setarch -R` turns address randomisation off: the shadow memory of GCC 12's
+# thread sanitizer collides with addresses that newer kernels give.
 test-cc-plain test-cc-tsan test-cc-asan:
 	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
 	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DHVD_BUILD_PYTHON=OFF \
@@ -96,9 +96,9 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
 
 # Ranks may share one GPU. UNDER='compute-sanitizer --target-processes all' runs
-# the ranks under that.
+# them under that program.
 .PHONY: gpu-check
-gpu-check: build  ## tests/gpu on real GPUs; skips where there are none
+gpu-check: build  ## tests/gpu on real GPUs; skips if there are none
 	for ranks in $(or $(RANKS),1 2 4); do \
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
 	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(UNDER) $(PYTHON) -m pytest \
@@ -116,7 +116,7 @@ bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
 	  bazel test //...
 
 .PHONY: bench bench-core
-bench: build bench-core  ## Times this project alone, on 2 ranks; a few minutes
+bench: build bench-core  ## Times this project only, on 2 ranks; a few minutes
 	rm -f $(BENCH_LINES)
 	$(PYTHON) benchmarks/peak.py --np=2 --json=$(BENCH_LINES)
 	$(PYTHON) benchmarks/idle.py --np=2

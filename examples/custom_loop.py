@@ -1,8 +1,8 @@
-"""A training loop of one's own: a `tf.function` that reduces its gradients.
+"""A custom training loop: a `tf.function` that reduces its gradients.
 
     hvdrun -np 2 python examples/custom_loop.py
 
-Nothing of Keras's `fit` is used; any optimizer of Keras does.
+It does without Keras's `fit` and works with any optimizer of Keras.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def main(_: list[str]) -> None:
         optimizer.apply(gradients, variables)
         return hvd.allreduce(loss, name="loss")
 
-    # Every process shuffles alike, and takes its part of each batch.
+    # Every process shuffles alike and takes its part of each batch.
     generator = np.random.default_rng(0)
     num_images = len(train[0])
     for epoch in range(FLAGS.epochs):
         order = generator.permutation(num_images)
         losses = []
-        # The last batch, which may not have a share for every rank, is left.
+        # Drop the last batch: it may not have a share for every rank.
         last = num_images - num_images % FLAGS.batch_size
         for first in range(0, last, FLAGS.batch_size):
             batch = order[first : first + FLAGS.batch_size]

@@ -1,4 +1,4 @@
-"""Real images, without a download: what the examples train on."""
+"""Real images for the examples, without a download."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Images = tuple[np.ndarray, np.ndarray]  # float32 (n, h, w, 1), int32 labels
 
 
 def load(name: str, data_dir: str = FASHION_MNIST_DIR) -> tuple[Images, Images]:
-    """Returns the images and labels to train on, and those to test on."""
+    """Returns images and labels for training, and those for the test."""
     if name == "digits":
         return _digits()
     return _fashion_mnist(pathlib.Path(data_dir))
@@ -27,14 +27,14 @@ def _digits() -> tuple[Images, Images]:
     data = datasets.load_digits()
     images = (data.images / 16.0).astype(np.float32)[..., None]
     labels = data.target.astype(np.int32)
-    # A fifth is for the test: the same one in every process.
+    # A fifth is for the test, the same in every process.
     order = np.random.default_rng(0).permutation(len(images))
     test, train = np.split(order, [len(order) // 5])
     return (images[train], labels[train]), (images[test], labels[test])
 
 
 def _fashion_mnist(data_dir: pathlib.Path) -> tuple[Images, Images]:
-    """70,000 articles of clothing of 28 x 28 pixels, packaged by Debian."""
+    """70,000 pieces of clothing of 28 x 28 pixels, packaged by Debian."""
     parts: list[Images] = []
     for part in ("train", "t10k"):
         images = _read_idx(data_dir / f"{part}-images-idx3-ubyte.gz")
@@ -45,7 +45,7 @@ def _fashion_mnist(data_dir: pathlib.Path) -> tuple[Images, Images]:
 
 
 def _read_idx(path: pathlib.Path) -> np.ndarray:
-    """Reads the format of MNIST: magic, number of dimensions, them, bytes."""
+    """Reads MNIST's format: magic, number of dimensions, dimensions, bytes."""
     if not path.exists():
         raise FileNotFoundError(
             f"{path} must exist: `apt-get install dataset-fashion-mnist`, or "

@@ -2,11 +2,11 @@
 
     hvdrun -np 2 python examples/keras_digits.py
 
-The data are real and come with scikit-learn. However many processes there
-are, they share the same batches in the same order, from the same weights, so
-that loss and accuracy are the same in every epoch, to rounding.
-`--data=fashion-mnist` takes Debian's package dataset-fashion-mnist. Keras runs
-on TensorFlow, or on what KERAS_BACKEND says: jax or torch.
+The data are real and come with scikit-learn. Any number of processes shares the
+same batches in the same order, and begins with the same weights. So loss and
+accuracy are the same in every epoch, to rounding. `--data=fashion-mnist` takes
+Debian's package dataset-fashion-mnist. Keras runs on TensorFlow, or on the
+KERAS_BACKEND jax or torch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ flags.DEFINE_integer(
     "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
 )
 flags.DEFINE_integer(
-    "max_images", None, "Images to train on at most.", lower_bound=1
+    "max_images", None, "Most images to train on.", lower_bound=1
 )
 flags.DEFINE_float("learning_rate", 2e-3, "Rate after the warm-up.")
-flags.DEFINE_integer("seed", 1, "Of the weights and the order of the images.")
+flags.DEFINE_integer("seed", 1, "Seed of the weights and of the image order.")
 flags.DEFINE_string("save", None, "Where rank 0 saves the model (.keras).")
 
 
@@ -52,14 +52,14 @@ def make_model(image_shape: tuple[int, ...]) -> keras.Model:
 
 
 def share_of_batches(images: digit_data.Images) -> Any:
-    """This rank's part of every batch that one process would have."""
+    """Returns this rank's part of every batch that one process would have."""
     size = hvd.size()
     if FLAGS.batch_size % size:
         raise app.UsageError(
             "--batch_size must be a multiple of the number of processes. "
             f"Received: --batch_size={FLAGS.batch_size}, {size} processes."
         )
-    # The same order on all ranks, another one in each epoch.
+    # The order is the same on all ranks, and new in each epoch.
     return hvd.shard(
         images,
         batch_size=FLAGS.batch_size // size,
@@ -86,8 +86,8 @@ def main(_: list[str]) -> None:
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0),  # 3
         average,  # 4
-        # The batch does not grow with the number of processes here, so the
-        # rates must not depend on it either.
+        # The global batch does not grow with the number of processes, so the
+        # rates must not either.
         hvd.callbacks.LearningRateWarmupCallback(
             FLAGS.learning_rate, warmup_epochs=1, start_multiplier=0.1
         ),
@@ -106,7 +106,7 @@ def main(_: list[str]) -> None:
         callbacks=callbacks,
         verbose=2 if is_first else 0,
     )
-    # Every rank tests its share; the callback makes one result of them.
+    # Every rank tests its share; the callback combines the results.
     results = model.evaluate(
         held_out, verbose=0, callbacks=[average], return_dict=True
     )

@@ -1,4 +1,4 @@
-"""Prints the path of a build tool: from a wheel, or the machine's own.
+"""Prints the path of a build tool, from a wheel or from the machine.
 
 Usage: find_tool.py NAME
 """
@@ -12,14 +12,14 @@ import shutil
 import sys
 import sysconfig
 
-# The attribute of a wheel's module that names the folder of its programs.
+# The attribute of a wheel's module that holds the folder of its programs.
 WHEEL_FOLDERS = {"cmake": "CMAKE_BIN_DIR", "ninja": "BIN_DIR"}
 
 
 def find_tool(name: str) -> str | None:
     """Returns the path of `name` in this environment, else on the PATH."""
     folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
-    # In an isolated build the wheel is importable, but not beside Python.
+    # In an isolated build the wheel can be imported but is not beside Python.
     if name in WHEEL_FOLDERS:
         with contextlib.suppress(ImportError):
             wheel = importlib.import_module(name)

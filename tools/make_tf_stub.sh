@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints C source with an empty function for every function of TensorFlow's C
-# API that HEADER declares. Linked as libtensorflow_framework.so.2, it stands
-# in for TensorFlow while ours is built; it is never shipped.
+# API that HEADER declares. Our library links it as
+# libtensorflow_framework.so.2, in place of TensorFlow. It is never shipped.
 #
 # Usage: make_tf_stub.sh HEADER > stub.c
 set -eu

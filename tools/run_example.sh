@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up .venv (or takes the active virtual environment) and trains
-# examples/keras_digits.py in it, on 2 processes unless NP says otherwise.
+# Sets up .venv (or takes the active virtual environment) and runs
+# examples/keras_digits.py in it, on NP processes (default: 2).
 #
 # Usage: [NP=2] tools/run_example.sh [arguments of the example]
 set -euo pipefail

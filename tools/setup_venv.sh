@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # For the scripts beside it: `source setup_venv.sh; setup_venv EXTRAS` installs
 # hvd_keras, editable, with EXTRAS (as in pyproject.toml) into the active
-# virtual environment, or into .venv, made at need, and puts it on the PATH.
+# virtual environment and puts that on the PATH. If none is active, it takes
+# .venv, and makes it if need be.
 #
-# PYTHON names the Python to make .venv with; python3 unless told.
+# PYTHON is the Python that makes .venv (default: python3).
 
 setup_venv() {
   local extras=$1 log
@@ -28,7 +29,7 @@ setup_venv() {
   _check_python python || return
   _check_compiler || return
 
-  # A TensorFlow that is there is kept, whatever its name.
+  # Keep an installed TensorFlow, whatever its name.
   if ! python -c 'import importlib.util as u, sys
 sys.exit(u.find_spec("tensorflow") is None)'; then
     extras=$extras,tensorflow-cpu
@@ -39,7 +40,7 @@ sys.exit(u.find_spec("tensorflow") is None)'; then
   if ! python -m pip install --disable-pip-version-check -e ".[$extras]" \
     > "$log" 2>&1; then
     cat "$log" >&2
-    _fail "pip could not install hvd_keras; the reason is above."
+    _fail "pip could not install hvd_keras; see above."
     return 1
   fi
 }

@@ -1,8 +1,8 @@
-"""A short proof that an installed hvd_keras works, for tools/*.sh.
+"""Checks in short that an installed hvd_keras works, for tools/*.sh.
 
-Checks the collectives, eager and in a `tf.function`, a gradient, and `fit`,
-after which the weights must be equal on all ranks; with XLA and without. Run it
-on 2 or more ranks:
+It runs the collectives, eager and in a `tf.function`, a gradient, and `fit`;
+then the weights must be equal on all ranks. It does so with XLA and without.
+Run it on 2 or more ranks:
 
     python -m hvd_keras.run -np 2 -- python tools/smoke_test.py
 """
@@ -49,7 +49,7 @@ def check_xla() -> None:
     rank, size = hvd.rank(), hvd.size()
     total = size * (size + 1) / 2
 
-    # Of a number of rows that is not known before it is compiled.
+    # The number of rows is unknown until XLA compiles the function.
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None, 64])])
     def many(x: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         factor = tf.eye(64)
@@ -110,13 +110,13 @@ def check_gradient(jit_compile: bool) -> None:
 
 
 def check_fit(jit_compile: bool) -> None:
-    keras.utils.set_random_seed(hvd.rank())  # the broadcast must mend this
+    keras.utils.set_random_seed(hvd.rank())  # the broadcast must undo this
     x = np.random.default_rng(hvd.rank()).integers(9, size=(64, 4))
     y = x.sum(axis=1, keepdims=True)
     model = keras.Sequential(
         [
             keras.layers.Input((4,), dtype="int32"),
-            keras.layers.Embedding(9, 3),  # a gradient that is sparse
+            keras.layers.Embedding(9, 3),  # has a sparse gradient
             keras.layers.Flatten(),
             keras.layers.Dense(8, activation="relu"),
             keras.layers.Dense(1),

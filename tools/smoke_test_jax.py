@@ -1,4 +1,4 @@
-"""A short proof that an installed hvd_keras works with JAX, for tools/*.sh.
+"""Checks in short that an installed hvd_keras works with JAX, for tools/*.sh.
 
 Run it on 2 or more ranks, with KERAS_BACKEND=jax, as tools/smoke_test.py.
 """
@@ -31,7 +31,7 @@ def check_collectives() -> None:
 
 
 def check_fit() -> None:
-    keras.utils.set_random_seed(hvd.rank())  # the broadcast must mend this
+    keras.utils.set_random_seed(hvd.rank())  # the broadcast must undo this
     x = np.random.default_rng(hvd.rank()).normal(size=(64, 4))
     y = x.sum(axis=1, keepdims=True)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

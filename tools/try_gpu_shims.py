@@ -1,10 +1,10 @@
-"""Builds the GPU shim with the headers of other versions of TensorFlow.
+"""Builds the GPU shim with the headers of several versions of TensorFlow.
 
     python tools/try_gpu_shims.py 2.18.1 2.19.1 2.20.0
 
-Of each version the wheel is downloaded (250 MB), its headers are unpacked into
-a folder that is deleted at the end, and the shim is compiled and loaded.
-Nothing can run it here: that takes a GPU.
+For each version it downloads the wheel (250 MB), unpacks the headers into a
+temporary folder, compiles the shim and loads it. It does not run the shim: that
+takes a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def try_version(version: str, folder: pathlib.Path) -> None:
     wheel.unlink()
     major, minor = map(int, version.split(".")[:2])
     target = folder / gpu_shim.path((major, minor)).name
-    # As tf.sysconfig.get_compile_flags has them.
+    # The flags of tf.sysconfig.get_compile_flags.
     flags = [
         f"-I{folder / _INCLUDE}",
         "-D_GLIBCXX_USE_CXX11_ABI=1",

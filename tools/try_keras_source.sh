@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Tries hvd_keras with a source tree of Keras, such as a clone of its main
-# branch: the smoke tests on 2 processes, with Keras on TensorFlow and on JAX,
-# and the tests of the private names that we lean on.
+# branch. It runs the smoke tests on 2 processes, with Keras on TensorFlow and
+# on JAX, and the tests of the private names that we use.
 #
 # Usage: tools/try_keras_source.sh PATH
-# PATH is the folder that holds Keras's `keras/`. Takes the active virtual
-# environment or .venv, which must have the `test` extra (tools/test.sh makes
-# it); its own Keras stays as it is.
+# PATH is the folder that holds Keras's `keras/`. It takes the active virtual
+# environment or .venv, with the `test` extra (tools/test.sh installs it). The
+# Keras in there stays as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-source=$(realpath "${1:?the path of a source tree of Keras is missing}")
+source=$(realpath "${1:?give the path of a source tree of Keras}")
 if [ ! -f "$source/keras/src/version.py" ]; then
   echo "Not a source tree of Keras: $source" >&2
   exit 2

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds one wheel and runs tools/smoke_test.py with it, on 2 processes, in an
-# environment of its own for each TensorFlow, and tools/smoke_test_jax.py with
-# JAX ("jax"); prints a table. The files are the same in all of them.
+# Builds one wheel and tries it with several versions of TensorFlow, each in its
+# own environment: it runs tools/smoke_test.py on 2 processes. With JAX ("jax")
+# it runs tools/smoke_test_jax.py. It prints a table. All environments get the
+# same files.
 #
 # Usage: tools/try_tf_versions.sh [VERSION | jax ...]
-# Environments are kept in build/tf_versions (0.8 GB each) for the next time.
+# It keeps the environments (0.8 GB each) in build/tf_versions for next time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,10 +34,11 @@ try_version() {
     "$package" "$wheel" || return
   "$venv/bin/pip" install -q --disable-pip-version-check --no-deps \
     --force-reinstall "$wheel" || return
-  # Built against this TensorFlow's headers, and loaded; it takes a GPU to run.
+  # Builds the shim with this TensorFlow's headers and loads it. Running it
+  # takes a GPU.
   [ "$1" = jax ] ||
     (cd "$folder" && "$venv/bin/python" -m hvd_keras.gpu_shim) || return
-  # From another folder, so that the wheel is imported, not the sources.
+  # From another folder, so that Python imports the wheel, not the sources.
   (cd "$folder" &&
     timeout 300 "$venv/bin/python" -m hvd_keras.run -np 2 -- \
       "$venv/bin/python" "$OLDPWD/tools/$script")
