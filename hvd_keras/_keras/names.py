@@ -31,50 +31,20 @@ hvd_keras uses public names.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src import api_export
-from keras.src.legacy.saving import legacy_h5_format
-from keras.src.saving import object_registration
 
 from hvd_keras import _backends
+from hvd_keras._keras.lookup import private_module, require
+
+_api_export = private_module("api_export")
+_legacy_h5_format = private_module("legacy.saving.legacy_h5_format")
+_object_registration = private_module("saving.object_registration")
 
 GET_LOGS = "_get_metrics_result_or_logs"
-
-
-def require(
-    owner: object, name: str, parameters: Sequence[str] | None = None
-) -> Any:
-    """Returns `owner.name`, or says which private name is gone.
-
-    Args:
-        owner: Class or module of Keras or TensorFlow.
-        name: The attribute that it must have.
-        parameters: Names of the parameters that a function must take.
-
-    Raises:
-        ImportError: The attribute is missing or takes other parameters.
-    """
-    where = f"{getattr(owner, '__name__', owner)}.{name}"
-    found = getattr(owner, name, None)
-    if found is None:
-        problem = "is missing"
-    elif parameters is None:
-        return found
-    else:
-        received = list(inspect.signature(found).parameters)
-        if received == list(parameters):
-            return found
-        problem = f"takes {received}, expected {list(parameters)}"
-    raise ImportError(
-        f"hvd_keras leans on the private name `{where}`, which {problem} in "
-        f"Keras {keras.__version__} on {keras.backend.backend()}. Install "
-        "a version of Keras that this release of hvd_keras supports."
-    )
 
 
 def check_names() -> None:
@@ -101,9 +71,9 @@ def check_names() -> None:
         keras.Model, "_flatten_layers", ["self", "include_self", "recursive"]
     )
     require(keras.Model, "_resolve_auto_jit_compile", ["self"])
-    require(legacy_h5_format, "load_optimizer_weights_from_hdf5_group")
-    require(api_export, "REGISTERED_OBJS_TO_NAMES")
-    require(object_registration, "GLOBAL_CUSTOM_NAMES")
+    require(_legacy_h5_format, "load_optimizer_weights_from_hdf5_group")
+    require(_api_export, "REGISTERED_OBJS_TO_NAMES")
+    require(_object_registration, "GLOBAL_CUSTOM_NAMES")
 
 
 class ReducingOptimizer:
@@ -277,8 +247,8 @@ def unpickler_of(optimizer_class: type) -> Callable[..., Any]:
 def share_saved_name(subclass: type, base: type) -> None:
     """Makes Keras save `subclass` under the name that `base` has."""
     for table in (
-        api_export.REGISTERED_OBJS_TO_NAMES,
-        object_registration.GLOBAL_CUSTOM_NAMES,
+        _api_export.REGISTERED_OBJS_TO_NAMES,
+        _object_registration.GLOBAL_CUSTOM_NAMES,
     ):
         if base in table:
             table[subclass] = table[base]
@@ -326,7 +296,7 @@ def optimizer_values_in_h5(filepath: Any) -> list[Any]:
     import h5py
 
     with h5py.File(filepath, "r") as file:
-        group = legacy_h5_format.load_optimizer_weights_from_hdf5_group(file)
+        group = _legacy_h5_format.load_optimizer_weights_from_hdf5_group(file)
         return [np.asarray(value) for value in group]
 
 

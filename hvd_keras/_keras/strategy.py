@@ -11,24 +11,24 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import trainer
 
 from hvd_keras._keras import names as private
+from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.tensorflow import is_ours
 
-private.require(
-    trainer, "reduce_per_replica", ["values", "strategy", "reduction"]
-)
+# Wherever a release of Keras has it.
+_trainer: Any = sys.modules[owner_of("make_predict_function").__module__]
+require(_trainer, "reduce_per_replica", ["values", "strategy", "reduction"])
 
 
 def patch_compile(after: Callable[[Any], None]) -> None:
     """Makes `compile` call `after(model)` for models of a strategy of ours."""
-    owner = _owner_of("compile")
+    owner = owner_of("compile")
     original = owner.compile
     if hasattr(original, "_hvd_wrapped"):
         return
@@ -48,7 +48,7 @@ def patch_compile(after: Callable[[Any], None]) -> None:
 def patch_saving() -> None:
     """Makes `save` and `save_weights` do nothing where another rank saves."""
     for method in ("save", "save_weights"):
-        owner = _owner_of(method)
+        owner = owner_of(method)
         original = getattr(owner, method)
         if not hasattr(original, "_hvd_wrapped"):
             setattr(owner, method, _saving(original))
@@ -68,7 +68,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
     """Makes `fit` and `evaluate` take logs from `logs_of(model, get, logs)`."""
-    owner = _owner_of(private.GET_LOGS)
+    owner = owner_of(private.GET_LOGS)
     original = getattr(owner, private.GET_LOGS)
     if hasattr(original, "_hvd_wrapped"):
         return
@@ -88,7 +88,7 @@ def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
 
 def patch_predictions(gather: Callable[[Any], Any]) -> None:
     """Makes `predict` return what `gather` makes of a rank's outputs."""
-    original = trainer.reduce_per_replica
+    original = _trainer.reduce_per_replica
     if hasattr(original, "_hvd_wrapped"):
         return
 
@@ -99,9 +99,4 @@ def patch_predictions(gather: Callable[[Any], Any]) -> None:
         return original(values, strategy, reduction)
 
     reduce_per_replica._hvd_wrapped = True
-    trainer.reduce_per_replica = reduce_per_replica
-
-
-def _owner_of(method: str) -> Any:
-    """Returns the class that defines a method of `keras.Model`."""
-    return next(c for c in keras.Model.__mro__ if method in vars(c))
+    _trainer.reduce_per_replica = reduce_per_replica

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_keras._keras.names import require
+from hvd_keras._keras.lookup import require
 
 
 def check_backend() -> None:
