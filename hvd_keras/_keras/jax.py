@@ -3,7 +3,6 @@
 | Name | Used to |
 |---|---|
 | `Trainer.make_train_function` (public, patched) | keep a model that fails |
-| `Trainer.fit` (public, patched) | free the memory that this takes |
 | `Trainer._make_function` | the same |
 | `Trainer._jax_state`, `_jax_state_synced`, `jax_state_sync` | the same |
 | `Trainer._get_jax_state` | restore a model in the middle of an epoch |
@@ -20,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from hvd_keras._keras.names import require
+from hvd_keras._keras.fit import call_at_end_of_fit
+from hvd_keras._keras.lookup import owner_of, require
 
 _STATE = (
     "trainable_variables",
@@ -63,7 +63,7 @@ def patch_make_train_function(
         guards: Whether the steps of a model may fail because of another rank.
         typed_errors: Makes the context in which a step runs.
     """
-    owner: Any = _owner_of("make_train_function")
+    owner: Any = owner_of("make_train_function")
     original = owner.make_train_function
     if hasattr(original, "_hvd_wrapped"):
         return
@@ -86,28 +86,14 @@ def patch_make_train_function(
     make_train_function._hvd_wrapped = True  # type: ignore[attr-defined]
     # Keras compares a model's method with this one: it is not overridden.
     owner.make_train_function = make_train_function
-    _patch_fit()
+    call_at_end_of_fit(_forget)
 
 
-def _patch_fit() -> None:
+def _forget(model: Any) -> None:
     """Lets the state before go when a training ends."""
-    owner: Any = _owner_of("fit")
-    original = owner.fit
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            forget = getattr(self.train_function, "forget", None)
-            if forget is not None:
-                forget()
-
-    owner.fit = fit
-
-
-def _owner_of(name: str) -> Any:
-    return next(c for c in keras.Model.__mro__ if name in vars(c))
+    forget = getattr(model.train_function, "forget", None)
+    if forget is not None:
+        forget()
 
 
 def _compiled(

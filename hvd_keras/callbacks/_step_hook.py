@@ -17,10 +17,10 @@ class StepHook:
 
     Args:
         model: The model that trains.
-        fit: The frame of `fit` that is running.
+        fit: The call of `fit` that is running.
     """
 
-    def __init__(self, model: keras.Model, fit: Any) -> None:
+    def __init__(self, model: keras.Model, fit: keras_fit.Call) -> None:
         self.model = model
         self.fit = fit
         self.train_function = model.train_function
@@ -46,7 +46,9 @@ class StepHook:
         raise NotImplementedError
 
 
-def remove_step_hooks(model: keras.Model, fit: Any = None) -> None:
+def remove_step_hooks(
+    model: keras.Model, fit: keras_fit.Call | None = None
+) -> None:
     """Removes all hooks from a model, or all but those of a running `fit`."""
     while (
         isinstance(model.train_function, StepHook)

@@ -119,7 +119,7 @@ class _Backup(keras.callbacks.Callback):
         self._first = (0, 0)  # the epoch and batch to begin with
         self._num_unsaved = 0
 
-    def resume(self, fit: Any) -> None:
+    def resume(self, fit: keras_fit.Call) -> None:
         """Makes `fit` begin with the epoch and the batch of the backup."""
         state = TrainingState(self.model, self._path)
         position = state.position()
@@ -180,7 +180,7 @@ class _Skip(StepHook):
     def __init__(
         self,
         model: keras.Model,
-        fit: Any,
+        fit: keras_fit.Call,
         num_batches: int,
         restore: Callable[[], None],
     ) -> None:

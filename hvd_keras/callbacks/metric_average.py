@@ -79,7 +79,7 @@ class _Hook:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.get_logs = getattr(model, private.GET_LOGS)
-        self.calls: list[Any] = []  # frames of `fit` and `evaluate`
+        self.calls: list[keras_fit.Call] = []
 
     def __call__(self, logs: Logs) -> Logs:
         if any(keras_fit.is_caller(call) for call in self.calls):

@@ -106,14 +106,17 @@ def _smallest(count: int) -> int:
     return int(counts[0])
 
 
-def _plan(params: dict[str, Any], fit: Any) -> dict[str, Any]:
+def _plan(params: dict[str, Any], fit: keras_fit.Call | None) -> dict[str, Any]:
     """Returns what this rank is about to run."""
-    is_capped = fit is not None and bool(keras_fit.steps_per_epoch_of(fit))
+    is_capped = fit is not None and keras_fit.is_capped(fit)
+    num_batches = None
+    if fit is not None and is_capped:
+        num_batches = keras_fit.num_batches_of(fit)
     callback_list = keras_fit.beginning_callback_list()
     return {
         "steps": params.get("steps"),
         "epochs": params.get("epochs"),
-        "num_batches": keras_fit.num_batches_of(fit) if is_capped else None,
+        "num_batches": num_batches,
         "is_capped": is_capped,
         "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
     }

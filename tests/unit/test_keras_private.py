@@ -14,6 +14,7 @@ import tensorflow as tf
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
 from hvd_keras._keras import tensorflow as keras_tensorflow
+from hvd_keras._keras.lookup import private_module, require
 
 
 def test_names_are_there() -> None:
@@ -39,7 +40,7 @@ def test_names_of_a_running_fit_are_there() -> None:
     class Look(keras.callbacks.Callback):
         def on_train_begin(self, logs=None) -> None:
             fit = keras_fit.running_fit()
-            self.steps = keras_fit.steps_per_epoch_of(fit)
+            self.is_capped = keras_fit.is_capped(fit)
             self.num_batches = keras_fit.num_batches_of(fit)
             callback_list = keras_fit.beginning_callback_list()
             assert callback_list.callbacks[0] is self
@@ -54,7 +55,7 @@ def test_names_of_a_running_fit_are_there() -> None:
     history = model.fit(
         rows, rows, 2, epochs=3, steps_per_epoch=1, callbacks=[look], verbose=0
     )
-    assert (look.steps, look.num_batches) == (1, 3)
+    assert (look.is_capped, look.num_batches) == (True, 3)
     assert history.epoch == [2]
     data = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(2)
     model.fit(data.repeat(), steps_per_epoch=1, callbacks=[look], verbose=0)
@@ -69,12 +70,34 @@ def test_adam_has_no_momentum_with_the_rate_in_it() -> None:
 
 def test_a_missing_name_is_named() -> None:
     with pytest.raises(ImportError, match=r"Optimizer\._gone.*is missing"):
-        private.require(keras.optimizers.Optimizer, "_gone")
+        require(keras.optimizers.Optimizer, "_gone")
 
 
 def test_changed_parameters_are_named() -> None:
     with pytest.raises(ImportError, match=r"takes \['self', 'grads'\]"):
-        private.require(keras.optimizers.Optimizer, "_clip_gradients", ["self"])
+        require(keras.optimizers.Optimizer, "_clip_gradients", ["self"])
+
+
+def test_a_module_is_found_where_a_release_has_it() -> None:
+    moved = ("backend.gone", "gone.backend", "backend")
+    assert private_module(*moved) is importlib.import_module(
+        "keras.src.backend"
+    )
+    with pytest.raises(
+        ImportError, match=r"`keras\.src\.gone or keras\.src\.b"
+    ):
+        private_module("gone", "backend.gone")
+
+
+def test_a_module_that_cannot_be_imported_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(ModuleNotFoundError, match="other"):
+        private_module("backend")
 
 
 def test_names_of_the_strategy_are_there() -> None:

@@ -1,0 +1,161 @@
+"""What runs in Keras is known, whoever else has wrapped its methods."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from hvd_keras._keras import fit as keras_fit
+
+ROWS = np.zeros((6, 1))
+
+
+def compiled(make: Any = keras.Model) -> keras.Model:
+    inputs = keras.Input((1,))
+    model = make(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    return model
+
+
+def running() -> list[str]:
+    return [call.method for call in keras_fit.running_calls()]
+
+
+class Look(keras.callbacks.Callback):
+    """Notes what runs at each kind of event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, Any] = {}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        fit = keras_fit.running_fit()
+        self.seen["train"] = running()
+        self.seen["num_batches"] = keras_fit.num_batches_of(fit)
+        self.seen["is_capped"] = keras_fit.is_capped(fit)
+        list_ = keras_fit.beginning_callback_list()
+        self.seen["list"] = self in list_.callbacks
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.seen["test"] = running()
+        self.seen["fit in test"] = keras_fit.running_fit()
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self.seen["predict"] = running()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen["list later"] = keras_fit.beginning_callback_list()
+        self.model.predict(ROWS, verbose=0, callbacks=[self])
+        self.seen["epoch"] = running()
+
+
+SEEN = {
+    "train": ["fit"],
+    "num_batches": 3,
+    "is_capped": False,
+    "list": True,
+    "test": ["evaluate", "fit"],
+    "fit in test": None,
+    "predict": ["predict", "fit"],
+    "list later": None,
+    "epoch": ["fit"],
+}
+
+
+def look(model: keras.Model) -> dict[str, Any]:
+    callback = Look()
+    model.fit(
+        ROWS,
+        ROWS,
+        2,
+        verbose=0,
+        callbacks=[callback],
+        validation_data=(ROWS[:2], ROWS[:2]),
+    )
+    assert not running()
+    return callback.seen
+
+
+class OwnFit(keras.Model):
+    """Evaluates before it trains."""
+
+    def fit(self, *args: Any, **kw: Any) -> Any:
+        self.evaluate(ROWS[:2], ROWS[:2], verbose=0)
+        return super().fit(*args, **kw)
+
+
+@pytest.mark.parametrize("make", [keras.Model, OwnFit])
+def test_what_runs_is_known_in_callbacks(make: Any) -> None:
+    assert look(compiled(make)) == SEEN
+
+
+@pytest.mark.parametrize(
+    "wraps", [functools.wraps, lambda original: lambda f: f]
+)
+def test_fit_may_be_wrapped_by_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, wraps: Callable[..., Any]
+) -> None:
+    original = keras.Model.fit
+
+    @wraps(original)
+    def fit(self: Any, *args: Any, **kw: Any) -> Any:
+        return original(self, *args, **kw)
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    assert look(compiled()) == SEEN
+
+
+WRAPPED_BEFORE = """
+import keras
+
+original = keras.Model.fit
+
+def fit(self, *args, **kw):
+    return original(self, *args, **kw)
+
+keras.Model.fit = fit
+import test_running_fit as tests
+
+assert tests.look(tests.compiled()) == tests.SEEN
+del keras.Model.fit
+assert tests.look(tests.compiled()) == tests.SEEN
+"""
+
+
+def test_fit_may_be_wrapped_before_us() -> None:
+    subprocess.run(
+        [sys.executable, "-c", WRAPPED_BEFORE],
+        cwd=__file__.rpartition("/")[0],
+        check=True,
+        timeout=120,
+    )
+
+
+def test_a_fit_that_raises_has_ended() -> None:
+    class Fail(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.call = keras_fit.running_fit()
+            raise RuntimeError
+
+    fail = Fail()
+    with pytest.raises(RuntimeError):
+        compiled().fit(ROWS, ROWS, verbose=0, callbacks=[fail])
+    assert not running()
+    assert fail.call.epochs is None
+    assert fail.call.data is None
+
+
+def test_wrapping_twice_changes_nothing() -> None:
+    before = keras.Model.fit
+    keras_fit._wrap_everything()
+    assert keras.Model.fit is before
+    parameters = list(inspect.signature(keras.Model.fit).parameters)
+    assert parameters[:4] == ["self", "x", "y", "batch_size"]
