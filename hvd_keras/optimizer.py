@@ -10,16 +10,16 @@ import keras
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._gradients.distributed_class import (
-    Distributed,
-    Settings,
     check_finite_on_all_ranks,
-    distributed_class,
+    distribute,
     is_multi_optimizer,
     must_not_use_xla,
+    reduces_over_ranks,
     unwrapped,
 )
 from hvd_keras._gradients.local_variables import LocalVariables
-from hvd_keras._keras import names as private
+from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
+from hvd_keras._keras import patches
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
@@ -66,7 +66,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         optimizer: A Keras 3 optimizer; of a `LossScaleOptimizer`, the inner
             optimizer is changed.
         name: First part of the names that pair reductions across ranks.
-            Defaults to `optimizer.name`, which must be equal on all ranks.
+            Defaults to `optimizer.name` without the number at its end, which
+            Keras gives. Ranks that use several optimizers of one name use
+            them for the first time in the same order.
         op: `Average`, `Sum`, or `Adasum`, which adds gradients that point in
             different directions and averages those that agree.
         compression: What gradients travel as: `Compression.none`, `fp16` or
@@ -146,18 +148,15 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         schedule_counts_batches=bool(schedule_counts_batches),
         reduce=options,
     )
-    if isinstance(inner, Distributed) and inner.hvd_settings != settings:
+    if isinstance(inner, ReducingOptimizer) and inner.hvd_settings != settings:
         raise ValueError(
             "An optimizer must be made distributed once. Received: "
             f"{inner.name!r}, which is distributed with "
             f"{inner.hvd_settings}, and now {settings}."
         )
     _set_accumulation(inner, backward_passes_per_step)
-    if not isinstance(inner, Distributed):
-        inner.__class__ = distributed_class(type(inner), settings)
-    private.patch_check_finite(check_finite_on_all_ranks)
-    private.patch_auto_jit_compile(must_not_use_xla)
-    _backends.current().prepare()
+    distribute(inner, settings)
+    _hook_into_keras()
     return optimizer
 
 
@@ -193,6 +192,17 @@ def PartialDistributedOptimizer(  # noqa: N802
     DistributedOptimizer(optimizer, **options)
     unwrapped(optimizer).hvd_local.add_layers(local_layers)
     return optimizer
+
+
+def _hook_into_keras() -> None:
+    """Prepares what Keras calls beside optimizers."""
+    patches.patch_check_finite(check_finite_on_all_ranks)
+    patches.patch_auto_jit_compile(must_not_use_xla)
+    _backends.current().prepare(reduces_over_ranks)
+    if keras.backend.backend() == "tensorflow":
+        from hvd_keras.layers._moments import synchronize_batch_normalization
+
+        synchronize_batch_normalization()
 
 
 def _set_accumulation(optimizer: Any, num_passes: int) -> None:

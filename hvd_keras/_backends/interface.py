@@ -45,6 +45,8 @@ class Backend:
 
     # Whether steps are traced: the ranks see a new list of gradients together.
     traces = True
+    # Whether Keras, while it accumulates gradients, clips those of each batch.
+    clips_each_batch = False
 
     @property
     def skips_alone(self) -> bool:
@@ -118,13 +120,20 @@ class Backend:
         """Returns gradients that were reduced, for use when all are there."""
         return gradients
 
-    def reduce_at_updates(
+    def reduce_if(
         self,
-        optimizer: Any,
+        condition: Any,
         reduce: Callable[[list[Gradient]], list[Gradient]],
         gradients: list[Gradient],
     ) -> list[Gradient]:
-        """Calls `reduce` where the optimizer updates, not where it adds up."""
+        """Returns `reduce(gradients)`, never compiled by the framework.
+
+        Args:
+            condition: A tensor, where Keras clips the gradients of each batch:
+                if it is false, `gradients` are returned as they are.
+            reduce: Reduces over the ranks.
+            gradients: This rank's.
+        """
         return reduce(gradients)
 
     def call_if(
@@ -174,8 +183,13 @@ class Backend:
 
     # Keras.
 
-    def prepare(self) -> None:
-        """Hooks into Keras, when there is the first distributed optimizer."""
+    def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
+        """Hooks into Keras, when there is the first distributed optimizer.
+
+        Args:
+            reduces_over_ranks: Whether steps of a model are a matter of all
+                ranks.
+        """
 
     def change_state(
         self, model: Any, state: list[Any], change: Callable[[], None]

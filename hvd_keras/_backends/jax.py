@@ -12,9 +12,7 @@ import jax.numpy as jnp
 
 from hvd_keras._backends.interface import Backend
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._gradients.distributed_class import reduces_over_ranks
 from hvd_keras._keras import jax as keras_jax
-from hvd_keras._keras import names
 from hvd_keras.jax._call import call, is_traced, reduction, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
@@ -27,6 +25,8 @@ _token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
 
 class JaxBackend(Backend):
     """Adapts JAX."""
+
+    clips_each_batch = True
 
     def cast(self, tensor: Any, dtype: str) -> jax.Array:
         return tensor.astype(dtype)
@@ -70,20 +70,18 @@ class JaxBackend(Backend):
         finally:
             _token.reset(reset)
 
-    def reduce_at_updates(
+    def reduce_if(
         self,
-        optimizer: Any,
+        condition: Any,
         reduce: Callable[[list[Any]], list[Any]],
         gradients: list[Any],
     ) -> list[Any]:
-        # On JAX, Keras clips each batch's gradients and chooses afterwards.
-        if not optimizer.gradient_accumulation_steps:
+        if condition is None:
             return reduce(gradients)
-        is_update = names.is_update(optimizer)
-        if not is_traced([is_update]):
-            return reduce(gradients) if is_update else gradients
+        if not is_traced([condition]):
+            return reduce(gradients) if condition else gradients
         reduced: list[Any] = jax.lax.cond(
-            is_update, lambda: reduce(gradients), lambda: gradients
+            condition, lambda: reduce(gradients), lambda: gradients
         )
         return reduced
 
@@ -101,7 +99,7 @@ class JaxBackend(Backend):
         everywhere = allreduce(mine, Min, name=name, process_set=process_set)
         return everywhere.astype("bool")
 
-    def prepare(self) -> None:
+    def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
         keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
 
     def change_state(

@@ -170,11 +170,6 @@ class TensorFlowBackend(Backend):
             )
         )
 
-    def prepare(self) -> None:
-        from hvd_keras.layers._moments import synchronize_batch_normalization
-
-        synchronize_batch_normalization()
-
 
 def _after(gradient: Any) -> contextlib.AbstractContextManager[Any]:
     """A context in which ops wait for `gradient` and for the batch.

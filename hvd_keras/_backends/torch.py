@@ -70,9 +70,9 @@ class TorchBackend(Backend):
         ]
 
     @torch.compiler.disable
-    def reduce_at_updates(
+    def reduce_if(
         self,
-        optimizer: Any,
+        condition: Any,
         reduce: Callable[[list[Any]], list[Any]],
         gradients: list[Any],
     ) -> list[Any]:

@@ -12,6 +12,7 @@ from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._common import error_text
 from hvd_keras._gradients.buckets import bucket_indices, group_indices
+from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
@@ -44,26 +45,43 @@ class GradientReducer:
     """Reduces the gradients of one optimizer or tape over the ranks.
 
     Args:
-        name: First part of the names that pair reductions across ranks.
+        label: First part of the names that pair reductions across ranks.
         options: How to reduce.
         what: Whose gradients they are, for messages.
-        agrees: Whether a list of gradients, when it is first seen, is compared
-            over the ranks. Else the engine compares it with each bucket.
+        agrees: Whether the ranks agree on a name when they first reduce, and
+            compare a list of gradients when it is first seen. Else `label` is
+            the name, and the engine compares the list with each bucket.
     """
 
     def __init__(
         self,
-        name: str,
+        label: str,
         options: ReduceOptions,
         *,
         what: str = "optimizer",
         agrees: bool = True,
     ) -> None:
-        self._name = name
+        self._label = self._name = label
         self._options = options
         self._what = what
         self._agrees = agrees
+        # For which epoch and process set the ranks have agreed on what.
+        self._scope: tuple[int, int | None] | None = None
         self._agreed: set[tuple[Any, ...]] = set()
+
+    def name(self) -> str:
+        """Returns what the names of all its collectives begin with.
+
+        The first call in an epoch is collective in the process set.
+        """
+        process_set = self._options.process_set
+        epoch = basics.generation()
+        scope = (epoch, process_set.process_set_id)
+        if self._agrees and scope != self._scope:
+            self._name = agreed_name(self._label, epoch, process_set)
+            self._scope = scope
+            self._agreed.clear()
+        return self._name
 
     def __call__(
         self,
@@ -93,7 +111,7 @@ class GradientReducer:
             raise InvalidArgumentError(
                 "`process_set` must be registered, by `init` or "
                 f"`add_process_set`. Received: {process_set} ({self._what} "
-                f"{self._name!r}, rank {basics.rank()})."
+                f"{self._label!r}, rank {basics.rank()})."
             )
         backend = _backends.current()
         alone = size == 1 and backend.skips_alone
@@ -131,6 +149,7 @@ class GradientReducer:
         factor: float,
     ) -> list[Gradient]:
         backend = _backends.current()
+        name = self.name()
         infos = [
             GradientInfo(
                 index,
@@ -153,7 +172,7 @@ class GradientReducer:
             layout = group_indices([variables[i] for i in dense], groups)
         layout = [[dense[member] for member in members] for members in layout]
         if self._agrees and (backend.traces or not self._agreed):
-            self._agree(infos, layout, bucket_bytes, factor)
+            self._agree(name, infos, layout, bucket_bytes, factor)
         reduced = list(gradients)
         if not reduced:
             return reduced
@@ -170,7 +189,7 @@ class GradientReducer:
                     wires.append(wire)
                 results = backend.grouped_allreduce(
                     wires,
-                    name=self._bucket_name(number, [infos[i] for i in bucket]),
+                    name=_bucket_name(name, number, [infos[i] for i in bucket]),
                     options=options,
                     postscale=options.gradient_predivide_factor * factor,
                     seal=seal,
@@ -182,7 +201,7 @@ class GradientReducer:
             for number, i in enumerate(sparse, len(layout)):
                 reduced[i] = backend.gather_slices(
                     gradients[i],
-                    name=self._bucket_name(number, [infos[i]]),
+                    name=_bucket_name(name, number, [infos[i]]),
                     options=options,
                     factor=factor,
                     seal=seal,
@@ -192,14 +211,9 @@ class GradientReducer:
             reduced[i] = compression.decompress(reduced[i], context)
         return reduced
 
-    def _bucket_name(self, number: int, infos: Sequence[GradientInfo]) -> str:
-        # Without the paths, which may differ by rank.
-        name = f"{self._name}/bucket_{number}"
-        error_text.note_gradients(name, [info.path for info in infos])
-        return name
-
     def _agree(
         self,
+        name: str,
         infos: list[GradientInfo],
         layout: list[list[int]],
         bucket_bytes: int,
@@ -215,7 +229,7 @@ class GradientReducer:
         options = self._options
         compression = name_of(options.compression)
         parts = (
-            self._name,
+            name,
             (
                 int(options.op),
                 compression,
@@ -232,7 +246,7 @@ class GradientReducer:
         if options.groups is not None:
             grouping = f"groups={options.groups}"
         detail = [
-            f"{self._what} {self._name!r}",
+            f"{self._what} {name!r}",
             f"op={options.op.name}, factor {factor}, "
             f"compression {compression}, "
             f"gradient_predivide_factor={options.gradient_predivide_factor}",
@@ -270,6 +284,13 @@ def refuse_reduced_twice(gradients: Iterable[Gradient], name: str) -> None:
         )
 
 
+def _bucket_name(name: str, number: int, infos: Sequence[GradientInfo]) -> str:
+    # Without the paths, which may differ by rank.
+    bucket = f"{name}/bucket_{number}"
+    error_text.note_gradients(bucket, [info.path for info in infos])
+    return bucket
+
+
 def _seal(infos: Sequence[GradientInfo]) -> tuple[int, ...]:
     """The shape of an empty tensor that tells which gradients a rank has.
 
@@ -299,6 +320,6 @@ def _describe_difference(
         f"{counts} gradients on ranks {global_ranks}, which differ "
         f"first at entry {index - 2 if index >= 2 else 'options'}: {ranks}. A "
         "variable that a rank's loss does not use has no gradient there; "
-        "optimizers that were made in another order have other names (pass "
-        "`name=` to DistributedOptimizer)."
+        "optimizers that ranks first use in another order have other names "
+        "(pass `name=` to DistributedOptimizer)."
     )

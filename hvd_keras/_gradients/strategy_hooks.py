@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._gradients.distributed_class import Distributed, unwrapped
+from hvd_keras._gradients.distributed_class import unwrapped
+from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import strategy as private
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.ops.allgather import allgather
@@ -31,7 +32,8 @@ def _distribute_optimizer(model: Any) -> None:
     if optimizer is None:
         return
     inner = unwrapped(optimizer)
-    if isinstance(inner, Distributed) and inner.hvd_settings.reduce.op != Sum:
+    is_reducing = isinstance(inner, ReducingOptimizer)
+    if is_reducing and inner.hvd_settings.reduce.op != Sum:
         raise ValueError(
             "Under `hvd.HvdStrategy` a model must be compiled with a plain "
             "optimizer, which the strategy makes distributed. Received: "

@@ -4,7 +4,8 @@ Each is named here once and checked when this module is imported, so that a new
 release of Keras that moves one fails here, in words, and not in the middle of
 a training run. Those of a running `fit` are in `fit.py`, those of one
 backend in `tensorflow.py` and `jax.py`; everything else in
-hvd_keras uses public names.
+hvd_keras uses public names. `optimizer.py` overrides the methods of an
+optimizer, `patches.py` replaces the others.
 
 | Name | Used to |
 |---|---|
@@ -31,13 +32,12 @@ hvd_keras uses public names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
-from hvd_keras import _backends
 from hvd_keras._keras.lookup import private_module, require
 
 _api_export = private_module("api_export")
@@ -76,126 +76,6 @@ def check_names() -> None:
     require(_object_registration, "GLOBAL_CUSTOM_NAMES")
 
 
-class ReducingOptimizer:
-    """Mixin in front of a Keras optimizer: reduces before clipping.
-
-    While gradients are accumulated, Keras moves the average of the weights and
-    the schedule on with every batch. Here it is with every update, as if the
-    accumulated batches were one.
-
-    A subclass defines `hvd_reduce`, `hvd_begin_apply` and `hvd_end_apply`.
-    """
-
-    hvd_schedule_counts_batches = False
-    gradient_accumulation_steps: int | None
-    iterations: Any
-
-    def hvd_reduce(
-        self, gradients: list[Any], variables: list[Any] | None
-    ) -> list[Any]:
-        raise NotImplementedError
-
-    def hvd_begin_apply(self, gradients: Any) -> None:
-        raise NotImplementedError
-
-    def hvd_end_apply(self, variables: Sequence[Any]) -> None:
-        raise NotImplementedError
-
-    def apply(
-        self, grads: Any, trainable_variables: Sequence[Any] | None = None
-    ) -> None:
-        grads = list(grads)
-        self.hvd_begin_apply(grads)
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
-        if len(grads):
-            self.hvd_end_apply(
-                trainable_variables or trainable_variables_of(self)
-            )
-
-    def _backend_apply_gradients(
-        self, grads: Any, trainable_variables: Any
-    ) -> None:
-        # What arrives here is free of None; `_clip_gradients`, which Keras
-        # calls next (in a branch when it accumulates), gets gradients alone.
-        vars(self)["_hvd_variables"] = list(trainable_variables)
-        try:
-            super()._backend_apply_gradients(  # type: ignore[misc]
-                grads, trainable_variables
-            )
-        finally:
-            del vars(self)["_hvd_variables"]
-
-    def _clip_gradients(self, grads: Any) -> Any:
-        variables = vars(self).get("_hvd_variables")
-        reduced = _backends.current().reduce_at_updates(
-            self,
-            lambda gradients: self.hvd_reduce(gradients, variables),
-            list(grads),
-        )
-        return super()._clip_gradients(reduced)  # type: ignore[misc]
-
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        from hvd_keras._keras import tensorflow as keras_tensorflow
-
-        if keras_tensorflow.is_in_our_strategy():
-            return grads_and_vars  # summed already, before they were clipped
-        return super()._all_reduce_sum_gradients(  # type: ignore[misc]
-            grads_and_vars
-        )
-
-    def _get_current_learning_rate(self) -> Any:
-        schedule = vars(self).get("_learning_rate")
-        if (
-            not self.gradient_accumulation_steps
-            or self.hvd_schedule_counts_batches
-            or not isinstance(
-                schedule, keras.optimizers.schedules.LearningRateSchedule
-            )
-        ):
-            return super()._get_current_learning_rate()  # type: ignore[misc]
-        return schedule(self.iterations)
-
-    def _update_model_variables_moving_average(
-        self, trainable_variables: Sequence[Any]
-    ) -> None:
-        self._at_update(
-            super()._update_model_variables_moving_average,  # type: ignore[misc]
-            trainable_variables,
-            changes=require(self, "_model_variables_moving_average"),
-        )
-
-    def _overwrite_model_variables_with_average_value(
-        self, trainable_variables: Sequence[Any]
-    ) -> None:
-        self._at_update(
-            super()._overwrite_model_variables_with_average_value,  # type: ignore[misc]
-            trainable_variables,
-            changes=trainable_variables,
-        )
-
-    def _at_update(
-        self,
-        call: Callable[[Any], None],
-        variables: Sequence[Any],
-        *,
-        changes: Sequence[Any],
-    ) -> None:
-        """Calls, but not for a batch whose gradients are only accumulated."""
-        if self.gradient_accumulation_steps and "_hvd_variables" in vars(self):
-            _backends.current().call_if(
-                is_update(self), lambda: call(variables), changes
-            )
-        else:
-            call(variables)
-
-
-def is_update(optimizer: Any) -> Any:
-    """Whether this batch ends an accumulation of gradients; a tensor."""
-    num_batches = require(optimizer, "_iterations") + 1
-    steps = optimizer.gradient_accumulation_steps
-    return keras.ops.equal(num_batches % steps, 0)
-
-
 def identity_of(variable: Any) -> int:
     """Returns the `id` of a variable of TensorFlow, alone or in Keras's.
 
@@ -205,6 +85,14 @@ def identity_of(variable: Any) -> int:
     is_wrapped = keras.backend.backend() == "tensorflow"
     value = getattr(variable, "_value", None) if is_wrapped else None
     return id(variable if value is None else value)
+
+
+def num_batches_seen_by(optimizer: Any) -> Any:
+    """Returns how many batches an optimizer has had, in a variable.
+
+    `iterations` counts updates, which are fewer while gradients accumulate.
+    """
+    return require(optimizer, "_iterations")
 
 
 def trainable_variables_of(optimizer: Any) -> list[Any]:
@@ -252,43 +140,6 @@ def share_saved_name(subclass: type, base: type) -> None:
     ):
         if base in table:
             table[subclass] = table[base]
-
-
-def patch_check_finite(
-    wrap: Callable[[Any, Any, Callable[[Any, Any], Any]], Any],
-) -> None:
-    """Makes `LossScaleOptimizer` call `wrap(self, grads, original)`.
-
-    A second call does nothing.
-    """
-    owner = keras.optimizers.LossScaleOptimizer
-    original = owner.check_finite
-    if getattr(original, "_hvd_wrapped", False):
-        return
-
-    def check_finite(self: Any, grads: Any) -> Any:
-        return wrap(self, grads, original)
-
-    check_finite._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner.check_finite = check_finite
-
-
-def patch_auto_jit_compile(refuses: Callable[[Any], bool]) -> None:
-    """Makes `jit_compile="auto"` mean False where `refuses(model)`.
-
-    A second call does nothing.
-    """
-    name = "_resolve_auto_jit_compile"
-    owner: Any = next(c for c in keras.Model.__mro__ if name in vars(c))
-    original = getattr(owner, name)
-    if getattr(original, "_hvd_wrapped", False):
-        return
-
-    def resolve(self: Any) -> bool:
-        return not refuses(self) and bool(original(self))
-
-    resolve._hvd_wrapped = True  # type: ignore[attr-defined]
-    setattr(owner, name, resolve)
 
 
 def optimizer_values_in_h5(filepath: Any) -> list[Any]:

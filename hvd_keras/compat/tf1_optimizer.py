@@ -10,8 +10,6 @@ from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducer import GradientReducer
 from hvd_keras.reduce_op import Adasum
 
-_num_made = 0
-
 
 def distribute_tf1_optimizer(
     optimizer: Any,
@@ -29,7 +27,6 @@ def distribute_tf1_optimizer(
         NotImplementedError: An option has no meaning here yet.
         ValueError: As `hvd_keras.DistributedOptimizer`.
     """
-    global _num_made
     del average_aggregated_gradients  # of one batch
     if backward_passes_per_step != 1:
         raise NotImplementedError(
@@ -49,11 +46,10 @@ def distribute_tf1_optimizer(
             f"{type(optimizer).__name__}, which is distributed."
         )
     reduce_options = ReduceOptions.checked(**options)
-    _num_made += 1
     base = type(optimizer)
     optimizer._hvd_local = LocalVariables()
     optimizer._hvd_reducer = GradientReducer(
-        name or f"Distributed{base.__name__}/{_num_made}", reduce_options
+        name or f"Distributed{base.__name__}", reduce_options
     )
     optimizer.__class__ = type(
         base.__name__,

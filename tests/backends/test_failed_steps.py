@@ -21,7 +21,8 @@ class Interfere(keras.callbacks.Callback):
             self.weights = self.model.get_weights()
             if hvd.rank() == 1:
                 odd = np.zeros(3, np.float64)
-                _native.core().allreduce("fails/bucket_0", [odd], 0)
+                name = self.model.optimizer.hvd_reducer.name()
+                _native.core().allreduce(f"{name}/bucket_0", [odd], 0)
 
 
 def test_a_failed_step_leaves_the_model_as_it_was() -> None:
@@ -32,7 +33,7 @@ def test_a_failed_step_leaves_the_model_as_it_was() -> None:
     model.compile(optimizer, "mse", metrics=["mae"])
     interfere = Interfere()
     data = small.shares(*small.data())
-    with pytest.raises(hvd.MismatchError, match="'fails/bucket_0'"):
+    with pytest.raises(hvd.MismatchError, match=r"'fails.*/bucket_0'"):
         model.fit(data, verbose=0, callbacks=[interfere])
     weights = small.on_all_ranks(model.get_weights())
     for value, wanted in zip(weights, interfere.weights, strict=True):

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras._gradients import optimizer_names
 
 optimizers = keras.optimizers
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
@@ -46,10 +47,10 @@ def test_raises_when_ranks_hold_different_gradients(as_function: bool) -> None:
 @needs_peers
 def test_raises_when_names_of_optimizers_differ() -> None:
     optimizer = hvd.DistributedOptimizer(
-        optimizers.SGD(0.1, name=f"sgd_of_rank_{hvd.rank()}")
+        optimizers.SGD(0.1, name=f"sgd_of_{'abcd'[hvd.rank()]}")
     )
     variable = tf.Variable([1.0])
-    with pytest.raises(hvd.MismatchError, match="sgd_of_rank_1"):
+    with pytest.raises(hvd.MismatchError, match="sgd_of_b"):
         optimizer.apply([tf.ones(1)], [variable])
 
 
@@ -186,6 +187,71 @@ def test_optimizers_with_equal_names_do_not_mix(as_function: bool) -> None:
         step(tf.constant([float(hvd.rank())]))
         assert variables[0].numpy()[0] == -mean * number
         assert variables[1].numpy()[0] == -10.0 * mean * number
+
+
+def make_more(rank: int) -> None:
+    """Makes optimizers that nobody uses; each rank other ones."""
+    for number in range(rank):
+        optimizers.SGD(0.1)
+        hvd.DistributedOptimizer(optimizers.SGD(0.1 + number), op=hvd.Sum)
+        hvd.DistributedOptimizer(optimizers.SGD(0.1), name="named")
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_names_are_equal_where_ranks_made_other_optimizers(
+    name: str | None, rank: int, size: int
+) -> None:
+    make_more(rank)
+    first = hvd.DistributedOptimizer(optimizers.SGD(1.0), name=name)
+    make_more(size - rank)
+    second = hvd.DistributedOptimizer(optimizers.SGD(1.0), name=name)
+    variables = [tf.Variable([0.0]), tf.Variable([0.0])]
+
+    @tf.function
+    def step(rank: tf.Tensor) -> None:
+        first.apply([rank * 1.0], [variables[0]])
+        second.apply([rank * 10.0], [variables[1]])
+
+    step(tf.constant([float(rank)]))
+    mean = (size - 1) / 2
+    assert [float(v[0]) for v in variables] == [-mean, -10.0 * mean]
+    names = [each.hvd_reducer.name() for each in (first, second)]
+    assert names[0] != names[1]
+    assert hvd.allgather_object(names) == [names] * size
+
+
+def test_names_are_equal_where_ranks_used_other_optimizers(
+    rank: int, size: int
+) -> None:
+    label = "of a newcomer and a survivor"
+    for _ in range(rank):  # in vain: the peers did not come
+        optimizer_names._num_named[1, 0, label] += 1
+    names = [
+        optimizer_names.agreed_name(label, 1, hvd.global_process_set)
+        for _ in range(2)
+    ]
+    last = [f"{label}#{size}", f"{label}#{size + 1}"]
+    assert names == ([label, last[0]] if size == 1 else last)
+    later = optimizer_names.agreed_name(label, 2, hvd.global_process_set)
+    assert later == f"{label}@2"
+
+
+def test_an_optimizer_has_another_name_in_another_job(size: int) -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+    variable = tf.Variable([0.0])
+    optimizer.apply([tf.ones(1)], [variable])
+    before = optimizer.hvd_reducer.name()
+    assert optimizer.hvd_reducer.name() == before
+    hvd.shutdown()
+    hvd.init()
+    hvd.DistributedOptimizer(optimizers.SGD(1.0)).apply(
+        [tf.ones(1)], [variable]
+    )
+    optimizer.apply([tf.ones(1)], [variable])
+    after = optimizer.hvd_reducer.name()
+    assert after != before
+    assert hvd.allgather_object(after) == [after] * size
+    assert variable.numpy() == [-3.0]
 
 
 ALL_OPTIMIZERS = [

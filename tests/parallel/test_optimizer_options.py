@@ -146,6 +146,43 @@ def test_compressed_training_stays_near() -> None:
     kt.assert_equal_on_all_ranks(model.get_weights())
 
 
+def apply_once(optimizer: Any, variable: tf.Variable, rank: int) -> float:
+    variable.assign([0.0])
+    optimizer.apply([tf.constant([rank + 1.0])], [variable])
+    return -float(variable[0])
+
+
+@needs_peers
+@pytest.mark.usefixtures("dynamic_sets")
+@pytest.mark.parametrize("is_new_job", [False, True])
+def test_a_process_set_that_was_made_anew(
+    is_new_job: bool, rank: int, size: int
+) -> None:
+    def distributed(ranks: hvd.ProcessSet, optimizer: Any = None) -> Any:
+        return hvd.DistributedOptimizer(
+            optimizer or optimizers.SGD(1.0), process_set=ranks
+        )
+
+    variable = tf.Variable([0.0])
+    first = hvd.add_process_set(range(1, size))
+    mean = (size + 2) / 2 if rank else 1.0
+    kept = distributed(first)
+    assert apply_once(kept, variable, rank) == mean
+    if is_new_job:
+        hvd.shutdown()
+        second = hvd.ProcessSet(range(1, size))
+        hvd.init(process_sets=[second])
+    else:
+        hvd.remove_process_set(first)
+        second = hvd.add_process_set(range(1, size))
+    assert first.process_set_id is None
+    assert apply_once(distributed(second), variable, rank) == mean
+    with pytest.raises(hvd.InvalidArgumentError, match="must be registered"):
+        apply_once(kept, variable, rank)
+    distributed(second, kept)
+    assert apply_once(kept, variable, rank) == mean
+
+
 @needs_peers
 @pytest.mark.usefixtures("dynamic_sets")
 def test_the_ranks_of_a_process_set_train_together(rank: int) -> None:

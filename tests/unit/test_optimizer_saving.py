@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pathlib
 import pickle
 import subprocess
 import sys
+import weakref
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import hvd_keras as hvd
 from hvd_keras._gradients.distributed_class import is_distributed, unwrapped
@@ -194,7 +197,50 @@ def test_from_config_stays_distributed() -> None:
     optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03), op=hvd.Sum)
     made = type(optimizer).from_config(optimizer.get_config())
     assert type(made) is type(optimizer)
+    assert made.hvd_settings == optimizer.hvd_settings
+    assert made.hvd_settings.reduce.op == hvd.Sum
     fit(compiled(made))
+
+
+def test_a_config_is_plain_in_a_pickle() -> None:
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.03))
+    config = pickle.loads(pickle.dumps(optimizer.get_config()))
+    assert type(config) is dict
+    made = type(optimizer).from_config(config)
+    assert made.hvd_settings == optimizer.hvd_settings  # the defaults
+
+
+def test_there_is_one_class_a_base_class() -> None:
+    averages = hvd.DistributedOptimizer(optimizers.SGD(0.1))
+    sums = hvd.DistributedOptimizer(optimizers.SGD(0.1), op=hvd.Sum)
+    other = hvd.DistributedOptimizer(optimizers.Adam(0.1))
+    assert type(averages) is type(sums)
+    assert type(averages) is not type(other)
+    ops = [each.hvd_settings.reduce.op for each in (averages, sums, other)]
+    assert ops == [hvd.Average, hvd.Sum, hvd.Average]
+
+
+def test_groups_do_not_keep_variables_alive() -> None:
+    variables = [keras.Variable([0.0]), keras.Variable([0.0])]
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(0.1), groups=[variables]
+    )
+    optimizer.apply([tf.ones(1), tf.ones(1)], variables)
+    seen = [weakref.ref(variable) for variable in variables]
+    del variables, optimizer
+    gc.collect()
+    assert [reference() for reference in seen] == [None, None]
+
+
+def test_the_class_of_a_users_optimizer_dies_with_it() -> None:
+    class Halved(optimizers.SGD):
+        pass
+
+    optimizer = hvd.DistributedOptimizer(Halved(0.1))
+    seen = [weakref.ref(Halved), weakref.ref(type(optimizer))]
+    del Halved, optimizer
+    gc.collect()
+    assert [reference() for reference in seen] == [None, None]
 
 
 def test_a_second_call_changes_nothing() -> None:

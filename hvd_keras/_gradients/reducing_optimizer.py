@@ -1,0 +1,271 @@
+"""What a distributed optimizer does beside the work of its base class."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from hvd_keras import _backends
+from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
+from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._gradients.optimizer_names import label_of
+from hvd_keras._gradients.reducer import GradientReducer, refuse_reduced_twice
+from hvd_keras._keras import names as private
+from hvd_keras._keras.optimizer import OptimizerHooks
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of DistributedOptimizer that a reduction depends on."""
+
+    name: str | None = None
+    average_aggregated_gradients: bool = True
+    schedule_counts_batches: bool = False
+    reduce: ReduceOptions = dataclasses.field(default_factory=ReduceOptions)
+
+
+class _Config(dict[str, Any]):
+    """What `get_config` returns: settings come along to `from_config`.
+
+    A file, a pickle or a copy has a plain config.
+    """
+
+    def __init__(self, config: dict[str, Any], settings: Settings) -> None:
+        super().__init__(config)
+        self.settings = settings
+
+    def __reduce__(self) -> Any:
+        return (dict, (dict(self),))
+
+
+class ReducingOptimizer(OptimizerHooks):
+    """Mixin in front of the class of an optimizer.
+
+    While gradients are accumulated, Keras moves the average of the weights and
+    the schedule on with every batch. Here it is with every update, as if the
+    accumulated batches were one.
+    """
+
+    hvd_base: ClassVar[type]
+    name: str
+    global_clipnorm: float | None
+    gradient_accumulation_steps: int | None
+
+    # The state is put past `__setattr__`, where Keras and TensorFlow track.
+
+    @property
+    def hvd_settings(self) -> Settings:
+        """The defaults, for an instance that its class has made."""
+        settings: Settings = vars(self).setdefault("_hvd_settings", Settings())
+        return settings
+
+    @property
+    def hvd_local(self) -> LocalVariables:
+        """The variables whose gradients stay on this rank."""
+        local: LocalVariables = vars(self).setdefault(
+            "_hvd_local", LocalVariables()
+        )
+        return local
+
+    @property
+    def hvd_reducer(self) -> GradientReducer:
+        state = vars(self)
+        if "_hvd_reducer" not in state:
+            settings = self.hvd_settings
+            label = settings.name or label_of(self.name)
+            state["_hvd_reducer"] = GradientReducer(label, settings.reduce)
+        reducer: GradientReducer = state["_hvd_reducer"]
+        return reducer
+
+    def hvd_distribute(self, settings: Settings) -> None:
+        """Takes settings; equal ones only for a process set made anew."""
+        state = vars(self)
+        old = state.get("_hvd_settings")
+        new_id = settings.reduce.process_set.process_set_id
+        if old != settings or old.reduce.process_set.process_set_id != new_id:
+            state["_hvd_settings"] = settings
+            state.pop("_hvd_reducer", None)
+
+    def register_local_var(self, variable: Any) -> None:
+        """Keeps the gradient of `variable` on this rank.
+
+        All ranks register the same variables, before the first step.
+
+        Raises:
+            ValueError: The optimizer has reduced gradients already.
+        """
+        if "_hvd_is_checked" in vars(self):
+            raise ValueError(
+                "A local variable must be registered before the first step: "
+                "a step that is traced does not change any more. Received: "
+                f"{path_of(variable)!r} for optimizer {self.name!r}."
+            )
+        self.hvd_local.add(variable)
+
+    # ---- A step ----
+
+    def apply(
+        self, grads: Any, trainable_variables: Sequence[Any] | None = None
+    ) -> None:
+        grads = list(grads)
+        vars(self)["_hvd_num_reductions"] = 0
+        refuse_reduced_twice(grads, self.name)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        if len(grads):
+            self._check_reduced(
+                trainable_variables or private.trainable_variables_of(self)
+            )
+
+    def hvd_reduce(
+        self, gradients: list[Any], variables: list[Any] | None
+    ) -> list[Any]:
+        backend = _backends.current()
+        may_wait = self.gradient_accumulation_steps and backend.clips_each_batch
+        return backend.reduce_if(
+            self._is_update() if may_wait else None,
+            functools.partial(self._reduced, variables=variables),
+            gradients,
+        )
+
+    def _reduced(
+        self, gradients: list[Any], variables: list[Any] | None
+    ) -> list[Any]:
+        if not gradients:
+            return gradients
+        state = vars(self)
+        state["_hvd_num_reductions"] = state.get("_hvd_num_reductions", 0) + 1
+        if "_hvd_is_checked" not in state:
+            self._check_clipping()
+            self._check_variables()
+            state["_hvd_is_checked"] = True
+        if variables is None:  # `_clip_gradients` was called by hand
+            variables = gradients
+        places = {
+            private.identity_of(variable): index
+            for index, variable in enumerate(
+                private.trainable_variables_of(self)
+            )
+        }
+        indices = [
+            places.get(private.identity_of(variable), index)
+            for index, variable in enumerate(variables)
+        ]
+        factor = 1.0
+        if not self.hvd_settings.average_aggregated_gradients:
+            factor = float(self.gradient_accumulation_steps or 1)
+        return self.hvd_reducer(
+            gradients,
+            variables,
+            indices,
+            factor=factor,
+            local_ids=self.hvd_local.ids(),
+        )
+
+    # ---- What follows updates, not batches ----
+
+    def hvd_schedule_counts_updates(self) -> bool:
+        return bool(
+            self.gradient_accumulation_steps
+            and not self.hvd_settings.schedule_counts_batches
+        )
+
+    def hvd_at_update(
+        self, call: Callable[[], None], changes: Sequence[Any]
+    ) -> None:
+        if self.gradient_accumulation_steps and self.hvd_is_applying():
+            _backends.current().call_if(self._is_update(), call, changes)
+        else:
+            call()
+
+    def _is_update(self) -> Any:
+        """Whether this batch ends an accumulation of gradients; a tensor."""
+        num_batches = private.num_batches_seen_by(self) + 1
+        steps = self.gradient_accumulation_steps
+        return keras.ops.equal(num_batches % steps, 0)
+
+    # ---- Checks ----
+
+    def _check_reduced(self, variables: Sequence[Any]) -> None:
+        if (
+            vars(self).pop("_hvd_num_reductions", 0)
+            or self.gradient_accumulation_steps
+            or any(
+                getattr(variable, "overwrite_with_gradient", False)
+                for variable in variables
+            )
+        ):
+            return
+        raise TypeError(
+            "A distributed optimizer must pass its gradients through "
+            "Keras's `_clip_gradients`, where they are reduced. Received: "
+            f"{self.hvd_base.__module__}.{self.hvd_base.__qualname__}, whose "
+            "`apply` does not, so that ranks would train apart."
+        )
+
+    def _check_clipping(self) -> None:
+        size = self.hvd_settings.reduce.process_set.size() or 1
+        if self.hvd_local and self.global_clipnorm and size > 1:
+            raise ValueError(
+                "`global_clipnorm` must be None where variables are local: "
+                "the norm of all gradients differs by rank then, and would "
+                "clip the shared ones apart. Received: global_clipnorm="
+                f"{self.global_clipnorm} (optimizer {self.name!r}); use "
+                "`clipnorm` or `clipvalue`."
+            )
+
+    def _check_variables(self) -> None:
+        groups = self.hvd_settings.reduce.groups
+        named = {
+            "register_local_var": self.hvd_local.registered,
+            "groups": groups if isinstance(groups, VariableGroups) else (),
+        }
+        known = {
+            private.identity_of(variable)
+            for variable in private.trainable_variables_of(self)
+        }
+        for where, variables in named.items():
+            for variable in variables:
+                if known and private.identity_of(variable) not in known:
+                    raise ValueError(
+                        f"Variables of `{where}` must be among those that the "
+                        f"optimizer trains. Received: {path_of(variable)!r}, "
+                        f"which is none of the {len(known)} of optimizer "
+                        f"{self.name!r}."
+                    )
+
+    # ---- Copies ----
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        return _Config(config, self.hvd_settings)
+
+    @classmethod
+    def from_config(cls, config: Any, *args: Any, **kw: Any) -> Any:
+        made: Any = super().from_config(config, *args, **kw)  # type: ignore[misc]
+        if isinstance(config, _Config):
+            made.hvd_distribute(config.settings)
+        return made
+
+    def __reduce__(self) -> Any:
+        # A pickle names the plain class: it loads without hvd_keras.
+        reduced: Any = super().__reduce__()
+        return (private.unpickler_of(self.hvd_base), *reduced[1:])
+
+    def __copy__(self) -> Any:
+        # Of a plain optimizer too, a copy has variables of its own.
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copy in the same process stays distributed.
+        function, arguments = self.__reduce__()
+        plain = function(*copy.deepcopy(arguments, memo))
+        plain.__class__ = type(self)
+        plain.hvd_distribute(self.hvd_settings)
+        vars(plain)["_hvd_local"] = self.hvd_local
+        memo[id(self)] = plain
+        return plain

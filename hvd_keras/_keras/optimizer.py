@@ -1,0 +1,99 @@
+"""The private methods of a Keras optimizer, under names of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from hvd_keras._keras.lookup import require
+
+
+class OptimizerHooks:
+    """Mixin in front of a Keras optimizer, which calls the methods `hvd_*`.
+
+    What they do is the matter of a subclass.
+    """
+
+    iterations: Any
+
+    def hvd_reduce(
+        self, gradients: list[Any], variables: list[Any] | None
+    ) -> list[Any]:
+        """Returns what is to be clipped and applied.
+
+        Args:
+            gradients: Without None.
+            variables: That of each gradient; None: nobody knows.
+        """
+        raise NotImplementedError
+
+    def hvd_at_update(
+        self, call: Callable[[], None], changes: Sequence[Any]
+    ) -> None:
+        """Calls `call`, which assigns to `changes`, if it is to be now."""
+        raise NotImplementedError
+
+    def hvd_schedule_counts_updates(self) -> bool:
+        """Whether a schedule is to see updates, in place of batches."""
+        raise NotImplementedError
+
+    def hvd_is_applying(self) -> bool:
+        """Whether gradients are being applied, on this rank's thread."""
+        return "_hvd_variables" in vars(self)
+
+    def _backend_apply_gradients(
+        self, grads: Any, trainable_variables: Any
+    ) -> None:
+        # What arrives here is free of None; `_clip_gradients`, which Keras
+        # calls next (in a branch when it accumulates), gets gradients alone.
+        vars(self)["_hvd_variables"] = list(trainable_variables)
+        try:
+            super()._backend_apply_gradients(  # type: ignore[misc]
+                grads, trainable_variables
+            )
+        finally:
+            del vars(self)["_hvd_variables"]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        variables = vars(self).get("_hvd_variables")
+        reduced = self.hvd_reduce(list(grads), variables)
+        return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        from hvd_keras._keras import tensorflow as keras_tensorflow
+
+        if keras_tensorflow.is_in_our_strategy():
+            return grads_and_vars  # summed already, before they were clipped
+        return super()._all_reduce_sum_gradients(  # type: ignore[misc]
+            grads_and_vars
+        )
+
+    def _get_current_learning_rate(self) -> Any:
+        schedule = vars(self).get("_learning_rate")
+        if (
+            isinstance(
+                schedule, keras.optimizers.schedules.LearningRateSchedule
+            )
+            and self.hvd_schedule_counts_updates()
+        ):
+            return schedule(self.iterations)
+        return super()._get_current_learning_rate()  # type: ignore[misc]
+
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        update = super()._update_model_variables_moving_average  # type: ignore[misc]
+        self.hvd_at_update(
+            lambda: update(trainable_variables),
+            require(self, "_model_variables_moving_average"),
+        )
+
+    def _overwrite_model_variables_with_average_value(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        overwrite = super()._overwrite_model_variables_with_average_value  # type: ignore[misc]
+        self.hvd_at_update(
+            lambda: overwrite(trainable_variables), trainable_variables
+        )
