@@ -12,10 +12,12 @@ from hvd_keras import basics, objects
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._gradients import strategy_hooks
+from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.data._datasets import shard_batches
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
+from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
 from hvd_keras.variables import broadcast_variables
 
@@ -69,7 +71,7 @@ class HvdStrategy(tf.distribute.Strategy):
     def __init__(self) -> None:
         basics.size()  # raises before `init()`
         super().__init__(_Extended(self))
-        strategy_hooks.install()
+        strategy_hooks.install(DistributedOptimizer, global_logs)
         # Of this Keras makes the order of arrays in `fit`.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)

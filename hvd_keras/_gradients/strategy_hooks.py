@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -9,21 +11,27 @@ import tensorflow as tf
 from hvd_keras._gradients.distributed_class import unwrapped
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import strategy as private
-from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.ops.allgather import allgather
-from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.reduce_op import Sum
 
 
-def install() -> None:
-    """Hooks into Keras; a second call does nothing."""
-    private.patch_compile(_distribute_optimizer)
+def install(
+    distribute: Callable[..., Any], global_logs: Callable[[Any, Any, Any], Any]
+) -> None:
+    """Hooks into Keras; a second call does nothing.
+
+    Args:
+        distribute: `DistributedOptimizer`.
+        global_logs: Gives the logs of all ranks, of a model, of the function
+            that gives its own, and of what that gets.
+    """
+    private.patch_compile(functools.partial(_distribute_optimizer, distribute))
     private.patch_saving()
     private.patch_logs(global_logs)
     private.patch_predictions(_gather)
 
 
-def _distribute_optimizer(model: Any) -> None:
+def _distribute_optimizer(distribute: Callable[..., Any], model: Any) -> None:
     """Lets gradients be summed before they are clipped, not after.
 
     Keras has divided the loss by the number of replicas.
@@ -39,7 +47,7 @@ def _distribute_optimizer(model: Any) -> None:
             "optimizer, which the strategy makes distributed. Received: "
             f"{optimizer.name!r}, which averages over the ranks by itself."
         )
-    DistributedOptimizer(optimizer, op=Sum)
+    distribute(optimizer, op=Sum)
 
 
 def _gather(outputs: Any) -> Any:
