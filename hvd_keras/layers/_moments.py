@@ -102,10 +102,12 @@ def _synchronized_moments(
     )
 
 
-_numbers: dict[int | None, Iterator[int]] = collections.defaultdict(
-    itertools.count
+# By the epoch of the job and the process set.
+_Scope = tuple[int, int | None]
+_numbers: dict[_Scope, Iterator[int]] = collections.defaultdict(itertools.count)
+_number_of: weakref.WeakKeyDictionary[Any, tuple[_Scope, int]] = (
+    weakref.WeakKeyDictionary()
 )
-_number_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 @as_it_is
@@ -116,15 +118,18 @@ def _summed(
 
     Names of layers count all layers that a rank has made, also for a model that
     one rank alone makes. So the number here counts the layers that have
-    trained. In a graph, the name of the node names the call: it stays unique
-    when a function is called twice, and under two tapes.
+    trained in this epoch of the job. In a graph, the name of the node names
+    the call: it stays unique when a function is called twice, and under two
+    tapes.
     """
-    number = _number_of.get(layer)
-    if number is None:
-        number = next(_numbers[process_set.process_set_id])
-        _number_of[layer] = number
+    epoch = basics.generation()
+    scope = (epoch, process_set.process_set_id)
+    known, number = _number_of.get(layer, (None, 0))
+    if known != scope:
+        number = next(_numbers[scope])
+        _number_of[layer] = (scope, number)
     if tf.executing_eagerly():
-        name = f"BatchNormalization/{number}"
+        name = f"BatchNormalization/{epoch}/{number}"
         return allreduce(packed, Sum, name=name, process_set=process_set)
-    with tf.name_scope(f"BatchNormalization_{number}/"):
+    with tf.name_scope(f"BatchNormalization_{epoch}_{number}/"):
         return allreduce(packed, Sum, process_set=process_set)
