@@ -67,9 +67,12 @@ format:  ## Formats Python and C++
 
 # ---- Tests ----
 
-.PHONY: test
-test: build  ## All Python tests
+.PHONY: test test-all
+test: build  ## The Python tests, on 1 to 4 ranks
 	$(PYTHON) -m pytest tests
+
+test-all: build  ## Those too that are slow and rarely fail
+	$(PYTHON) -m pytest tests --thorough
 
 test-%: build  ## test-4: tests/parallel on 4 ranks, or any other number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest tests/parallel

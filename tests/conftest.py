@@ -1,9 +1,10 @@
-"""What holds in all tests: which run where, and how tf.data does."""
+"""What holds in all tests: which run where and when, and how tf.data does."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +14,65 @@ OF_RANKS = [
     pathlib.Path(__file__).parent / name
     for name in ("parallel", "gpu", "backends")
 ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="run all tests; else those marked `thorough` are left out",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "thorough(*numbers): left out, on these numbers of ranks or on any, "
+        "unless --thorough is given",
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leaves out what is slow and says little more than the rest.
+
+    What holds on 2 and 3 ranks rarely fails on 4, and what is done once on 1
+    rank by every other test need not be done with all options.
+    """
+    if config.getoption("thorough"):
+        return
+    left_out = [item for item in items if _is_thorough(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_thorough(item: pytest.Item) -> bool:
+    num_ranks = int(os.environ.get("HVD_SIZE", "1"))
+    return any(
+        not marker.args or num_ranks in marker.args
+        for marker in item.iter_markers("thorough")
+    )
+
+
+COUNTS = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def note_counts(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Takes a line on the tests of a job, for the end of the output."""
+    return pytestconfig.stash.setdefault(COUNTS, []).append
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    lines = config.stash.get(COUNTS, [])
+    if lines:
+        terminalreporter.section("tests in jobs of ranks")
+    for line in lines:
+        terminalreporter.write_line(line)
 
 
 def pytest_ignore_collect(

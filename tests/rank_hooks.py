@@ -91,18 +91,30 @@ def _ranks_meet(request: pytest.FixtureRequest, _deadline: None) -> Iterator:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if REPORT_DIR is None or (report.when != "call" and report.passed):
         return
-    entry = {
-        "file": pathlib.Path(report.fspath).name,
-        "test": report.nodeid.split("::", 1)[-1],
-        "outcome": report.outcome,
-        "text": report.longreprtext if report.failed else "",
-    }
-    _append_report(entry)
+    text = report.longreprtext if report.failed else ""
+    _append_report(_entry(report.fspath, report.nodeid, report.outcome, text))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        if REPORT_DIR is not None:
+            _append_report(_entry(item.path, item.nodeid, "deselected"))
 
 
 def pytest_sessionfinish() -> None:
     if REPORT_DIR is not None:
         _append_report({"outcome": "finished"})
+
+
+def _entry(
+    path: str | pathlib.Path, node_id: str, outcome: str, text: str = ""
+) -> dict[str, str]:
+    return {
+        "file": pathlib.Path(path).name,
+        "test": node_id.split("::", 1)[-1],
+        "outcome": outcome,
+        "text": text,
+    }
 
 
 def _append_report(entry: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+from collections.abc import Callable, Iterator
 
 import pytest
 from test_parallel_suite import Job
@@ -21,8 +22,11 @@ SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
 
 
 @pytest.fixture(scope="module")
-def jobs() -> dict[str, Job]:
-    return {}
+def jobs(note_counts: Callable[[str], None]) -> Iterator[dict[str, Job]]:
+    jobs: dict[str, Job] = {}
+    yield jobs
+    for backend, job in jobs.items():
+        note_counts(f"tests/backends, {backend}: {job.counts()}")
 
 
 @pytest.mark.parametrize(("backend", "file"), CASES)
@@ -31,6 +35,7 @@ def test_backend(
     backend: str,
     file: str,
     tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
 ) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
@@ -38,7 +43,8 @@ def test_backend(
         files = [DIRECTORY / name for b, name in CASES if b == backend]
         directory = tmp_path_factory.mktemp(backend)
         settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
-        jobs[backend] = Job(2, files, directory, **settings)
+        thorough = pytestconfig.getoption("thorough")
+        jobs[backend] = Job(2, files, directory, thorough=thorough, **settings)
         jobs[backend].wait()
     failures = jobs[backend].failures(file)
     if failures:

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -47,6 +48,7 @@ class Job:
         num_ranks: On how many.
         files: The tests.
         directory: For output and results.
+        thorough: Whether to run tests that are marked so.
         settings: Environment variables.
     """
 
@@ -55,10 +57,13 @@ class Job:
         num_ranks: int,
         files: list[pathlib.Path],
         directory: pathlib.Path,
+        *,
+        thorough: bool,
         **settings: str,
     ) -> None:
         pytest_command = [sys.executable, "-m", "pytest", "-q", "--tb=short"]
         pytest_command += ["-p", "no:cacheprovider"]
+        pytest_command += ["--thorough"] * thorough
         pytest_command += map(str, files)
         launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
         environment = {
@@ -98,6 +103,14 @@ class Job:
             _read_reports(self._directory / f"rank_{rank}.jsonl")
             for rank in range(self._num_ranks)
         ]
+
+    def counts(self) -> str:
+        """Says how many tests rank 0 has run and left out."""
+        outcomes = collections.Counter(r["outcome"] for r in self.reports[0])
+        return (
+            f"{outcomes['passed']} passed, {outcomes['failed']} failed, "
+            f"{outcomes['skipped']} skipped, {outcomes['deselected']} left out"
+        )
 
     def failures(self, file: str) -> list[str]:
         """Returns what went wrong in `file`, on all ranks."""
@@ -147,17 +160,21 @@ class Jobs(dict[int, Job]):
     """The job of each number of ranks, with the files that were asked for."""
 
     def __init__(
-        self, files: dict[int, list[str]], directory: pathlib.Path
+        self,
+        files: dict[int, list[str]],
+        directory: pathlib.Path,
+        thorough: bool,
     ) -> None:
         super().__init__()
         self._files = files
         self._directory = directory
+        self._thorough = thorough
 
     def start(self, num_ranks: int) -> Job:
         directory = self._directory / f"ranks_{num_ranks}"
         directory.mkdir()
         files = [PARALLEL / file for file in self._files[num_ranks]]
-        return Job(num_ranks, files, directory)
+        return Job(num_ranks, files, directory, thorough=self._thorough)
 
     def __missing__(self, num_ranks: int) -> Job:
         self[num_ranks] = job = self.start(num_ranks)
@@ -167,21 +184,26 @@ class Jobs(dict[int, Job]):
 
 @pytest.fixture(scope="module")
 def jobs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Jobs:
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    note_counts: Callable[[str], None],
+) -> Iterator[Jobs]:
     selected: dict[int, list[str]] = collections.defaultdict(list)
     for item in request.session.items:
         if item.module is request.module:
             parameters = item.callspec.params
             selected[parameters["num_ranks"]].append(parameters["file"])
-    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"))
+    thorough = request.config.getoption("thorough")
+    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), thorough)
     # The job of one rank leaves room for another.
     together = [n for n in (1, 3) if n in selected]
     started = {n: jobs.start(n) for n in together}
     for num_ranks, job in started.items():
         job.wait()
         jobs[num_ranks] = job
-    return jobs
+    yield jobs
+    for num_ranks, job in sorted(jobs.items()):
+        note_counts(f"tests/parallel, {num_ranks} ranks: {job.counts()}")
 
 
 @pytest.mark.parametrize(("num_ranks", "file"), CASES)

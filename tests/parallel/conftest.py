@@ -15,6 +15,7 @@ from rank_hooks import (  # noqa: F401
     bucket_of_each,
     pytest_collection_modifyitems,
     pytest_configure,
+    pytest_deselected,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_unconfigure,

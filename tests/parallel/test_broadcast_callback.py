@@ -41,6 +41,7 @@ def with_normalization() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1)(hidden))
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("root_rank", [0, hvd.size() - 1])
 @pytest.mark.parametrize("builders", ["none", "root", "all"])
 def test_built_models_are_equal_before_the_first_step(
@@ -72,6 +73,7 @@ def test_built_models_are_equal_before_the_first_step(
     kt.assert_equal_on_all_ranks(state(model))
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("steps_per_epoch", [1, 3])
 @pytest.mark.parametrize("validate", [False, True])
 def test_other_models_are_equal_after_the_first_batch(

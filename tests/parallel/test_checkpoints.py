@@ -51,6 +51,7 @@ class Written(keras.callbacks.Callback):
         self.names = sorted(os.listdir(self._path))
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("name", ["{epoch}.keras", "{epoch}.weights.h5"])
 def test_rank_0_saves_for_all(path: pathlib.Path, name: str) -> None:
     model, seen = compiled(), Written(path)
@@ -149,6 +150,7 @@ def test_a_save_that_fails_leaves_the_last_file(path: pathlib.Path) -> None:
     assert hvd.load_model(path / "m.keras").optimizer.iterations.numpy() == 8
 
 
+@pytest.mark.thorough(4)
 @needs_peers
 def test_a_save_may_take_longer_than_a_stall(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +260,7 @@ def undisturbed() -> tuple[list[np.ndarray], dict, int]:
     return train(None)
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize(
     ("interrupt_at", "save_freq", "num_epochs", "options"),
     [

@@ -71,6 +71,7 @@ OPTIONS: dict[str, tuple[Callable[[], keras.Model], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize("case", OPTIONS)
 def test_ranks_end_with_the_weights_of_one_process(
     case: str, compiled: Callable[..., Any]

@@ -120,6 +120,7 @@ def weighted_loss(y: tf.Tensor, rank: int) -> tf.Tensor:
     return tf.reduce_sum(weight * (y * y + y))
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_gradient_is_the_slope(rank, process_set, name: str) -> None:
     collective, convention = COLLECTIVES[name]

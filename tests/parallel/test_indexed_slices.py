@@ -68,6 +68,7 @@ def parts(slices: tf.IndexedSlices) -> list[tf.Tensor]:
     return [slices.indices, slices.values, tf.convert_to_tensor(slices)]
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize("op", LINEAR)
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 def test_slices_are_reduced(run, rank, process_set, op, index_dtype) -> None:

@@ -152,6 +152,7 @@ def check(case: Case, expected: keras.Model, epochs: int = 2) -> None:
     assert int(model.optimizer.iterations) == int(expected.optimizer.iterations)
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_ranks_end_with_the_weights_of_one_process(case: Case) -> None:
     check(case, reference(case))

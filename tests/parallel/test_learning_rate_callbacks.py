@@ -191,6 +191,7 @@ def test_momentum_stays_without_correction_and_for_adam() -> None:
             np.testing.assert_array_equal(variable.numpy(), slot)
 
 
+@pytest.mark.thorough(4)
 def test_loss_scale_optimizer_is_looked_through() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:

@@ -96,6 +96,7 @@ def check(run: Callable[..., Any], calls: list[Call]) -> None:
             )
 
 
+@pytest.mark.thorough(4)
 def test_allreduce(run, rank, process_set) -> None:
     ranks = process_set.ranks
     calls = [
@@ -135,6 +136,7 @@ def test_adasum(run, rank, process_set, dtype: str) -> None:
     check(run, calls)
 
 
+@pytest.mark.thorough(4)
 def test_grouped_allreduce(run, rank, process_set) -> None:
     """Each group has members of all dtypes, and shapes in turn."""
     ranks = process_set.ranks
@@ -205,6 +207,7 @@ def test_grouped_allgather(run, rank, process_set) -> None:
     check(run, [call] * 3)
 
 
+@pytest.mark.thorough(4)
 def test_broadcast(run, rank, process_set) -> None:
     calls = [
         (
@@ -268,6 +271,7 @@ def test_alltoall(run, rank, process_set) -> None:
     check(run, calls)
 
 
+@pytest.mark.thorough(4)
 def test_reducescatter(run, rank, process_set) -> None:
     ranks = process_set.ranks
     calls = []

@@ -70,6 +70,7 @@ OPTIONS: dict[str, Callable[[keras.Model], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize(
     "eager", [False, pytest.param(True, marks=pytest.mark.ranks(2))]
 )
@@ -381,6 +382,7 @@ def test_auto_means_no_xla_where_it_cannot_run_collectives(
 # ---- Saving ----
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 def test_load_model_goes_on_where_the_saved_one_was(
     suffix: str, tmp_path: pathlib.Path

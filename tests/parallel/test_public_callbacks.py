@@ -110,6 +110,7 @@ def alone() -> tuple[keras.Model, keras.callbacks.History]:
     return model, history
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize(
     ("kind", "is_first"),
     [("numpy", True), ("dataset", False), ("pydataset", True)],

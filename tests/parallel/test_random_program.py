@@ -160,6 +160,7 @@ def expected(step: Step, rank: int) -> list[np.ndarray]:
     return shares
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_program(sets, rank, size, seed: int) -> None:
     number = sets["parity"].process_set_id

@@ -53,6 +53,7 @@ def global_batches(policy: str, num_rows: int) -> list[list[int]]:
     return batches
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("policy", ["split", "pad", "drop", "join"])
 @pytest.mark.parametrize(
     "source", [as_array, as_dataset, as_unknown, as_batches]
@@ -122,6 +123,7 @@ def weights_after_fit(data: Any, optimizer: Any) -> list[np.ndarray]:
     return model.get_weights()
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("has_weights", [False, True])
 def test_training_with_padding_equals_one_process(has_weights: bool) -> None:
     data: tuple = kt.regression_data(3 * kt.BATCH + 5)

@@ -117,6 +117,7 @@ def growth(measured: list[list[int]]) -> float:
     return float(late / early - 1)
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.deadline(300)
 def test_ten_thousand_collectives_in_any_order() -> None:
     # 10,000 in all; on fewer ranks a look whether it works.

@@ -204,6 +204,7 @@ def filtered(num_batches: int) -> tf.data.Dataset:
     return data.filter(lambda x, y: True)
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.parametrize("make_data", [generated, filtered])
 @pytest.mark.parametrize("steps_per_epoch", [None, 6])
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -229,6 +230,7 @@ def test_data_of_unknown_length_end_together(
     plain.fit(filtered(1 + hvd.rank()), verbose=0)
 
 
+@pytest.mark.thorough(4)
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 def test_several_steps_in_an_execution_end_together() -> None:
     model = kt.build(kt.functional_model)

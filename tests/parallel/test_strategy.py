@@ -63,6 +63,7 @@ def after_fit(case: Case, data: Any, **options: Any) -> keras.Model:
     return model
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_fit_equals_one_process(case: Case) -> None:
     x, y = kt.regression_data()

@@ -59,6 +59,7 @@ def expected_weights() -> list[np.ndarray]:
     return weights_after_fit(BatchNormalization, data)
 
 
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize(
     ("layer", "options"),
     [
@@ -133,6 +134,7 @@ def calls(
     return results
 
 
+@pytest.mark.thorough(4)
 @needs_peers  # one rank leaves it to Keras
 @pytest.mark.parametrize("run", [run_eagerly, run_in_function])
 @pytest.mark.parametrize(
