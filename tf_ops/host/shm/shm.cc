@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tf_ops/common/fd.h"
+
 namespace hvd {
 namespace {
 
@@ -21,22 +23,6 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 Status SystemError(const std::string& what) {
   return Status::Internal(what + " failed: " + std::strerror(errno));
 }
-
-// Closes its descriptor.
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // Maps `fd`; `*memory` unmaps at the end.
 Status Map(int fd, size_t num_bytes, std::shared_ptr<void>* memory) {
@@ -53,7 +39,7 @@ Status Open(const ShmSegment& segment, int size,
   const std::string path = "/proc/" + std::to_string(segment.pid) + "/fd/" +
                            std::to_string(segment.fd);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd.get() < 0) return SystemError("opening " + path);
+  if (!fd.is_open()) return SystemError("opening " + path);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return SystemError("fstat of " + path);
   const size_t num_bytes = RegionView::Bytes(size);
@@ -79,7 +65,7 @@ Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
     return SystemError("getrandom");
   }
   Fd fd(memfd_create("hvd_keras", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.get() < 0) return SystemError("memfd_create");
+  if (!fd.is_open()) return SystemError("memfd_create");
   const size_t num_bytes = RegionView::Bytes(size);
   if (ftruncate(fd.get(), static_cast<off_t>(num_bytes)) != 0) {
     return SystemError("ftruncate of the shared memory");
@@ -121,36 +107,35 @@ ShmTransport::~ShmTransport() {
   if (watcher_.joinable()) {
     const uint64_t one = 1;
     // An eventfd write of 1 cannot fall short; a failure is not curable here.
-    if (write(stop_fd_, &one, sizeof(one)) == sizeof(one)) watcher_.join();
+    if (write(stop_fd_.get(), &one, sizeof(one)) == sizeof(one)) {
+      watcher_.join();
+    }
   }
-  for (int fd : pidfds_) {
-    if (fd >= 0) close(fd);
-  }
-  if (stop_fd_ >= 0) close(stop_fd_);
 }
 
 Status ShmTransport::StartWatching(const std::vector<pid_t>& pids) {
-  pidfds_.assign(pids.size(), -1);
+  pidfds_.resize(pids.size());
   for (size_t peer = 0; peer < pids.size(); ++peer) {
     const std::string who = "rank " + std::to_string(peer) + " (pid " +
                             std::to_string(pids[peer]) + ")";
     SetLabel(static_cast<int>(peer), who);
     if (static_cast<int>(peer) == rank()) continue;
-    pidfds_[peer] = static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0));
-    if (pidfds_[peer] >= 0) continue;
+    pidfds_[peer] =
+        Fd(static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0)));
+    if (pidfds_[peer].is_open()) continue;
     if (errno == ESRCH) return Status::PeerLost(who + " died during init");
     return SystemError("pidfd_open of " + who);
   }
-  stop_fd_ = eventfd(0, EFD_CLOEXEC);
-  if (stop_fd_ < 0) return SystemError("eventfd");
+  stop_fd_ = Fd(eventfd(0, EFD_CLOEXEC));
+  if (!stop_fd_.is_open()) return SystemError("eventfd");
   watcher_ = std::thread([this] { Watch(); });
   return Status::Ok();
 }
 
 void ShmTransport::Watch() {
   std::vector<pollfd> polled;
-  for (int fd : pidfds_) polled.push_back(pollfd{fd, POLLIN, 0});
-  polled.push_back(pollfd{stop_fd_, POLLIN, 0});
+  for (const Fd& fd : pidfds_) polled.push_back(pollfd{fd.get(), POLLIN, 0});
+  polled.push_back(pollfd{stop_fd_.get(), POLLIN, 0});
   while (true) {
     if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
     if (polled.back().revents != 0) return;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tf_ops/common/fd.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/transport.h"
 
@@ -45,8 +46,8 @@ class ShmTransport : public Transport {
   Status StartWatching(const std::vector<pid_t>& pids);
   void Watch();
 
-  std::vector<int> pidfds_;  // by rank; -1 for this one
-  int stop_fd_ = -1;         // an eventfd that ends the watcher
+  std::vector<Fd> pidfds_;  // by rank; none for this one
+  Fd stop_fd_;              // an eventfd that ends the watcher
   std::thread watcher_;
 };
 
