@@ -101,9 +101,9 @@ double Median(std::vector<double> values) {
 
 class Benchmark {
  public:
-  Benchmark(Transport* transport, const std::vector<size_t>& shapes)
-      : transport_(transport), shapes_(shapes) {
-    spec_.num_ranks = transport->size();
+  Benchmark(HostSlabs* slabs, const std::vector<size_t>& shapes)
+      : slabs_(slabs), shapes_(shapes) {
+    spec_.num_ranks = slabs->size();
     size_t num_elements = 0;
     for (size_t count : shapes_) num_elements += count;
     AddIncrement("increment of ResNet-50", num_elements);
@@ -149,8 +149,8 @@ class Benchmark {
           "{\"benchmark\": \"core\", \"case\": \"%s\", \"way\": \"core\", "
           "\"ranks\": %d, \"bytes\": %zu, \"calls\": %zu, "
           "\"median_ms\": %.5f, \"min_ms\": %.5f",
-          c.name.c_str(), transport_->size(), c.num_bytes, c.times.size(),
-          median, *std::min_element(c.times.begin(), c.times.end()));
+          c.name.c_str(), slabs_->size(), c.num_bytes, c.times.size(), median,
+          *std::min_element(c.times.begin(), c.times.end()));
       for (const Case& bound : cases_) {
         if (bound.name != c.bound) continue;
         std::printf(", \"to_bound\": %.3f", median / Median(bound.times));
@@ -163,7 +163,7 @@ class Benchmark {
   void Meet() {
     float x = 0;
     const TensorList one({ListTensor{&x, &x, sizeof(x)}});
-    OrDie(Allreduce(transport_, one, spec_));
+    OrDie(Allreduce(slabs_, one, spec_));
   }
 
   void AddCopy(const std::string& name, size_t num_elements) {
@@ -184,9 +184,8 @@ class Benchmark {
   void AddReduce(const std::string& name, const std::string& bound,
                  const std::vector<size_t>& counts, bool in_place) {
     auto tensors = std::make_shared<Tensors>(counts, in_place);
-    Add(name, bound, tensors->list().num_bytes(), [this, tensors] {
-      OrDie(Allreduce(transport_, tensors->list(), spec_));
-    });
+    Add(name, bound, tensors->list().num_bytes(),
+        [this, tensors] { OrDie(Allreduce(slabs_, tensors->list(), spec_)); });
   }
 
   void AddBfloat16(const std::string& name, const std::string& bound) {
@@ -195,14 +194,14 @@ class Benchmark {
     Add(name, bound, kLargeBytes, [this, tensors] {
       ReduceSpec spec = spec_;
       spec.dtype = DataType::kBfloat16;
-      OrDie(Allreduce(transport_, tensors->list(), spec));
+      OrDie(Allreduce(slabs_, tensors->list(), spec));
     });
   }
 
   // The other collectives. Each rank holds 64 MiB: before a reducescatter or
   // alltoall, after an allgather or broadcast.
   void AddOthers() {
-    const size_t size = static_cast<size_t>(transport_->size());
+    const size_t size = static_cast<size_t>(slabs_->size());
     const size_t share = kLargeBytes / size / 64 * 64;
     auto from = std::make_shared<std::vector<std::byte>>(share * size);
     auto to = std::make_shared<std::vector<std::byte>>(share * size);
@@ -217,16 +216,16 @@ class Benchmark {
     }
     const ByteMatrix shares(size, std::vector<size_t>(size, share));
     Add("reducescatter of 64 MiB", "", kLargeBytes, [this, from, to, parts] {
-      OrDie(Reducescatter(transport_, *parts, spec_));
+      OrDie(Reducescatter(slabs_, *parts, spec_));
     });
     Add("alltoall of 64 MiB", "", kLargeBytes,
-        [=] { OrDie(Alltoall(transport_, *lists, shares)); });
+        [=] { OrDie(Alltoall(slabs_, *lists, shares)); });
     Add("allgather to 64 MiB", "", kLargeBytes,
-        [this, from, to, parts] { OrDie(Allgather(transport_, *parts)); });
+        [this, from, to, parts] { OrDie(Allgather(slabs_, *parts)); });
     auto whole = std::make_shared<TensorList>(std::vector<ListTensor>{
         ListTensor{to->data(), to->data(), share * size}});
     Add("broadcast of 64 MiB", "", kLargeBytes,
-        [this, to, whole] { OrDie(Broadcast(transport_, *whole, 0)); });
+        [this, to, whole] { OrDie(Broadcast(slabs_, *whole, 0)); });
   }
 
   void Add(const std::string& name, const std::string& bound, size_t num_bytes,
@@ -235,7 +234,7 @@ class Benchmark {
     cases_.push_back(Case{name, bound, num_bytes, repeats, run});
   }
 
-  Transport* const transport_;
+  HostSlabs* const slabs_;
   const std::vector<size_t> shapes_;
   ReduceSpec spec_;
   std::vector<Case> cases_;
@@ -254,10 +253,10 @@ int main(int argc, char** argv) {
   const std::vector<size_t> shapes = hvd::ReadCounts(argv[3]);
   hvd::OrDie(size > 0 && rounds > 0 && !shapes.empty(), argv[3]);
   const auto statuses =
-      hvd::ForkRanks(size, [&](std::unique_ptr<hvd::Transport> transport) {
-        hvd::Benchmark benchmark(transport.get(), shapes);
+      hvd::ForkRanks(size, [&](std::unique_ptr<hvd::HostGroup> group) {
+        hvd::Benchmark benchmark(group->slabs(), shapes);
         for (int round = 0; round < rounds; ++round) benchmark.RunRound();
-        if (transport->rank() != 0) return;
+        if (group->rank() != 0) return;
         benchmark.Print();
         std::fflush(stdout);
       });

@@ -131,7 +131,7 @@ void CheckNear(DataType dtype, const Vector& values, const Vector& expected) {
 // By tensor, then by rank: every rank makes up the inputs of all.
 using Inputs = std::vector<std::vector<Vector>>;
 
-ReduceSpec SpecOf(const Transport& t, DataType dtype) {
+ReduceSpec SpecOf(const HostSlabs& t, DataType dtype) {
   ReduceSpec spec;
   spec.dtype = dtype;
   spec.op = ReduceOp::kAdasum;
@@ -139,7 +139,7 @@ ReduceSpec SpecOf(const Transport& t, DataType dtype) {
   return spec;
 }
 
-void CheckSameBits(Transport* t, const std::vector<uint8_t>& bytes) {
+void CheckSameBits(HostSlabs* t, const std::vector<uint8_t>& bytes) {
   std::vector<uint8_t> of_root = bytes;
   REQUIRE_OK(Broadcast(
       t, TensorList({ListTensor{of_root.data(), of_root.data(), bytes.size()}}),
@@ -148,7 +148,7 @@ void CheckSameBits(Transport* t, const std::vector<uint8_t>& bytes) {
 }
 
 // Returns the results, by tensor.
-std::vector<Vector> RunAdasum(Transport* t, const ReduceSpec& spec,
+std::vector<Vector> RunAdasum(HostSlabs* t, const ReduceSpec& spec,
                               const Inputs& inputs, bool in_place) {
   std::vector<std::vector<uint8_t>> in, out;
   for (const std::vector<Vector>& by_rank : inputs) {
@@ -171,7 +171,7 @@ std::vector<Vector> RunAdasum(Transport* t, const ReduceSpec& spec,
   return results;
 }
 
-void TestAgainstReference(Transport* t, const ReduceSpec& spec,
+void TestAgainstReference(HostSlabs* t, const ReduceSpec& spec,
                           const Inputs& inputs, bool in_place) {
   const auto results = RunAdasum(t, spec, inputs, in_place);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -206,7 +206,7 @@ Inputs RandomInputs(size_t size, const std::vector<size_t>& counts,
 constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBfloat16,
                                 DataType::kFloat32, DataType::kFloat64};
 
-void TestRandom(Transport* t) {
+void TestRandom(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   const std::vector<std::vector<size_t>> lists = {
       {}, {0}, {1}, {7}, {1000}, {0, 3, 1, 0, 1000, 7, 129, 0}, {1, 30001, 64}};
@@ -226,7 +226,7 @@ void TestRandom(Transport* t) {
   }
 }
 
-void TestLarge(Transport* t, DataType dtype) {
+void TestLarge(HostSlabs* t, DataType dtype) {
   TestAgainstReference(
       t, SpecOf(*t, dtype),
       RandomInputs(static_cast<size_t>(t->size()), {kMost, kMost / 3}, 5),
@@ -235,7 +235,7 @@ void TestLarge(Transport* t, DataType dtype) {
 
 // More than a batch: of small tensors after a large one, and one that is too
 // large for a batch in the middle.
-void TestBatches(Transport* t) {
+void TestBatches(HostSlabs* t) {
   const size_t batch = kAdasumBatchBytes / sizeof(float);
   const std::vector<size_t> counts = {batch / 2,  batch / 2, 5,
                                       batch + 17, 0,         3};
@@ -244,7 +244,7 @@ void TestBatches(Transport* t) {
                        /*in_place=*/true);
 }
 
-void TestOrthogonalAreAdded(Transport* t, DataType dtype) {
+void TestOrthogonalAreAdded(HostSlabs* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(1, std::vector<Vector>(size, Vector(5 * size + 100, 0.0)));
   for (size_t r = 0; r < size; ++r) {
@@ -256,7 +256,7 @@ void TestOrthogonalAreAdded(Transport* t, DataType dtype) {
         }) == "");
 }
 
-void TestEqualAreAveraged(Transport* t, DataType dtype) {
+void TestEqualAreAveraged(HostSlabs* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   Vector values(333);
   for (size_t i = 0; i < values.size(); ++i) values[i] = double(i % 17) - 8;
@@ -265,7 +265,7 @@ void TestEqualAreAveraged(Transport* t, DataType dtype) {
 }
 
 // Parallel ones of different lengths, x and k x: the average of the two.
-void TestParallelAreAveraged(Transport* t, DataType dtype) {
+void TestParallelAreAveraged(HostSlabs* t, DataType dtype) {
   if (t->size() != 2) return;
   const Inputs inputs = {{Vector(99, 1.0), Vector(99, 3.0)},
                          {Vector(7, 2.0), Vector(7, -6.0)}};
@@ -275,7 +275,7 @@ void TestParallelAreAveraged(Transport* t, DataType dtype) {
 }
 
 // Only one rank has something: it comes out with its own bits.
-void TestZeroVectorsDoNotCount(Transport* t, DataType dtype) {
+void TestZeroVectorsDoNotCount(HostSlabs* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   for (size_t only = 0; only < size; ++only) {
     Inputs inputs = RandomInputs(size, {77}, 8);
@@ -290,7 +290,7 @@ void TestZeroVectorsDoNotCount(Transport* t, DataType dtype) {
 }
 
 // Two opposite vectors cancel to exactly zero, which then does not count.
-void TestOppositesCancel(Transport* t, DataType dtype) {
+void TestOppositesCancel(HostSlabs* t, DataType dtype) {
   if (t->size() < 2) return;
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(1, std::vector<Vector>(size, Vector(50, 0.0)));
@@ -305,7 +305,7 @@ void TestOppositesCancel(Transport* t, DataType dtype) {
 }
 
 // A tensor's result does not depend on its neighbours.
-void TestTensorsAreIndependent(Transport* t) {
+void TestTensorsAreIndependent(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   const ReduceSpec spec = SpecOf(*t, DataType::kFloat64);
   const Inputs both = RandomInputs(size, {500, 900}, 9);
@@ -314,7 +314,7 @@ void TestTensorsAreIndependent(Transport* t) {
   CheckNear(spec.dtype, RunAdasum(t, spec, {both[1]}, false)[0], together[1]);
 }
 
-void TestNanSpreads(Transport* t) {
+void TestNanSpreads(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(2, std::vector<Vector>(size, Vector(40, 1.0)));
   inputs[0][size - 1][39] = std::nan("");
@@ -324,7 +324,7 @@ void TestNanSpreads(Transport* t) {
   CHECK(results[1] == Vector(40, 1.0));
 }
 
-void TestInTurn(Transport* t) {
+void TestInTurn(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   std::mt19937 generator(static_cast<uint32_t>(size));
   for (int turn = 0; turn < kNumTurns; ++turn) {
@@ -344,8 +344,8 @@ void TestInTurn(Transport* t) {
 }
 
 // With each dtype, on 1 to kMaxSize ranks.
-void RunWithFloats(void (*test)(Transport*, DataType)) {
-  RunThreadsUpTo(kMaxSize, [test](Transport* t) {
+void RunWithFloats(void (*test)(HostSlabs*, DataType)) {
+  RunThreadsUpTo(kMaxSize, [test](HostSlabs* t) {
     for (DataType dtype : kFloats) test(t, dtype);
   });
 }
@@ -367,7 +367,7 @@ TEST_CASE("opposite vectors cancel to zero, which then does not count") {
   RunWithFloats(TestOppositesCancel);
 }
 TEST_CASE("tensors of a million elements") {
-  RunThreadsUpTo(4, [](Transport* t) {
+  RunThreadsUpTo(4, [](HostSlabs* t) {
     for (DataType dtype : kFloats) TestLarge(t, dtype);
   });
 }

@@ -67,7 +67,7 @@ ByteMatrix UnevenMatrix(size_t size, size_t count) {
   return num_bytes;
 }
 
-void CheckAlltoall(Transport* t, const ByteMatrix& num_bytes, size_t salt) {
+void CheckAlltoall(HostSlabs* t, const ByteMatrix& num_bytes, size_t salt) {
   const size_t rank = static_cast<size_t>(t->rank());
   const size_t size = static_cast<size_t>(t->size());
   std::vector<Bytes> sent(size), received(size);
@@ -92,7 +92,7 @@ void CheckAlltoall(Transport* t, const ByteMatrix& num_bytes, size_t salt) {
   }
 }
 
-void TestAlltoallOneSender(Transport* t, size_t count) {
+void TestAlltoallOneSender(HostSlabs* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   for (size_t from = 0; from < size; ++from) {
     ByteMatrix num_bytes(size, std::vector<size_t>(size, 0));
@@ -101,7 +101,7 @@ void TestAlltoallOneSender(Transport* t, size_t count) {
   }
 }
 
-void TestAlltoallRefusesListsOfOtherLengths(Transport* t) {
+void TestAlltoallRefusesListsOfOtherLengths(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   AlltoallLists lists;
   for (size_t peer = 0; peer < size; ++peer) {
@@ -161,7 +161,7 @@ Parts UnevenParts(size_t size, size_t count) {
   return parts;
 }
 
-void TestReducescatter(Transport* t, const ReduceSpec& spec, const Parts& parts,
+void TestReducescatter(HostSlabs* t, const ReduceSpec& spec, const Parts& parts,
                        uint32_t seed, bool in_place = false) {
   const size_t rank = static_cast<size_t>(t->rank());
   const size_t unit = ElementBytes(spec.dtype);
@@ -192,7 +192,7 @@ void TestReducescatter(Transport* t, const ReduceSpec& spec, const Parts& parts,
   CHECK(own == input);  // nothing else was written
 }
 
-ReduceSpec SpecOf(const Transport& t, DataType dtype, ReduceOp op) {
+ReduceSpec SpecOf(const HostSlabs& t, DataType dtype, ReduceOp op) {
   ReduceSpec spec;
   spec.dtype = dtype;
   spec.op = op;
@@ -200,7 +200,7 @@ ReduceSpec SpecOf(const Transport& t, DataType dtype, ReduceOp op) {
   return spec;
 }
 
-void TestReducescatters(Transport* t, size_t count) {
+void TestReducescatters(HostSlabs* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   uint32_t seed = 0;
   for (DataType dtype : {DataType::kUint8, DataType::kInt32, DataType::kInt64,
@@ -222,7 +222,7 @@ void TestReducescatters(Transport* t, size_t count) {
 }
 
 // The sum itself, not only what Allreduce says.
-void TestReducescatterSums(Transport* t) {
+void TestReducescatterSums(HostSlabs* t) {
   const size_t size = static_cast<size_t>(t->size());
   constexpr size_t kCount = 1000;
   std::vector<float> input(kCount * size), output(kCount);
@@ -244,7 +244,7 @@ void TestReducescatterSums(Transport* t) {
 
 // ---- All in turn ----
 
-void TestAllreduce(Transport* t, size_t count) {
+void TestAllreduce(HostSlabs* t, size_t count) {
   std::vector<double> values(count, static_cast<double>(t->rank()) + 1);
   REQUIRE_OK(Allreduce(
       t,
@@ -254,7 +254,7 @@ void TestAllreduce(Transport* t, size_t count) {
   CHECK(Differences(values, [&](size_t) { return expected; }) == "");
 }
 
-void TestBroadcast(Transport* t, size_t count, size_t root) {
+void TestBroadcast(HostSlabs* t, size_t count, size_t root) {
   Bytes values(count);
   for (size_t i = 0; i < count; ++i) {
     values[i] = ByteOf(i, static_cast<size_t>(t->rank()), 0, 1);
@@ -265,7 +265,7 @@ void TestBroadcast(Transport* t, size_t count, size_t root) {
                     [root](size_t i) { return ByteOf(i, root, 0, 1); }) == "");
 }
 
-void TestAllgather(Transport* t, size_t count) {
+void TestAllgather(HostSlabs* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   const size_t rank = static_cast<size_t>(t->rank());
   std::vector<Bytes> values(size);
@@ -287,7 +287,7 @@ void TestAllgather(Transport* t, size_t count) {
 
 // Kinds and sizes in a random order, the same on all ranks, without a barrier
 // in between: the slots of one are still being read when the next one begins.
-void TestInTurn(Transport* t, uint32_t seed) {
+void TestInTurn(HostSlabs* t, uint32_t seed) {
   std::mt19937 generator(seed);
   const size_t size = static_cast<size_t>(t->size());
   const size_t counts[] = {0, 1, 7, 1000, 40000, kSlotBytes, 3 * kSlotBytes};
@@ -309,22 +309,22 @@ void TestInTurn(Transport* t, uint32_t seed) {
 }
 
 // Of up to `kMost` elements, the large ones on few ranks.
-void RunWithCounts(void (*test)(Transport*, size_t)) {
-  RunThreadsUpTo(9, [test](Transport* t) {
+void RunWithCounts(void (*test)(HostSlabs*, size_t)) {
+  RunThreadsUpTo(9, [test](HostSlabs* t) {
     for (size_t count : {0, 1, 7, 1000}) test(t, count);
     if (t->size() <= 4) test(t, kMost);
   });
 }
 
 TEST_CASE("alltoall of uneven parts") {
-  RunWithCounts([](Transport* t, size_t count) {
+  RunWithCounts([](HostSlabs* t, size_t count) {
     const size_t size = static_cast<size_t>(t->size());
     CheckAlltoall(t, UnevenMatrix(size, count), count);
   });
 }
 TEST_CASE("alltoall with one rank that sends") {
   RunThreadsUpTo(
-      9, [](Transport* t) { TestAlltoallOneSender(t, 5 * kSlotBytes + 3); });
+      9, [](HostSlabs* t) { TestAlltoallOneSender(t, 5 * kSlotBytes + 3); });
 }
 TEST_CASE("alltoall refuses lists of other lengths than it was told") {
   RunThreadsUpTo(9, TestAlltoallRefusesListsOfOtherLengths);
@@ -335,7 +335,7 @@ TEST_CASE("reducescatter has the bits of allreduce, for any dtype and parts") {
 TEST_CASE("reducescatter sums") { RunThreadsUpTo(9, TestReducescatterSums); }
 TEST_CASE("all kinds in turn on the same slabs") {
   RunThreadsUpTo(
-      9, [](Transport* t) { TestInTurn(t, static_cast<uint32_t>(t->size())); });
+      9, [](HostSlabs* t) { TestInTurn(t, static_cast<uint32_t>(t->size())); });
 }
 
 }  // namespace

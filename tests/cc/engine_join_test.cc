@@ -309,11 +309,11 @@ TEST_CASE("a rank that has joined may submit nothing") {
 
 // In the middle of another one's join a rank dies, or leaves.
 TEST_CASE("a join fails when a peer dies or leaves") {
-  std::vector<InMemoryTransport*> transports;
-  Engines engines = MakeEngines(3, QuickOptions(), &transports);
+  std::vector<HostGroup*> groups;
+  Engines engines = MakeEngines(3, QuickOptions(), &groups);
   std::future<Outcome> join =
       Submit(engines[1].get(), ARequest(CollectiveKind::kJoin, "join"), {});
-  transports[1]->SimulateDeath(2);
+  groups[1]->membership()->MarkDead(2);
   CHECK(join.get().status.code() == StatusCode::kPeerLost);
 
   engines = MakeEngines(2, QuickOptions());

@@ -30,7 +30,7 @@ int InFlightElsewhere(const Engines* sets, int set, size_t rank,
 TEST_CASE("calls in different process sets are a mismatch") {
   Engines sets[2];
   for (int set : {0, 1}) {
-    auto transports = InMemoryTransport::CreateGroup(2);
+    auto groups = CreateInMemory(2);
     for (size_t rank : {0, 1}) {
       EngineOptions options = QuickOptions();
       options.pending_elsewhere = [&sets, set, rank](
@@ -39,7 +39,7 @@ TEST_CASE("calls in different process sets are a mismatch") {
         REQUIRE(waiting.size() == 1);
         return InFlightElsewhere(sets, set, rank, name);
       };
-      sets[set].push_back(Engine::Create(std::move(transports[rank]), options));
+      sets[set].push_back(Engine::Create(std::move(groups[rank]), options));
     }
   }
   for (int round = 0; round < 2; ++round) {
@@ -75,14 +75,14 @@ TEST_CASE("calls in different process sets are a mismatch") {
 TEST_CASE("one name in two process sets is no mismatch") {
   Engines sets[2];
   for (int set : {0, 1}) {
-    auto transports = InMemoryTransport::CreateGroup(3 - set);
-    for (size_t rank = 0; rank < transports.size(); ++rank) {
+    auto groups = CreateInMemory(3 - set);
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
       EngineOptions options = QuickOptions();
       options.pending_elsewhere = [&sets, set, rank](const std::string& name,
                                                      const std::vector<int>&) {
         return InFlightElsewhere(sets, set, rank, name);
       };
-      sets[set].push_back(Engine::Create(std::move(transports[rank]), options));
+      sets[set].push_back(Engine::Create(std::move(groups[rank]), options));
     }
   }
   const auto submit = [&sets](int set, size_t rank) {

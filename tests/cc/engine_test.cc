@@ -136,8 +136,8 @@ TEST_CASE("a stall names the missing ranks and the engine lives") {
 
 TEST_CASE("a death fails what is pending and what comes later") {
   for (size_t victim = 0; victim < 3; ++victim) {
-    std::vector<InMemoryTransport*> transports;
-    Engines engines = MakeEngines(3, QuickOptions(), &transports);
+    std::vector<HostGroup*> groups;
+    Engines engines = MakeEngines(3, QuickOptions(), &groups);
     std::vector<std::vector<float>> values(3, std::vector<float>(9));
     std::vector<std::future<Status>> pending;
     for (size_t r = 0; r < 3; ++r) {
@@ -146,7 +146,7 @@ TEST_CASE("a death fails what is pending and what comes later") {
     }
     for (size_t r = 0; r < 3; ++r) {
       if (r != victim) {
-        transports[r]->SimulateDeath(static_cast<int>(victim));
+        groups[r]->membership()->MarkDead(static_cast<int>(victim));
       }
     }
     const std::string who = "rank " + std::to_string(victim) + " died";

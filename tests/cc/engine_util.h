@@ -24,13 +24,12 @@ inline EngineOptions QuickOptions() {
   return options;
 }
 
-inline Engines MakeEngines(
-    int size, const EngineOptions& options,
-    std::vector<InMemoryTransport*>* transports = nullptr) {
+inline Engines MakeEngines(int size, const EngineOptions& options,
+                           std::vector<HostGroup*>* groups = nullptr) {
   Engines engines;
-  for (auto& transport : InMemoryTransport::CreateGroup(size)) {
-    if (transports != nullptr) transports->push_back(transport.get());
-    engines.push_back(Engine::Create(std::move(transport), options));
+  for (auto& group : CreateInMemory(size)) {
+    if (groups != nullptr) groups->push_back(group.get());
+    engines.push_back(Engine::Create(std::move(group), options));
   }
   return engines;
 }

@@ -55,8 +55,8 @@ std::future<Status> Sum(Engine* engine, const std::string& name, float* value) {
 }
 
 void StartAlone() {
-  SetGlobalEngine(Engine::Create(
-      std::move(InMemoryTransport::CreateGroup(1)[0]), QuickOptions()));
+  SetGlobalEngine(
+      Engine::Create(std::move(CreateInMemory(1)[0]), QuickOptions()));
 }
 
 // ---- One process, one rank ----
@@ -127,8 +127,8 @@ TEST_CASE("shutdown while other threads submit") {
 
 TEST_CASE("a forked child is no rank") {
   const std::vector<int> statuses =
-      RunProcesses(2, [](std::unique_ptr<Transport> transport) {
-        SetGlobalEngine(Engine::Create(std::move(transport), QuickOptions()));
+      RunProcesses(2, [](std::unique_ptr<HostGroup> group) {
+        SetGlobalEngine(Engine::Create(std::move(group), QuickOptions()));
         float value = 1;
         CHECK_OK(Sum(0, "x", &value).get());
         const pid_t child = fork();
@@ -168,18 +168,18 @@ struct SetOfTest {
 };
 
 // Registers the sets on one rank.
-void StartWithSets(std::unique_ptr<Transport> transport,
+void StartWithSets(std::unique_ptr<HostGroup> group,
                    const std::vector<SetOfTest>& sets) {
-  const int rank = transport->rank();
-  SetGlobalEngine(Engine::Create(std::move(transport), QuickOptions()));
+  const int rank = group->rank();
+  SetGlobalEngine(Engine::Create(std::move(group), QuickOptions()));
   for (const SetOfTest& set : sets) {
     const auto self = std::find(set.ranks.begin(), set.ranks.end(), rank);
     std::shared_ptr<Engine> engine;
     if (self != set.ranks.end()) {
-      std::unique_ptr<ShmTransport> own;
-      REQUIRE_OK(ShmTransport::AttachSet(
+      std::unique_ptr<HostGroup> own;
+      REQUIRE_OK(AttachSegmentOfSet(
           set.segment, static_cast<int>(self - set.ranks.begin()),
-          GlobalEngine()->transport(), set.ranks, &own));
+          GlobalEngine()->membership(), set.ranks, &own));
       engine = Engine::Create(std::move(own), QuickOptions(set.ranks));
     }
     REQUIRE_OK(AddProcessSet(set.id, set.ranks, std::move(engine)));
@@ -189,13 +189,12 @@ void StartWithSets(std::unique_ptr<Transport> transport,
 std::vector<int> RunWithSets(int size, std::vector<SetOfTest> sets,
                              const std::function<void(int rank)>& body) {
   for (SetOfTest& set : sets) {
-    REQUIRE_OK(ShmTransport::CreateSegment(static_cast<int>(set.ranks.size()),
-                                           &set.segment));
+    REQUIRE_OK(CreateSegment(static_cast<int>(set.ranks.size()), &set.segment));
   }
   std::vector<int> statuses =
-      RunProcesses(size, [&](std::unique_ptr<Transport> transport) {
-        const int rank = transport->rank();
-        StartWithSets(std::move(transport), sets);
+      RunProcesses(size, [&](std::unique_ptr<HostGroup> group) {
+        const int rank = group->rank();
+        StartWithSets(std::move(group), sets);
         body(rank);
         ShutdownGlobal("done");
       });
@@ -315,24 +314,24 @@ TEST_CASE("a death ends what waits in every set") {
   CHECK(WIFSIGNALED(statuses[2]));
 }
 
-// ---- Leaving is no death; transports bound to a job ----
+// ---- Leaving is no death; groups bound to a job ----
 
 struct RankOfTest {
-  std::shared_ptr<InMemoryTransport> job;
+  std::shared_ptr<HostGroup> job;
   std::unique_ptr<Engine> set;
 };
 
 // Ranks 0 and 1 are a set of a job of three.
 std::vector<RankOfTest> MakeRanks(
-    std::vector<std::shared_ptr<Transport>>* jobs) {
+    std::vector<std::shared_ptr<HostGroup>>* jobs) {
   std::vector<RankOfTest> ranks(2);
-  auto job_group = InMemoryTransport::CreateGroup(3);
-  auto set_group = InMemoryTransport::CreateGroup(2);
+  auto job_group = CreateInMemory(3);
+  auto set_group = CreateInMemory(2);
   for (size_t r = 0; r < 3; ++r) {
-    std::shared_ptr<InMemoryTransport> job = std::move(job_group[r]);
+    std::shared_ptr<HostGroup> job = std::move(job_group[r]);
     jobs->push_back(job);
     if (r == 2) continue;
-    set_group[r]->BindToJob(job, {0, 1});
+    set_group[r]->membership()->BindToJob({job, job->membership()}, {0, 1});
     ranks[r].set =
         Engine::Create(std::move(set_group[r]), QuickOptions({0, 1}));
     ranks[r].job = std::move(job);
@@ -341,11 +340,11 @@ std::vector<RankOfTest> MakeRanks(
 }
 
 TEST_CASE("leaving in peace is no death") {
-  std::vector<std::shared_ptr<Transport>> jobs;
+  std::vector<std::shared_ptr<HostGroup>> jobs;
   std::vector<RankOfTest> ranks = MakeRanks(&jobs);
   float a = 1, b = 1;
-  jobs[2]->Leave("shutdown() was called");
-  for (RankOfTest& rank : ranks) rank.job->SimulateDeath(2);
+  jobs[2]->membership()->Leave("shutdown() was called");
+  for (RankOfTest& rank : ranks) rank.job->membership()->MarkDead(2);
   std::future<Status> first = Sum(ranks[0].set.get(), "x", &a);
   std::future<Status> second = Sum(ranks[1].set.get(), "x", &b);
   CHECK_OK(first.get());
@@ -355,13 +354,13 @@ TEST_CASE("leaving in peace is no death") {
 }
 
 TEST_CASE("leaving after a failure is a death once the process ends") {
-  std::vector<std::shared_ptr<Transport>> jobs;
+  std::vector<std::shared_ptr<HostGroup>> jobs;
   std::vector<RankOfTest> ranks = MakeRanks(&jobs);
   float a = 1, b = 1;
   std::future<Status> pending = Sum(ranks[0].set.get(), "x", &a);
-  jobs[2]->NoteFailure("ValueError: boom");
-  jobs[2]->Leave("ValueError: boom");
-  for (RankOfTest& rank : ranks) rank.job->SimulateDeath(2);
+  jobs[2]->membership()->NoteFailure("ValueError: boom");
+  jobs[2]->membership()->Leave("ValueError: boom");
+  for (RankOfTest& rank : ranks) rank.job->membership()->MarkDead(2);
   for (std::future<Status>* future : {&pending}) {
     const Status status = future->get();
     CHECK(status.code() == StatusCode::kPeerLost);

@@ -177,12 +177,12 @@ TEST_CASE_FIXTURE(FakeGpus, "the next launch is packed while one is reduced") {
 
 TEST_CASE_FIXTURE(FakeGpus, "out of memory on one rank fails the call on all") {
   Engines engines;
-  for (auto& transport : InMemoryTransport::CreateGroup(2)) {
+  for (auto& group : CreateInMemory(2)) {
     EngineOptions options = GpuOptionsOfTests();
-    if (transport->rank() == 1) {
+    if (group->rank() == 1) {
       options.gpu.fusion_buffer_bytes = int64_t{1} << 40;
     }
-    engines.push_back(Engine::Create(std::move(transport), options));
+    engines.push_back(Engine::Create(std::move(group), options));
   }
   RunRanks(engines, [](int rank, Engine* engine) {
     UserGpu gpu(rank);
@@ -218,9 +218,9 @@ TEST_CASE_FIXTURE(FakeGpus, "ranks join") {
 
 // In the middle of a kernel, which waits for the dead rank.
 TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
-  std::vector<InMemoryTransport*> transports;
-  const Engines engines = MakeEngines(3, GpuOptionsOfTests(), &transports);
-  RunRanks(engines, [&transports](int rank, Engine* engine) {
+  std::vector<HostGroup*> groups;
+  const Engines engines = MakeEngines(3, GpuOptionsOfTests(), &groups);
+  RunRanks(engines, [&groups](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors first(&gpu, {Fill(kFloat, {50}, 1)});
     GpuTensors second(&gpu, {Fill(kFloat, {50}, 1)});
@@ -231,7 +231,8 @@ TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
                       rank == 2 ? 1500000 : 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto begin = Clock::now();
-    transports[static_cast<size_t>(rank)]->SimulateDeath(rank == 2 ? 0 : 2);
+    groups[static_cast<size_t>(rank)]->membership()->MarkDead(rank == 2 ? 0
+                                                                        : 2);
     const Status status = pending.get();
     CHECK(status.code() == StatusCode::kPeerLost);
     CHECK(Contains(status.message(), "allreduce 'b'"));

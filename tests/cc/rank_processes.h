@@ -27,13 +27,13 @@ inline void OrDie(const Status& status) {
   OrDie(status.ok(), status.message().c_str());
 }
 
-using RankBody = std::function<void(std::unique_ptr<Transport>)>;
+using RankBody = std::function<void(std::unique_ptr<HostGroup>)>;
 
 // Runs `body` in `size` processes and returns their wait statuses. The calling
 // process must have no other thread.
 inline std::vector<int> ForkRanks(int size, const RankBody& body) {
   ShmSegment segment;
-  OrDie(ShmTransport::CreateSegment(size, &segment));
+  OrDie(CreateSegment(size, &segment));
   std::vector<pid_t> pids(static_cast<size_t>(size));
   std::vector<int> writers;
   const size_t num_bytes = pids.size() * sizeof(pid_t);
@@ -45,9 +45,9 @@ inline std::vector<int> ForkRanks(int size, const RankBody& body) {
     OrDie(pid >= 0, "fork");
     if (pid == 0) {
       OrDie(read(ends[0], pids.data(), num_bytes) == whole, "read");
-      std::unique_ptr<ShmTransport> transport;
-      OrDie(ShmTransport::Attach(segment, rank, pids, &transport));
-      body(std::move(transport));
+      std::unique_ptr<HostGroup> group;
+      OrDie(AttachSegment(segment, rank, pids, /*epoch=*/0, &group));
+      body(std::move(group));
       std::_Exit(0);
     }
     close(ends[0]);

@@ -74,7 +74,7 @@ TensorList Cut(const Bytes& in, Bytes* out, size_t num_parts, size_t unit) {
   return TensorList(std::move(list));
 }
 
-void TestCount(Transport* t, const ReduceSpec& spec, size_t count) {
+void TestCount(HostSlabs* t, const ReduceSpec& spec, size_t count) {
   const Bytes expected = Expected(spec, t->size(), count);
   std::mt19937 late(static_cast<unsigned>(t->rank()) * 31 + 7);
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -90,7 +90,7 @@ void TestCount(Transport* t, const ReduceSpec& spec, size_t count) {
 }
 
 TEST_CASE("an allreduce has the bits of a reduction in the order of ranks") {
-  RunThreadsUpTo(4, [](Transport* t) {
+  RunThreadsUpTo(4, [](HostSlabs* t) {
     for (DataType dtype : kDtypes) {
       for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
         ReduceSpec spec;

@@ -179,13 +179,13 @@ void RunOnThreads(int size, const std::function<void(int)>& body,
 
 std::vector<int> RunProcesses(int size, const RankBody& body) {
   std::cout.flush();
-  return ForkRanks(size, [&](std::unique_ptr<Transport> transport) {
+  return ForkRanks(size, [&](std::unique_ptr<HostGroup> group) {
     SetDeadlineOfChild();
     num_failures = 0;
-    const int rank = transport->rank();
+    const int rank = group->rank();
     INFO("rank ", rank, " of ", size);
     try {
-      body(std::move(transport));
+      body(std::move(group));
     } catch (...) {
       ReportException(std::current_exception());
     }

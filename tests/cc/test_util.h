@@ -23,21 +23,24 @@ void RunOnThreads(
     int size, const std::function<void(int rank)>& body,
     const std::function<void(int rank)>& abandon = [](int) {});
 
-// Runs `body` on `size` threads over one InMemoryTransport each.
-inline void RunThreads(int size, const std::function<void(Transport*)>& body) {
-  const auto group = InMemoryTransport::CreateGroup(size);
+// Runs `body` on `size` threads, with a group each.
+inline void RunThreads(int size, const std::function<void(HostGroup*)>& body) {
+  const auto groups = CreateInMemory(size);
   RunOnThreads(
-      size, [&](int rank) { body(group[static_cast<size_t>(rank)].get()); },
+      size, [&](int rank) { body(groups[static_cast<size_t>(rank)].get()); },
       [&](int failed) {
-        for (const auto& transport : group) {
-          if (transport->rank() != failed) transport->SimulateDeath(failed);
+        for (const auto& group : groups) {
+          if (group->rank() != failed) group->membership()->MarkDead(failed);
         }
       });
 }
+inline void RunThreads(int size, const std::function<void(HostSlabs*)>& body) {
+  RunThreads(size, [&body](HostGroup* group) { body(group->slabs()); });
+}
 
 // On 1 rank, on 2, and so on up to `max_size`.
-inline void RunThreadsUpTo(int max_size,
-                           const std::function<void(Transport*)>& body) {
+template <typename Body>
+void RunThreadsUpTo(int max_size, const Body& body) {
   for (int size = 1; size <= max_size; ++size) RunThreads(size, body);
 }
 

@@ -104,13 +104,13 @@ void CheckError(const FfiOutcome& outcome, XLA_FFI_Error_Code code,
 
 template <typename Body>
 std::vector<int> RunPrograms(int size, Body body) {
-  return RunProcesses(size, [&body](std::unique_ptr<Transport> transport) {
+  return RunProcesses(size, [&body](std::unique_ptr<HostGroup> group) {
     UseFakes();
-    const int rank = transport->rank();
+    const int rank = group->rank();
     EngineOptions options = QuickOptions();
     options.gpu.fusion_buffer_bytes = 64 << 10;
     options.gpu.direct_bytes = 16 << 10;
-    SetGlobalEngine(Engine::Create(std::move(transport), options));
+    SetGlobalEngine(Engine::Create(std::move(group), options));
     {
       Program program(rank);
       body(&program);

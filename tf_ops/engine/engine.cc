@@ -11,7 +11,7 @@
 #include "tf_ops/engine/gpu_executor.h"
 #include "tf_ops/engine/patience.h"
 #include "tf_ops/engine/worker.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_group.h"
 #include "tf_ops/negotiation/tensor_rows.h"
 
 namespace hvd {
@@ -38,8 +38,7 @@ constexpr int64_t kEnoughBytes = 256 << 10;
 // thread, where a small collective is ready at once or very soon.
 class EngineImpl : public Engine {
  public:
-  EngineImpl(std::shared_ptr<Transport> transport,
-             const EngineOptions& options);
+  EngineImpl(std::shared_ptr<HostGroup> group, const EngineOptions& options);
   ~EngineImpl() override { Shutdown("the engine was destroyed"); }
 
   void Submit(Request request) override EXCLUDES(mu_, work_mu_);
@@ -48,18 +47,18 @@ class EngineImpl : public Engine {
   std::optional<bool> IsInFlight(const std::string& name,
                                  std::chrono::milliseconds patience) override
       EXCLUDES(mu_, work_mu_);
-  int rank() const override { return transport_->rank(); }
-  int size() const override { return transport_->size(); }
+  int rank() const override { return membership_->rank(); }
+  int size() const override { return membership_->size(); }
   EngineStats stats() const override;
   const EngineOptions& options() const override { return options_; }
-  const std::shared_ptr<Transport>& transport() const override {
-    return transport_;
+  std::shared_ptr<Membership> membership() const override {
+    return {group_, membership_};
   }
   void NoteExitReason(const std::string& reason) override {
-    transport_->NoteExitReason(reason);
+    membership_->NoteExitReason(reason);
   }
   void NoteFailure(const std::string& reason) override {
-    transport_->NoteFailure(reason);
+    membership_->NoteFailure(reason);
   }
 
  private:
@@ -75,7 +74,10 @@ class EngineImpl : public Engine {
   // has to go on.
   std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
 
-  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<HostGroup> group_;  // has the next three
+  Doorbell* const doorbell_;
+  Crowd* const crowd_;
+  Membership* const membership_;
   const EngineOptions options_;
   CompletionQueue completions_;
 
@@ -95,12 +97,16 @@ class EngineImpl : public Engine {
   std::thread thread_;  // last: it uses all of the above
 };
 
-EngineImpl::EngineImpl(std::shared_ptr<Transport> transport,
+EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
                        const EngineOptions& options)
-    : transport_(std::move(transport)),
+    : group_(std::move(group)),
+      doorbell_(group_->doorbell()),
+      crowd_(group_->crowd()),
+      membership_(group_->membership()),
       options_(options),
-      worker_(transport_.get(), options) {
-  transport_->set_wait_timeout(std::chrono::milliseconds(
+      worker_(group_->slabs(), group_->control(), membership_, doorbell_,
+              options) {
+  group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
 }
@@ -126,7 +132,7 @@ void EngineImpl::Submit(Request request) {
   Status taken;
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.
-  if (size() == 1) taken = transport_->CheckPeers();
+  if (size() == 1) taken = membership_->CheckPeers();
   bool has_enough = false;  // to end the gathering
   if (taken.ok()) taken = Enqueue(&request, &has_enough);
   if (!taken.ok()) {
@@ -137,14 +143,14 @@ void EngineImpl::Submit(Request request) {
   bool must_ring = true;
   // A thread that feeds a GPU has no time to lose.
   if (!is_on_gpu && options_.cycle_time_ms <= 0) {
-    if (transport_->is_crowded()) {
+    if (crowd_->is_crowded()) {
       must_ring = has_enough || !gathering_.load();
     } else if (work_mu_.try_lock()) {
       finished = WorkAsCaller(&must_ring);
       work_mu_.unlock();
     }
   }
-  if (must_ring) transport_->RingOwnDoorbell();
+  if (must_ring) doorbell_->RingOwn();
   for (Completion& completion : finished) completion.done(completion.status);
 }
 
@@ -189,11 +195,11 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
   Clock::time_point end;  // of the wait for other ranks, if there is one
   bool waited = false;
   bool is_large = false;
-  transport_->BeginWatch();
+  doorbell_->BeginWatch();
   uint32_t ticket;
   bool go_on;
   do {
-    ticket = transport_->DoorbellTicket();
+    ticket = doorbell_->Ticket();
     worker_.Admit(TakeSubmitted());
     while (worker_.Progress(kMaxBytesOfCaller)) {
     }
@@ -202,28 +208,28 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
       break;
     }
     if (!worker_.has_requests()) {
-      go_on = transport_->DoorbellTicket() != ticket;
+      go_on = doorbell_->Ticket() != ticket;
       continue;
     }
     if (!waited) end = Clock::now() + patience;
     waited = true;
-    go_on = Clock::now() < end && transport_->WatchDoorbell(ticket, end);
+    go_on = Clock::now() < end && doorbell_->Watch(ticket, end);
   } while (go_on);
   if (waited && !is_large && patience.count() > 0) {
     patience_.Learn(!worker_.has_requests());
   }
-  transport_->EndWatch();
+  doorbell_->EndWatch();
   // The engine's thread goes on with what is left, or with what somebody asked
   // for meanwhile, whose ring has woken nobody.
   *must_ring = worker_.has_requests() || is_large || stopping_.load() ||
-               transport_->DoorbellTicket() != ticket;
-  transport_->SetCrowded(worker_.num_requests() >= kManyRequests);
+               doorbell_->Ticket() != ticket;
+  crowd_->Set(worker_.num_requests() >= kManyRequests);
   return worker_.TakeFinished();
 }
 
 void EngineImpl::Shutdown(const std::string& reason) {
   MutexLock join_lock(&join_mu_);
-  const std::string who = std::to_string(transport_->global_rank(rank()));
+  const std::string who = std::to_string(membership_->own_global_rank());
   if (!RefuseMore(Status::Shutdown("shutdown() was called on rank " + who))) {
     return;
   }
@@ -231,15 +237,15 @@ void EngineImpl::Shutdown(const std::string& reason) {
   // collective only after its last post. One that it is in the middle of is
   // given up, for the peers may not come: before they are told, or it would
   // hear from them that they have lost a rank.
-  transport_->Interrupt("shutdown() was called in the middle of it");
-  transport_->Leave(reason);
+  membership_->Interrupt("shutdown() was called in the middle of it");
+  membership_->Leave(reason);
   Stop();
 }
 
 void EngineImpl::Remove(const std::string& reason) {
   MutexLock join_lock(&join_mu_);
   if (!RefuseMore(Status::Shutdown(reason))) return;
-  transport_->Interrupt(reason);
+  membership_->Interrupt(reason);
   Stop();
 }
 
@@ -252,7 +258,7 @@ bool EngineImpl::RefuseMore(const Status& why) {
 
 void EngineImpl::Stop() {
   stopping_.store(true);
-  transport_->RingOwnDoorbell();
+  doorbell_->RingOwn();
   thread_.join();
 }
 
@@ -268,7 +274,7 @@ void EngineImpl::Run() {
   uint64_t last_num_submitted = 0;
   while (true) {
     // Before the look at `stopping_`: its ring comes after it was set.
-    const uint32_t ticket = transport_->DoorbellTicket();
+    const uint32_t ticket = doorbell_->Ticket();
     if (stopping_.load()) break;
     bool worked;
     size_t num_requests;
@@ -286,7 +292,7 @@ void EngineImpl::Run() {
       worker_.Admit(std::move(requests));
       worked = worker_.Progress(kNoLimit);
       num_requests = worker_.num_requests();
-      transport_->SetCrowded(num_requests >= kManyRequests);
+      crowd_->Set(num_requests >= kManyRequests);
       must_watch = worker_.must_watch();
       completions_.Push(worker_.TakeFinished());
     }
@@ -294,13 +300,13 @@ void EngineImpl::Run() {
     const uint64_t num_submitted = num_requests_.load();
     const bool more_came = num_submitted != last_num_submitted;
     last_num_submitted = num_submitted;
-    if (more_came && transport_->is_crowded()) {
+    if (more_came && crowd_->is_crowded()) {
       gathering_.store(true);
-      transport_->WaitDoorbell(ticket, kGatherTime, /*spin=*/false);
+      doorbell_->Wait(ticket, kGatherTime, /*spin=*/false);
       gathering_.store(false);
     } else {
-      transport_->WaitDoorbell(ticket, must_watch ? kPendingSleep : kIdleSleep,
-                               /*spin=*/num_requests > 0);
+      doorbell_->Wait(ticket, must_watch ? kPendingSleep : kIdleSleep,
+                      /*spin=*/num_requests > 0);
     }
   }
   Status why;
@@ -312,15 +318,15 @@ void EngineImpl::Run() {
   MutexLock lock(&work_mu_);
   worker_.Admit(TakeSubmitted());
   worker_.FailAll(why);
-  transport_->SetCrowded(false);
+  crowd_->Set(false);
   completions_.Push(worker_.TakeFinished());
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> Engine::Create(std::shared_ptr<Transport> transport,
+std::unique_ptr<Engine> Engine::Create(std::shared_ptr<HostGroup> group,
                                        const EngineOptions& options) {
-  return std::make_unique<EngineImpl>(std::move(transport), options);
+  return std::make_unique<EngineImpl>(std::move(group), options);
 }
 
 }  // namespace hvd

@@ -17,7 +17,8 @@
 
 namespace hvd {
 
-class Transport;
+class HostGroup;
+class Membership;
 
 // Thread-safe. Outside of tests one instance a process set of this process.
 class Engine {
@@ -39,7 +40,7 @@ class Engine {
 
   // What the peers are told if this process ends without Shutdown.
   virtual void NoteExitReason(const std::string& reason) = 0;
-  // See Transport::NoteFailure.
+  // See Membership::NoteFailure.
   virtual void NoteFailure(const std::string& reason) = 0;
 
   // Whether a request of this name is in flight; none if that could not be
@@ -51,9 +52,9 @@ class Engine {
   virtual int size() const = 0;
   virtual EngineStats stats() const = 0;
   virtual const EngineOptions& options() const = 0;
-  virtual const std::shared_ptr<Transport>& transport() const = 0;
+  virtual std::shared_ptr<Membership> membership() const = 0;
 
-  static std::unique_ptr<Engine> Create(std::shared_ptr<Transport> transport,
+  static std::unique_ptr<Engine> Create(std::shared_ptr<HostGroup> group,
                                         const EngineOptions& options);
 };
 

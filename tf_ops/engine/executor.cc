@@ -65,11 +65,10 @@ void PrescaleIntoOutput(ReduceSpec spec, ListTensor* tensor) {
   tensor->input = tensor->output;
 }
 
-Status ExecuteAllreduce(Transport* transport, const ExecuteOptions& options,
+Status ExecuteAllreduce(HostSlabs* slabs, const ExecuteOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   const Request& like = ready[0].pending->request;
-  const int divisor =
-      options.divisor == 0 ? transport->size() : options.divisor;
+  const int divisor = options.divisor == 0 ? slabs->size() : options.divisor;
   return ForEachDataType(ready, [&](DataType dtype) -> Status {
     ReduceSpec spec = SpecOf(like, dtype, divisor);
     const bool prescale_first = options.divisor != 0 &&
@@ -87,13 +86,13 @@ Status ExecuteAllreduce(Transport* transport, const ExecuteOptions& options,
     }
     if (prescale_first) spec.prescale = 1.0;
     if (like.op == ReduceOp::kAdasum) {
-      return AdasumAllreduce(transport, list, spec);
+      return AdasumAllreduce(slabs, list, spec);
     }
-    return Allreduce(transport, TensorList(std::move(list)), spec);
+    return Allreduce(slabs, TensorList(std::move(list)), spec);
   });
 }
 
-Status ExecuteBroadcast(Transport* transport, const ExecuteOptions& options,
+Status ExecuteBroadcast(HostSlabs* slabs, const ExecuteOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   std::vector<ListTensor> list;
   for (const ReadyRequest& one : ready) {
@@ -104,7 +103,7 @@ Status ExecuteBroadcast(Transport* transport, const ExecuteOptions& options,
   const std::vector<int>& ranks = *options.global_ranks;
   const auto root = std::find(ranks.begin(), ranks.end(),
                               ready[0].pending->request.root_rank);
-  return Broadcast(transport, TensorList(std::move(list)),
+  return Broadcast(slabs, TensorList(std::move(list)),
                    static_cast<int>(root - ranks.begin()));
 }
 
@@ -117,9 +116,9 @@ void DivideBySize(DataType dtype, void* values, size_t num_elements, int size) {
   Reduce(spec, &source, 1, values, num_elements);
 }
 
-Status ExecuteAllgather(Transport* transport, const ReadyRequest& ready) {
+Status ExecuteAllgather(HostSlabs* slabs, const ReadyRequest& ready) {
   const Request& request = ready.pending->request;
-  const size_t size = static_cast<size_t>(transport->size());
+  const size_t size = static_cast<size_t>(slabs->size());
   Lists lists(size);
   std::vector<std::pair<void*, size_t>> outputs;  // and elements
   for (size_t i = 0; i < request.tensors.size(); ++i) {
@@ -138,17 +137,17 @@ Status ExecuteAllgather(Transport* transport, const ReadyRequest& ready) {
       next += num_bytes;
     }
   }
-  HVD_RETURN_IF_ERROR(Allgather(transport, AsTensorLists(std::move(lists))));
+  HVD_RETURN_IF_ERROR(Allgather(slabs, AsTensorLists(std::move(lists))));
   for (size_t i = 0; request.average && i < outputs.size(); ++i) {
     DivideBySize(request.tensors[i].dtype, outputs[i].first, outputs[i].second,
-                 transport->size());
+                 slabs->size());
   }
   return Status::Ok();
 }
 
-Status ExecuteAlltoall(Transport* transport, const ReadyRequest& ready) {
+Status ExecuteAlltoall(HostSlabs* slabs, const ReadyRequest& ready) {
   const RequestTensor& tensor = ready.pending->request.tensors[0];
-  const size_t rank = static_cast<size_t>(transport->rank());
+  const size_t rank = static_cast<size_t>(slabs->rank());
   const size_t row_bytes = RowBytes(tensor);
   ByteMatrix num_bytes;
   for (const std::vector<int64_t>& rows : ready.rows) {
@@ -158,7 +157,7 @@ Status ExecuteAlltoall(Transport* transport, const ReadyRequest& ready) {
     }
   }
   int64_t num_rows = 0;
-  for (int64_t rows : ReceivedRows(ready, transport->rank())) num_rows += rows;
+  for (int64_t rows : ReceivedRows(ready, slabs->rank())) num_rows += rows;
   void* output = nullptr;
   HVD_RETURN_IF_ERROR(ready.pending->request.allocate_output(
       0, WithRows(tensor.shape, num_rows), &output));
@@ -174,13 +173,13 @@ Status ExecuteAlltoall(Transport* transport, const ReadyRequest& ready) {
     next_in += sent;
     next_out += received;
   }
-  return Alltoall(transport, lists, num_bytes);
+  return Alltoall(slabs, lists, num_bytes);
 }
 
-Status ExecuteReducescatter(Transport* transport,
+Status ExecuteReducescatter(HostSlabs* slabs,
                             const std::vector<ReadyRequest>& ready) {
-  const int64_t size = transport->size();
-  const int64_t own_rank = transport->rank();
+  const int64_t size = slabs->size();
+  const int64_t own_rank = slabs->rank();
   std::vector<std::vector<void*>> outputs;  // [request][tensor]
   for (const ReadyRequest& one : ready) {
     const Request& request = one.pending->request;
@@ -211,7 +210,7 @@ Status ExecuteReducescatter(Transport* transport,
       }
     }
     return Reducescatter(
-        transport, AsTensorLists(std::move(lists)),
+        slabs, AsTensorLists(std::move(lists)),
         SpecOf(ready[0].pending->request, dtype, static_cast<int>(size)));
   });
 }
@@ -227,24 +226,24 @@ ReduceOp NeutralOp(const RequestParams& params) {
 
 }  // namespace
 
-Status Execute(Transport* transport, const ExecuteOptions& options,
+Status Execute(HostSlabs* slabs, const ExecuteOptions& options,
                const std::vector<ReadyRequest>& ready) {
   const ScopedDenormals denormals;
   switch (ready[0].pending->request.kind) {
     case CollectiveKind::kAllreduce:
-      return ExecuteAllreduce(transport, options, ready);
+      return ExecuteAllreduce(slabs, options, ready);
     case CollectiveKind::kBroadcast:
-      return ExecuteBroadcast(transport, options, ready);
+      return ExecuteBroadcast(slabs, options, ready);
     case CollectiveKind::kReducescatter:
-      return ExecuteReducescatter(transport, ready);
+      return ExecuteReducescatter(slabs, ready);
     case CollectiveKind::kAllgather:
       for (const ReadyRequest& one : ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAllgather(transport, one));
+        HVD_RETURN_IF_ERROR(ExecuteAllgather(slabs, one));
       }
       return Status::Ok();
     case CollectiveKind::kAlltoall:
       for (const ReadyRequest& one : ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAlltoall(transport, one));
+        HVD_RETURN_IF_ERROR(ExecuteAlltoall(slabs, one));
       }
       return Status::Ok();
     case CollectiveKind::kBarrier:  // all have come

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 #include "tf_ops/negotiation/request_table.h"
 
 namespace hvd {
@@ -24,13 +24,13 @@ struct ReadyRequest {
 
 // What all requests of a response share.
 struct ExecuteOptions {
-  const std::vector<int>* global_ranks = nullptr;  // by rank of the transport
+  const std::vector<int>* global_ranks = nullptr;  // by rank of the slabs
   int divisor = 0;                                 // see Response
 };
 
 // Runs requests of one kind as one collective. They are alike but for their
-// tensors. After an error the transport's ranks are out of step for good.
-Status Execute(Transport* transport, const ExecuteOptions& options,
+// tensors. After an error the ranks are out of step for good.
+Status Execute(HostSlabs* slabs, const ExecuteOptions& options,
                const std::vector<ReadyRequest>& ready);
 
 // The part of a rank that has joined in an allreduce of the others.

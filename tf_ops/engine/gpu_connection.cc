@@ -53,7 +53,7 @@ void GpuConnection::Close() {
 Status GpuConnection::Open(int ordinal, bool* is_fatal) {
   NcclUniqueId id = {};
   Status own = Prepare(ordinal);
-  if (own.ok() && transport_->rank() == 0) own = Communicator::MakeId(&id);
+  if (own.ok() && slabs_->rank() == 0) own = Communicator::MakeId(&id);
   bool is_split = options_.gpu.split != nullptr && own.ok() &&
                   options_.gpu.split->is_of(gpu_);
   HVD_RETURN_IF_ERROR(AgreeToConnect(own, &id, &is_split, is_fatal));
@@ -67,12 +67,12 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
     const std::chrono::duration<double> waited = Clock::now() - begin;
     const double timeout = options_.stall_timeout_seconds;
     if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
-    return Status::Stalled(
-        "rank " + std::to_string(transport_->global_rank(transport_->rank())) +
-        " has waited for the others for too long");
+    return Status::Stalled("rank " +
+                           std::to_string(membership_->own_global_rank()) +
+                           " has waited for the others for too long");
   };
   const Status status = Communicator::Create(
-      gpu_, id, transport_->rank(), transport_->size(), look, &communicator_);
+      gpu_, id, slabs_->rank(), slabs_->size(), look, &communicator_);
   *is_fatal = !status.ok();  // others may be connecting still
   return status;
 }
@@ -106,7 +106,7 @@ Status GpuConnection::Prepare(int ordinal) {
 // All ranks get the same outcome: that of the first one that cannot.
 Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
                                      bool* is_split, bool* is_fatal) {
-  const size_t size = static_cast<size_t>(transport_->size());
+  const size_t size = static_cast<size_t>(slabs_->size());
   Hello mine;
   mine.is_able = own.ok() ? 1 : 0;
   mine.is_split = *is_split ? 1 : 0;
@@ -117,7 +117,7 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
   for (Hello& hello : hellos) {
     lists.emplace_back(std::vector<ListTensor>{{&mine, &hello, sizeof(Hello)}});
   }
-  const Status status = Allgather(transport_, lists);
+  const Status status = Allgather(slabs_, lists);
   *is_fatal = !status.ok();
   HVD_RETURN_IF_ERROR(status);
   for (size_t rank = 0; rank < size; ++rank) {
@@ -125,7 +125,7 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
     if (hellos[rank].is_able != 0) continue;
     return Status::Internal(
         "rank " +
-        std::to_string(transport_->global_rank(static_cast<int>(rank))) +
+        std::to_string(membership_->global_rank(static_cast<int>(rank))) +
         " cannot run collectives on its GPU: " + hellos[rank].problem);
   }
   *id = hellos[0].id;
@@ -144,8 +144,8 @@ Status GpuConnection::MakeScaler(Communicator** communicator) {
 }
 
 Status GpuConnection::Look() const {
-  HVD_RETURN_IF_ERROR(transport_->CheckInterrupt());
-  return transport_->CheckPeers();
+  HVD_RETURN_IF_ERROR(membership_->CheckInterrupt());
+  return membership_->CheckPeers();
 }
 
 }  // namespace hvd

@@ -10,7 +10,8 @@
 #include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/host/membership.h"
 
 namespace hvd {
 
@@ -24,9 +25,10 @@ struct GpuTrack {
 // Open is for one thread, the rest for any once it has succeeded.
 class GpuConnection {
  public:
-  // Borrows both.
-  GpuConnection(Transport* transport, const EngineOptions& options)
-      : transport_(transport), options_(options) {}
+  // Borrows all of them.
+  GpuConnection(HostSlabs* slabs, const Membership* membership,
+                const EngineOptions& options)
+      : slabs_(slabs), membership_(membership), options_(options) {}
   ~GpuConnection();  // aborts the communicator, unless Close was called
   GpuConnection(const GpuConnection&) = delete;
   GpuConnection& operator=(const GpuConnection&) = delete;
@@ -62,7 +64,8 @@ class GpuConnection {
   Status AgreeToConnect(const Status& own, NcclUniqueId* id, bool* is_split,
                         bool* is_fatal);
 
-  Transport* const transport_;
+  HostSlabs* const slabs_;
+  const Membership* const membership_;
   const EngineOptions& options_;
   Gpu* gpu_ = nullptr;
   std::array<GpuTrack, kNumTracks> tracks_;

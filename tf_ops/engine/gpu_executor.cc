@@ -44,10 +44,12 @@ Status MarkReady(const GpuOptions& options, Request* request) {
   return gpu->Record(request->gpu.stream, &request->ready);
 }
 
-GpuExecutor::GpuExecutor(Transport* transport, const EngineOptions& options)
-    : transport_(transport),
+GpuExecutor::GpuExecutor(HostSlabs* slabs, const Membership* membership,
+                         Doorbell* doorbell, const EngineOptions& options)
+    : membership_(membership),
+      doorbell_(doorbell),
       options_(options),
-      connection_(transport, options),
+      connection_(slabs, membership, options),
       thread_([this] { Watch(); }) {}
 
 GpuExecutor::~GpuExecutor() {
@@ -131,7 +133,7 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
     if (request.take_values != nullptr &&
         request.kind == CollectiveKind::kAlltoall) {
       HVD_RETURN_IF_ERROR(
-          request.take_values(ReceivedRows(one, transport_->rank())));
+          request.take_values(ReceivedRows(one, membership_->rank())));
     }
   }
   for (const ReadyRequest& one : ready) {  // now that nothing can fail here
@@ -145,8 +147,8 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
 
 Status GpuExecutor::PrepareFlight(const std::vector<ReadyRequest>& ready,
                                   StreamMemory* moved, GpuOutputs* outputs) {
-  HVD_RETURN_IF_ERROR(
-      AllocateOutputs(ready, transport_->rank(), transport_->size(), outputs));
+  HVD_RETURN_IF_ERROR(AllocateOutputs(ready, membership_->rank(),
+                                      membership_->size(), outputs));
   for (const ReadyRequest& one : ready) {
     if (one.is_neutral) {
       HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), moved));
@@ -169,7 +171,7 @@ Status GpuExecutor::LendCommunicator(const std::vector<ReadyRequest>& ready) {
       Pause(1000);
     }
     HVD_RETURN_IF_ERROR(request.with_communicator(
-        gpu(), lane.communicator, transport_->rank(), lane.look));
+        gpu(), lane.communicator, membership_->rank(), lane.look));
   }
   return Status::Ok();
 }
@@ -223,8 +225,8 @@ GpuLane GpuExecutor::Lane() {
     return Status::Stalled("NCCL has not launched a collective within " +
                            std::to_string(static_cast<int>(timeout)) + " s");
   };
-  lane.rank = transport_->rank();
-  lane.size = transport_->size();
+  lane.rank = membership_->rank();
+  lane.size = membership_->size();
   const GpuTrack& track = connection_.track(turn_);
   lane.fusion_buffer = track.fusion_buffer;
   lane.fusion_buffer_bytes = track.fusion_buffer_bytes;
@@ -320,7 +322,7 @@ Status GpuExecutor::Diagnose() {
     launched = flights_.front().launched;
   }
   // A dead rank explains more than what NCCL or this rank says.
-  Status trouble = transport_->CheckPeers();
+  Status trouble = membership_->CheckPeers();
   if (trouble.ok()) trouble = end;
   if (trouble.ok()) trouble = connection_.communicator()->CheckHealth();
   if (!trouble.ok()) {
@@ -357,7 +359,7 @@ void GpuExecutor::Fail(const Status& why) {
     }
     Land(std::move(flight), why);
   }
-  transport_->RingOwnDoorbell();
+  doorbell_->RingOwn();
 }
 
 // A later call fails too; but there may be none.
@@ -375,8 +377,7 @@ void GpuExecutor::TellOfLate(const Status& why) {
       "[hvd_keras, rank %d] %s has failed on the GPU after the program "
       "had gone on: its results, and all that was computed from them, "
       "are wrong. %s\n",
-      transport_->global_rank(transport_->rank()), first.c_str(),
-      why.message().c_str());
+      membership_->own_global_rank(), first.c_str(), why.message().c_str());
 }
 
 void GpuExecutor::Land(Flight flight, const Status& status) {
@@ -387,7 +388,7 @@ void GpuExecutor::CallBack(
     std::vector<std::unique_ptr<PendingRequest>> requests,
     const Status& status) {
   std::vector<Completion> completions;
-  const int rank = transport_->global_rank(transport_->rank());
+  const int rank = membership_->own_global_rank();
   for (std::unique_ptr<PendingRequest>& pending : requests) {
     Finish(std::move(pending), status, rank, &completions);
   }

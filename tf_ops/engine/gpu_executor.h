@@ -38,7 +38,9 @@
 #include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/host/membership.h"
 
 namespace hvd {
 
@@ -49,8 +51,9 @@ Status MarkReady(const GpuOptions& options, Request* request);
 // Launch and End are for one thread at a time, the others for any.
 class GpuExecutor {
  public:
-  // Borrows `transport`. `options` has the global ranks.
-  GpuExecutor(Transport* transport, const EngineOptions& options);
+  // Borrows all but `options`, which has the global ranks.
+  GpuExecutor(HostSlabs* slabs, const Membership* membership,
+              Doorbell* doorbell, const EngineOptions& options);
   ~GpuExecutor();  // End, and waits for it
   GpuExecutor(const GpuExecutor&) = delete;
   GpuExecutor& operator=(const GpuExecutor&) = delete;
@@ -107,7 +110,8 @@ class GpuExecutor {
 
   Gpu* gpu() const { return connection_.gpu(); }
 
-  Transport* const transport_;
+  const Membership* const membership_;
+  Doorbell* const doorbell_;
   const EngineOptions options_;
 
   GpuConnection connection_;

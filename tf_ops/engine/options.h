@@ -32,7 +32,7 @@ struct EngineOptions {
   GpuOptions gpu;
 
   // The engine of a process set: the global rank of each of its members, in
-  // the order of the transport's ranks. Empty: the same numbers.
+  // the order of its ranks. Empty: the same numbers.
   std::vector<int> global_ranks;
   // Finds calls that went to another process set by mistake: another set, of
   // which one of the global ranks `waiting` is a member, in which a request

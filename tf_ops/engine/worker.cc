@@ -36,10 +36,14 @@ EngineOptions WithGlobalRanks(EngineOptions options, int size) {
 
 }  // namespace
 
-Worker::Worker(Transport* transport, const EngineOptions& options)
-    : transport_(transport),
-      options_(WithGlobalRanks(options, transport->size())),
-      negotiator_(transport, AsCoordinatorOptions(options_)) {}
+Worker::Worker(HostSlabs* slabs, ControlChannel* control,
+               Membership* membership, Doorbell* doorbell,
+               const EngineOptions& options)
+    : slabs_(slabs),
+      membership_(membership),
+      doorbell_(doorbell),
+      options_(WithGlobalRanks(options, membership->size())),
+      negotiator_(control, AsCoordinatorOptions(options_)) {}
 
 Worker::~Worker() = default;
 
@@ -104,7 +108,7 @@ bool Worker::Progress(int64_t max_bytes) {
   if (!broken_.ok()) return false;
   if (gpu_ != nullptr && gpu_->is_broken()) Break(gpu_->status());
   // Look who is gone before reading what they said: their words count.
-  const Status peers = transport_->CheckPeers();
+  const Status peers = membership_->CheckPeers();
   CheckStalls();
   std::vector<Response> responses;
   Status status;
@@ -186,7 +190,7 @@ const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
 bool Worker::Concerns(const Response& response) const {
   return response.ranks.empty() ||
          std::find(response.ranks.begin(), response.ranks.end(),
-                   transport_->rank()) != response.ranks.end();
+                   membership_->rank()) != response.ranks.end();
 }
 
 Status Worker::Run(const Response& response) {
@@ -251,13 +255,13 @@ Status Worker::RunItems(const Response& response) {
       ready[0].pending->params->device != DeviceKind::kCpu) {
     return RunOnGpu(options, std::move(ready));
   }
-  if (status.ok()) status = Execute(transport_, options, ready);
+  if (status.ok()) status = Execute(slabs_, options, ready);
   uint64_t num_bytes = 0;
   for (ReadyRequest& one : ready) {
     num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
     if (one.is_neutral) continue;
     if (status.ok() && one.pending->params->kind == CollectiveKind::kAlltoall) {
-      const std::vector<int64_t> rows = ReceivedRows(one, transport_->rank());
+      const std::vector<int64_t> rows = ReceivedRows(one, membership_->rank());
       FinishWithValues(std::move(one.pending), rows);
     } else {
       Finish(std::move(one.pending), status);
@@ -271,7 +275,8 @@ Status Worker::RunItems(const Response& response) {
 Status Worker::RunOnGpu(const ExecuteOptions& options,
                         std::vector<ReadyRequest> ready) {
   if (gpu_ == nullptr) {
-    gpu_ = std::make_unique<GpuExecutor>(transport_, options_);
+    gpu_ =
+        std::make_unique<GpuExecutor>(slabs_, membership_, doorbell_, options_);
   }
   uint64_t num_bytes = 0;
   for (const ReadyRequest& one : ready) {
@@ -343,7 +348,7 @@ void Worker::Break(const Status& status) {
     responses_.clear();
     // Of a shutdown the others have heard; of a removal they need not.
     if (status.code() != StatusCode::kShutdown) {
-      transport_->DeclareBroken(status.message());
+      membership_->DeclareBroken(status.message());
     }
   }
   FailAll(broken_);

@@ -16,7 +16,10 @@
 #include "tf_ops/engine/executor.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/engine/stats.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/control_channel.h"
+#include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/host/membership.h"
 #include "tf_ops/negotiation/negotiator.h"
 #include "tf_ops/negotiation/request_table.h"
 
@@ -29,8 +32,9 @@ inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 // For one thread at a time, but for AddStats, which any thread may call.
 class Worker {
  public:
-  // Borrows `transport`.
-  Worker(Transport* transport, const EngineOptions& options);
+  // Borrows all but `options`.
+  Worker(HostSlabs* slabs, ControlChannel* control, Membership* membership,
+         Doorbell* doorbell, const EngineOptions& options);
   ~Worker();
 
   // Takes requests in; Progress tells the coordinator of them.
@@ -90,10 +94,12 @@ class Worker {
   void Log(const std::string& text) const;
 
   int global_rank() const {
-    return options_.global_ranks[static_cast<size_t>(transport_->rank())];
+    return options_.global_ranks[static_cast<size_t>(membership_->rank())];
   }
 
-  Transport* const transport_;
+  HostSlabs* const slabs_;
+  Membership* const membership_;
+  Doorbell* const doorbell_;
   const EngineOptions options_;
   std::unique_ptr<GpuExecutor> gpu_;  // made for the first tensors on a GPU
   int gpu_ordinal_ = -1;              // of the first such request

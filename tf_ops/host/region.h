@@ -82,6 +82,7 @@ class RegionView {
   RegionHeader* header() const {
     return reinterpret_cast<RegionHeader*>(base_);
   }
+  int size() const { return static_cast<int>(header()->size); }  // ranks
   RankArea* area(int rank) const {
     return reinterpret_cast<RankArea*>(
         base_ + kHeaderBytes + static_cast<size_t>(rank) * sizeof(RankArea));

@@ -13,10 +13,11 @@ void Consume(size_t num_bytes, std::vector<uint8_t>* inbox) {
 
 }  // namespace
 
-Negotiator::Negotiator(Transport* transport, const CoordinatorOptions& options)
-    : transport_(transport), inboxes_(static_cast<size_t>(transport->size())) {
-  if (transport->rank() == 0) {
-    coordinator_ = std::make_unique<Coordinator>(transport->size(), options);
+Negotiator::Negotiator(ControlChannel* control,
+                       const CoordinatorOptions& options)
+    : control_(control), inboxes_(static_cast<size_t>(control->size())) {
+  if (control->rank() == 0) {
+    coordinator_ = std::make_unique<Coordinator>(control->size(), options);
   }
 }
 
@@ -26,37 +27,37 @@ Status Negotiator::Say(const RankMessage& message) {
   }
   std::vector<uint8_t> bytes;
   Encode(message, &bytes);
-  transport_->SendControl(0, bytes);
+  control_->Send(0, bytes);
   return Status::Ok();
 }
 
 Status Negotiator::Exchange(std::vector<Response>* responses) {
   if (coordinator_ == nullptr) {
-    transport_->Flush();
+    control_->Flush();
     return ReceiveResponses(responses);
   }
   HVD_RETURN_IF_ERROR(ReceiveRequests());
   for (Response& response : coordinator_->TakeResponses()) {
-    if (transport_->size() > 1) {
+    if (control_->size() > 1) {
       std::vector<uint8_t> bytes;
       Encode(response, &bytes);
-      for (int peer = 1; peer < transport_->size(); ++peer) {
-        transport_->SendControl(peer, bytes);
+      for (int peer = 1; peer < control_->size(); ++peer) {
+        control_->Send(peer, bytes);
       }
     }
     responses->push_back(std::move(response));
   }
   // All ranks must know all of it before this one blocks in a collective.
-  if (!responses->empty()) return transport_->FlushAll();
-  transport_->Flush();
+  if (!responses->empty()) return control_->FlushAll();
+  control_->Flush();
   return Status::Ok();
 }
 
 Status Negotiator::ReceiveRequests() {
   const Clock::time_point now = Clock::now();
-  for (int peer = 1; peer < transport_->size(); ++peer) {
+  for (int peer = 1; peer < control_->size(); ++peer) {
     std::vector<uint8_t>& inbox = inboxes_[static_cast<size_t>(peer)];
-    if (!transport_->ReceiveControl(peer, &inbox)) continue;
+    if (!control_->Receive(peer, &inbox)) continue;
     size_t offset = 0;
     RankMessage message;
     bool found = true;
@@ -72,7 +73,7 @@ Status Negotiator::ReceiveRequests() {
 
 Status Negotiator::ReceiveResponses(std::vector<Response>* responses) {
   std::vector<uint8_t>& inbox = inboxes_[0];
-  if (!transport_->ReceiveControl(0, &inbox)) return Status::Ok();
+  if (!control_->Receive(0, &inbox)) return Status::Ok();
   size_t offset = 0;
   bool found = true;
   while (true) {

@@ -9,7 +9,7 @@
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/control_channel.h"
 #include "tf_ops/negotiation/coordinator.h"
 #include "tf_ops/negotiation/message.h"
 
@@ -18,8 +18,8 @@ namespace hvd {
 // Not thread-safe: the worker alone uses it.
 class Negotiator {
  public:
-  // Borrows `transport`.
-  Negotiator(Transport* transport, const CoordinatorOptions& options);
+  // Borrows `control`.
+  Negotiator(ControlChannel* control, const CoordinatorOptions& options);
 
   // Tells the coordinator; Exchange sends it.
   Status Say(const RankMessage& message);
@@ -41,7 +41,7 @@ class Negotiator {
   Status ReceiveRequests();
   Status ReceiveResponses(std::vector<Response>* responses);
 
-  Transport* const transport_;
+  ControlChannel* const control_;
   std::unique_ptr<Coordinator> coordinator_;   // on rank 0
   std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
 };

@@ -14,6 +14,9 @@ namespace py = pybind11;
 namespace hvd {
 namespace {
 
+// Of the job's membership; a job that can grow and shrink will count them.
+constexpr uint64_t kEpoch = 0;
+
 ShmSegment AsSegment(const SegmentTuple& tuple) {
   ShmSegment segment;
   segment.pid = std::get<0>(tuple);
@@ -22,31 +25,30 @@ ShmSegment AsSegment(const SegmentTuple& tuple) {
   return segment;
 }
 
-std::shared_ptr<Transport> MakeTransport(
+std::shared_ptr<HostGroup> MakeGroup(
     int rank, const std::vector<pid_t>& pids,
     const std::optional<SegmentTuple>& segment) {
   if (!segment.has_value()) {
-    return std::move(InMemoryTransport::CreateGroup(1)[0]);
+    return std::move(CreateInMemory(1, kEpoch)[0]);
   }
-  std::unique_ptr<ShmTransport> transport;
-  RaiseIfError(
-      ShmTransport::Attach(AsSegment(*segment), rank, pids, &transport));
-  return transport;
+  std::unique_ptr<HostGroup> group;
+  RaiseIfError(AttachSegment(AsSegment(*segment), rank, pids, kEpoch, &group));
+  return group;
 }
 
-std::shared_ptr<Transport> MakeTransportOfSet(
-    int rank, const std::vector<int>& ranks, std::shared_ptr<Transport> job,
+std::shared_ptr<HostGroup> MakeGroupOfSet(
+    int rank, const std::vector<int>& ranks, std::shared_ptr<Membership> job,
     const std::optional<SegmentTuple>& segment) {
   if (!segment.has_value()) {
-    std::shared_ptr<Transport> alone =
-        std::move(InMemoryTransport::CreateGroup(1)[0]);
-    alone->BindToJob(std::move(job), ranks);
+    std::shared_ptr<HostGroup> alone =
+        std::move(CreateInMemory(1, job->epoch())[0]);
+    alone->membership()->BindToJob(std::move(job), ranks);
     return alone;
   }
-  std::unique_ptr<ShmTransport> transport;
-  RaiseIfError(ShmTransport::AttachSet(AsSegment(*segment), rank,
-                                       std::move(job), ranks, &transport));
-  return transport;
+  std::unique_ptr<HostGroup> group;
+  RaiseIfError(AttachSegmentOfSet(AsSegment(*segment), rank, std::move(job),
+                                  ranks, &group));
+  return group;
 }
 
 void SetPendingElsewhere(int32_t id, EngineOptions* options) {
@@ -60,7 +62,7 @@ void SetPendingElsewhere(int32_t id, EngineOptions* options) {
 
 std::pair<int, py::bytes> CreateSegment(int size) {
   ShmSegment segment;
-  RaiseIfError(ShmTransport::CreateSegment(size, &segment));
+  RaiseIfError(hvd::CreateSegment(size, &segment));
   return {segment.fd, py::bytes(segment.token)};
 }
 
@@ -76,7 +78,7 @@ void Init(int rank, int size, const std::vector<pid_t>& pids,
   }
   SetPendingElsewhere(0, &options);
   options.gpu.local_rank = GetLocalTopology().rank;
-  SetGlobalEngine(Engine::Create(MakeTransport(rank, pids, segment), options));
+  SetGlobalEngine(Engine::Create(MakeGroup(rank, pids, segment), options));
 }
 
 void Shutdown(const std::string& reason) {
@@ -105,7 +107,7 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
     SetPendingElsewhere(id, &options);
     const int rank = static_cast<int>(self - ranks.begin());
     engine = Engine::Create(
-        MakeTransportOfSet(rank, ranks, global->transport(), segment), options);
+        MakeGroupOfSet(rank, ranks, global->membership(), segment), options);
   }
   RaiseIfError(AddProcessSet(id, ranks, std::move(engine)));
 }

@@ -32,12 +32,12 @@ struct Piece {
 //   3. gives its segment of the result to all.
 class AdasumBatch {
  public:
-  AdasumBatch(Transport* transport, std::vector<ListTensor> tensors,
+  AdasumBatch(HostSlabs* slabs, std::vector<ListTensor> tensors,
               const ReduceSpec& spec)
-      : transport_(transport),
+      : slabs_(slabs),
         spec_(spec),
-        rank_(static_cast<size_t>(transport->rank())),
-        size_(static_cast<size_t>(transport->size())),
+        rank_(static_cast<size_t>(slabs->rank())),
+        size_(static_cast<size_t>(slabs->size())),
         element_bytes_(ElementBytes(spec.dtype)),
         accumulator_bytes_(AccumulatorBytes(spec.dtype)),
         tensors_(std::move(tensors)),
@@ -52,7 +52,7 @@ class AdasumBatch {
       return Status::Internal("out of memory for an Adasum");
     }
     HVD_RETURN_IF_ERROR(GetSegment());
-    for (const auto& level : AdasumLevels(transport_->size())) {
+    for (const auto& level : AdasumLevels(slabs_->size())) {
       HVD_RETURN_IF_ERROR(CombineLevel(level));
     }
     for (const Piece& piece : pieces_) {
@@ -108,7 +108,7 @@ class AdasumBatch {
         num_bytes[from][rank] = SegmentOf(rank).size();
       }
     }
-    HVD_RETURN_IF_ERROR(Alltoall(transport_, lists, num_bytes));
+    HVD_RETURN_IF_ERROR(Alltoall(slabs_, lists, num_bytes));
     for (size_t rank = 0; rank < size_; ++rank) {
       WidenInPlace(spec_.dtype, spec_.prescale, VectorOf(rank), num_elements_);
     }
@@ -150,10 +150,10 @@ class AdasumBatch {
     static_assert(sizeof(AdasumDots) == 3 * sizeof(double));
     ReduceSpec sum;
     sum.dtype = DataType::kFloat64;
-    sum.num_ranks = transport_->size();
+    sum.num_ranks = slabs_->size();
     const ListTensor list{dots->data(), dots->data(),
                           dots->size() * sizeof(AdasumDots)};
-    return Allreduce(transport_, TensorList({list}), sum);
+    return Allreduce(slabs_, TensorList({list}), sum);
   }
 
   Status GiveSegment() {
@@ -167,10 +167,10 @@ class AdasumBatch {
                    });
       by_rank.emplace_back(std::move(list));
     }
-    return Allgather(transport_, by_rank);
+    return Allgather(slabs_, by_rank);
   }
 
-  Transport* const transport_;
+  HostSlabs* const slabs_;
   const ReduceSpec& spec_;
   const size_t rank_;
   const size_t size_;
@@ -186,13 +186,12 @@ class AdasumBatch {
 
 }  // namespace
 
-Status AdasumAllreduce(Transport* transport,
-                       const std::vector<ListTensor>& tensors,
+Status AdasumAllreduce(HostSlabs* slabs, const std::vector<ListTensor>& tensors,
                        const ReduceSpec& spec) {
-  if (transport->size() == 1) {
+  if (slabs->size() == 1) {
     ReduceSpec scale = spec;
     scale.op = ReduceOp::kSum;
-    return Allreduce(transport, TensorList(tensors), scale);
+    return Allreduce(slabs, TensorList(tensors), scale);
   }
   size_t next = 0;
   while (next < tensors.size()) {
@@ -205,7 +204,7 @@ Status AdasumAllreduce(Transport* transport,
     } while (next < tensors.size() &&
              num_bytes + tensors[next].num_bytes <= kAdasumBatchBytes);
     if (batch.empty()) continue;
-    HVD_RETURN_IF_ERROR(AdasumBatch(transport, std::move(batch), spec).Run());
+    HVD_RETURN_IF_ERROR(AdasumBatch(slabs, std::move(batch), spec).Run());
   }
   return Status::Ok();
 }

@@ -6,7 +6,7 @@
 #include "tf_ops/collectives/reduce.h"
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
@@ -30,8 +30,7 @@ namespace hvd {
 // Takes up to kAdasumBatchBytes of memory or, if larger, the bytes of the
 // largest tensor; twice that for the 16-bit floats; and 24 bytes for each
 // tensor and pair of ranks.
-Status AdasumAllreduce(Transport* transport,
-                       const std::vector<ListTensor>& tensors,
+Status AdasumAllreduce(HostSlabs* slabs, const std::vector<ListTensor>& tensors,
                        const ReduceSpec& spec);
 
 inline constexpr size_t kAdasumBatchBytes = 16 << 20;

@@ -5,7 +5,7 @@
 
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
@@ -13,6 +13,6 @@ namespace hvd {
 // describes what rank r gives: its inputs (needed only on rank r) and where
 // they go on this rank. Each list has the same lengths on all ranks; they may
 // differ by `r`. This rank's inputs may be its outputs.
-Status Allgather(Transport* transport, const std::vector<TensorList>& by_rank);
+Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank);
 
 }  // namespace hvd

@@ -21,14 +21,14 @@ constexpr size_t kLineBytes = 64;  // ranks do not share a cache line
 // So a rank that posts kIn for chunk s has read all of chunk s - 3.
 class PipelinedAllreduce {
  public:
-  PipelinedAllreduce(Transport* transport, const TensorList& tensors,
+  PipelinedAllreduce(HostSlabs* slabs, const TensorList& tensors,
                      const ReduceSpec& spec)
-      : transport_(*transport),
+      : slabs_(*slabs),
         tensors_(tensors),
         spec_(spec),
-        rank_(transport->rank()),
-        size_(transport->size()),
-        first_(transport->next_chunk()),
+        rank_(slabs->rank()),
+        size_(slabs->size()),
+        first_(slabs->next_chunk()),
         part_bytes_(kSlotBytes / static_cast<size_t>(size_) / kLineBytes *
                     kLineBytes),
         chunk_bytes_(part_bytes_ * static_cast<size_t>(size_)),
@@ -39,7 +39,7 @@ class PipelinedAllreduce {
   Status Run() {
     // Only allreduce posts kOut. Without this post kOut could fall behind the
     // chunks by half the range of their numbers, and then look reached.
-    transport_.Post(Flag::kOut, first_);
+    slabs_.Post(Flag::kOut, first_);
     for (uint32_t step = 0; step < num_chunks_ + 2; ++step) {
       if (step >= 1 && step <= num_chunks_) {
         HVD_RETURN_IF_ERROR(ReduceOwnPart(step - 1));
@@ -47,7 +47,7 @@ class PipelinedAllreduce {
       if (step < num_chunks_) HVD_RETURN_IF_ERROR(CopyIn(step));
       if (step >= 2) HVD_RETURN_IF_ERROR(CopyOut(step - 2));
     }
-    transport_.AdvanceChunks(num_chunks_);
+    slabs_.AdvanceChunks(num_chunks_);
     return Status::Ok();
   }
 
@@ -64,21 +64,21 @@ class PipelinedAllreduce {
 
   Status CopyIn(uint32_t c) {
     const uint32_t chunk = first_ + c;
-    HVD_RETURN_IF_ERROR(WaitForSlot(&transport_, chunk));
-    std::byte* slot = transport_.slot(rank_, chunk);
+    HVD_RETURN_IF_ERROR(WaitForSlot(&slabs_, chunk));
+    std::byte* slot = slabs_.slot(rank_, chunk);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       size_t offset;
       const Range part = Part(c, peer, &offset);
       tensors_.CopyIn(part.begin, part.end, slot + offset);
     }
-    transport_.Post(Flag::kIn, chunk + 1);
+    slabs_.Post(Flag::kIn, chunk + 1);
     return Status::Ok();
   }
 
   Status ReduceOwnPart(uint32_t c) {
     const uint32_t chunk = first_ + c;
-    HVD_RETURN_IF_ERROR(transport_.WaitAll(Flag::kIn, chunk + 1));
+    HVD_RETURN_IF_ERROR(slabs_.WaitAll(Flag::kIn, chunk + 1));
     size_t offset;
     const Range part = Part(c, rank_, &offset);
     tensors_.ForEach(part.begin, part.end,
@@ -86,7 +86,7 @@ class PipelinedAllreduce {
                        ReducePiece(chunk, offset, in, out, count);
                        offset += count;
                      });
-    transport_.Post(Flag::kOut, chunk + 1);
+    slabs_.Post(Flag::kOut, chunk + 1);
     return Status::Ok();
   }
 
@@ -100,11 +100,10 @@ class PipelinedAllreduce {
       for (int peer = 0; peer < size_; ++peer) {
         sources_[static_cast<size_t>(peer)] =
             peer == rank_ ? in + done
-                          : transport_.slot(peer, chunk) + offset + done;
+                          : slabs_.slot(peer, chunk) + offset + done;
       }
       Reduce(spec_, sources_.data(), size_, out + done, n / element_bytes);
-      CopyToShared(transport_.slot(rank_, chunk) + offset + done, out + done,
-                   n);
+      CopyToShared(slabs_.slot(rank_, chunk) + offset + done, out + done, n);
     }
   }
 
@@ -113,16 +112,15 @@ class PipelinedAllreduce {
     for (int hop = 1; hop < size_; ++hop) {
       // Each rank begins elsewhere, so that they do not all read one slab.
       const int peer = (rank_ + hop) % size_;
-      HVD_RETURN_IF_ERROR(transport_.Wait(peer, Flag::kOut, chunk + 1));
+      HVD_RETURN_IF_ERROR(slabs_.Wait(peer, Flag::kOut, chunk + 1));
       size_t offset;
       const Range part = Part(c, peer, &offset);
-      tensors_.CopyOut(part.begin, part.end,
-                       transport_.slot(peer, chunk) + offset);
+      tensors_.CopyOut(part.begin, part.end, slabs_.slot(peer, chunk) + offset);
     }
     return Status::Ok();
   }
 
-  Transport& transport_;
+  HostSlabs& slabs_;
   const TensorList& tensors_;
   const ReduceSpec& spec_;
   const int rank_;
@@ -135,39 +133,39 @@ class PipelinedAllreduce {
 };
 
 // One chunk: every rank reads all slabs.
-Status FlatAllreduce(Transport* transport, const TensorList& tensors,
+Status FlatAllreduce(HostSlabs* slabs, const TensorList& tensors,
                      const ReduceSpec& spec) {
-  const int rank = transport->rank();
-  const int size = transport->size();
-  const uint32_t chunk = transport->next_chunk();
+  const int rank = slabs->rank();
+  const int size = slabs->size();
+  const uint32_t chunk = slabs->next_chunk();
   const size_t num_bytes = tensors.num_bytes();
-  HVD_RETURN_IF_ERROR(WaitForSlot(transport, chunk));
-  tensors.CopyIn(0, num_bytes, transport->slot(rank, chunk));
-  transport->Post(Flag::kIn, chunk + 1);
-  HVD_RETURN_IF_ERROR(transport->WaitAll(Flag::kIn, chunk + 1));
+  HVD_RETURN_IF_ERROR(WaitForSlot(slabs, chunk));
+  tensors.CopyIn(0, num_bytes, slabs->slot(rank, chunk));
+  slabs->Post(Flag::kIn, chunk + 1);
+  HVD_RETURN_IF_ERROR(slabs->WaitAll(Flag::kIn, chunk + 1));
   std::vector<const void*> sources(static_cast<size_t>(size));
   size_t offset = 0;
-  tensors.ForEach(
-      0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
-        for (int peer = 0; peer < size; ++peer) {
-          sources[static_cast<size_t>(peer)] =
-              peer == rank ? in : transport->slot(peer, chunk) + offset;
-        }
-        Reduce(spec, sources.data(), size, out,
-               count / ElementBytes(spec.dtype));
-        offset += count;
-      });
-  transport->AdvanceChunks(1);
+  tensors.ForEach(0, num_bytes,
+                  [&](const std::byte* in, std::byte* out, size_t count) {
+                    for (int peer = 0; peer < size; ++peer) {
+                      sources[static_cast<size_t>(peer)] =
+                          peer == rank ? in : slabs->slot(peer, chunk) + offset;
+                    }
+                    Reduce(spec, sources.data(), size, out,
+                           count / ElementBytes(spec.dtype));
+                    offset += count;
+                  });
+  slabs->AdvanceChunks(1);
   return Status::Ok();
 }
 
 }  // namespace
 
-Status Allreduce(Transport* transport, const TensorList& tensors,
+Status Allreduce(HostSlabs* slabs, const TensorList& tensors,
                  const ReduceSpec& spec) {
   const size_t num_bytes = tensors.num_bytes();
   if (num_bytes == 0) return Status::Ok();
-  if (transport->size() == 1) {
+  if (slabs->size() == 1) {
     tensors.ForEach(
         0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
           const void* source = in;
@@ -175,10 +173,10 @@ Status Allreduce(Transport* transport, const TensorList& tensors,
         });
     return Status::Ok();
   }
-  if (num_bytes <= FlatBytes(transport->size())) {
-    return FlatAllreduce(transport, tensors, spec);
+  if (num_bytes <= FlatBytes(slabs->size())) {
+    return FlatAllreduce(slabs, tensors, spec);
   }
-  return PipelinedAllreduce(transport, tensors, spec).Run();
+  return PipelinedAllreduce(slabs, tensors, spec).Run();
 }
 
 }  // namespace hvd

@@ -4,13 +4,13 @@
 #include "tf_ops/collectives/reduce.h"
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
 // Replaces the outputs by the reduction of the inputs of all ranks. All ranks
 // call it with lists of the same total length and the same `spec`, whose
-// num_ranks is the transport's size. Sums go in rank order: the result has
+// num_ranks is their size. Sums go in rank order: the result has
 // the same bits on every rank and in every run.
 //
 // Up to FlatBytes(size) each rank reduces all slabs itself, after one wait for
@@ -18,7 +18,7 @@ namespace hvd {
 // then an all-gather, on the tensors themselves, without a fusion buffer. With
 // P ranks that reads or writes each byte 5 P - 2 times in all: P - 1 ranks copy
 // it in, one reduces it (P reads, 2 writes), P - 1 copy it out.
-Status Allreduce(Transport* transport, const TensorList& tensors,
+Status Allreduce(HostSlabs* slabs, const TensorList& tensors,
                  const ReduceSpec& spec);
 
 inline size_t FlatBytes(int size) {  // ranks

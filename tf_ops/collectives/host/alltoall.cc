@@ -35,13 +35,13 @@ size_t LongestOf(const ByteMatrix& num_bytes) {
 // Chunk c carries the c-th part of what each pair exchanges.
 class PipelinedAlltoall {
  public:
-  PipelinedAlltoall(Transport* transport, const AlltoallLists& lists,
+  PipelinedAlltoall(HostSlabs* slabs, const AlltoallLists& lists,
                     size_t longest)
-      : transport_(*transport),
+      : slabs_(*slabs),
         lists_(lists),
-        rank_(transport->rank()),
-        size_(transport->size()),
-        first_(transport->next_chunk()),
+        rank_(slabs->rank()),
+        size_(slabs->size()),
+        first_(slabs->next_chunk()),
         parts_(size_),
         num_chunks_(
             static_cast<uint32_t>(DivideUp(longest, parts_.part_bytes()))) {}
@@ -53,7 +53,7 @@ class PipelinedAlltoall {
       if (step < num_chunks_) HVD_RETURN_IF_ERROR(CopyIn(step));
       if (step > 0) HVD_RETURN_IF_ERROR(CopyOut(step - 1));
     }
-    transport_.AdvanceChunks(num_chunks_);
+    slabs_.AdvanceChunks(num_chunks_);
     return Status::Ok();
   }
 
@@ -61,15 +61,15 @@ class PipelinedAlltoall {
   // A rank with nothing to send waits and posts too: the peers count on it.
   Status CopyIn(uint32_t c) {
     const uint32_t chunk = first_ + c;
-    HVD_RETURN_IF_ERROR(WaitForSlot(&transport_, chunk));
+    HVD_RETURN_IF_ERROR(WaitForSlot(&slabs_, chunk));
     for (int hop = 1; hop < size_; ++hop) {
       const int peer = (rank_ + hop) % size_;
       const TensorList& mine = lists_.send[static_cast<size_t>(peer)];
       const Range range = ChunkOf(mine.num_bytes(), parts_.part_bytes(), c);
       mine.CopyIn(range.begin, range.end,
-                  transport_.slot(rank_, chunk) + parts_.Offset(rank_, peer));
+                  slabs_.slot(rank_, chunk) + parts_.Offset(rank_, peer));
     }
-    transport_.Post(Flag::kIn, chunk + 1);
+    slabs_.Post(Flag::kIn, chunk + 1);
     return Status::Ok();
   }
 
@@ -80,14 +80,14 @@ class PipelinedAlltoall {
       const TensorList& theirs = lists_.recv[static_cast<size_t>(peer)];
       const Range range = ChunkOf(theirs.num_bytes(), parts_.part_bytes(), c);
       if (range.size() == 0) continue;
-      HVD_RETURN_IF_ERROR(transport_.Wait(peer, Flag::kIn, chunk + 1));
+      HVD_RETURN_IF_ERROR(slabs_.Wait(peer, Flag::kIn, chunk + 1));
       theirs.CopyOut(range.begin, range.end,
-                     transport_.slot(peer, chunk) + parts_.Offset(peer, rank_));
+                     slabs_.slot(peer, chunk) + parts_.Offset(peer, rank_));
     }
     return Status::Ok();
   }
 
-  Transport& transport_;
+  HostSlabs& slabs_;
   const AlltoallLists& lists_;
   const int rank_;
   const int size_;
@@ -98,12 +98,12 @@ class PipelinedAlltoall {
 
 }  // namespace
 
-Status Alltoall(Transport* transport, const AlltoallLists& lists,
+Status Alltoall(HostSlabs* slabs, const AlltoallLists& lists,
                 const ByteMatrix& num_bytes) {
-  const size_t rank = static_cast<size_t>(transport->rank());
+  const size_t rank = static_cast<size_t>(slabs->rank());
   HVD_RETURN_IF_ERROR(CheckLengths(lists, num_bytes, rank));
   HVD_RETURN_IF_ERROR(
-      PipelinedAlltoall(transport, lists, LongestOf(num_bytes)).Run());
+      PipelinedAlltoall(slabs, lists, LongestOf(num_bytes)).Run());
   // Copy what stays here; the two lists may be cut in different places.
   const TensorList& own = lists.send[rank];
   size_t offset = 0;

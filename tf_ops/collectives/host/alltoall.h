@@ -6,7 +6,7 @@
 
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
@@ -24,7 +24,7 @@ using ByteMatrix = std::vector<std::vector<size_t>>;
 // `num_bytes` is the same on all ranks: all step through the same number of
 // chunks, so each must know what the others exchange. Internal, before any byte
 // moves, if `lists` do not have these lengths.
-Status Alltoall(Transport* transport, const AlltoallLists& lists,
+Status Alltoall(HostSlabs* slabs, const AlltoallLists& lists,
                 const ByteMatrix& num_bytes);
 
 }  // namespace hvd

@@ -3,13 +3,12 @@
 
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
 // Copies the inputs of `root_rank` to the outputs of every rank. The root's own
 // outputs may be its inputs. Lists have the same total length on all ranks.
-Status Broadcast(Transport* transport, const TensorList& tensors,
-                 int root_rank);
+Status Broadcast(HostSlabs* slabs, const TensorList& tensors, int root_rank);
 
 }  // namespace hvd

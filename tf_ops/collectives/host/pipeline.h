@@ -17,15 +17,15 @@
 #include <cstdint>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
 inline constexpr uint32_t kReadLag = 3;
 
 // Waits until the slot of `chunk` may be written.
-inline Status WaitForSlot(Transport* transport, uint32_t chunk) {
-  return transport->WaitAll(Flag::kIn, chunk - kNumSlots + kReadLag + 1);
+inline Status WaitForSlot(HostSlabs* slabs, uint32_t chunk) {
+  return slabs->WaitAll(Flag::kIn, chunk - kNumSlots + kReadLag + 1);
 }
 
 struct Range {

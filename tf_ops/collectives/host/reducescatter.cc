@@ -15,15 +15,15 @@ namespace {
 // So a rank that posts kIn for chunk s has read all of chunk s - 2.
 class PipelinedReducescatter {
  public:
-  PipelinedReducescatter(Transport* transport,
+  PipelinedReducescatter(HostSlabs* slabs,
                          const std::vector<TensorList>& by_rank,
                          const ReduceSpec& spec)
-      : transport_(*transport),
+      : slabs_(*slabs),
         by_rank_(by_rank),
         spec_(spec),
-        rank_(transport->rank()),
-        size_(transport->size()),
-        first_(transport->next_chunk()),
+        rank_(slabs->rank()),
+        size_(slabs->size()),
+        first_(slabs->next_chunk()),
         parts_(size_),
         sources_(static_cast<size_t>(size_)) {}
 
@@ -38,7 +38,7 @@ class PipelinedReducescatter {
       if (step < num_chunks) HVD_RETURN_IF_ERROR(CopyIn(step));
       if (step > 0) HVD_RETURN_IF_ERROR(ReduceOwn(step - 1));
     }
-    transport_.AdvanceChunks(num_chunks);
+    slabs_.AdvanceChunks(num_chunks);
     return Status::Ok();
   }
 
@@ -50,15 +50,15 @@ class PipelinedReducescatter {
 
   Status CopyIn(uint32_t c) {
     const uint32_t chunk = first_ + c;
-    HVD_RETURN_IF_ERROR(WaitForSlot(&transport_, chunk));
+    HVD_RETURN_IF_ERROR(WaitForSlot(&slabs_, chunk));
     for (int hop = 1; hop < size_; ++hop) {
       const int peer = (rank_ + hop) % size_;
       const Range range = ChunkOfRank(peer, c);
       by_rank_[static_cast<size_t>(peer)].CopyIn(
           range.begin, range.end,
-          transport_.slot(rank_, chunk) + parts_.Offset(rank_, peer));
+          slabs_.slot(rank_, chunk) + parts_.Offset(rank_, peer));
     }
-    transport_.Post(Flag::kIn, chunk + 1);
+    slabs_.Post(Flag::kIn, chunk + 1);
     return Status::Ok();
   }
 
@@ -66,7 +66,7 @@ class PipelinedReducescatter {
     const uint32_t chunk = first_ + c;
     const Range range = ChunkOfRank(rank_, c);
     if (range.size() == 0) return Status::Ok();
-    HVD_RETURN_IF_ERROR(transport_.WaitAll(Flag::kIn, chunk + 1));
+    HVD_RETURN_IF_ERROR(slabs_.WaitAll(Flag::kIn, chunk + 1));
     size_t offset = 0;
     by_rank_[static_cast<size_t>(rank_)].ForEach(
         range.begin, range.end,
@@ -74,7 +74,7 @@ class PipelinedReducescatter {
           for (int peer = 0; peer < size_; ++peer) {
             sources_[static_cast<size_t>(peer)] =
                 peer == rank_ ? in
-                              : transport_.slot(peer, chunk) +
+                              : slabs_.slot(peer, chunk) +
                                     parts_.Offset(peer, rank_) + offset;
           }
           Reduce(spec_, sources_.data(), size_, out,
@@ -84,7 +84,7 @@ class PipelinedReducescatter {
     return Status::Ok();
   }
 
-  Transport& transport_;
+  HostSlabs& slabs_;
   const std::vector<TensorList>& by_rank_;
   const ReduceSpec& spec_;
   const int rank_;
@@ -96,10 +96,9 @@ class PipelinedReducescatter {
 
 }  // namespace
 
-Status Reducescatter(Transport* transport,
-                     const std::vector<TensorList>& by_rank,
+Status Reducescatter(HostSlabs* slabs, const std::vector<TensorList>& by_rank,
                      const ReduceSpec& spec) {
-  return PipelinedReducescatter(transport, by_rank, spec).Run();
+  return PipelinedReducescatter(slabs, by_rank, spec).Run();
 }
 
 }  // namespace hvd

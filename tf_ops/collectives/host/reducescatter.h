@@ -6,7 +6,7 @@
 #include "tf_ops/collectives/reduce.h"
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
@@ -16,8 +16,7 @@ namespace hvd {
 // list has the same lengths on all ranks; they may differ by `r` and be 0.
 //
 // Sums go in rank order: the result has the bits that Allreduce gives.
-Status Reducescatter(Transport* transport,
-                     const std::vector<TensorList>& by_rank,
+Status Reducescatter(HostSlabs* slabs, const std::vector<TensorList>& by_rank,
                      const ReduceSpec& spec);
 
 }  // namespace hvd

@@ -1,24 +1,20 @@
-// Ranks as threads of one process: the transport of tests and of size 1.
+// Ranks as threads of one process: for tests, and for a job of one rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_group.h"
 
 namespace hvd {
 
-class InMemoryTransport : public Transport {
- public:
-  // One transport for each of `size` ranks, over one block of memory that
-  // lives as long as the last of them.
-  static std::vector<std::unique_ptr<InMemoryTransport>> CreateGroup(int size);
+// A region of `size` ranks in memory of this process.
+std::shared_ptr<void> AllocateRegion(int size);
 
-  // Acts as if the process of `dead_rank` had died just now.
-  void SimulateDeath(int dead_rank) { MarkDead(dead_rank); }
-
- private:
-  using Transport::Transport;
-};
+// A group for each of `size` ranks over one region, which lives as long as the
+// last of them. Nobody watches for deaths. See Membership for `epoch`.
+std::vector<std::unique_ptr<HostGroup>> CreateInMemory(int size,
+                                                       uint64_t epoch = 0);
 
 }  // namespace hvd

@@ -1,28 +1,22 @@
 #include "tf_ops/host/shm/shm.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "tf_ops/common/fd.h"
+#include "tf_ops/host/region.h"
+#include "tf_ops/host/shm/pidfd_watch.h"
+#include "tf_ops/host/shm/system_error.h"
 
 namespace hvd {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-Status SystemError(const std::string& what) {
-  return Status::Internal(what + " failed: " + std::strerror(errno));
-}
 
 // Maps `fd`; `*memory` unmaps at the end.
 Status Map(int fd, size_t num_bytes, std::shared_ptr<void>* memory) {
@@ -57,7 +51,7 @@ Status Open(const ShmSegment& segment, int size,
 
 }  // namespace
 
-Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
+Status CreateSegment(int size, ShmSegment* segment) {
   if (size < 1) return Status::InvalidArgument("`size` must be at least 1");
   std::string token(kTokenBytes, '\0');
   if (getrandom(token.data(), kTokenBytes, 0) !=
@@ -82,69 +76,28 @@ Status ShmTransport::CreateSegment(int size, ShmSegment* segment) {
   return Status::Ok();
 }
 
-Status ShmTransport::Attach(const ShmSegment& segment, int rank,
-                            const std::vector<pid_t>& pids,
-                            std::unique_ptr<ShmTransport>* transport) {
+Status AttachSegment(const ShmSegment& segment, int rank,
+                     const std::vector<pid_t>& pids, uint64_t epoch,
+                     std::unique_ptr<HostGroup>* group) {
   std::shared_ptr<void> memory;
   HVD_RETURN_IF_ERROR(Open(segment, static_cast<int>(pids.size()), &memory));
-  transport->reset(new ShmTransport(std::move(memory), rank));
-  return (*transport)->StartWatching(pids);
+  *group = std::make_unique<HostGroup>(std::move(memory), rank, epoch);
+  std::unique_ptr<DeathWatch> watch;
+  HVD_RETURN_IF_ERROR(PidfdWatch::Start(pids, (*group)->membership(), &watch));
+  (*group)->KeepWatch(std::move(watch));
+  return Status::Ok();
 }
 
-Status ShmTransport::AttachSet(const ShmSegment& segment, int rank,
-                               std::shared_ptr<Transport> job,
-                               const std::vector<int>& global_ranks,
-                               std::unique_ptr<ShmTransport>* transport) {
+Status AttachSegmentOfSet(const ShmSegment& segment, int rank,
+                          std::shared_ptr<Membership> job,
+                          const std::vector<int>& global_ranks,
+                          std::unique_ptr<HostGroup>* group) {
   std::shared_ptr<void> memory;
   HVD_RETURN_IF_ERROR(
       Open(segment, static_cast<int>(global_ranks.size()), &memory));
-  transport->reset(new ShmTransport(std::move(memory), rank));
-  (*transport)->BindToJob(std::move(job), global_ranks);
+  *group = std::make_unique<HostGroup>(std::move(memory), rank, job->epoch());
+  (*group)->membership()->BindToJob(std::move(job), global_ranks);
   return Status::Ok();
-}
-
-ShmTransport::~ShmTransport() {
-  if (watcher_.joinable()) {
-    const uint64_t one = 1;
-    // An eventfd write of 1 cannot fall short; a failure is not curable here.
-    if (write(stop_fd_.get(), &one, sizeof(one)) == sizeof(one)) {
-      watcher_.join();
-    }
-  }
-}
-
-Status ShmTransport::StartWatching(const std::vector<pid_t>& pids) {
-  pidfds_.resize(pids.size());
-  for (size_t peer = 0; peer < pids.size(); ++peer) {
-    const std::string who = "rank " + std::to_string(peer) + " (pid " +
-                            std::to_string(pids[peer]) + ")";
-    SetLabel(static_cast<int>(peer), who);
-    if (static_cast<int>(peer) == rank()) continue;
-    pidfds_[peer] =
-        Fd(static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0)));
-    if (pidfds_[peer].is_open()) continue;
-    if (errno == ESRCH) return Status::PeerLost(who + " died during init");
-    return SystemError("pidfd_open of " + who);
-  }
-  stop_fd_ = Fd(eventfd(0, EFD_CLOEXEC));
-  if (!stop_fd_.is_open()) return SystemError("eventfd");
-  watcher_ = std::thread([this] { Watch(); });
-  return Status::Ok();
-}
-
-void ShmTransport::Watch() {
-  std::vector<pollfd> polled;
-  for (const Fd& fd : pidfds_) polled.push_back(pollfd{fd.get(), POLLIN, 0});
-  polled.push_back(pollfd{stop_fd_.get(), POLLIN, 0});
-  while (true) {
-    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
-    if (polled.back().revents != 0) return;
-    for (size_t peer = 0; peer + 1 < polled.size(); ++peer) {
-      if (polled[peer].fd < 0 || polled[peer].revents == 0) continue;
-      MarkDead(static_cast<int>(peer));
-      polled[peer].fd = -1;  // poll() passes over it from now on
-    }
-  }
 }
 
 }  // namespace hvd

@@ -4,14 +4,13 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "tf_ops/common/fd.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/transport.h"
+#include "tf_ops/host/host_group.h"
 
 namespace hvd {
 
@@ -22,33 +21,21 @@ struct ShmSegment {
   std::string token;  // kTokenBytes random bytes
 };
 
-class ShmTransport : public Transport {
- public:
-  // Makes the region of `size` ranks in this process; its caller closes
-  // `segment->fd` once every rank has attached.
-  static Status CreateSegment(int size, ShmSegment* segment);
+// Makes the region of `size` ranks in this process; its caller closes
+// `segment->fd` once every rank has attached.
+Status CreateSegment(int size, ShmSegment* segment);
 
-  // Maps the region and begins to watch the processes `pids` (by rank).
-  static Status Attach(const ShmSegment& segment, int rank,
-                       const std::vector<pid_t>& pids,
-                       std::unique_ptr<ShmTransport>* transport);
+// Maps the region and begins to watch the processes `pids` (by rank). See
+// Membership for `epoch`.
+Status AttachSegment(const ShmSegment& segment, int rank,
+                     const std::vector<pid_t>& pids, uint64_t epoch,
+                     std::unique_ptr<HostGroup>* group);
 
-  // Maps the region of a process set, see BindToJob(); `job` does the watching.
-  static Status AttachSet(const ShmSegment& segment, int rank,
-                          std::shared_ptr<Transport> job,
+// Maps the region of a process set, see Membership::BindToJob; who watches for
+// `job` does so for the set.
+Status AttachSegmentOfSet(const ShmSegment& segment, int rank,
+                          std::shared_ptr<Membership> job,
                           const std::vector<int>& global_ranks,
-                          std::unique_ptr<ShmTransport>* transport);
-
-  ~ShmTransport() override;
-
- private:
-  using Transport::Transport;
-  Status StartWatching(const std::vector<pid_t>& pids);
-  void Watch();
-
-  std::vector<Fd> pidfds_;  // by rank; none for this one
-  Fd stop_fd_;              // an eventfd that ends the watcher
-  std::thread watcher_;
-};
+                          std::unique_ptr<HostGroup>* group);
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
-// What every transport must carry: each collective, on 1 to 5 ranks, of 0 to
-// a million elements, in lists of any cut, one after the other without a
-// barrier in between.
+// The collectives over each kind of host group: on 1 to 5 ranks, of 0 to a
+// million elements, in lists of any cut, one after the other without a barrier
+// in between.
 #include <cstdint>
 #include <vector>
 
@@ -54,13 +54,13 @@ std::vector<float> InputOf(size_t count, int rank) {
   return input;
 }
 
-ReduceSpec SumOf(Transport* t) {
+ReduceSpec SumOf(HostSlabs* t) {
   ReduceSpec spec;
   spec.num_ranks = t->size();
   return spec;
 }
 
-void TestAllreduce(Transport* t, size_t count, bool in_place) {
+void TestAllreduce(HostSlabs* t, size_t count, bool in_place) {
   std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
   std::vector<float>* to = in_place ? &input : &output;
@@ -69,7 +69,7 @@ void TestAllreduce(Transport* t, size_t count, bool in_place) {
   CHECK(Differences(*to, [n](size_t i) { return SumOfValues(i, n); }) == "");
 }
 
-void TestBroadcast(Transport* t, size_t count, int root_rank) {
+void TestBroadcast(HostSlabs* t, size_t count, int root_rank) {
   const std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
   REQUIRE_OK(Broadcast(t, Cut(input, &output), root_rank));
@@ -79,7 +79,7 @@ void TestBroadcast(Transport* t, size_t count, int root_rank) {
 }
 
 // Rank r gives (r % 3) * count elements: some give none.
-void TestAllgather(Transport* t, size_t count) {
+void TestAllgather(HostSlabs* t, size_t count) {
   const std::vector<float> input =
       InputOf(count * static_cast<size_t>(t->rank() % 3), t->rank());
   size_t total = 0;
@@ -103,7 +103,7 @@ void TestAllgather(Transport* t, size_t count) {
 }
 
 // Rank r gives rank p (r + p) % 3 * count elements.
-void TestAlltoall(Transport* t, size_t count) {
+void TestAlltoall(HostSlabs* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   const size_t rank = static_cast<size_t>(t->rank());
   ByteMatrix num_bytes(size, std::vector<size_t>(size));
@@ -130,7 +130,7 @@ void TestAlltoall(Transport* t, size_t count) {
 }
 
 // Rank r ends up with r % 3 * count elements, all of which it has itself.
-void TestReducescatter(Transport* t, size_t count) {
+void TestReducescatter(HostSlabs* t, size_t count) {
   const int n = t->size();
   std::vector<std::vector<float>> values;
   std::vector<TensorList> by_rank;
@@ -148,7 +148,7 @@ void TestReducescatter(Transport* t, size_t count) {
 
 // Rank r has its rank + 1 where i % size is r, else 0: orthogonal vectors,
 // which are added.
-void TestAdasum(Transport* t, size_t count) {
+void TestAdasum(HostSlabs* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   std::vector<float> values(count, 0.0f);
   for (size_t i = static_cast<size_t>(t->rank()); i < count; i += size) {
@@ -162,7 +162,7 @@ void TestAdasum(Transport* t, size_t count) {
         }) == "");
 }
 
-void TestCollectives(Transport* t) {
+void TestCollectives(HostSlabs* t) {
   for (size_t count : kCounts) {
     TestAllreduce(t, count, /*in_place=*/false);
     TestAllreduce(t, count, /*in_place=*/true);
@@ -186,74 +186,16 @@ void TestCollectives(Transport* t) {
   }
 }
 
-void TestControl(Transport* t) {
-  // Three rings' worth, both ways at once: nobody may wait for the other.
-  std::vector<uint8_t> sent(3 * kRingBytes);
-  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint8_t>(i);
-  std::vector<std::vector<uint8_t>> received(static_cast<size_t>(t->size()));
-  std::vector<int> peers;
-  for (int r = 0; r < t->size(); ++r) {
-    if (r != t->rank() && (r == 0 || t->rank() == 0)) peers.push_back(r);
-  }
-  for (int peer : peers) t->SendControl(peer, sent);
-  size_t num_done = 0;
-  bool flushed = false;
-  while (!flushed || num_done < peers.size()) {
-    const uint32_t ticket = t->DoorbellTicket();
-    flushed = t->Flush();
-    num_done = 0;
-    bool any = false;
-    for (int peer : peers) {
-      std::vector<uint8_t>& bytes = received[static_cast<size_t>(peer)];
-      any = t->ReceiveControl(peer, &bytes) || any;
-      if (bytes.size() == sent.size()) ++num_done;
-    }
-    if (!any) {
-      t->WaitDoorbell(ticket, std::chrono::milliseconds(100), false);
-    }
-  }
-  for (int peer : peers) CHECK(received[static_cast<size_t>(peer)] == sent);
-  // Leave only when all have what they need: an allreduce is a barrier.
-  TestAllreduce(t, 1, false);
-}
-
-void TestDeadPeer(std::unique_ptr<Transport> t) {
-  if (t->rank() == 1) std::_Exit(7);
-  std::vector<float> value(1, 1.0f);
-  const Status status = Allreduce(t.get(), Cut(value, &value), SumOf(t.get()));
-  CHECK(status.code() == StatusCode::kPeerLost);
-  CHECK(Contains(status.message(), "rank 1 (pid "));
-  CHECK(Contains(status.message(), "died"));
-  CHECK(t->CheckPeers().code() == StatusCode::kPeerLost);
-}
-
-// On 1 to 5 processes. Before any test that begins a thread.
-void RunProcessesUpTo5(void (*test)(Transport*)) {
-  for (int size = 1; size <= 5; ++size) {
-    CheckAllExitedWell(
-        RunProcesses(size, [test](std::unique_ptr<Transport> transport) {
-          test(transport.get());
-        }));
-  }
-}
-
+// Before any test that begins a thread.
 TEST_CASE("processes: collectives of all kinds and sizes in turn") {
-  RunProcessesUpTo5(TestCollectives);
-}
-TEST_CASE("processes: more control bytes than a ring holds, both ways") {
-  RunProcessesUpTo5(TestControl);
-}
-TEST_CASE("processes: a dead peer is named") {
-  const std::vector<int> statuses = RunProcesses(3, TestDeadPeer);
-  CHECK(WEXITSTATUS(statuses[1]) == 7);
-  CHECK(statuses[0] == 0);
-  CHECK(statuses[2] == 0);
+  for (int size = 1; size <= 5; ++size) {
+    CheckAllExitedWell(RunProcesses(size, [](std::unique_ptr<HostGroup> group) {
+      TestCollectives(group->slabs());
+    }));
+  }
 }
 TEST_CASE("threads: collectives of all kinds and sizes in turn") {
   RunThreadsUpTo(5, TestCollectives);
-}
-TEST_CASE("threads: more control bytes than a ring holds, both ways") {
-  RunThreadsUpTo(5, TestControl);
 }
 
 }  // namespace

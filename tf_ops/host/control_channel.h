@@ -1,0 +1,57 @@
+// Byte streams between rank 0 and every other rank of a host.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/membership.h"
+#include "tf_ops/host/region.h"
+
+namespace hvd {
+
+// For one thread at a time.
+class ControlChannel {
+ public:
+  // Borrows both.
+  ControlChannel(RegionView region, int rank, const Membership* membership,
+                 Doorbell* doorbell);
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Queues `bytes`, of any length, and sends nothing yet.
+  void Send(int peer, const std::vector<uint8_t>& bytes);
+  // Sends what fits; true if nothing is left to send.
+  bool Flush();
+  // Sends all of it, waiting for the readers, who must not be waiting for this
+  // rank. What a rank that is gone does not read is dropped. Fails as
+  // HostSlabs::Wait.
+  Status FlushAll();
+
+  // Appends what `peer` has sent to `*bytes`; false if that was nothing.
+  bool Receive(int peer, std::vector<uint8_t>* bytes);
+
+  void set_wait_timeout(std::chrono::milliseconds timeout) {
+    wait_timeout_ = timeout;  // 0: for ever
+  }
+
+ private:
+  // The streams from and to `peer`.
+  ControlRing* Incoming(int peer) const;
+  ControlRing* Outgoing(int peer) const;
+
+  const RegionView region_;
+  const int rank_;
+  const int size_;
+  const Membership& membership_;
+  Doorbell& doorbell_;
+  std::vector<std::vector<uint8_t>> outboxes_;  // by peer: not yet sent
+  std::chrono::milliseconds wait_timeout_{60000};
+};
+
+}  // namespace hvd

@@ -1,0 +1,83 @@
+#include "tf_ops/host/host_slabs.h"
+
+#include <sched.h>
+
+#include <string>
+
+#include "tf_ops/common/futex.h"
+
+namespace hvd {
+
+HostSlabs::HostSlabs(RegionView region, int rank, const Membership* membership)
+    : region_(region),
+      rank_(rank),
+      size_(region.size()),
+      membership_(*membership) {}
+
+void HostSlabs::Post(Flag flag, uint32_t value) {
+  RankFlags* flags = &region_.area(rank_)->flags;
+  std::atomic<uint32_t>* word = &flags->seq[static_cast<int>(flag)];
+  word->store(value);
+  if (flags->num_waiters.load() != 0) FutexWakeAll(word);
+}
+
+Status HostSlabs::Wait(int peer, Flag flag, uint32_t value) {
+  std::atomic<uint32_t>* word =
+      &region_.area(peer)->flags.seq[static_cast<int>(flag)];
+  const int num_spins = spins_.Next();
+  for (int i = 0; i < num_spins; ++i) {
+    if (HasReached(word->load(std::memory_order_acquire), value)) {
+      spins_.Helped(i);
+      return Status::Ok();
+    }
+    CpuPause();
+  }
+  spins_.WasInVain();
+  for (int i = 0; i < kNumYields; ++i) {
+    sched_yield();
+    if (HasReached(word->load(std::memory_order_acquire), value)) {
+      return Status::Ok();
+    }
+  }
+  return WaitSlowly(peer, word, value);
+}
+
+Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
+                             uint32_t value) {
+  std::atomic<uint32_t>* num_waiters = &region_.area(peer)->flags.num_waiters;
+  const Clock::time_point begin = Clock::now();
+  num_waiters->fetch_add(1);
+  Status status;
+  while (true) {
+    const uint32_t seq = word->load();
+    if (HasReached(seq, value)) break;
+    FutexWait(word, seq, kNap);
+    // Before the flag: what a peer posted before it went counts.
+    status = membership_.CheckWaitFor(peer);
+    if (HasReached(word->load(), value)) {
+      status = Status::Ok();
+      break;
+    }
+    if (!status.ok()) break;
+    if (wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_) {
+      status = Status::Stalled(
+          membership_.label(peer) +
+          " stopped in the middle of a collective: nothing came from it for " +
+          std::to_string(wait_timeout_.count() / 1000) + " s (rank " +
+          std::to_string(membership_.own_global_rank()) + " waits)");
+      break;
+    }
+  }
+  num_waiters->fetch_sub(1);
+  return status;
+}
+
+Status HostSlabs::WaitAll(Flag flag, uint32_t value) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    HVD_RETURN_IF_ERROR(Wait(peer, flag, value));
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvd

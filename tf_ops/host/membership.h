@@ -1,0 +1,101 @@
+// Which ranks are there, which are gone, and why.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/region.h"
+
+namespace hvd {
+
+// For any thread, but for SetLabel and BindToJob, which come first.
+class Membership {
+ public:
+  // Borrows `doorbell`. `epoch`: which membership of the job this is.
+  Membership(RegionView region, int rank, uint64_t epoch, Doorbell* doorbell);
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  void SetLabel(int rank, std::string label);
+  // Makes this the membership of a process set of `job`, that of all ranks of
+  // the job, of the same epoch: rank i of the set is `global_ranks[i]` there,
+  // and `job` knows who died.
+  void BindToJob(std::shared_ptr<Membership> job, std::vector<int> global_ranks)
+      EXCLUDES(sets_mu_);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  uint64_t epoch() const { return epoch_; }
+  // What the rank is called in the whole job.
+  int global_rank(int rank) const {
+    return job_ == nullptr ? rank : global_ranks_[static_cast<size_t>(rank)];
+  }
+  int own_global_rank() const { return global_rank(rank_); }
+  // What messages call the rank.
+  const std::string& label(int rank) const {
+    return labels_[static_cast<size_t>(rank)];
+  }
+
+  // ---- What this rank says ----
+  // Tells the peers that this rank goes, or cannot go on; `reason` is quoted.
+  void Leave(const std::string& reason);
+  void DeclareBroken(const std::string& reason);
+  // What peers quote if this process ends without Leave().
+  void NoteExitReason(const std::string& reason);
+  // This rank has failed and will Leave(). For ranks that share no process set
+  // with it, the end of its process is then a death.
+  void NoteFailure(const std::string& reason);
+
+  // ---- What it knows of its peers ----
+  // PeerLost naming the first rank that is gone, or ok. For a process set also
+  // if a rank of the job outside of it has died, but not if it has left.
+  Status CheckPeers() const;
+  bool IsGone(int rank) const;
+  // `rank` was found dead.
+  void MarkDead(int rank) EXCLUDES(sets_mu_);
+
+  // ---- Waits ----
+  // Makes waits return soon, with Shutdown, now and from now on.
+  void Interrupt(const std::string& reason);
+  Status CheckInterrupt() const;  // Shutdown after Interrupt
+  // Whether to go on waiting for `peer`: Shutdown after Interrupt, PeerLost if
+  // it is gone. What it did before it went is to be seen after this call.
+  Status CheckWaitFor(int peer) const;
+
+ private:
+  void GoAway(RankState state, const std::string& reason);
+  Status GoneStatus(int rank) const;
+  bool IsDead(int rank) const;
+  bool IsAnyDead() const;
+  // Of the job: PeerLost naming a rank whose process has ended otherwise than
+  // in peace, or ok.
+  Status CheckDeaths() const;
+
+  const RegionView region_;
+  const int rank_;
+  const int size_;
+  const uint64_t epoch_;
+  Doorbell* const doorbell_;
+  std::vector<std::string> labels_;      // by rank
+  std::vector<std::atomic<bool>> dead_;  // by rank
+  std::atomic<bool> any_dead_{false};
+  std::string interrupt_reason_;  // written before `interrupted_`
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> failed_{false};
+
+  // Of a process set:
+  std::shared_ptr<Membership> job_;  // null: this is the one of the job
+  std::vector<int> global_ranks_;
+  // Of the job: whom to ring when a rank died.
+  Mutex sets_mu_;
+  std::vector<Membership*> sets_ GUARDED_BY(sets_mu_);
+};
+
+}  // namespace hvd

@@ -1,0 +1,65 @@
+#include "tf_ops/host/shm/pidfd_watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+#include "tf_ops/host/shm/system_error.h"
+
+namespace hvd {
+
+Status PidfdWatch::Start(const std::vector<pid_t>& pids, Membership* membership,
+                         std::unique_ptr<DeathWatch>* watch) {
+  std::unique_ptr<PidfdWatch> made(new PidfdWatch(membership));
+  HVD_RETURN_IF_ERROR(made->Open(pids));
+  made->thread_ = std::thread([self = made.get()] { self->Watch(); });
+  *watch = std::move(made);
+  return Status::Ok();
+}
+
+PidfdWatch::~PidfdWatch() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  // An eventfd write of 1 cannot fall short; a failure is not curable here.
+  if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
+}
+
+Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
+  pidfds_.resize(pids.size());
+  for (size_t peer = 0; peer < pids.size(); ++peer) {
+    const int rank = static_cast<int>(peer);
+    membership_->SetLabel(rank, "rank " + std::to_string(peer) + " (pid " +
+                                    std::to_string(pids[peer]) + ")");
+    if (rank == membership_->rank()) continue;
+    const std::string& who = membership_->label(rank);
+    pidfds_[peer] =
+        Fd(static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0)));
+    if (pidfds_[peer].is_open()) continue;
+    if (errno == ESRCH) return Status::PeerLost(who + " died during init");
+    return SystemError("pidfd_open of " + who);
+  }
+  stop_ = Fd(eventfd(0, EFD_CLOEXEC));
+  return stop_.is_open() ? Status::Ok() : SystemError("eventfd");
+}
+
+void PidfdWatch::Watch() {
+  std::vector<pollfd> polled;
+  for (const Fd& fd : pidfds_) polled.push_back(pollfd{fd.get(), POLLIN, 0});
+  polled.push_back(pollfd{stop_.get(), POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    if (polled.back().revents != 0) return;
+    for (size_t peer = 0; peer + 1 < polled.size(); ++peer) {
+      if (polled[peer].fd < 0 || polled[peer].revents == 0) continue;
+      membership_->MarkDead(static_cast<int>(peer));
+      polled[peer].fd = -1;  // poll() passes over it from now on
+    }
+  }
+}
+
+}  // namespace hvd

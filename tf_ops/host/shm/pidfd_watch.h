@@ -1,0 +1,37 @@
+// Watches processes of this host through pidfds.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tf_ops/common/fd.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/host_group.h"
+#include "tf_ops/host/membership.h"
+
+namespace hvd {
+
+// A thread that sleeps until a process ends. Start and end it on one thread.
+class PidfdWatch : public DeathWatch {
+ public:
+  // Watches `pids`, by rank, for `membership`, which it borrows; labels the
+  // ranks with them first.
+  static Status Start(const std::vector<pid_t>& pids, Membership* membership,
+                      std::unique_ptr<DeathWatch>* watch);
+  ~PidfdWatch() override;
+
+ private:
+  explicit PidfdWatch(Membership* membership) : membership_(membership) {}
+  Status Open(const std::vector<pid_t>& pids);
+  void Watch();  // the thread
+
+  Membership* const membership_;
+  std::vector<Fd> pidfds_;  // by rank; none for this one
+  Fd stop_;                 // an eventfd that ends the thread
+  std::thread thread_;
+};
+
+}  // namespace hvd
