@@ -127,15 +127,16 @@ void TestControl(HostGroup* group) {
   const std::vector<int> peers = PeersOf(control->rank(), control->size());
   for (int peer : peers) control->Send(peer, sent);
   size_t num_done = 0;
-  bool flushed = false;
-  while (!flushed || num_done < peers.size()) {
+  while (control->has_unsent() || num_done < peers.size()) {
     const uint32_t ticket = doorbell->Ticket();
-    flushed = control->Flush();
+    CHECK_OK(control->Flush());
     num_done = 0;
     bool any = false;
     for (int peer : peers) {
       std::vector<uint8_t>& bytes = received[static_cast<size_t>(peer)];
-      any = control->Receive(peer, &bytes) || any;
+      bool received_some = false;
+      CHECK_OK(control->Receive(peer, &bytes, &received_some));
+      any = any || received_some;
       if (bytes.size() == sent.size()) ++num_done;
     }
     if (!any) doorbell->Wait(ticket, milliseconds(100), /*spin=*/false);
@@ -154,7 +155,12 @@ void TestFlushAllWaitsForReaders(HostGroup* group) {
     CHECK_OK(control->FlushAll());
   } else {
     std::vector<uint8_t> received;
-    while (received.size() < sent.size()) control->Receive(0, &received);
+    bool received_some = false;
+    Status status;
+    while (status.ok() && received.size() < sent.size()) {
+      status = control->Receive(0, &received, &received_some);
+    }
+    CHECK_OK(status);
     CHECK(received == sent);
   }
   Barrier(group->slabs());

@@ -12,7 +12,8 @@
 
 namespace hvd {
 
-// For one thread at a time.
+// Trusts no counter that it shares with a peer: Internal, naming the peer, if
+// one makes no sense; the stream is lost then. For one thread at a time.
 class ControlChannel {
  public:
   // Borrows both.
@@ -26,15 +27,17 @@ class ControlChannel {
 
   // Queues `bytes`, of any length, and sends nothing yet.
   void Send(int peer, const std::vector<uint8_t>& bytes);
-  // Sends what fits; true if nothing is left to send.
-  bool Flush();
+  // Sends what fits.
+  Status Flush();
+  // Whether something is left to send.
+  bool has_unsent() const;
   // Sends all of it, waiting for the readers, who must not be waiting for this
   // rank. What a rank that is gone does not read is dropped. Fails as
   // HostSlabs::Wait.
   Status FlushAll();
 
-  // Appends what `peer` has sent to `*bytes`; false if that was nothing.
-  bool Receive(int peer, std::vector<uint8_t>* bytes);
+  // Appends what `peer` has sent to `*bytes`; `*received`: it was something.
+  Status Receive(int peer, std::vector<uint8_t>* bytes, bool* received);
 
   void set_wait_timeout(std::chrono::milliseconds timeout) {
     wait_timeout_ = timeout;  // 0: for ever
@@ -44,6 +47,9 @@ class ControlChannel {
   // The streams from and to `peer`.
   ControlRing* Incoming(int peer) const;
   ControlRing* Outgoing(int peer) const;
+  Status CheckCounters(int peer, uint64_t num_written, uint64_t num_read) const;
+  // `*sent`: it was something.
+  Status SendWhatFits(int peer, bool* sent);
 
   const RegionView region_;
   const int rank_;

@@ -33,7 +33,7 @@ Status Negotiator::Say(const RankMessage& message) {
 
 Status Negotiator::Exchange(std::vector<Response>* responses) {
   if (coordinator_ == nullptr) {
-    control_->Flush();
+    HVD_RETURN_IF_ERROR(control_->Flush());
     return ReceiveResponses(responses);
   }
   HVD_RETURN_IF_ERROR(ReceiveRequests());
@@ -49,15 +49,16 @@ Status Negotiator::Exchange(std::vector<Response>* responses) {
   }
   // All ranks must know all of it before this one blocks in a collective.
   if (!responses->empty()) return control_->FlushAll();
-  control_->Flush();
-  return Status::Ok();
+  return control_->Flush();
 }
 
 Status Negotiator::ReceiveRequests() {
   const Clock::time_point now = Clock::now();
   for (int peer = 1; peer < control_->size(); ++peer) {
     std::vector<uint8_t>& inbox = inboxes_[static_cast<size_t>(peer)];
-    if (!control_->Receive(peer, &inbox)) continue;
+    bool received = false;
+    HVD_RETURN_IF_ERROR(control_->Receive(peer, &inbox, &received));
+    if (!received) continue;
     size_t offset = 0;
     RankMessage message;
     bool found = true;
@@ -73,7 +74,9 @@ Status Negotiator::ReceiveRequests() {
 
 Status Negotiator::ReceiveResponses(std::vector<Response>* responses) {
   std::vector<uint8_t>& inbox = inboxes_[0];
-  if (!control_->Receive(0, &inbox)) return Status::Ok();
+  bool received = false;
+  HVD_RETURN_IF_ERROR(control_->Receive(0, &inbox, &received));
+  if (!received) return Status::Ok();
   size_t offset = 0;
   bool found = true;
   while (true) {
