@@ -406,5 +406,28 @@ TEST_CASE("a process set knows what its job knows") {
   CHECK(Contains(set->CheckPeers().message(), "rank 0 died"));
 }
 
+// Who cannot see deaths waits for nobody, in no process set.
+TEST_CASE("a rank that cannot see deaths does not wait") {
+  auto jobs = CreateInMemory(2);
+  auto sets = CreateInMemory(2);
+  const std::shared_ptr<HostGroup> job = std::move(jobs[0]);
+  const std::shared_ptr<HostGroup> set = std::move(sets[0]);
+  set->membership()->BindToJob({job, job->membership()}, {0, 1});
+  const uint32_t ticket = set->doorbell()->Ticket();
+  job->membership()->MarkBlind("it is dark");
+  CHECK(set->doorbell()->Ticket() != ticket);
+  for (const std::shared_ptr<HostGroup>& group : {job, set}) {
+    group->control()->Send(1, std::vector<uint8_t>(2 * kRingBytes));
+    for (const Status& status : {group->membership()->CheckPeers(),
+                                 group->slabs()->Wait(1, Flag::kIn, 1),
+                                 group->control()->FlushAll()}) {
+      CHECK(status.code() == StatusCode::kInternal);
+      CHECK(Contains(status.message(), "rank 0 cannot see"));
+      CHECK(Contains(status.message(), "it is dark"));
+    }
+    CHECK(!group->membership()->IsGone(1));
+  }
+}
+
 }  // namespace
 }  // namespace hvd

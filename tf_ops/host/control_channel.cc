@@ -112,6 +112,7 @@ Status ControlChannel::FlushAll() {
     HVD_RETURN_IF_ERROR(Flush());
     if (!has_unsent()) return Status::Ok();
     HVD_RETURN_IF_ERROR(membership_.CheckInterrupt());
+    HVD_RETURN_IF_ERROR(membership_.CheckSight());
     const bool late =
         wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_;
     for (int peer = 0; peer < size_; ++peer) {

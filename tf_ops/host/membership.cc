@@ -73,7 +73,7 @@ Status Membership::CheckWaitFor(int peer) const {
   // Before the interrupt: it may be gone because this rank leaves.
   const bool gone = IsGone(peer);
   HVD_RETURN_IF_ERROR(CheckInterrupt());
-  return gone ? GoneStatus(peer) : Status::Ok();
+  return gone ? GoneStatus(peer) : CheckSight();
 }
 
 void Membership::Leave(const std::string& reason) {
@@ -110,8 +110,16 @@ bool Membership::IsDead(int rank) const {
   return job_ != nullptr && job_->IsDead(global_rank(rank));
 }
 
-bool Membership::IsAnyDead() const {
-  return any_dead_.load() || (job_ != nullptr && job_->IsAnyDead());
+bool Membership::IsAlarmed() const {
+  return alarmed_.load() || (job_ != nullptr && job_->IsAlarmed());
+}
+
+Status Membership::CheckSight() const {
+  if (job_ != nullptr) return job_->CheckSight();
+  if (!blind_.load()) return Status::Ok();
+  return Status::Internal(
+      labels_[static_cast<size_t>(rank_)] +
+      " cannot see any more which ranks die: " + blind_reason_);
 }
 
 Status Membership::CheckDeaths() const {
@@ -130,7 +138,7 @@ bool Membership::IsGone(int rank) const {
 }
 
 Status Membership::CheckPeers() const {
-  if (!IsAnyDead() && region_.header()->num_gone.load() == 0) {
+  if (!IsAlarmed() && region_.header()->num_gone.load() == 0) {
     return Status::Ok();
   }
   // Who has left needs nobody; the others give up because of it.
@@ -152,7 +160,7 @@ Status Membership::CheckPeers() const {
     if (gone < 0) gone = peer;
   }
   if (job_ != nullptr) HVD_RETURN_IF_ERROR(job_->CheckDeaths());
-  return gone < 0 ? Status::Ok() : GoneStatus(gone);
+  return gone < 0 ? CheckSight() : GoneStatus(gone);
 }
 
 Status Membership::GoneStatus(int rank) const {
@@ -181,7 +189,17 @@ Status Membership::GoneStatus(int rank) const {
 
 void Membership::MarkDead(int rank) {
   dead_[static_cast<size_t>(rank)].store(true);
-  any_dead_.store(true);
+  Alarm();
+}
+
+void Membership::MarkBlind(const std::string& why) {
+  blind_reason_ = why;
+  blind_.store(true);
+  Alarm();
+}
+
+void Membership::Alarm() {
+  alarmed_.store(true);
   doorbell_->RingOwn();
   MutexLock lock(&sets_mu_);
   for (Membership* set : sets_) set->doorbell_->RingOwn();

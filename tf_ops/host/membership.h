@@ -54,26 +54,33 @@ class Membership {
   void NoteFailure(const std::string& reason);
 
   // ---- What it knows of its peers ----
-  // PeerLost naming the first rank that is gone, or ok. For a process set also
-  // if a rank of the job outside of it has died, but not if it has left.
+  // PeerLost naming the first rank that is gone, Internal after MarkBlind, or
+  // ok. For a process set also PeerLost if a rank of the job outside of it has
+  // died, but not if it has left.
   Status CheckPeers() const;
   bool IsGone(int rank) const;
   // `rank` was found dead.
   void MarkDead(int rank) EXCLUDES(sets_mu_);
+  // Nobody would notice a death any more: this rank must not wait for others.
+  // Once.
+  void MarkBlind(const std::string& why) EXCLUDES(sets_mu_);
+  Status CheckSight() const;  // Internal after MarkBlind
 
   // ---- Waits ----
   // Makes waits return soon, with Shutdown, now and from now on.
   void Interrupt(const std::string& reason);
   Status CheckInterrupt() const;  // Shutdown after Interrupt
   // Whether to go on waiting for `peer`: Shutdown after Interrupt, PeerLost if
-  // it is gone. What it did before it went is to be seen after this call.
+  // it is gone, Internal after MarkBlind. What it did before it went is to be
+  // seen after this call.
   Status CheckWaitFor(int peer) const;
 
  private:
   void GoAway(RankState state, const std::string& reason);
   Status GoneStatus(int rank) const;
   bool IsDead(int rank) const;
-  bool IsAnyDead() const;
+  bool IsAlarmed() const;
+  void Alarm() EXCLUDES(sets_mu_);
   // Of the job: PeerLost naming a rank whose process has ended otherwise than
   // in peace, or ok.
   Status CheckDeaths() const;
@@ -85,15 +92,17 @@ class Membership {
   Doorbell* const doorbell_;
   std::vector<std::string> labels_;      // by rank
   std::vector<std::atomic<bool>> dead_;  // by rank
-  std::atomic<bool> any_dead_{false};
-  std::string interrupt_reason_;  // written before `interrupted_`
+  std::string blind_reason_;             // written before `blind_`
+  std::atomic<bool> blind_{false};
+  std::atomic<bool> alarmed_{false};  // a rank is dead, or this one blind
+  std::string interrupt_reason_;      // written before `interrupted_`
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> failed_{false};
 
   // Of a process set:
   std::shared_ptr<Membership> job_;  // null: this is the one of the job
   std::vector<int> global_ranks_;
-  // Of the job: whom to ring when a rank died.
+  // Of the job: whom to ring at an alarm.
   Mutex sets_mu_;
   std::vector<Membership*> sets_ GUARDED_BY(sets_mu_);
 };

@@ -1,17 +1,32 @@
 #include "tf_ops/host/shm/pidfd_watch.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "tf_ops/host/shm/system_error.h"
 
 namespace hvd {
+namespace {
+
+// How often to look where poll() does not wait for all processes at once.
+constexpr std::chrono::milliseconds kLookInterval{20};
+
+// Sets each `revents`, without waiting. False, and errno, if that fails too.
+bool PollEach(std::vector<pollfd>* polled) {
+  for (pollfd& one : *polled) {
+    if (poll(&one, 1, 0) < 0 && errno != EINTR) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 Status PidfdWatch::Start(const std::vector<pid_t>& pids, Membership* membership,
                          std::unique_ptr<DeathWatch>* watch) {
@@ -48,17 +63,28 @@ Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
 }
 
 void PidfdWatch::Watch() {
-  std::vector<pollfd> polled;
-  for (const Fd& fd : pidfds_) polled.push_back(pollfd{fd.get(), POLLIN, 0});
-  polled.push_back(pollfd{stop_.get(), POLLIN, 0});
-  while (true) {
-    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
-    if (polled.back().revents != 0) return;
-    for (size_t peer = 0; peer + 1 < polled.size(); ++peer) {
-      if (polled[peer].fd < 0 || polled[peer].revents == 0) continue;
-      membership_->MarkDead(static_cast<int>(peer));
-      polled[peer].fd = -1;  // poll() passes over it from now on
+  for (const Fd& fd : pidfds_) polled_.push_back(pollfd{fd.get(), POLLIN, 0});
+  polled_.push_back(pollfd{stop_.get(), POLLIN, 0});
+  while (!must_stop()) {
+    if (poll(polled_.data(), polled_.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      // The process may open fewer files than there are ranks, or memory is
+      // short: then one at a time will do.
+      if (!PollEach(&polled_)) {
+        membership_->MarkBlind(SystemError("poll").message());
+        return;
+      }
+      std::this_thread::sleep_for(kLookInterval);
     }
+    MarkDeadOnes();
+  }
+}
+
+void PidfdWatch::MarkDeadOnes() {
+  for (size_t peer = 0; peer < pidfds_.size(); ++peer) {
+    if (polled_[peer].fd < 0 || polled_[peer].revents == 0) continue;
+    membership_->MarkDead(static_cast<int>(peer));
+    polled_[peer].fd = -1;
   }
 }
 

@@ -1,6 +1,7 @@
 // Watches processes of this host through pidfds.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -14,7 +15,9 @@
 
 namespace hvd {
 
-// A thread that sleeps until a process ends. Start and end it on one thread.
+// A thread that sleeps until a process ends. Where poll() refuses to wait, it
+// looks now and then instead; where it can do neither, it says so to the
+// membership. Start and end it on one thread.
 class PidfdWatch : public DeathWatch {
  public:
   // Watches `pids`, by rank, for `membership`, which it borrows; labels the
@@ -27,10 +30,14 @@ class PidfdWatch : public DeathWatch {
   explicit PidfdWatch(Membership* membership) : membership_(membership) {}
   Status Open(const std::vector<pid_t>& pids);
   void Watch();  // the thread
+  void MarkDeadOnes();
+  bool must_stop() const { return polled_.back().revents != 0; }
 
   Membership* const membership_;
   std::vector<Fd> pidfds_;  // by rank; none for this one
   Fd stop_;                 // an eventfd that ends the thread
+  // Of the thread alone: by rank, and last that of `stop_`; -1 is passed over.
+  std::vector<pollfd> polled_;
   std::thread thread_;
 };
 
