@@ -7,7 +7,10 @@ TensorFlow nor Keras.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from hvd_keras._job import join_hooks
 
 if TYPE_CHECKING:
     from hvd_keras import callbacks, exceptions
@@ -246,6 +249,15 @@ _HOMES = {
 _HOME_OF = {
     name: home for home, names in _HOMES.items() for name in names.split()
 }
+
+
+def _import_ops() -> None:
+    # What the ops change in TensorFlow is to be there before it traces one.
+    if sys.modules.get("tensorflow") is not None:
+        importlib.import_module("hvd_keras.ops")
+
+
+join_hooks.add(_import_ops)
 
 
 def __getattr__(name: str) -> Any:

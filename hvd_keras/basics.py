@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
-import importlib
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from hvd_keras import _native, process_set
-from hvd_keras import config as config_module
 from hvd_keras._common import log
-from hvd_keras._job import bootstrap, exit_hooks, startup
-from hvd_keras._job.bootstrap import Topology
+from hvd_keras._job import bootstrap, exit_hooks, join_hooks, startup, state
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
-from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
+from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 
 _lock = threading.Lock()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    topology: Topology
-    config: Config
-    pid: int
-
-
-_job: _Job | None = None
-_generation = 0  # how many times this process has tried to join
 
 
 def init(
@@ -77,14 +61,12 @@ def init(
     >>> hvd.rank(), hvd.size()
     (0, 1)
     """
-    global _job, _generation
     with _lock:
-        if _is_member():
+        if state.job() is not None:
             return
         config = Config.from_environ(os.environ)
         topology = bootstrap.detect(os.environ)
         log.configure(config.log_level, topology.rank)
-        _generation += 1
         sets: list[ProcessSet] = []
 
         def check_arguments() -> str:
@@ -93,7 +75,7 @@ def init(
             shown = [one.ranks for one in sets] if sets else process_sets
             return f"process_sets={shown or None}"
 
-        startup.start(topology, config, _generation, check_arguments)
+        startup.start(topology, config, check_arguments)
         is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
         process_set.attach(
             topology.rank,
@@ -108,11 +90,8 @@ def init(
         except BaseException:
             _stop("`init()` failed")
             raise
-        if sys.modules.get("tensorflow") is not None:
-            # What the ops change in it is to be there before it traces one.
-            importlib.import_module("hvd_keras.ops")
-        config_module.set_current(config)
-        _job = _Job(topology, config, os.getpid())
+        join_hooks.run()
+        state.enter(topology, config)
         exit_hooks.install(_leave_failing)
     if topology.rank == 0:
         log.info(startup.describe(topology, config))
@@ -124,51 +103,44 @@ def shutdown() -> None:
     `init()` may follow and joins anew, if every rank calls both. Without a
     job it does nothing.
     """
-    global _job
     with _lock:
-        if _is_member():
-            _job = None
+        if state.leave() is not None:
             _stop("shutdown() was called")
-
-
-def generation() -> int:
-    """How many times this process has tried to join a job."""
-    return _generation
 
 
 def is_initialized() -> bool:
     """Whether this process has joined a job and not left it."""
-    return _is_member()
+    return state.job() is not None
 
 
 def rank() -> int:
     """The index of this process in the job, in [0, `size()`)."""
-    return _topology("rank").rank
+    return state.topology("rank").rank
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return _topology("size").size
+    return state.topology("size").size
 
 
 def local_rank() -> int:
     """The index of this process among those of the job on this host."""
-    return _topology("local_rank").local_rank
+    return state.topology("local_rank").local_rank
 
 
 def local_size() -> int:
     """The number of processes of the job on this host."""
-    return _topology("local_size").local_size
+    return state.topology("local_size").local_size
 
 
 def cross_rank() -> int:
     """The index of this host in the job."""
-    return _topology("cross_rank").cross_rank
+    return state.topology("cross_rank").cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts in the job."""
-    return _topology("cross_size").cross_size
+    return state.topology("cross_size").cross_size
 
 
 def stats() -> dict[str, int]:
@@ -182,7 +154,7 @@ def stats() -> dict[str, int]:
         flight, waiting for other ranks or being run), each the sum over all
         process sets.
     """
-    _topology("stats")
+    state.topology("stats")
     counts: dict[str, int] = _native.core().stats()
     return counts
 
@@ -192,7 +164,7 @@ def is_homogeneous() -> bool:
 
     Always True: all ranks of a job are on one host in this version.
     """
-    return _topology("is_homogeneous").cross_size == 1
+    return state.topology("is_homogeneous").cross_size == 1
 
 
 def mpi_threads_supported() -> bool:
@@ -290,46 +262,23 @@ def _stop(reason: str) -> None:
     process_set.detach()
 
 
-def _is_member() -> bool:
-    # A forked child has the memory of its parent, but not its threads.
-    return _job is not None and _job.pid == os.getpid()
-
-
-def _topology(caller: str) -> Topology:
-    job = _job
-    if job is None:
-        raise NotInitializedError(
-            f"`init()` must be called before `{caller}()`. Received: no call, "
-            "or `shutdown()` after it."
-        )
-    if job.pid != os.getpid():
-        raise NotInitializedError(
-            f"`{caller}()` must be called in the process that called "
-            f"`init()` (pid {job.pid}). Received: a call in its child (pid "
-            f"{os.getpid()})."
-        )
-    return job.topology
-
-
 def _leave_failing(reason: str) -> None:
     """Tells launcher and peers why this rank fails, and leaves the job."""
-    global _job
-    job = _job
-    if job is None or job.pid != os.getpid():
+    job = state.leave()
+    if job is None:
         return
-    _job = None
     with contextlib.suppress(Exception):  # the exception must be printed
         _native.core().note_failure(reason)
-        bootstrap.report_failure(job.topology, job.config, _generation, reason)
+        bootstrap.report_failure(
+            job.topology, job.config, state.epoch(), reason
+        )
         _stop(reason)
 
 
 @atexit.register
 def _leave_at_exit() -> None:
-    global _job
-    job = _job
-    if job is not None and _is_member():
-        _job = None
+    job = state.leave()
+    if job is not None:
         # The launcher first: a peer may fail because of it, and sooner.
-        bootstrap.report_leaving(job.topology, job.config, _generation)
+        bootstrap.report_leaving(job.topology, job.config, state.epoch())
         _stop("the process exited without shutdown()")

@@ -295,17 +295,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-_current = Config()
-
-
-def current() -> Config:
-    """The settings in force: those that `init()` read, else the defaults."""
-    return _current
-
-
-def set_current(config: Config) -> None:
-    """Puts `config` in force; `init()` alone calls this."""
-    global _current
-    _current = config

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._job import registration
+from hvd_keras._job import registration, state
 from hvd_keras._native import gpu
-from hvd_keras.exceptions import InvalidArgumentError, NotInitializedError
+from hvd_keras.exceptions import InvalidArgumentError
 
 
 class ProcessSet:
@@ -310,10 +310,7 @@ def _register(
 def _registry_of(caller: str) -> _Registry:
     registry = _registry
     if registry is None:
-        raise NotInitializedError(
-            f"`init()` must be called before `{caller}()`. Received: no call, "
-            "or `shutdown()` after it."
-        )
+        raise state.not_initialized(caller)
     return registry
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
-from hvd_keras import _native, config
+from hvd_keras import _native
+from hvd_keras._job import state
 
 DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
 # Where the suites want one file of results a rank.
@@ -60,8 +61,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def bucket_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Optimizers put each gradient into a bucket of its own."""
-    settings = dataclasses.replace(config.current(), bucket_bytes=1)
-    monkeypatch.setattr(config, "current", lambda: settings)
+    settings = dataclasses.replace(state.config(), bucket_bytes=1)
+    monkeypatch.setattr(state, "config", lambda: settings)
 
 
 @pytest.fixture(autouse=True)

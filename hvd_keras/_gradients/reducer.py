@@ -7,12 +7,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _backends, basics, config
+from hvd_keras import _backends, basics
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._common import error_text
 from hvd_keras._gradients.buckets import bucket_indices, group_indices
 from hvd_keras._gradients.optimizer_names import agreed_name
+from hvd_keras._job import state
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
@@ -75,7 +76,7 @@ class GradientReducer:
         The first call in an epoch is collective in the process set.
         """
         process_set = self._options.process_set
-        epoch = basics.generation()
+        epoch = state.epoch()
         scope = (epoch, process_set.process_set_id)
         if self._agrees and scope != self._scope:
             self._name = agreed_name(self._label, epoch, process_set)
@@ -162,7 +163,7 @@ class GradientReducer:
         ]
         is_sparse = [info.tensor.is_sparse for info in infos]
         dense = [i for i, sparse in enumerate(is_sparse) if not sparse]
-        bucket_bytes = config.current().bucket_bytes
+        bucket_bytes = state.config().bucket_bytes
         groups = self._options.groups
         if groups is None:
             layout = bucket_indices(

@@ -11,7 +11,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._common import log
-from hvd_keras._job import bootstrap
+from hvd_keras._job import bootstrap, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology
 from hvd_keras._job.bootstrap.client import error_class
 from hvd_keras._native import gpu
@@ -39,15 +39,15 @@ def package_version() -> str:
 def start(
     topology: Topology,
     config: Config,
-    generation: int,
     check_arguments: Callable[[], str],
 ) -> None:
     """Starts the core on this rank when every rank can; else on none.
 
+    From then on `state.epoch()` is that of the membership, also if it fails.
+
     Args:
         topology: The place of this process.
         config: The settings.
-        generation: How many times this process has tried to join, from 1.
         check_arguments: Raises if the arguments of `init` cannot be used, and
             the other ranks are told; returns them as they must be on all ranks.
 
@@ -57,10 +57,12 @@ def start(
     """
     native = _native.core()
     if topology.size == 1:
+        state.set_epoch(state.epoch() + 1)
         check_arguments()
         _init_core(native, topology, config, [os.getpid()], None)
         return
-    rendezvous = bootstrap.join(topology, config, generation, log.warning)
+    rendezvous = bootstrap.join(topology, config, state.epoch(), log.warning)
+    state.set_epoch(rendezvous.epoch)
     with rendezvous:
         call = check_arguments()
         segment_fd = None

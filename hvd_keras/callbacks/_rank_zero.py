@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _native, basics, config, objects
+from hvd_keras import _native, basics, objects
+from hvd_keras._job import state
 from hvd_keras.exceptions import HvdError
 
 
@@ -54,7 +55,7 @@ def _others_waiting(name: str) -> Iterator[None]:
 
     Otherwise rank 0 would count as stalled while it writes a large model.
     """
-    timeout_seconds = config.current().stall_timeout_seconds or math.inf
+    timeout_seconds = state.config().stall_timeout_seconds or math.inf
     is_done = threading.Event()
 
     def tell() -> None:

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hvd_keras import _native, basics, objects
+from hvd_keras import _native, objects
 from hvd_keras._common.dtypes import check_dtype
+from hvd_keras._job import state
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
@@ -22,7 +23,7 @@ from hvd_keras.reduce_op import Average, ReduceOp, Sum
 _KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
 LINEAR = (Average, Sum)
 
-# Of the nameless calls, by kind, whether traced, process set and job.
+# Of the nameless calls, by kind, whether traced, process set and epoch.
 _counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
@@ -138,7 +139,7 @@ def checked_name(
     if name is not None:
         return name
     where = "program" if is_traced(jax.tree.leaves(arrays)) else "call"
-    key = (kind, where, process_set.process_set_id, basics.generation())
+    key = (kind, where, process_set.process_set_id, state.epoch())
     return f"jax.{kind}.{where}.{next(_counters[key])}"
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hvd_keras import basics
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._job import state
 from hvd_keras._keras import tensorflow as private
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -122,7 +123,7 @@ def _summed(
     the call: it stays unique when a function is called twice, and under two
     tapes.
     """
-    epoch = basics.generation()
+    epoch = state.epoch()
     scope = (epoch, process_set.process_set_id)
     known, number = _number_of.get(layer, (None, 0))
     if known != scope:

@@ -10,7 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _native, basics
+from hvd_keras import _native
+from hvd_keras._job import state
 from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
 
@@ -18,8 +19,8 @@ from hvd_keras.ops._graph import run_independently
 _retracing.install()
 _one_thread.install()
 
-# Of the nameless eager calls, by kind, process set and job: a rank counts those
-# of the sets that it is in, and a new job begins anew on all ranks.
+# Of the nameless eager calls, by kind, process set and epoch: a rank counts
+# those of the sets that it is in, and a new epoch begins anew on all ranks.
 _counters: dict[tuple[str, int, int], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
@@ -62,7 +63,7 @@ def emit(
     function = getattr(_native.ops(), f"horovod_{kind}")
     if tf.executing_eagerly():
         if name is None:
-            key = (kind, process_set_id, basics.generation())
+            key = (kind, process_set_id, state.epoch())
             number = next(_counters[key])
             name = _name_tensor(f"{kind}.{number}")
         elif isinstance(name, str):

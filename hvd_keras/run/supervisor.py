@@ -126,6 +126,7 @@ class Supervisor:
                 environ = horovod_compat.of_rank(environ)
             process = RankProcess(rank, options.command, environ)
             self._processes.append(process)
+            self._server.rank_started(rank)
             guard.add(process.pid)
             self._selector.register(
                 process.pidfd, selectors.EVENT_READ, process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -12,9 +13,7 @@ from hvd_keras._job.bootstrap import wire
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.wire import Identity, Role
-from hvd_keras.exceptions import (
-    HvdError,
-)
+from hvd_keras.exceptions import HvdError, PeerLostError, StalledError
 
 SECRET = bytes(range(32))
 SIZE = 3
@@ -23,14 +22,15 @@ SIZE = 3
 class Served:
     """A server in a thread, and clients for it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, size: int = SIZE) -> None:
         self.path = path
         self.reports: list[tuple[int, str]] = []
+        self.epochs = [0] * size  # the last one that each rank was told
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen(100)
         self.server = ExchangeServer(
-            listener, SECRET, SIZE, lambda *report: self.reports.append(report)
+            listener, SECRET, size, lambda *report: self.reports.append(report)
         )
         self._calls: list[Callable[[], None]] = []
         self._stop = threading.Event()
@@ -45,21 +45,43 @@ class Served:
         self.server.close()
 
     def rank_exited(self, rank: int, what: str) -> None:
-        self._calls.append(lambda: self.server.rank_exited(rank, what))
+        self._call(lambda: self.server.rank_exited(rank, what))
+
+    def rank_started(self, rank: int) -> None:
+        """The launcher starts a process anew; it knows of no epoch."""
+        self._call(lambda: self.server.rank_started(rank))
+        self.epochs[rank] = 0
+
+    def _call(self, call: Callable[[], None]) -> None:
+        done = threading.Event()
+        self._calls.append(lambda: (call(), done.set())[0])
+        assert done.wait(10)
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join(10)
         assert not self._thread.is_alive()
 
-    def join(
-        self, rank: int, generation: int = 1, **options: Any
-    ) -> Rendezvous:
+    def identity(self, rank: int, **options: Any) -> Identity:
+        """That of the process of `rank`, which has pid 100 + rank."""
+        return Identity(
+            Role.MEMBER,
+            rank,
+            options.pop("size", SIZE),
+            options.pop("epoch", self.epochs[rank]),
+            options.pop("pid", 100 + rank),
+        )
+
+    def join(self, rank: int, **options: Any) -> Rendezvous:
+        own = {
+            n: options.pop(n) for n in ("size", "epoch", "pid") if n in options
+        }
+        identity = self.identity(rank, **own)
         options.setdefault("timeout_seconds", 10.0)
-        size = options.pop("size", SIZE)
         secret = options.pop("secret", SECRET)
-        identity = Identity(Role.MEMBER, rank, size, generation, 100 + rank)
-        return Rendezvous(self.path, secret, identity, **options)
+        rendezvous = Rendezvous(self.path, secret, identity, **options)
+        self.epochs[rank] = rendezvous.epoch
+        return rendezvous
 
     def raw(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -67,13 +89,16 @@ class Served:
         sock.connect(self.path)
         return sock
 
-    def proved(self, rank: int, generation: int = 1) -> socket.socket:
-        """A raw connection that has done the handshake."""
+    def proved(self, rank: int) -> socket.socket:
+        """A raw connection that has done the handshake and is a member."""
         sock = self.raw()
         nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
-        identity = Identity(Role.MEMBER, rank, SIZE, generation, 1)
+        identity = self.identity(rank)
         sock.sendall(wire.proof(SECRET, nonce, identity))
         read(sock, wire.MAC_BYTES)
+        kind, length = wire.frame_header(read(sock, wire.FRAME_HEADER_BYTES))
+        assert kind == wire.FrameType.JOINED
+        self.epochs[rank] = wire.unpack_epoch(read(sock, length))
         return sock
 
 
@@ -98,19 +123,27 @@ def is_hung_up(sock: socket.socket, seconds: float = 10) -> bool:
         return False
 
 
-def exchange_all(served: Served, generation: int = 1) -> None:
-    """A whole generation must work, with two exchanges."""
+def exchange_all(served: Served) -> int:
+    """A whole membership must work, with two exchanges; returns its epoch."""
 
     def rank(number: int) -> list[list[bytes]]:
-        with served.join(number, generation) as rendezvous:
+        with served.join(number) as rendezvous:
             return [
                 rendezvous.exchange(b"%d" % number),
                 rendezvous.exchange(b"x" * number),
             ]
 
+    def after_failures(number: int) -> list[list[bytes]]:
+        """Hears of every membership that has failed, and joins the next."""
+        while True:
+            with contextlib.suppress(PeerLostError, StalledError):
+                return rank(number)
+
     with ThreadPoolExecutor(SIZE) as pool:
-        for values in pool.map(rank, range(SIZE)):
+        for values in pool.map(after_failures, range(SIZE)):
             assert values == [[b"0", b"1", b"2"], [b"", b"x", b"xx"]]
+    (epoch,) = set(served.epochs)
+    return epoch
 
 
 def outcomes(*calls: Callable[[], object]) -> list[object]:

@@ -16,13 +16,14 @@ from bootstrap_server import (
     Served,
     exchange_all,
     outcomes,
+    read,
 )
 
 from hvd_keras._job import bootstrap
 from hvd_keras._job.bootstrap import local_server, wire
 from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
 from hvd_keras._job.bootstrap.topology import Topology
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     ConfigError,
@@ -34,9 +35,8 @@ from hvd_keras.exceptions import (
 )
 
 
-def test_all_ranks_get_all_values_in_every_generation(served: Served) -> None:
-    for generation in (1, 2, 3):
-        exchange_all(served, generation)
+def test_all_ranks_get_all_values_in_every_epoch(served: Served) -> None:
+    assert [exchange_all(served) for _ in range(3)] == [1, 2, 3]
 
 
 def test_largest_value_passes_and_a_larger_one_does_not(
@@ -49,7 +49,7 @@ def test_largest_value_passes_and_a_larger_one_does_not(
 
     assert outcomes(*map(rank, range(SIZE))) == [[value] * SIZE] * SIZE
     with pytest.raises(InternalError, match="at most"):
-        served.join(0, 2).exchange(value + b"v")
+        served.join(0).exchange(value + b"v")
 
 
 # ---- Ranks that fail ----
@@ -78,10 +78,10 @@ def test_exit_that_the_launcher_saw_is_quoted_then_and_later(
     served: Served,
 ) -> None:
     served.rank_exited(1, "(pid 7) was killed by SIGKILL")
-    time.sleep(0.1)
-    for rank, generation in ((0, 1), (2, 1), (0, 2)):
+    for rank, epoch in ((0, 1), (2, 1), (0, 2)):
         with pytest.raises(PeerLostError, match=r"Rank 1 .*SIGKILL"):
-            served.join(rank, generation).exchange(b"")
+            served.join(rank).exchange(b"")
+        assert served.epochs[rank] == epoch
 
 
 def test_abort_gives_its_reason_to_the_others(served: Served) -> None:
@@ -101,7 +101,8 @@ def test_abort_gives_its_reason_to_the_others(served: Served) -> None:
 def test_report_is_passed_on_before_the_reporter_goes_on(
     served: Served,
 ) -> None:
-    identity = Identity(Role.MEMBER, 2, SIZE, 1, 1)
+    exchange_all(served)
+    identity = served.identity(2)
     report(served.path, SECRET, identity, "ValueError: odd")
     assert served.reports == [(2, "ValueError: odd")]
     report(served.path, bytes(32), identity, "from a stranger")
@@ -134,11 +135,77 @@ def test_missing_rank_is_noticed_and_then_named(served: Served) -> None:
 def test_second_process_with_the_same_rank_is_refused(
     served: Served,
 ) -> None:
-    with served.join(0), pytest.raises(LaunchError, match="pid 100"):
-        served.join(0).exchange(b"")
-    exchange_all(served, generation=2)
-    with pytest.raises(LaunchError, match="is there already"):
-        served.join(0, generation=2).exchange(b"")
+    child = {"pid": 7, "epoch": 0}
+    first = served.join(0)
+    with pytest.raises(LaunchError, match="pid 100"):
+        served.join(0, **child)
+    first.abort("")
+    assert exchange_all(served) == 2
+    for child["epoch"] in (0, 2):  # started or forked by rank 0
+        with pytest.raises(LaunchError, match="is there already"):
+            served.join(0, **child)
+    assert exchange_all(served) == 3
+
+
+# ---- Processes that the launcher starts anew ----
+
+
+def test_newcomer_and_survivors_are_told_the_same_epoch(
+    served: Served,
+) -> None:
+    exchange_all(served)
+    served.rank_exited(1, "exited with code 1")
+    served.rank_started(1)
+    assert served.identity(1).epoch == 0
+    assert exchange_all(served) == 2
+
+
+def test_newcomer_hears_nothing_of_what_failed_before_it_was_there(
+    served: Served,
+) -> None:
+    served.rank_exited(1, "was killed by SIGKILL")
+    for epoch in (1, 2):
+        with pytest.raises(PeerLostError, match="SIGKILL"):
+            served.join(0).exchange(b"")
+        assert served.epochs[0] == epoch
+    served.rank_started(1)
+    with served.join(1) as rendezvous:
+        assert rendezvous.epoch == 3
+
+
+def test_process_whose_place_was_given_away_is_refused_as_late(
+    served: Served,
+) -> None:
+    exchange_all(served)
+    late = served.identity(1)
+    served.rank_started(1)
+    options = {"epoch": late.epoch, "pid": late.pid}
+    with pytest.raises(LaunchError, match="another process after epoch 1"):
+        served.join(1, **options)
+    served.epochs[1] = 0
+    with served.join(1, pid=7), pytest.raises(LaunchError, match="too late"):
+        served.join(1, **options)
+    # What it says about its rank is not that of the new process.
+    report(served.path, SECRET, late, "ValueError: odd")
+    assert served.reports == []
+
+
+def test_message_for_an_epoch_that_was_left_is_refused_as_late(
+    served: Served,
+) -> None:
+    sock = served.proved(0)
+    sock.sendall(wire.frame(FrameType.GOODBYE))
+    header = wire.EXCHANGE_HEADER.pack(0, 1000, 0)
+    sock.sendall(wire.frame(FrameType.EXCHANGE, header))
+    kind, length = wire.frame_header(read(sock, wire.FRAME_HEADER_BYTES))
+    assert kind == FrameType.ERROR
+    assert b"Rank 0 has left epoch 1" in read(sock, length)
+
+
+def test_rank_ahead_of_the_server_is_refused(served: Served) -> None:
+    with pytest.raises(LaunchError, match="pid 100, which was in epoch 5"):
+        served.join(0, epoch=5)
+    assert exchange_all(served) == 1
 
 
 def test_wrong_size_is_refused(served: Served) -> None:
@@ -196,23 +263,25 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.rmdir()
 
 
-def _join(rank: int, generation: int, job: str = "job 1") -> list[bytes]:
+def _join(
+    rank: int, last_epoch: int = 0, job: str = "job 1"
+) -> tuple[int, list[bytes]]:
     topology = Topology(rank, 2, rank, 2, launcher="x", job_identity=job)
     config = Config(start_timeout_seconds=10.0)
-    with bootstrap.join(topology, config, generation, print) as rendezvous:
-        return rendezvous.exchange(b"%d" % rank)
+    with bootstrap.join(topology, config, last_epoch, print) as rendezvous:
+        return rendezvous.epoch, rendezvous.exchange(b"%d" % rank)
 
 
 def test_rank_0_serves_where_there_is_no_hvdrun(
     runtime_directory: Path,
 ) -> None:
-    for generation in (1, 2):
+    for last_epoch in range(3):
         assert (
             outcomes(
-                lambda: _join(1, generation),  # noqa: B023
-                lambda: _join(0, generation),  # noqa: B023
+                lambda: _join(1, last_epoch),  # noqa: B023
+                lambda: _join(0, last_epoch),  # noqa: B023
             )
-            == [[b"0", b"1"]] * 2
+            == [(last_epoch + 1, [b"0", b"1"])] * 2
         )
     directory = runtime_directory / "hvd"
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -224,19 +293,19 @@ def test_rank_0_serves_where_there_is_no_hvdrun(
 
 def test_socket_of_a_crashed_job_is_replaced(runtime_directory: Path) -> None:
     stale = socket.socket(socket.AF_UNIX)
-    stale.bind(local_server.socket_path("job 1", 1))
+    stale.bind(local_server.socket_path("job 1"))
     stale.close()
-    results = outcomes(lambda: _join(1, 1), lambda: _join(0, 1))
-    assert results == [[b"0", b"1"]] * 2
+    results = outcomes(lambda: _join(1), lambda: _join(0))
+    assert results == [(1, [b"0", b"1"])] * 2
 
 
 def test_two_jobs_of_one_name_are_an_error(runtime_directory: Path) -> None:
-    path = local_server.socket_path("job 1", 1)
+    path = local_server.socket_path("job 1")
     live = socket.socket(socket.AF_UNIX)
     live.bind(path)
     live.listen()
     with pytest.raises(LaunchError, match="another live job"):
-        _join(0, 1)
+        _join(0)
     live.close()
 
 
@@ -247,4 +316,4 @@ def test_directory_that_others_may_enter_is_refused(
     directory.mkdir()
     directory.chmod(0o777)
     with pytest.raises(LaunchError, match="mode 0700"):
-        _join(0, 1)
+        _join(0)

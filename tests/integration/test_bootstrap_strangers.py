@@ -96,8 +96,8 @@ def test_random_bytes_do_no_harm(served: Served) -> None:
     for _ in range(100):
         with served.raw() as sock, contextlib.suppress(ConnectionError):
             sock.sendall(os.urandom(200))
-    for rank in range(20):
-        sock = served.proved(rank % SIZE, 7 + rank)
+    for number in range(20):
+        sock = served.proved(number % SIZE)
         with contextlib.suppress(ConnectionError):
             sock.sendall(os.urandom(500))
         sock.close()
@@ -125,7 +125,7 @@ def test_oversized_frame_is_refused_before_it_is_stored(
     assert is_hung_up(sock)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - before < 20 << 10  # KiB
-    exchange_all(served, generation=2)
+    exchange_all(served)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_oversized_frame_is_refused_before_it_is_stored(
         b"\x63\0\0\0\0",
     ],
 )
-def test_senseless_frame_ends_that_generation_alone(
+def test_senseless_frame_ends_that_membership_alone(
     served: Served, frame: bytes
 ) -> None:
     sock = served.proved(0)
@@ -145,7 +145,7 @@ def test_senseless_frame_ends_that_generation_alone(
     assert is_hung_up(sock)
     with pytest.raises(PeerLostError, match="Rank 0"):
         served.join(1).exchange(b"")
-    exchange_all(served, generation=2)
+    exchange_all(served)
 
 
 def test_slow_client_is_thrown_out_and_holds_up_nobody(
@@ -163,7 +163,7 @@ def test_slow_client_is_thrown_out_and_holds_up_nobody(
             time.sleep(0.2)
     closed_after = time.monotonic() - started
     assert 4 < closed_after < 7
-    exchange_all(served, generation=2)
+    exchange_all(served)
 
 
 def test_many_idle_connections_keep_no_rank_out(served: Served) -> None:
@@ -175,8 +175,8 @@ def test_many_idle_connections_keep_no_rank_out(served: Served) -> None:
             sock.connect(served.path)
         idle.append(sock)
     started = time.monotonic()
-    for generation in (1, 2):
-        exchange_all(served, generation)
+    for _ in range(2):
+        exchange_all(served)
     for sock in idle:
         sock.close()
     assert time.monotonic() - started < 4

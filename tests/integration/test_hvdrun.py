@@ -41,8 +41,8 @@ def test_tuning_flags_become_settings() -> None:
         """
         import hvd_keras
         hvd_keras.init()
-        from hvd_keras import config
-        print(config.current())
+        from hvd_keras._job import state
+        print(state.config())
         """,
         "--fusion-threshold-mb=2",
         "--cycle-time-ms=1.5",

@@ -9,6 +9,7 @@ import time
 
 import jobs
 import pytest
+from bootstrap_server import SECRET, Served
 
 pytest.importorskip("hvd_keras._core")
 
@@ -17,10 +18,12 @@ def test_init_shutdown_and_init_again() -> None:
     job = jobs.run_core(
         3,
         """
-        for generation in range(5):
+        from hvd_keras._job import state
+        for epoch in range(1, 6):
             assert not hvd.is_initialized()
             hvd.init()
             hvd.init()
+            assert state.epoch() == epoch
             assert hvd.is_initialized()
             assert (hvd.rank(), hvd.size()) == (rank, 3)
             assert (hvd.local_rank(), hvd.local_size()) == (rank, 3)
@@ -50,6 +53,10 @@ except hvd.NotInitializedError as error:
 hvd.init()
 print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size())
 hvd.shutdown()
+hvd.init()
+from hvd_keras._job import state
+print(state.epoch())
+hvd.shutdown()
 try:
     hvd.rank()
 except hvd.NotInitializedError as error:
@@ -63,9 +70,10 @@ except hvd.NotInitializedError as error:
         timeout=30,
     )
     assert done.returncode == 0, done.stderr
-    before, numbers, after = done.stdout.splitlines()
+    before, numbers, epoch, after = done.stdout.splitlines()
     assert "`init()` must be called before `size()`" in before
     assert numbers == "0 1 0 1"
+    assert epoch == "2"
     assert "`init()` must be called before `rank()`" in after
     assert done.stderr == ""
 
@@ -107,6 +115,60 @@ for _ in range(2):
         assert process.returncode == 0, output
         assert output.count(f"2.0 {rank}\n") == 2, output
     assert "ranks from torchrun" in output
+
+
+def test_newcomer_and_survivor_meet_in_one_epoch(served_pair: Served) -> None:
+    code = """
+import sys
+import numpy as np
+import hvd_keras as hvd
+from hvd_keras import _core
+from hvd_keras._job import state
+for _ in range(int(sys.argv[1])):
+    sys.stdin.readline()
+    hvd.init()
+    total = _core.allreduce("x", [np.ones(1)], 1)[0][0]
+    hvd.shutdown()
+    print(state.epoch(), total, flush=True)
+"""
+
+    def start(rank: int, num_epochs: int) -> subprocess.Popen[str]:
+        environ = jobs.clean_environ(
+            HVD_RANK=str(rank),
+            HVD_SIZE="2",
+            HVD_LOCAL_RANK=str(rank),
+            HVD_LOCAL_SIZE="2",
+            HVD_RENDEZVOUS=f"unix:{served_pair.path}",
+            HVD_SECRET=SECRET.hex(),
+            HVD_START_TIMEOUT="20",
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(num_epochs)],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def meet(*processes: subprocess.Popen[str]) -> list[str]:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        lines = []
+        for process in processes:
+            assert process.stdout is not None
+            lines.append(process.stdout.readline())
+        return lines
+
+    with start(0, 2) as survivor:
+        with start(1, 1) as first:
+            assert meet(survivor, first) == ["1 2.0\n"] * 2
+        served_pair.rank_exited(1, "exited with code 0")
+        served_pair.rank_started(1)
+        with start(1, 1) as newcomer:
+            assert meet(survivor, newcomer) == ["2 2.0\n"] * 2
+    assert survivor.returncode == newcomer.returncode == 0
 
 
 # ---- Starting together, or not at all ----

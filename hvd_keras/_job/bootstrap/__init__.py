@@ -29,7 +29,7 @@ __all__ = [
 def join(
     topology: Topology,
     config: Config,
-    generation: int,
+    last_epoch: int,
     on_notice: Callable[[str], None],
 ) -> Rendezvous:
     """Meets the other ranks for one `init()`.
@@ -37,20 +37,21 @@ def join(
     Args:
         topology: The place of this process; its size is over 1.
         config: Where to meet, and for how long to wait.
-        generation: How many times this process has joined, from 1.
+        last_epoch: The last one that this process was told; 0: none.
         on_notice: Takes a line for people while ranks are late.
 
     Returns:
-        The connection, over which the ranks exchange values.
+        The connection, over which the ranks exchange values, and which has
+        the epoch that this process has joined.
     """
-    identity = _identity(topology, generation)
+    identity = _identity(topology, last_epoch)
     in_launcher = config.rendezvous is not None
     if in_launcher:
         path, secret = _launcher_address(config)
     else:
-        path, secret = _own_address(topology, config, generation)
+        path, secret = _own_address(topology, config)
         if topology.rank == 0:
-            local_server.serve(path, secret, topology.size, generation)
+            local_server.serve(path, secret, topology.size, last_epoch)
     warning_seconds = config.stall_warning_seconds
     return Rendezvous(
         path,
@@ -64,22 +65,22 @@ def join(
 
 
 def report_failure(
-    topology: Topology, config: Config, generation: int, reason: str
+    topology: Topology, config: Config, epoch: int, reason: str
 ) -> None:
     """Tells hvdrun, where there is one, that this rank is failing."""
     if config.rendezvous is not None and topology.size > 1:
         path, secret = _launcher_address(config)
-        report(path, secret, _identity(topology, generation), reason)
+        report(path, secret, _identity(topology, epoch), reason)
 
 
-def report_leaving(topology: Topology, config: Config, generation: int) -> None:
+def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
     """Tells hvdrun, where there is one, that this rank is ending."""
-    report_failure(topology, config, generation, "")
+    report_failure(topology, config, epoch, "")
 
 
-def _identity(topology: Topology, generation: int) -> Identity:
+def _identity(topology: Topology, epoch: int) -> Identity:
     return Identity(
-        Role.MEMBER, topology.rank, topology.size, generation, os.getpid()
+        Role.MEMBER, topology.rank, topology.size, epoch, os.getpid()
     )
 
 
@@ -93,9 +94,7 @@ def _launcher_address(config: Config) -> tuple[str, bytes]:
     return path, parse_secret(config.secret)
 
 
-def _own_address(
-    topology: Topology, config: Config, generation: int
-) -> tuple[str, bytes]:
+def _own_address(topology: Topology, config: Config) -> tuple[str, bytes]:
     job_identity = topology.job_identity
     if not job_identity:
         raise LaunchError(
@@ -106,4 +105,4 @@ def _own_address(
     secret = local_server.secret_of(job_identity)
     if config.secret is not None:
         secret = parse_secret(config.secret)
-    return local_server.socket_path(job_identity, generation), secret
+    return local_server.socket_path(job_identity), secret

@@ -25,10 +25,13 @@ _SERVER_REPLY_SECONDS = 10.0  # after its own deadline
 
 
 class Rendezvous:
-    """One rank's connection to the server, for one generation.
+    """One rank's connection to the server, for one membership.
 
     Not thread-safe. As a context manager it says goodbye when all went well,
     and tells the others the reason when an exception comes out.
+
+    Attributes:
+        epoch: The epoch of the membership, which all of its ranks are told.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class Rendezvous:
         on_notice: Callable[[str], None] | None = None,
         server_may_come_later: bool = False,
     ) -> None:
-        """Connects and proves both sides to each other.
+        """Connects, proves both sides to each other and asks to join.
 
         Args:
             path: Of the server's Unix socket.
@@ -63,10 +66,13 @@ class Rendezvous:
         self._warning_seconds = warning_seconds
         self._on_notice = on_notice
         self._num_rounds = 0
+        self.epoch = identity.epoch
         deadline = time.monotonic() + timeout_seconds
-        self._sock = _connect(path, deadline, server_may_come_later)
+        hello = self._meet(path, deadline, server_may_come_later)
         try:
-            self._prove_each_other(secret, deadline)
+            self._prove_each_other(secret, hello, deadline)
+            if identity.role == Role.MEMBER:
+                self._await_epoch(deadline)
         except BaseException:
             self._sock.close()
             raise
@@ -127,8 +133,34 @@ class Rendezvous:
         else:
             self.abort(f"{type(value).__name__}: {value}")
 
-    def _prove_each_other(self, secret: bytes, deadline: float) -> None:
-        hello = self._receive(wire.HELLO_BYTES, deadline)
+    def _meet(self, path: str, deadline: float, patient: bool) -> bytes:
+        """Connects; returns what the server says first."""
+        while True:
+            self._sock = _connect(path, deadline, patient)
+            try:
+                return self._receive(wire.HELLO_BYTES, deadline)
+            except PeerLostError:
+                self._sock.close()
+                # The server of the last membership may just have ended.
+                if not patient:
+                    raise
+            except BaseException:
+                self._sock.close()
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _await_epoch(self, deadline: float) -> None:
+        kind, body = self._receive_frame(deadline)
+        if kind != FrameType.JOINED:
+            raise InternalError(
+                "The rendezvous server must say first which epoch this rank "
+                f"has joined. Received: a frame of type {kind}."
+            )
+        self.epoch = wire.unpack_epoch(body)
+
+    def _prove_each_other(
+        self, secret: bytes, hello: bytes, deadline: float
+    ) -> None:
         magic, nonce = hello[: len(wire.MAGIC)], hello[len(wire.MAGIC) :]
         if magic != wire.MAGIC:
             raise LaunchError(

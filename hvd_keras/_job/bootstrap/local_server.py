@@ -24,9 +24,9 @@ def secret_of(job_identity: str) -> bytes:
     return hashlib.sha256(b"hvd_keras job\n" + job_identity.encode()).digest()
 
 
-def socket_path(job_identity: str, generation: int) -> str:
-    """Where the server of that generation of the job listens."""
-    name = hashlib.sha256(f"{generation}\n{job_identity}".encode())
+def socket_path(job_identity: str) -> str:
+    """Where the server of the job listens."""
+    name = hashlib.sha256(job_identity.encode())
     return os.path.join(_private_directory(), name.hexdigest()[:32])
 
 
@@ -49,12 +49,21 @@ def _private_directory() -> str:
     return path
 
 
-def serve(path: str, secret: bytes, size: int, generation: int) -> None:
-    """Starts the server of one generation; it ends with that generation.
+def serve(path: str, secret: bytes, size: int, last_epoch: int) -> None:
+    """Starts the server of the next epoch; it ends when all ranks are in.
+
+    Args:
+        path: Where it listens.
+        secret: Of the job.
+        size: Number of ranks in the job.
+        last_epoch: The last one that this process was in.
 
     Raises:
         LaunchError: Another live job uses the same name.
     """
+    global _running
+    if _running is not None and _running.goes_on(path, last_epoch + 1):
+        return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own_path = f"{path}.{os.getpid()}"
     listener.bind(own_path)
@@ -66,14 +75,49 @@ def serve(path: str, secret: bytes, size: int, generation: int) -> None:
         listener.close()
         os.unlink(own_path)
         raise
-    server = ExchangeServer(listener, secret, size)
-    inode = os.stat(path).st_ino
-    threading.Thread(
-        target=_run,
-        args=(server, generation, path, inode),
-        name="hvd_keras rendezvous",
-        daemon=True,
-    ).start()
+    server = ExchangeServer(listener, secret, size, last_epoch=last_epoch)
+    _running = _ServerThread(server, path, last_epoch + 1)
+    _running.start()
+
+
+class _ServerThread(threading.Thread):
+    """Runs the server until all ranks are in the last epoch asked for."""
+
+    def __init__(self, server: ExchangeServer, path: str, epoch: int) -> None:
+        super().__init__(name="hvd_keras rendezvous", daemon=True)
+        self._server = server
+        self._path = path
+        self._pid = os.getpid()
+        self._inode = os.stat(path).st_ino
+        self._lock = threading.Lock()
+        self._last_epoch = epoch
+        self._has_ended = False
+
+    def goes_on(self, path: str, epoch: int) -> bool:
+        """Lets it serve `epoch` too; False if it has ended, or cannot."""
+        if self._pid != os.getpid() or self._path != path:
+            return False
+        with self._lock:
+            self._last_epoch = epoch
+            return not self._has_ended
+
+    def run(self) -> None:
+        while not self._ends():
+            self._server.step(None)
+        try:
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+        except OSError:
+            pass  # cleaned up by somebody else
+        self._server.close()
+
+    def _ends(self) -> bool:
+        with self._lock:
+            self._has_ended = self._server.is_done(self._last_epoch)
+            return self._has_ended
+
+
+_running: _ServerThread | None = None
 
 
 def _refuse_second_server(path: str) -> None:
@@ -87,16 +131,3 @@ def _refuse_second_server(path: str) -> None:
         "this user serves under the same one. Give this job another "
         "MASTER_PORT, or start it with hvdrun."
     )
-
-
-def _run(
-    server: ExchangeServer, generation: int, path: str, inode: int
-) -> None:
-    while not server.is_done(generation):
-        server.step(None)
-    try:
-        if os.stat(path).st_ino == inode:
-            os.unlink(path)
-    except OSError:
-        pass  # cleaned up by somebody else
-    server.close()

@@ -1,12 +1,16 @@
 """The rendezvous server: hands every rank what all ranks have brought.
 
 It runs in hvdrun, or in rank 0 where another launcher started the ranks. It
-is one state machine over non-blocking sockets, without threads: the owner
+gives each membership of the job its number, the epoch: ranks ask to join, and
+are told the epoch that they have joined, survivors and newcomers the same one.
+
+It is one state machine over non-blocking sockets, without threads: the owner
 calls `step()` when `fileno()` is readable or `next_deadline()` has come.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import selectors
 import socket
@@ -15,7 +19,7 @@ import time
 from collections.abc import Callable
 
 from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.generation import Generation
+from hvd_keras._job.bootstrap.membership import Membership
 from hvd_keras._job.bootstrap.wire import FrameType, Role
 
 # Connections beside one a rank that may be amid the handshake.
@@ -30,6 +34,7 @@ class Connection:
         self.sock = sock
         self.nonce = wire.new_nonce()
         self.identity: wire.Identity | None = None
+        self.membership: Membership | None = None
         self.deadline: float | None = deadline  # then it is dropped
         self.received = bytearray()
         self.unsent = bytearray(wire.MAGIC + self.nonce)
@@ -47,6 +52,40 @@ class Connection:
         return wire.FRAME_HEADER_BYTES + length
 
 
+@dataclasses.dataclass
+class _Place:
+    """Who holds a rank of the job, and how far that rank has come."""
+
+    epoch: int  # the last one that a process of this rank was told
+    pid: int | None = None  # None: of nobody yet
+    is_for_newcomer: bool = False  # the launcher has started a process anew
+
+    def refusal(self, identity: wire.Identity) -> str | None:
+        """Why that process must not take this place; None: it may."""
+        rank, pid = identity.rank, identity.pid
+        if identity.epoch > self.epoch:
+            return (
+                f"Rank {rank} must be in an epoch that this server has given, "
+                f"up to {self.epoch}. Received: pid {pid}, which was in epoch "
+                f"{identity.epoch}."
+            )
+        if self.pid == pid or (self.pid is None and not self.is_for_newcomer):
+            return None
+        if self.pid is None and identity.epoch == 0:
+            return None
+        if self.pid is None or 0 < identity.epoch < self.epoch:
+            return (
+                f"Rank {rank} was given to another process after epoch "
+                f"{identity.epoch}. Received: pid {pid}, which was in that "
+                "epoch and comes too late."
+            )
+        return (
+            f"Rank {rank} is there already: pid {self.pid} has joined epoch "
+            f"{self.epoch}. Received: pid {pid}, which may be a child of it "
+            "and must not call `init()`."
+        )
+
+
 class ExchangeServer:
     """Serves the exchanges of one job. Not thread-safe."""
 
@@ -56,6 +95,8 @@ class ExchangeServer:
         secret: bytes,
         size: int,
         on_report: Callable[[int, str], None] | None = None,
+        *,
+        last_epoch: int = 0,
     ) -> None:
         """Serves on `listener`, which it owns from now on.
 
@@ -65,13 +106,15 @@ class ExchangeServer:
             size: Number of ranks in the job.
             on_report: Called with a rank that is ending and the reason for
                 which it fails, or "".
+            last_epoch: The first membership here has the epoch after it.
         """
         self._listener = listener
         self._secret = secret
         self._size = size
         self._on_report = on_report
         self._connections: set[Connection] = set()
-        self._generations: dict[int, Generation] = {}
+        self._memberships: dict[int, Membership] = {}  # by epoch
+        self._places = [_Place(last_epoch) for _ in range(size)]  # by rank
         self._exited: dict[int, str] = {}  # rank -> what became of it
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
@@ -85,8 +128,8 @@ class ExchangeServer:
     def next_deadline(self) -> float | None:
         """When (monotonic) `step()` must be called at the latest."""
         deadlines = [c.deadline for c in self._connections if c.deadline]
-        for generation in self._generations.values():
-            deadlines += generation.deadlines()
+        for membership in self._memberships.values():
+            deadlines += membership.deadlines()
         return min(deadlines, default=None)
 
     def step(self, timeout_seconds: float | None = 0.0) -> None:
@@ -103,20 +146,32 @@ class ExchangeServer:
                 self._serve(key.data)
         self._check_deadlines()
 
+    def rank_started(self, rank: int) -> None:
+        """Tells that a process has been started for `rank`.
+
+        It may take the place of one that was there before, which is refused
+        from now on. What had failed by now is no business of the new one.
+        """
+        place = self._places[rank]
+        failed = (m.epoch for m in self._memberships.values() if m.failure)
+        place.epoch = max(place.epoch, *failed, 0)
+        place.is_for_newcomer = place.pid is not None
+        place.pid = None
+        self._exited.pop(rank, None)
+
     def rank_exited(self, rank: int, what: str) -> None:
         """Tells that the process of `rank` is no more, and how it ended."""
         self._exited[rank] = what
-        for generation in self._generations.values():
-            if generation.needs(rank):
-                self._fail(generation, "PeerLostError", self._lost(rank, what))
+        for membership in self._memberships.values():
+            if membership.needs(rank):
+                self._fail(membership, "PeerLostError", self._lost(rank, what))
 
-    def is_done(self, generation: int) -> bool:
-        """Whether `generation` has ended and all have been told."""
-        found = self._generations.get(generation)
+    def is_done(self, epoch: int) -> bool:
+        """Whether all has ended up to `epoch`, and nobody is connected."""
         return (
-            found is not None
-            and found.ended
-            and not any(c.unsent for c in self._connections)
+            epoch in self._memberships
+            and all(m.ended for m in self._memberships.values())
+            and not self._connections
         )
 
     def close(self) -> None:
@@ -216,15 +271,14 @@ class ExchangeServer:
         if connection not in self._connections:
             return
         self._drop(connection)
-        identity = connection.identity
-        if identity is None or identity.role != Role.MEMBER:
+        identity, membership = connection.identity, connection.membership
+        if identity is None or membership is None:
             return
-        generation = self._generations[identity.generation]
-        if generation.members.get(identity.rank) is connection:
+        if membership.members.get(identity.rank) is connection:
             gone = f"went away during `init()` (pid {identity.pid})"
             what = self._exited.get(identity.rank, gone)
             lost = self._lost(identity.rank, what)
-            self._fail(generation, "PeerLostError", lost)
+            self._fail(membership, "PeerLostError", lost)
 
     def _check_cap(self, connection: Connection) -> None:
         if connection.identity is None:
@@ -238,11 +292,11 @@ class ExchangeServer:
         for connection in list(self._connections):
             if connection.deadline and connection.deadline <= now:
                 self._drop(connection)
-        for generation in self._generations.values():
-            if generation.is_overdue(now):
-                self._fail(generation, "StalledError", generation.overdue())
+        for membership in self._memberships.values():
+            if membership.is_overdue(now):
+                self._fail(membership, "StalledError", membership.overdue())
                 continue
-            for member, notice in generation.due_notices(now):
+            for member, notice in membership.due_notices(now):
                 self._send(member, wire.frame(FrameType.NOTICE, notice))
 
     # ---- What proved peers say ----
@@ -256,101 +310,118 @@ class ExchangeServer:
         connection.deadline = None
         mac = wire.server_mac(self._secret, connection.nonce, message)
         self._send(connection, mac)
-        if identity.role == Role.MEMBER:
+        refusal = self._refusal(identity)
+        if refusal is not None:
+            self._refuse(connection, *refusal)
+        elif identity.role == Role.MEMBER:
             self._admit(connection, identity)
 
-    def _admit(self, connection: Connection, identity: wire.Identity) -> None:
-        rank, number = identity.rank, identity.generation
+    def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
+        """Class and text of the error for who has no business here."""
+        rank = identity.rank
         if identity.size != self._size or rank >= self._size:
-            self._refuse(
-                connection,
-                "MismatchError",
+            return "MismatchError", (
                 f"The job has {self._size} ranks. Received: rank={rank} "
-                f"size={identity.size} (pid {identity.pid}).",
+                f"size={identity.size} (pid {identity.pid})."
             )
-            return
-        generation = self._generations.setdefault(
-            number, Generation(number, self._size)
+        reason = self._places[rank].refusal(identity)
+        return None if reason is None else ("LaunchError", reason)
+
+    def _admit(self, connection: Connection, identity: wire.Identity) -> None:
+        rank = identity.rank
+        place = self._places[rank]
+        # The next one, also if that has failed: then this rank must know. All
+        # ranks are in every membership, so none is left out.
+        place.epoch += 1
+        place.pid = identity.pid
+        membership = self._memberships.setdefault(
+            place.epoch, Membership(place.epoch, self._size)
         )
-        other = generation.members.get(rank)
-        if generation.failure is not None:
-            self._refuse(connection, *generation.failure)
-        elif other is not None or generation.ended:
-            pid = generation.pids.get(rank, 0)
-            self._refuse(
-                connection,
-                "LaunchError",
-                f"Rank {rank} is there already: pid {pid} has called "
-                f"`init()` for the {number}. time. Received: pid "
-                f"{identity.pid}, which may be a child of it and must not "
-                "call `init()`.",
-            )
-        else:
-            generation.members[rank] = connection
-            generation.pids[rank] = identity.pid
-            if self._exited:
-                first = min(self._exited)
-                lost = self._lost(first, self._exited[first])
-                self._fail(generation, "PeerLostError", lost)
+        connection.membership = membership
+        failure = membership.failure
+        if failure is None:
+            membership.members[rank] = connection
+        joined = wire.pack_epoch(membership.epoch)
+        self._send(connection, wire.frame(FrameType.JOINED, joined))
+        if connection not in self._connections:
+            return  # it has hung up
+        if failure is not None:
+            self._refuse(connection, *failure)
+        elif self._exited:
+            first = min(self._exited)
+            lost = self._lost(first, self._exited[first])
+            self._fail(membership, "PeerLostError", lost)
 
     @staticmethod
     def _lost(rank: int, what: str) -> str:
         return f"Rank {rank} {what} before the job was up."
 
     def _handle_frame(self, connection: Connection, message: bytes) -> None:
-        identity = connection.identity
+        identity, membership = connection.identity, connection.membership
         assert identity is not None
         kind, _ = wire.frame_header(message[: wire.FRAME_HEADER_BYTES])
         body = message[wire.FRAME_HEADER_BYTES :]
-        if kind == FrameType.ABORT:
-            reason = body[: wire.MAX_TEXT_BYTES].decode("utf-8", "replace")
-            self._abort(connection, identity, reason)
-            return
-        generation = self._generations.get(identity.generation)
-        if identity.role != Role.MEMBER or generation is None:
-            self._drop(connection)
-        elif generation.failure is not None:
+        if membership is None:
+            self._take_report(connection, identity, kind, body)
+        elif membership.failure is not None:
             pass  # it will find the error when it reads
+        elif membership.members.get(identity.rank) is not connection:
+            self._refuse(
+                connection,
+                "LaunchError",
+                f"Rank {identity.rank} has left epoch {membership.epoch}. "
+                "Received: a message for that epoch, which comes too late "
+                f"(pid {identity.pid}).",
+            )
         elif kind == FrameType.GOODBYE:
-            generation.leave(identity.rank)
-        elif kind == FrameType.EXCHANGE and generation.bring(
+            membership.leave(identity.rank)
+        elif kind == FrameType.ABORT:
+            membership.leave(identity.rank)
+            self._fail(
+                membership,
+                "PeerLostError",
+                f"Rank {identity.rank} (pid {identity.pid}) gave up in "
+                f"`init()`: {_reason(body)}",
+            )
+        elif kind == FrameType.EXCHANGE and membership.bring(
             identity.rank, body, time.monotonic()
         ):
-            if generation.is_round_complete():
-                result = wire.frame(FrameType.RESULT, generation.next_round())
-                for member in list(generation.members.values()):
+            if membership.is_round_complete():
+                result = wire.frame(FrameType.RESULT, membership.next_round())
+                for member in list(membership.members.values()):
                     self._send(member, result)
         else:
             self._lose(connection)
 
-    def _abort(
-        self, connection: Connection, identity: wire.Identity, reason: str
+    def _take_report(
+        self,
+        connection: Connection,
+        identity: wire.Identity,
+        kind: int,
+        body: bytes,
     ) -> None:
-        if identity.role == Role.REPORTER:
-            if self._on_report is not None:
-                self._on_report(identity.rank, reason)
-            self._close_after_sending(connection)
-            self._send(connection, wire.frame(FrameType.ACCEPTED))
+        if kind != FrameType.ABORT:
+            self._drop(connection)
             return
-        generation = self._generations[identity.generation]
-        generation.leave(identity.rank)
-        self._fail(
-            generation,
-            "PeerLostError",
-            f"Rank {identity.rank} (pid {identity.pid}) gave up in `init()`: "
-            f"{reason}",
-        )
+        if self._on_report is not None:
+            self._on_report(identity.rank, _reason(body))
+        self._close_after_sending(connection)
+        self._send(connection, wire.frame(FrameType.ACCEPTED))
 
     def _refuse(self, connection: Connection, error: str, message: str) -> None:
         self._close_after_sending(connection)
         body = wire.text(f"{error}\n{message}")
         self._send(connection, wire.frame(FrameType.ERROR, body))
 
-    def _fail(self, generation: Generation, error: str, message: str) -> None:
-        members = generation.fail(error, message)
+    def _fail(self, membership: Membership, error: str, message: str) -> None:
+        members = membership.fail(error, message)
         for member in members:
             if member in self._connections:
                 self._refuse(member, error, message)
+
+
+def _reason(body: bytes) -> str:
+    return body[: wire.MAX_TEXT_BYTES].decode("utf-8", "replace")
 
 
 def _is_of_this_user(sock: socket.socket) -> bool:

@@ -3,8 +3,9 @@
 The server speaks first (`Hello`), the rank proves that it knows the secret of
 the job and says who it is (`Proof`), the server proves itself (a MAC). Both
 MACs cover both nonces under different labels, so neither can be replayed nor
-reflected. Only then come frames: a type, a length, a body. There is no pickle
-here, and no length is believed beyond its cap.
+reflected. Only then come frames: a type, a length, a body. The first tells a
+member the epoch of the membership that it has joined. There is no pickle here,
+and no length is believed beyond its cap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import struct
 
 from hvd_keras.exceptions import InternalError
 
-MAGIC = b"HVDBOOT1"
+MAGIC = b"HVDBOOT2"
 NONCE_BYTES = 32
 MAC_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
@@ -26,9 +27,9 @@ MAX_VALUE_BYTES = 64 << 10  # of one rank in one exchange
 MAX_TEXT_BYTES = 4 << 10
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 
-_RANK_LABEL = b"hvd_keras rendezvous 1: rank to server"
-_SERVER_LABEL = b"hvd_keras rendezvous 1: server to rank"
-_IDENTITY = struct.Struct("!BIIII")  # role, rank, size, generation, pid
+_RANK_LABEL = b"hvd_keras rendezvous 2: rank to server"
+_SERVER_LABEL = b"hvd_keras rendezvous 2: server to rank"
+_IDENTITY = struct.Struct("!BIIII")  # role, rank, size, epoch, pid
 PROOF_BYTES = NONCE_BYTES + _IDENTITY.size + MAC_BYTES
 _FRAME = struct.Struct("!BI")
 FRAME_HEADER_BYTES = _FRAME.size
@@ -39,7 +40,7 @@ _U32 = struct.Struct("!I")
 class Role(enum.IntEnum):
     """Why a process connects."""
 
-    MEMBER = 0  # to take part in the exchanges of one generation
+    MEMBER = 0  # to take part in the exchanges of the next membership
     REPORTER = 1  # to say that its rank is ending
 
 
@@ -48,11 +49,12 @@ class FrameType(enum.IntEnum):
 
     EXCHANGE = 1  # rank: header, value
     RESULT = 2  # server: the values of all ranks
-    ERROR = 3  # server: class name, newline, text; ends the generation
-    ABORT = 4  # rank: text; ends the generation
-    GOODBYE = 5  # rank: needs nothing more of this generation
+    ERROR = 3  # server: class name, newline, text; ends the membership
+    ABORT = 4  # rank: text; ends the membership
+    GOODBYE = 5  # rank: needs nothing more of this membership
     NOTICE = 6  # server: text, while an exchange is late
     ACCEPTED = 7  # server: a report was taken
+    JOINED = 8  # server: the epoch of the membership that the rank is in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Identity:
     role: Role
     rank: int
     size: int
-    generation: int
+    epoch: int  # the last one that this process was told; 0: none
     pid: int
 
 
@@ -110,6 +112,22 @@ def frame_header(header: bytes) -> tuple[int, int]:
     """The type (not yet checked) and the length of a frame."""
     kind, length = _FRAME.unpack(header)
     return kind, length
+
+
+def pack_epoch(epoch: int) -> bytes:
+    """The body of a JOINED frame."""
+    return _U32.pack(epoch)
+
+
+def unpack_epoch(body: bytes) -> int:
+    """The epoch in the body of a JOINED frame."""
+    if len(body) != _U32.size:
+        raise InternalError(
+            f"An epoch must have {_U32.size} bytes. Received: {len(body)} "
+            "bytes."
+        )
+    (epoch,) = _U32.unpack(body)
+    return int(epoch)
 
 
 def text(message: str) -> bytes:

@@ -1,4 +1,4 @@
-"""One generation of the job: the exchanges of one `init()` of all ranks."""
+"""One membership of the job: the exchanges of one `init()` of all ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from hvd_keras._job.bootstrap.server import Connection
 
 
-class Generation:
+class Membership:
     """Who has come, and what they brought to the exchange under way."""
 
-    def __init__(self, number: int, size: int) -> None:
-        self.number = number
+    def __init__(self, epoch: int, size: int) -> None:
+        self.epoch = epoch
         self.size = size
         self.members: dict[int, Connection] = {}  # by rank, while they stay
-        self.pids: dict[int, int] = {}
         self.failure: tuple[str, str] | None = None  # class name, message
         self._left: set[int] = set()
         self._round = 0
@@ -29,7 +28,7 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody needs this generation any more."""
+        """Whether nobody needs this membership any more."""
         return self.failure is not None or len(self._left) == self.size
 
     def needs(self, rank: int) -> bool:
@@ -70,7 +69,7 @@ class Generation:
         self._left.add(rank)
 
     def fail(self, error: str, message: str) -> list[Connection]:
-        """Ends the generation; returns those who must be told."""
+        """Ends the membership; returns those who must be told."""
         if self.failure is None:
             self.failure = (error, message)
         members = list(self.members.values())

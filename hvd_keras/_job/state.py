@@ -1,0 +1,98 @@
+"""What this process knows of its job: its place, the settings, the epoch.
+
+The one place that holds it; `basics.py` alone changes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from hvd_keras._job.bootstrap.topology import Topology
+from hvd_keras.config import Config
+from hvd_keras.exceptions import NotInitializedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A membership that this process has joined and not left."""
+
+    topology: Topology
+    config: Config
+    pid: int  # a forked child has the memory of its parent, and is no member
+
+
+_job: Job | None = None
+_config = Config()
+_epoch = 0
+
+
+def job() -> Job | None:
+    """The job that this process is in; None: it is in none."""
+    if _job is None or _job.pid != os.getpid():
+        return None
+    return _job
+
+
+def topology(caller: str) -> Topology:
+    """The place of this process in its job.
+
+    Raises:
+        NotInitializedError: It is in none; names the function `caller`.
+    """
+    if _job is None:
+        raise not_initialized(caller)
+    if _job.pid != os.getpid():
+        raise NotInitializedError(
+            f"`{caller}()` must be called in the process that called "
+            f"`init()` (pid {_job.pid}). Received: a call in its child (pid "
+            f"{os.getpid()})."
+        )
+    return _job.topology
+
+
+def not_initialized(caller: str) -> NotInitializedError:
+    """What the function `caller` raises where there is no job."""
+    return NotInitializedError(
+        f"`init()` must be called before `{caller}()`. It was not, or "
+        "`shutdown()` followed."
+    )
+
+
+def config() -> Config:
+    """The settings in force: those that `init()` read, else the defaults."""
+    return _config
+
+
+def epoch() -> int:
+    """The number of the membership that this process has joined last.
+
+    The launcher gives it, so it is the same on all ranks, whether they were
+    there before or not. 0: none yet. It stays after `shutdown()`.
+    """
+    return _epoch
+
+
+# ---- For basics.py and startup.py ----
+
+
+def set_epoch(epoch: int) -> None:
+    """Notes the membership that `init()` is joining, even if that fails."""
+    global _epoch
+    _epoch = epoch
+
+
+def enter(topology: Topology, config: Config) -> None:
+    """Notes that this process has joined a job."""
+    global _job, _config
+    _config = config
+    _job = Job(topology, config, os.getpid())
+
+
+def leave() -> Job | None:
+    """Notes that this process has left its job; returns the one it was in."""
+    global _job
+    left = job()
+    if left is not None:
+        _job = None
+    return left
