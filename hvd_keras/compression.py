@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_keras import _backends
+from hvd_keras._common.frameworks import cast, dtype_of
 
 Tensor = Any  # of TensorFlow, JAX or torch
 
@@ -67,7 +67,7 @@ class FP16Compressor(Compressor):
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns `tensor` as the dtype `ctx`."""
-        return _backends.of(tensor).cast(tensor, ctx)
+        return cast(tensor, ctx)
 
 
 class BF16Compressor(Compressor):
@@ -81,7 +81,7 @@ class BF16Compressor(Compressor):
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         """Returns `tensor` as the dtype `ctx`."""
-        return _backends.of(tensor).cast(tensor, ctx)
+        return cast(tensor, ctx)
 
 
 class Compression:
@@ -116,8 +116,7 @@ def name_of(compression: Any) -> str:
 
 
 def _narrow(tensor: Tensor, dtype: str) -> tuple[Tensor, str]:
-    backend = _backends.of(tensor)
-    own = backend.dtype_of(tensor)
+    own = dtype_of(tensor)
     if own in ("float32", "float64"):
-        return backend.cast(tensor, dtype), own
+        return cast(tensor, dtype), own
     return tensor, own

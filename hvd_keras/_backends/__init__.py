@@ -7,7 +7,6 @@ alone imports its framework, and is imported when it is needed.
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from hvd_keras._backends.interface import Backend
 
@@ -29,17 +28,6 @@ def current() -> Backend:
             f"Received: keras.backend.backend()={name!r}. Set KERAS_BACKEND."
         )
     return named(name)
-
-
-def of(tensor: Any) -> Backend:
-    """Returns the adapter of the framework that `tensor` is from."""
-    root = type(tensor).__module__.partition(".")[0]
-    # A tensor that JAX traces is of its own package, an array of jaxlib.
-    return named(
-        {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(
-            root, "tensorflow"
-        )
-    )
 
 
 # Not `functools.cache`, of which torch warns where it compiles.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
 import numpy as np
 
+from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -53,22 +54,13 @@ class Backend:
         """Whether one process reduces nothing at all."""
         return True
 
-    # Tensors.
-
-    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        raise NotImplementedError
-
-    def dtype_of(self, tensor: Tensor) -> str:
-        """The dtype as NumPy names it: "float32"."""
-        raise NotImplementedError
-
     # Gradients.
 
     def describe_gradient(
         self, gradient: Gradient, variable: Any
     ) -> TensorInfo:
         shape = tuple(getattr(variable, "shape", gradient.shape))
-        return TensorInfo(self.dtype_of(gradient), shape)
+        return TensorInfo(dtype_of(gradient), shape)
 
     def to_dense(self, gradient: Gradient) -> Tensor:
         return gradient

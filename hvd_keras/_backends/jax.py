@@ -28,12 +28,6 @@ class JaxBackend(Backend):
 
     clips_each_batch = True
 
-    def cast(self, tensor: Any, dtype: str) -> jax.Array:
-        return tensor.astype(dtype)
-
-    def dtype_of(self, tensor: Any) -> str:
-        return str(tensor.dtype.name)
-
     def grouped_allreduce(
         self,
         tensors: list[Any],

@@ -30,12 +30,6 @@ class TensorFlowBackend(Backend):
         # made for a number of ranks.
         return _xla.in_context()
 
-    def cast(self, tensor: Any, dtype: str) -> tf.Tensor:
-        return tf.cast(tensor, dtype)
-
-    def dtype_of(self, tensor: Any) -> str:
-        return str(tensor.dtype.name)
-
     def describe_gradient(self, gradient: Any, variable: Any) -> TensorInfo:
         shape = tf.TensorShape(getattr(variable, "shape", gradient.shape))
         return TensorInfo(

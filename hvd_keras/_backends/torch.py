@@ -13,6 +13,7 @@ from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.dtypes import check_dtype
+from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
 
@@ -29,12 +30,6 @@ class TorchBackend(Backend):
 
     traces = False
 
-    def cast(self, tensor: Any, dtype: str) -> torch.Tensor:
-        return tensor.to(getattr(torch, dtype))
-
-    def dtype_of(self, tensor: Any) -> str:
-        return str(tensor.dtype).removeprefix("torch.")
-
     def to_dense(self, gradient: Any) -> torch.Tensor:
         return gradient.to_dense() if gradient.is_sparse else gradient
 
@@ -48,7 +43,7 @@ class TorchBackend(Backend):
         seal: tuple[int, ...] | None = None,
     ) -> list[torch.Tensor]:
         for tensor in tensors:
-            check_dtype(self.dtype_of(tensor), "allreduce", name)
+            check_dtype(dtype_of(tensor), "allreduce", name)
         members = _in_memory_of_their_own(
             [tensor.detach() for tensor in tensors]
         )
