@@ -85,7 +85,7 @@ def init(
         )
         try:
             if config.gpu == "on":
-                gpu.connect(topology)
+                gpu.connect(topology.local_rank)
             process_set.register_static(sets)
         except BaseException:
             _stop("`init()` failed")
@@ -198,6 +198,7 @@ def nccl_built(verbose: bool = False) -> int:
     It is no part of the build, but opened when tensors on GPUs ask for it.
     `verbose` changes nothing.
     """
+    startup.set_gpu_libraries()
     return gpu.nccl_version()
 
 
@@ -213,6 +214,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether a CUDA runtime is found, see `nccl_built`."""
+    startup.set_gpu_libraries()
     return gpu.has_cuda()
 
 

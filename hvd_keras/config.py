@@ -2,8 +2,9 @@
 
 The fields of `Config` are the one table. A setting is an environment
 variable `HVD_*`; where Horovod has the same one, its `HOROVOD_*` name is
-accepted too and `HVD_*` wins. Settings are read once, in `init()`. An
-`HVD_*` name that is not in the table is an error.
+accepted too and `HVD_*` wins. Settings are read once, in `init()`; before it,
+`nccl_built()` and the like read them as it would. An `HVD_*` name that is not
+in the table is an error.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _native, basics
+from hvd_keras import basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_slices import gather_slices
 from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.ops import _xla
+from hvd_keras.ops import _xla, _xla_library
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
@@ -115,8 +115,8 @@ class TensorFlowBackend(Backend):
         return tf.cast(everywhere, tf.bool)
 
     def xla_problem(self) -> str | None:
-        problem = _native.xla_problem()
-        if problem is None and _native.sees_gpu():
+        problem = _xla_library.problem()
+        if problem is None and _xla_library.sees_gpu():
             # Nobody gets unasked what was never tried.
             problem = (
                 "its collectives were never run on a GPU; "

@@ -80,6 +80,15 @@ def start(
                 os.close(segment_fd)
 
 
+def set_gpu_libraries() -> None:
+    """Tells the core where to look for CUDA and NCCL, if no job has yet.
+
+    Outside of a job the settings are those that `init()` would read now.
+    """
+    if state.job() is None:
+        gpu.set_libraries(Config.from_environ(os.environ))
+
+
 def stop(reason: str) -> None:
     """Takes down the core, which tells the peers `reason`."""
     _native.core().shutdown(reason)

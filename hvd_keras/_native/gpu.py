@@ -1,6 +1,7 @@
 """Finds CUDA and NCCL, and connects the GPUs of the ranks.
 
-Nothing of them is needed to install or to import hvd_keras.
+Nothing of them is needed to install or to import hvd_keras. They are looked for
+where `set_libraries` has said.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from hvd_keras import _native
 from hvd_keras import config as config_module
-from hvd_keras._job.bootstrap import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InternalError
 
@@ -40,14 +40,14 @@ def set_libraries(config: Config) -> None:
     )
 
 
-def connect(topology: Topology) -> None:
+def connect(local_rank: int) -> None:
     """Connects the GPUs of all ranks; every rank calls it.
 
     Raises:
         InternalError: On all ranks, if one of them has no GPU, no memory on it
             or no NCCL; it says which and why.
     """
-    ordinal = _ordinal(topology.local_rank)
+    ordinal = _ordinal(local_rank)
     _native.core().gpu_submit("barrier", _CONNECT, [], ordinal, 0).wait()
 
 
@@ -80,7 +80,6 @@ def has_cuda() -> bool:
 
 def problem() -> str | None:
     """Why collectives cannot run on GPUs; None: CUDA and NCCL are found."""
-    set_libraries(Config.from_environ(os.environ))
     try:
         _native.core().gpu_cuda_version()
         _native.core().gpu_nccl_version()
@@ -90,7 +89,6 @@ def problem() -> str | None:
 
 
 def _found(query: str) -> str | None:
-    set_libraries(Config.from_environ(os.environ))
     try:
         return str(getattr(_native.core(), query)())
     except InternalError:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from hvd_keras import _native
+from hvd_keras.ops import _xla_library
 from hvd_keras.ops._graph import run_independently
 from hvd_keras.ops._stablehlo import (
     PLATFORMS,
@@ -200,7 +201,7 @@ def _run(
     # tf_ops/xla/handlers.h. TensorFlow keeps what is done with a variable in
     # order, through branches, loops and functions too.
     token = _token()
-    *outputs, next_value = _native.xla_call_module()(
+    *outputs, next_value = _xla_library.call_module()(
         [*tensors, token.read_value()],
         version=9,
         module=collective.module(),
@@ -217,7 +218,7 @@ def _run(
 def _token() -> Any:
     """Returns the variable that makes a chain of the calls; always 0."""
     # XLA reads no variable of another device than the function's.
-    device = "GPU:0" if _native.sees_gpu() else "CPU:0"
+    device = "GPU:0" if _xla_library.sees_gpu() else "CPU:0"
     with tf.init_scope(), tf.device(device):
         # Not `tf.Variable`, which a strategy or a function would see made.
         return resource_variable_ops.ResourceVariable(
@@ -281,7 +282,7 @@ def _type_of(tensor: tf.Tensor, kind: str, name: str) -> TensorType:
 
 
 def _check(kind: str, base: str, name: Any) -> None:
-    problem = _native.xla_problem()
+    problem = _xla_library.problem()
     if problem is not None:
         problem = f"XLA cannot run collectives: {problem}"
     elif base not in _KINDS:

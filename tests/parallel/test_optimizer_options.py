@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras import _native
 from hvd_keras._gradients.distributed_class import is_distributed
+from hvd_keras.ops import _xla_library
 
 optimizers = keras.optimizers
 MSE = keras.losses.mean_squared_error  # H5 files lose a short name
@@ -365,7 +365,7 @@ def test_auto_means_no_xla_where_it_cannot_run_collectives(
 ) -> None:
     gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [gpu])
-    monkeypatch.setattr(_native, "xla_problem", lambda: problem)
+    monkeypatch.setattr(_xla_library, "problem", lambda: problem)
     monkeypatch.setattr(logging.getLogger("hvd_keras"), "propagate", True)
     may_use_xla = size == 1 or problem is None
     model = kt.build(kt.functional_model)

@@ -57,6 +57,25 @@ def test_what_is_opened_at_run_time_counts_where_it_is_found() -> None:
     assert done.stdout.split() == ["0", "0", "False"]
 
 
+def test_settings_are_read_in_init_alone() -> None:
+    script = (
+        "import os; import hvd_keras as hvd; hvd.init(); "
+        "found = hvd.nccl_built(), hvd.cuda_built(); "
+        "os.environ.update(HVD_NCCL_LIBRARY='/none', HVD_CYCLE_TIME='soon'); "
+        "assert (hvd.nccl_built(), hvd.cuda_built()) == found; "
+        "print(found)"
+    )
+    nowhere = {"HVD_CUDART_LIBRARY": "/none", "HVD_NCCL_LIBRARY": "/none"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "(0, False)\n"
+
+
 @pytest.mark.parametrize(
     "check", ["num_rank_is_power_2", "check_num_rank_power_of_2"]
 )

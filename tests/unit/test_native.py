@@ -47,7 +47,7 @@ def test_raises_when_the_ops_are_not_built(
 def test_tries_an_op_with_an_unknown_tensorflow(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(libraries, "_NEWEST_TENSORFLOW", (2, 15))
+    monkeypatch.setattr(libraries, "NEWEST_TENSORFLOW", (2, 15))
     _native.ops()
     assert tf.__version__ in caplog.text
 

@@ -14,8 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
-from hvd_keras._native import libraries
-from hvd_keras.ops import _retracing
+from hvd_keras.ops import _retracing, _xla_library
 
 
 def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
@@ -88,19 +87,19 @@ def test_a_resource_variable_is_not_seen_by_creators() -> None:
 
 
 def test_xla_takes_handlers_and_calls_them() -> None:
-    """`_native/libraries.py`: else collectives cannot be compiled."""
-    library = ctypes.CDLL(libraries._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
-    assert library[libraries._GET_XLA_API]
-    call_module = importlib.import_module(libraries._XLA_MODULE).call_module
+    """`ops/_xla_library.py`: else collectives cannot be compiled."""
+    library = ctypes.CDLL(_xla_library._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
+    assert library[_xla_library._GET_API]
+    call_module = importlib.import_module(_xla_library._MODULE).call_module
     parameters = inspect.signature(call_module).parameters
     assert set(parameters) >= {"version", "module", "Sout", "Tout", "platforms"}
-    assert _native.xla_problem() is None
-    assert _native.xla_call_module() is call_module
+    assert _xla_library.problem() is None
+    assert _xla_library.call_module() is call_module
     # Those for GPUs too, of which a TensorFlow for CPUs has none.
-    api = library[libraries._GET_XLA_API]
+    api = library[_xla_library._GET_API]
     api.restype = ctypes.c_void_p
     register = _native.xla().HvdXlaRegister
-    assert register(api(), _native.xla_blocks(), True) is None
+    assert register(api(), _xla_library.blocks(), True) is None
 
 
 def test_xla_fills_in_lengths_that_are_known_later() -> None:
@@ -114,7 +113,7 @@ def test_xla_fills_in_lengths_that_are_known_later() -> None:
 
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None])])
     def compiled(x: tf.Tensor) -> tf.Tensor:
-        (y,) = _native.xla_call_module()(
+        (y,) = _xla_library.call_module()(
             [x],
             version=9,
             module=text,
