@@ -265,9 +265,9 @@ def __getattr__(name: str) -> Any:
     if name in ("callbacks", "exceptions"):
         value = importlib.import_module(f"hvd_keras.{name}")
     elif name == "__version__":
-        from hvd_keras._job import startup
+        from hvd_keras._common.version import package_version
 
-        value = startup.package_version()
+        value = package_version()
     elif name in _HOME_OF:
         home = importlib.import_module(f"hvd_keras.{_HOME_OF[name]}")
         value = getattr(home, name)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_keras import _backends, _native, basics, objects
+from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.interface import TensorInfo
 from hvd_keras._backends.options import path_of
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._values import agreement
+from hvd_keras._values.members import to_root_rank
+from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-Variable = TypeVar("Variable")
-
-# Host memory that one step of a broadcast takes beside the variables.
-_STEP_BYTES = 64 << 20
 
 
 @as_it_is
@@ -80,7 +77,7 @@ def broadcast_variables(
     if operation is not None:
         return operation
     what = "broadcast_variables"
-    root_rank = objects.to_root_rank(root_rank, process_set, what)
+    root_rank = to_root_rank(root_rank, process_set, what)
     infos = [backend.describe(variable) for variable in variables]
     _agree(infos, [path_of(variable) for variable in variables], process_set)
     described = list(zip(variables, infos, strict=True))
@@ -159,27 +156,6 @@ def _agree(
         f"{', '.join(map(str, members))}, which differ first at index {index}: "
         f"{ranks}."
     )
-
-
-def in_steps(
-    variables: Sequence[Variable], sizes: Sequence[int]
-) -> Iterator[list[Variable]]:
-    """Yields them in groups of so many bytes that travel together.
-
-    Args:
-        variables: What is grouped.
-        sizes: The bytes of each.
-    """
-    group: list[Variable] = []
-    num_bytes = 0
-    for variable, size in zip(variables, sizes, strict=True):
-        if group and num_bytes + size > _STEP_BYTES:
-            yield group
-            group, num_bytes = [], 0
-        group.append(variable)
-        num_bytes += size
-    if group:
-        yield group
 
 
 def as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -12,6 +12,7 @@ from hvd_keras import basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_slices import gather_slices
+from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _xla, _xla_library
 from hvd_keras.ops.allreduce import allreduce
@@ -148,8 +149,6 @@ class TensorFlowBackend(Backend):
     def broadcast_in_graph(
         self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
     ) -> Any:
-        from hvd_keras.variables import in_steps
-
         targets = [to_variable(variable) for variable in variables]
         if tf.executing_eagerly():
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._common import log
+from hvd_keras._common.version import package_version
 from hvd_keras._job import bootstrap, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology
 from hvd_keras._job.bootstrap.client import error_class
@@ -26,14 +26,6 @@ from hvd_keras.exceptions import (
 _PROTOCOL_VERSION = 2  # of what the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
-
-
-def package_version() -> str:
-    """The version that pip knows."""
-    try:
-        return importlib.metadata.version("hvd-keras")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def start(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _native, objects
+from hvd_keras import _native
+from hvd_keras._values import object_exchange
 from hvd_keras._values.object_format import encode
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -43,8 +44,8 @@ def disagreement(
     )
     if (digests == digests[0]).all():
         return None
-    return objects.allgather_object(
-        (value, detail), name=f"{name}/values", process_set=process_set
+    return object_exchange.allgather(
+        (value, detail), f"{name}/values", process_set
     )
 
 

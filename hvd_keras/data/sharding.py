@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from hvd_keras import objects
 from hvd_keras._values import agreement
+from hvd_keras._values.members import members_of
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.exceptions import MismatchError
@@ -104,7 +104,7 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
-    objects.members_of(process_set, "shard")
+    members_of(process_set, "shard")
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
     tf = sys.modules.get("tensorflow")  # without it there are no datasets
     is_dataset = tf is not None and isinstance(data, tf.data.Dataset)

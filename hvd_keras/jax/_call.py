@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hvd_keras import _native, objects
+from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._job import state
+from hvd_keras._values.members import members_of
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
@@ -135,7 +136,7 @@ def checked_name(
             f"`name` must be None or a string that is not empty. Received: "
             f"name={name!r}."
         )
-    objects.members_of(process_set, f"{kind} {name!r}")
+    members_of(process_set, f"{kind} {name!r}")
     if name is not None:
         return name
     where = "program" if is_traced(jax.tree.leaves(arrays)) else "call"

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hvd_keras import basics, objects
+from hvd_keras import basics
+from hvd_keras._values.members import to_root_rank
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average
@@ -49,7 +50,7 @@ def broadcast(
     """
     array = jnp.asarray(tensor)
     name = _call.checked_name("broadcast", name, array, process_set)
-    root = objects.to_root_rank(root_rank, process_set, f"broadcast {name!r}")
+    root = to_root_rank(root_rank, process_set, f"broadcast {name!r}")
     return _sent((name, process_set.process_set_id or 0, root), array)
 
 

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 import tensorflow as tf
 
 from hvd_keras._common import dtypes
-from hvd_keras._values.root_rank import checked_root_rank
+from hvd_keras._values.members import checked_root_rank
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _errors
 from hvd_keras.process_set import ProcessSet

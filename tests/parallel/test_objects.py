@@ -118,7 +118,7 @@ def test_broadcast_variables(root_rank: int) -> None:
 def test_broadcast_variables_of_several_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = importlib.import_module("hvd_keras.variables")
+    module = importlib.import_module("hvd_keras._values.steps")
     monkeypatch.setattr(module, "_STEP_BYTES", 100)
     variables = [
         keras.Variable(np.full(n, hvd.rank() + n)) for n in range(1, 40)

@@ -1,4 +1,4 @@
-"""The check of `root_rank` that all broadcasts share."""
+"""Who takes part in a call: the checks of `process_set` and `root_rank`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,39 @@ import operator
 from typing import Any
 
 from hvd_keras import _native
+from hvd_keras._job import state
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
+
+
+def members_of(process_set: ProcessSet, what: str) -> list[int]:
+    """Returns the ranks of a process set that this rank is in.
+
+    Raises:
+        NotInitializedError: `init()` was not called.
+        InvalidArgumentError: The set is not registered, or not with this rank.
+    """
+    rank = state.topology("rank").rank
+    ranks = process_set.ranks
+    if process_set.process_set_id is None or ranks is None:
+        raise InvalidArgumentError(
+            f"`process_set` must be registered, with `init(process_sets=...)` "
+            f"or `add_process_set`. Received: process_set={process_set!r} "
+            f"(rank {rank}, {what})."
+        )
+    if rank not in ranks:
+        raise InvalidArgumentError(
+            f"This rank must be in process set {process_set.process_set_id} "
+            f"(ranks {', '.join(map(str, ranks))}). Received: a call on rank "
+            f"{rank} ({what})."
+        )
+    return ranks
+
+
+def to_root_rank(root_rank: Any, process_set: ProcessSet, what: str) -> int:
+    """Returns `root_rank`; raises as `members_of`, or if it is not in it."""
+    members_of(process_set, what)
+    return checked_root_rank(root_rank, process_set, f" ({what})")
 
 
 def checked_root_rank(
