@@ -6,6 +6,7 @@ CLANG ?= $(firstword $(foreach name,clang++ clang++-19 clang++-16 clang++-14,\
 CMAKE ?= $(shell $(PYTHON) tools/find_tool.py cmake)
 CLANG_FORMAT ?= $(shell $(PYTHON) tools/find_tool.py clang-format)
 CTEST ?= $(dir $(CMAKE))ctest
+LINT_IMPORTS ?= $(shell $(PYTHON) tools/find_tool.py lint-imports)
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
 BENCH_LINES := build/bench.jsonl
@@ -36,12 +37,13 @@ clean:  ## Removes all build outputs
 # ---- Checks ----
 
 .PHONY: lint lint-python lint-cc
-lint: lint-python lint-cc  ## ruff, mypy, clang-format, thread safety
+lint: lint-python lint-cc  ## ruff, mypy, imports, clang-format, thread safety
 
 lint-python:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	$(LINT_IMPORTS) --no-logo --no-cache
 
 # clang++ checks the GUARDED_BY annotations, which g++ ignores. It builds nothing,
 # so it may be absent.
