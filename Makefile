@@ -44,6 +44,11 @@ lint-python:
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(LINT_IMPORTS) --no-logo --no-cache
+	$(PYTHON) tools/import_graph.py --check
+
+.PHONY: import-graph
+import-graph:  ## Draws who imports whom in hvd_keras, into ARCHITECTURE.md
+	$(PYTHON) tools/import_graph.py
 
 # clang++ checks the GUARDED_BY annotations, which g++ ignores. It builds nothing,
 # so it may be absent.
