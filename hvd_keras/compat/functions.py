@@ -10,6 +10,7 @@ import tensorflow as tf
 from hvd_keras import objects
 from hvd_keras import variables as variables_module
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -55,19 +56,15 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return variables_module.broadcast_global_variables(root_rank)
 
 
-@as_it_is
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """`hvd_keras.broadcast_object`, with Horovod's arguments."""
-    del session  # objects travel outside of TensorFlow
-    return objects.broadcast_object(
-        obj, root_rank, name=name, process_set=process_set
-    )
+# Sessions are ignored: objects travel outside of TensorFlow.
+broadcast_object = forwarding(
+    objects.broadcast_object,
+    "obj root_rank session name process_set",
+    root_rank=0,
+)
+allgather_object = forwarding(
+    objects.allgather_object, "obj session name process_set"
+)
 
 
 @as_it_is
@@ -81,18 +78,6 @@ def broadcast_object_fn(
     return lambda obj: broadcast_object(
         obj, root_rank, session, name, process_set
     )
-
-
-@as_it_is
-def allgather_object(
-    obj: Any,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """`hvd_keras.allgather_object`, with Horovod's arguments."""
-    del session
-    return objects.allgather_object(obj, name=name, process_set=process_set)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from hvd_keras.compat import ops
+from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.functions import broadcast_global_variables
 from hvd_keras.compression import Compression
-from hvd_keras.reduce_op import Average, ReduceOp
 from hvd_keras.saving import load_model as load_distributed_model
 
 __all__ = [
@@ -23,42 +24,36 @@ __all__ = [
 ]
 
 
-def allreduce(
-    value: Any,
-    name: str | None = None,
-    average: bool | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    op: ReduceOp | None = None,
-    compression: Any = Compression.none,
-) -> Any:
-    """Reduces a number, an array or a tensor over all ranks."""
-    return ops.allreduce(
-        tf.convert_to_tensor(value),
-        average,
-        compression=compression,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        name=name,
-    )
+def _call(target: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    tensor = tf.convert_to_tensor(arguments.pop("value"))
+    return target(tensor, **arguments)
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
-    """Concatenates the arrays of all ranks."""
-    return ops.allgather(tf.convert_to_tensor(value), name)
-
-
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Returns the array of `root_rank`, on every rank."""
-    return ops.broadcast(tf.convert_to_tensor(value), root_rank, name)
-
-
-def reducescatter(
-    value: Any, name: str | None = None, op: ReduceOp = Average
-) -> Any:
-    """Reduces the arrays of all ranks; each gets its part of the rows."""
-    return ops.reducescatter(tf.convert_to_tensor(value), op=op, name=name)
+allreduce = forwarding(
+    ops.allreduce,
+    "value name average prescale_factor postscale_factor op compression",
+    call=_call,
+    doc="Reduces a number, an array or a tensor over all ranks.",
+    op=None,
+)
+allgather = forwarding(
+    ops.allgather,
+    "value name",
+    call=_call,
+    doc="Concatenates the arrays of all ranks.",
+)
+broadcast = forwarding(
+    ops.broadcast,
+    "value root_rank name",
+    call=_call,
+    doc="Returns the array of `root_rank`, on every rank.",
+)
+reducescatter = forwarding(
+    ops.reducescatter,
+    "value name op",
+    call=_call,
+    doc="Reduces the arrays of all ranks; each gets its part of the rows.",
+)
 
 
 def load_model(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras import ops
-from hvd_keras._common.autograph import as_it_is
+from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
-from hvd_keras.compression import Compression
 from hvd_keras.ops.topology import (
     local_rank_op,
     local_size_op,
@@ -19,8 +17,6 @@ from hvd_keras.ops.topology import (
     rank_op,
     size_op,
 )
-from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average, ReduceOp
 
 __all__ = [
     "allgather",
@@ -41,202 +37,71 @@ __all__ = [
 ]
 
 
-@as_it_is
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """`hvd_keras.allreduce`, with Horovod's arguments."""
-    is_sparse = isinstance(tensor, tf.IndexedSlices)
-    with _on(device_sparse if is_sparse else device_dense):
-        return ops.allreduce(
-            tensor,
-            handle_average_backwards_compatibility(op, average),
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            compression=compression,
-            process_set=process_set,
-            ignore_name_scope=ignore_name_scope,
+def _call(target: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Understands the arguments that ours have not."""
+    device = arguments.pop("device_dense", "")
+    sparse_device = arguments.pop("device_sparse", "")
+    if isinstance(arguments.get("tensor"), tf.IndexedSlices):
+        device = sparse_device  # members of a group share one device here
+    for several in ("tensors", "variables"):
+        if several in arguments:
+            arguments[several] = list(arguments[several])
+    if "average" in arguments:
+        arguments["op"] = handle_average_backwards_compatibility(
+            arguments["op"], arguments.pop("average")
         )
+    if not device:
+        return target(**arguments)
+    with tf.device(device):
+        return target(**arguments)
 
 
-@as_it_is
-def grouped_allreduce(
-    tensors: Sequence[Any],
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    name: str | None = None,
-) -> list[Any]:
-    """`hvd_keras.grouped_allreduce`, with Horovod's arguments."""
-    del device_sparse  # members of a group share one device here
-    tensors = list(tensors)
-    op = handle_average_backwards_compatibility(op, average)
-    if not tensors:
-        return []
-    with _on(device_dense):
-        return ops.grouped_allreduce(
-            tensors,
-            op,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            compression=compression,
-            process_set=process_set,
-            ignore_name_scope=ignore_name_scope,
-        )
+def _grouped_allreduce(tensors: list[Any], **options: Any) -> list[Any]:
+    return ops.grouped_allreduce(tensors, **options) if tensors else []
 
 
-@as_it_is
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """`hvd_keras.allgather`, with Horovod's arguments."""
-    return ops.allgather(
-        tensor,
-        name=name,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-@as_it_is
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """`hvd_keras.grouped_allgather`, with Horovod's arguments."""
-    return ops.grouped_allgather(
-        list(tensors),
-        name=name,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-@as_it_is
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """`hvd_keras.broadcast`, with Horovod's arguments."""
-    return ops.broadcast(
-        tensor,
-        root_rank,
-        name=name,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-@as_it_is
-def broadcast_(
-    variables: Sequence[Any],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """`hvd_keras.broadcast_`, with Horovod's arguments."""
-    return ops.broadcast_(
-        list(variables), root_rank, name=name, process_set=process_set
-    )
-
-
-@as_it_is
-def alltoall(
-    tensor: Any,
-    splits: Any = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """`hvd_keras.alltoall`, with Horovod's arguments."""
-    return ops.alltoall(
-        tensor,
-        splits,
-        name=name,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-@as_it_is
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: ReduceOp = Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """`hvd_keras.reducescatter`, with Horovod's arguments."""
-    with _on(device_dense):
-        return ops.reducescatter(
-            tensor,
-            op,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            compression=compression,
-            process_set=process_set,
-            ignore_name_scope=ignore_name_scope,
-        )
-
-
-@as_it_is
-def grouped_reducescatter(
-    tensors: Sequence[Any],
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[Any]:
-    """`hvd_keras.grouped_reducescatter`, with Horovod's arguments."""
-    with _on(device_dense):
-        return ops.grouped_reducescatter(
-            list(tensors),
-            op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            compression=compression,
-            process_set=process_set,
-        )
-
-
-@as_it_is
-def join() -> Any:
-    """`hvd_keras.join`, on all ranks."""
-    return ops.join()
-
-
-def _on(device: str) -> contextlib.AbstractContextManager[Any]:
-    return tf.device(device) if device else contextlib.nullcontext()
+allreduce = forwarding(
+    ops.allreduce,
+    "tensor average device_dense device_sparse compression op prescale_factor "
+    "postscale_factor name process_set ignore_name_scope",
+    call=_call,
+    op=None,
+)
+grouped_allreduce = forwarding(
+    _grouped_allreduce,
+    "tensors average device_dense device_sparse compression op "
+    "prescale_factor postscale_factor process_set ignore_name_scope name",
+    call=_call,
+    name="grouped_allreduce",
+    op=None,
+)
+allgather = forwarding(
+    ops.allgather, "tensor name ignore_name_scope process_set"
+)
+grouped_allgather = forwarding(
+    ops.grouped_allgather,
+    "tensors name ignore_name_scope process_set",
+    call=_call,
+)
+broadcast = forwarding(
+    ops.broadcast, "tensor root_rank name ignore_name_scope process_set"
+)
+broadcast_ = forwarding(
+    ops.broadcast_, "variables root_rank name process_set", call=_call
+)
+alltoall = forwarding(
+    ops.alltoall, "tensor splits name ignore_name_scope process_set"
+)
+reducescatter = forwarding(
+    ops.reducescatter,
+    "tensor device_dense compression op name process_set ignore_name_scope "
+    "prescale_factor postscale_factor",
+    call=_call,
+)
+grouped_reducescatter = forwarding(
+    ops.grouped_reducescatter,
+    "tensors device_dense compression op process_set prescale_factor "
+    "postscale_factor",
+    call=_call,
+)
+join = forwarding(ops.join, "", doc="`hvd_keras.join`, on all ranks.")

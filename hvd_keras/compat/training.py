@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ import tensorflow as tf
 from hvd_keras import gradient_tape
 from hvd_keras import optimizer as optimizer_module
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -74,76 +75,31 @@ def DistributedOptimizer(  # noqa: N802
     )
 
 
-def KerasDistributedOptimizer(  # noqa: N802
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: ReduceOp = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    scale_local_gradients: bool = True,
+def _call_optimizer(
+    target: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
-    """`DistributedOptimizer` of `horovod.tensorflow.keras`."""
-    return optimizer_module.DistributedOptimizer(
-        optimizer,
-        schedule_counts_batches=True,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return target(schedule_counts_batches=True, **arguments)
 
 
-def PartialDistributedOptimizer(  # noqa: N802
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: ReduceOp = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """`PartialDistributedOptimizer` of `horovod.keras`."""
-    return optimizer_module.PartialDistributedOptimizer(
-        optimizer,
-        local_layers=local_layers,
-        schedule_counts_batches=True,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+KerasDistributedOptimizer = forwarding(
+    optimizer_module.DistributedOptimizer,
+    "optimizer name device_dense device_sparse compression sparse_as_dense "
+    "gradient_predivide_factor op backward_passes_per_step "
+    "average_aggregated_gradients num_groups groups process_set "
+    "scale_local_gradients",
+    call=_call_optimizer,
+    name="KerasDistributedOptimizer",
+    doc="`DistributedOptimizer` of `horovod.tensorflow.keras`.",
+)
+PartialDistributedOptimizer = forwarding(
+    optimizer_module.PartialDistributedOptimizer,
+    "optimizer name device_dense device_sparse compression sparse_as_dense "
+    "gradient_predivide_factor op backward_passes_per_step "
+    "average_aggregated_gradients groups process_set local_layers "
+    "scale_local_gradients",
+    call=_call_optimizer,
+    doc="`PartialDistributedOptimizer` of `horovod.keras`.",
+)
 
 
 @as_it_is
@@ -160,38 +116,18 @@ def DistributedGradientTape(  # noqa: N802
     )
 
 
-@as_it_is
-def PartialDistributedGradientTape(  # noqa: N802
-    gradtape: tf.GradientTape,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: ReduceOp = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """`PartialDistributedGradientTape` of `horovod.tensorflow`."""
-    return _take_fourth(
-        gradient_tape.PartialDistributedGradientTape(
-            gradtape,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            num_groups,
-            groups,
-            process_set,
-            scale_local_gradients,
-            local_layers=local_layers,
-        )
-    )
+def _call_tape(target: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    return _take_fourth(target(**arguments))
+
+
+PartialDistributedGradientTape = forwarding(
+    gradient_tape.PartialDistributedGradientTape,
+    "gradtape device_dense device_sparse compression sparse_as_dense op "
+    "gradient_predivide_factor num_groups groups process_set local_layers "
+    "scale_local_gradients",
+    call=_call_tape,
+    doc="`PartialDistributedGradientTape` of `horovod.tensorflow`.",
+)
 
 
 class _HorovodTape:
