@@ -3,6 +3,13 @@
 All metadata is in pyproject.toml. Extra arguments for CMake may be given in
 `CMAKE_ARGS`: `CMAKE_ARGS=-DHVD_WERROR=OFF pip install .` builds with a
 compiler that warns where ours do not.
+
+Why not a plugin: that of scikit-build-core (1.1.2 was read) deletes CMake's
+build folder at each run, so `make build` would compile everything before each
+test, where it now compiles what has changed; and it leaves it to CMake to say
+that a compiler or Python's headers are missing. The rest of what is here
+(finding CMake and Ninja; placing the libraries in a wheel, an editable install
+or the source tree) it does as well.
 """
 
 from __future__ import annotations
