@@ -270,7 +270,7 @@ TEST_CASE("a call in another process set is a mismatch") {
 // They are only late: nothing fails, and they are asked again later.
 TEST_CASE("ranks that are only late are asked again") {
   CoordinatorOptions options = Options();
-  options.stall_warning_seconds = 0;
+  options.stalls.warning_seconds = 0;
   Coordinator c(3, options);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(9.9)).empty());

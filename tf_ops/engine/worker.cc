@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "tf_ops/engine/finish.h"
@@ -12,16 +13,14 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kStallCheckInterval{100};
-// How much later a rank blames the coordinator.
-constexpr double kCoordinatorGraceSeconds = 3.0;
 constexpr std::chrono::seconds kMisplacedFor{60};
 
 CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   CoordinatorOptions result;
   result.fusion_threshold_bytes = options.fusion_threshold_bytes;
   result.cache_capacity = options.cache_capacity;
-  result.stall_warning_seconds = options.stall_warning_seconds;
-  result.stall_timeout_seconds = options.stall_timeout_seconds;
+  result.stalls.warning_seconds = options.stall_warning_seconds;
+  result.stalls.timeout_seconds = options.stall_timeout_seconds;
   result.global_ranks = options.global_ranks;
   return result;
 }
@@ -358,24 +357,14 @@ void Worker::CheckStalls() {
   const Clock::time_point now = Clock::now();
   if (now < next_stall_check_) return;
   next_stall_check_ = now + kStallCheckInterval;
-  for (const std::string& line : negotiator_.CheckStalls(now)) {
-    Log("warning: " + line);
-  }
-  if (!negotiator_.is_coordinator()) CheckCoordinator();
-}
-
-// The coordinator itself fails what has waited too long; only if it does not,
-// it is the one that has stopped.
-void Worker::CheckCoordinator() {
-  const double timeout = options_.stall_timeout_seconds;
-  const PendingRequest* oldest = timeout > 0 ? table_.Oldest() : nullptr;
-  if (oldest == nullptr) return;
-  const std::chrono::duration<double> waited = Clock::now() - oldest->submitted;
-  if (waited.count() < timeout + kCoordinatorGraceSeconds) return;
-  Break(Status::Stalled("rank " + std::to_string(global_rank()) +
-                        " waits, and rank " +
-                        std::to_string(options_.global_ranks[0]) +
-                        ", the coordinator, does not answer"));
+  const PendingRequest* oldest = table_.Oldest();
+  std::vector<std::string> warnings;
+  const Status status = negotiator_.CheckStalls(
+      now,
+      oldest == nullptr ? std::nullopt : std::make_optional(oldest->submitted),
+      &warnings);
+  for (const std::string& line : warnings) Log("warning: " + line);
+  if (!status.ok()) Break(status);
 }
 
 void Worker::Log(const std::string& text) const {

@@ -68,7 +68,6 @@ class Worker {
 
  private:
   void CheckStalls();
-  void CheckCoordinator();
   int64_t NumBytes(const Response& response) const;
   Status Run(const Response& response);
   Status RunItems(const Response& response);

@@ -45,7 +45,8 @@ CoordinatorOptions WithGlobalRanks(CoordinatorOptions options, int size) {
 Coordinator::Coordinator(int size, const CoordinatorOptions& options)
     : size_(size),
       options_(WithGlobalRanks(options, size)),
-      joins_(&options_.global_ranks) {}
+      joins_(&options_.global_ranks),
+      stalls_(options_.stalls, &options_.global_ranks, &joins_) {}
 
 Status Coordinator::OnMessage(int rank, const RankMessage& message,
                               Clock::time_point now) {
@@ -121,14 +122,7 @@ Status Coordinator::OnForgotten(uint32_t id) {
 }
 
 void Coordinator::OnJoin(int rank, bool average_over_active) {
-  // It will not come any more for calls that have failed without it.
-  for (auto it = missed_.begin(); it != missed_.end();) {
-    std::vector<bool>& by_rank = it->second.by_rank;
-    by_rank[static_cast<size_t>(rank)] = false;
-    const bool is_over =
-        std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end();
-    it = is_over ? missed_.erase(it) : std::next(it);
-  }
+  stalls_.OnJoin(rank);
   if (!joins_.Join(rank, average_over_active)) return;
   std::vector<Entry*> pending;
   for (const auto& [name, entry] : entries_) {
@@ -140,18 +134,38 @@ void Coordinator::OnJoin(int rank, bool average_over_active) {
   for (Entry* entry : pending) CompleteIfAllCame(entry);
 }
 
+void Coordinator::OnElsewhere(int rank, const RankMessage& message) {
+  const auto found = entries_.find(message.name);
+  if (found == entries_.end()) return;
+  Apply(stalls_.OnElsewhere(*found->second, rank, message.process_set_id));
+}
+
 bool Coordinator::AnswerLate(const std::string& name, int rank) {
-  const auto found = missed_.find(name);
-  if (found == missed_.end()) return false;
-  std::vector<bool>& by_rank = found->second.by_rank;
-  if (!by_rank[static_cast<size_t>(rank)]) return false;
-  by_rank[static_cast<size_t>(rank)] = false;
-  early_.push_back(found->second.error);
-  early_.back().ranks = {rank};
-  if (std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end()) {
-    missed_.erase(found);
-  }
+  Response error;
+  if (!stalls_.AnswerLate(name, rank, &error)) return false;
+  early_.push_back(std::move(error));
   return true;
+}
+
+std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
+  if (num_pending_ == 0) return {};
+  std::vector<const Call*> pending;
+  for (const auto& [name, entry] : entries_) {
+    if (entry->num_arrived > 0) pending.push_back(entry.get());
+  }
+  StallMonitor::Findings findings = stalls_.Check(pending, now);
+  std::vector<std::string> warnings = std::move(findings.warnings);
+  Apply(std::move(findings));
+  return warnings;
+}
+
+void Coordinator::Apply(StallMonitor::Findings findings) {
+  for (Response& response : findings.responses) {
+    early_.push_back(std::move(response));
+  }
+  for (const std::string& name : findings.given_up) {
+    Reset(entries_.at(name).get());
+  }
 }
 
 Coordinator::Entry* Coordinator::FindOrAdd(const std::string& name) {
@@ -181,7 +195,7 @@ void Coordinator::CompleteIfAllCame(Entry* entry) {
   if (entry->is_complete) return;
   if (entry->num_arrived < size_) {
     for (int rank = 0; rank < size_; ++rank) {
-      if (!HasCome(*entry, rank) && !joins_.has(rank)) return;
+      if (!entry->HasCome(rank) && !joins_.has(rank)) return;
     }
     entry->average_over_active = joins_.average_over_active();
   }
@@ -195,13 +209,8 @@ void Coordinator::Reset(Entry* entry) {
   entry->num_arrived = 0;
   entry->all_cached = true;
   entry->is_complete = false;
-  entry->warned = false;
-  entry->num_queries = 0;
-  entry->asked.clear();
-  entry->elsewhere.clear();
-  entry->is_in_two_sets = false;
   entry->duplicate_rank = -1;
-  entry->crossing.clear();
+  stalls_.Forget(entry->name);
   if (entry->cache_id == 0) entries_.erase(std::string(entry->name));
 }
 
@@ -212,7 +221,7 @@ std::vector<Response> Coordinator::TakeResponses() {
   for (Entry* entry : complete_) {
     ResponseItem item;
     Response error;
-    const Params params = LeaderOf(*entry);
+    const Params params = entry->Leader();
     const int32_t divisor = DivisorOf(*entry);
     if (Conclude(entry, &item, &error)) {
       plan.Add(std::move(item), params, divisor);
@@ -243,7 +252,7 @@ std::vector<Response> Coordinator::TakeResponses() {
 bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
   // Ranks that have joined go by the request of another one: an allreduce is
   // the same on all ranks.
-  const Params leader = LeaderOf(*entry);
+  const Params leader = entry->Leader();
   Status status = Check(*entry);
   if (status.ok() && !entry->all_cached) {
     for (Params& params : entry->arrived) {
@@ -272,13 +281,6 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
   return true;
 }
 
-// Of a rank that has come.
-Coordinator::Params Coordinator::LeaderOf(const Entry& entry) {
-  size_t rank = 0;
-  while (entry.arrived[rank] == nullptr) ++rank;
-  return entry.arrived[rank];
-}
-
 Status Coordinator::Check(const Entry& entry) const {
   if (entry.duplicate_rank >= 0) {
     return Status::InvalidArgument(
@@ -305,16 +307,16 @@ Status Coordinator::FailureOf(const Entry& entry) const {
 }
 
 Status Coordinator::CheckWithoutJoined(const Entry& entry) const {
-  const CollectiveKind kind = LeaderOf(entry)->kind;
+  const CollectiveKind kind = entry.Leader()->kind;
   if (kind == CollectiveKind::kAllreduce) return Status::Ok();
-  std::vector<int> joined;
+  std::vector<int> joined, waiting;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!HasCome(entry, rank)) joined.push_back(GlobalRank(rank));
+    (entry.HasCome(rank) ? waiting : joined).push_back(GlobalRank(rank));
   }
   return Status::Mismatch(
       RanksToString(joined) + (joined.size() == 1 ? " has" : " have") +
       " joined; from then on only allreduces can run. Received: " +
-      CollectiveKindName(kind) + " on " + RanksToString(WaitingRanks(entry)));
+      CollectiveKindName(kind) + " on " + RanksToString(waiting));
 }
 
 // See Response.

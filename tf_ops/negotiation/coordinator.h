@@ -10,17 +10,17 @@
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/negotiation/call.h"
 #include "tf_ops/negotiation/join_round.h"
 #include "tf_ops/negotiation/message.h"
-#include "tf_ops/negotiation/mismatch.h"
+#include "tf_ops/negotiation/stall_monitor.h"
 
 namespace hvd {
 
 struct CoordinatorOptions {
   int64_t fusion_threshold_bytes = 128 << 20;
   int32_t cache_capacity = 1024;
-  double stall_warning_seconds = 10.0;  // 0: never
-  double stall_timeout_seconds = 60.0;  // 0: never
+  StallOptions stalls;
   std::vector<int> global_ranks;  // see EngineOptions; empty: the same numbers
 };
 
@@ -37,8 +37,7 @@ class Coordinator {
   std::vector<Response> TakeResponses();
 
   // Fails what has waited too long, by TakeResponses, and returns a line of
-  // warning for each tensor that has waited long. Asks the missing ranks of
-  // those, now and then, whether they wait in another process set.
+  // warning for each call that has waited long. See StallMonitor.
   std::vector<std::string> CheckStalls(Clock::time_point now);
 
   bool has_pending() const { return num_pending_ > 0; }
@@ -46,24 +45,12 @@ class Coordinator {
  private:
   using Params = std::shared_ptr<const RequestParams>;
 
-  // A name: its request of each rank while it is pending, and what the cache
-  // holds of it.
-  struct Entry {
-    std::string name;
-    std::vector<Params> arrived;  // by rank, null: not yet
-    int num_arrived = 0;
-    bool all_cached = true;    // every arrival was by id
-    bool is_complete = false;  // all ranks have come, or have joined
+  // A call while it is pending, and what the cache holds of its name.
+  struct Entry : Call {
+    bool all_cached = true;  // every arrival was by id
     // Whether to average over those that have come, where some have joined.
     bool average_over_active = false;
-    bool warned = false;
-    int num_queries = 0;                 // see coordinator_stalls.cc
-    std::vector<int> asked;              // ranks that owe an answer to the last
-    std::vector<ValueOnRank> elsewhere;  // what they have said
-    bool is_in_two_sets = false;         // or may be, on a rank that waits
     int duplicate_rank = -1;
-    std::string crossing;  // words on ranks that wait for another name
-    Clock::time_point first_arrival;
 
     uint32_t cache_id = 0;       // 0: not in the cache
     std::vector<Params> cached;  // by rank
@@ -79,6 +66,7 @@ class Coordinator {
   Status OnId(int rank, uint32_t id, Clock::time_point now);
   void OnJoin(int rank, bool average_over_active);
   void OnElsewhere(int rank, const RankMessage& message);
+  void Apply(StallMonitor::Findings findings);
   Status OnForgotten(uint32_t id);
   void Arrive(Entry* entry, int rank, Params params, bool by_id,
               Clock::time_point now);
@@ -90,7 +78,6 @@ class Coordinator {
 
   // The response of a complete entry: an error, or an item to be run.
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
-  static Params LeaderOf(const Entry& entry);
   Status Check(const Entry& entry) const;
   Status FailureOf(const Entry& entry) const;
   Status CheckWithoutJoined(const Entry& entry) const;
@@ -99,19 +86,6 @@ class Coordinator {
   void Retire(Entry* entry);
   void EvictIfFull();
 
-  // coordinator_stalls.cc
-  void Query(Entry* entry);
-  // Fails a call that not all ranks have come for, on those that have, and
-  // later on those that have still to come.
-  void FailIncomplete(Entry* entry, Status error);
-  std::string WaitingText(const Entry& entry) const;
-  void FindCrossing(Entry* entry);
-  // Global numbers.
-  std::vector<int> WaitingRanks(const Entry& entry) const;
-
-  bool HasCome(const Entry& entry, int rank) const {
-    return entry.arrived[static_cast<size_t>(rank)] != nullptr;
-  }
   int GlobalRank(int rank) const {
     return options_.global_ranks[static_cast<size_t>(rank)];
   }
@@ -119,19 +93,13 @@ class Coordinator {
   const int size_;
   const CoordinatorOptions options_;
   JoinRound joins_;
+  StallMonitor stalls_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint32_t, Entry*> by_id_;
   std::unordered_map<uint32_t, Retired> retired_;
   std::vector<Entry*> complete_;  // all ranks have come, in that order
   std::vector<Response> early_;   // to be told before anything else
   std::vector<IdRun> evictions_;  // to be told next
-  // Names that failed because a rank did not come: the same error, without
-  // ranks, and who still has it to come.
-  struct Missed {
-    Response error;
-    std::vector<bool> by_rank;
-  };
-  std::unordered_map<std::string, Missed> missed_;
   size_t num_pending_ = 0;
   uint32_t next_id_ = 1;
   uint64_t num_uses_ = 0;

@@ -15,7 +15,9 @@ void Consume(size_t num_bytes, std::vector<uint8_t>* inbox) {
 
 Negotiator::Negotiator(ControlChannel* control,
                        const CoordinatorOptions& options)
-    : control_(control), inboxes_(static_cast<size_t>(control->size())) {
+    : control_(control),
+      options_(options),
+      inboxes_(static_cast<size_t>(control->size())) {
   if (control->rank() == 0) {
     coordinator_ = std::make_unique<Coordinator>(control->size(), options);
   }
@@ -89,9 +91,17 @@ Status Negotiator::ReceiveResponses(std::vector<Response>* responses) {
   return Status::Ok();
 }
 
-std::vector<std::string> Negotiator::CheckStalls(Clock::time_point now) {
-  if (coordinator_ == nullptr) return {};
-  return coordinator_->CheckStalls(now);
+Status Negotiator::CheckStalls(Clock::time_point now,
+                               std::optional<Clock::time_point> oldest,
+                               std::vector<std::string>* warnings) {
+  if (coordinator_ != nullptr) {
+    *warnings = coordinator_->CheckStalls(now);
+    return Status::Ok();
+  }
+  if (!oldest.has_value()) return Status::Ok();
+  const size_t rank = static_cast<size_t>(control_->rank());
+  return CheckCoordinator(options_.stalls, options_.global_ranks[rank],
+                          options_.global_ranks[0], now - *oldest);
 }
 
 }  // namespace hvd

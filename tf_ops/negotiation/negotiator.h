@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace hvd {
 // Not thread-safe: the worker alone uses it.
 class Negotiator {
  public:
-  // Borrows `control`.
+  // Borrows `control`. `options` has the global ranks.
   Negotiator(ControlChannel* control, const CoordinatorOptions& options);
 
   // Tells the coordinator; Exchange sends it.
@@ -28,8 +29,12 @@ class Negotiator {
   // ranks have to do now to `*responses`.
   Status Exchange(std::vector<Response>* responses);
 
-  // See Coordinator::CheckStalls; nothing on other ranks than 0.
-  std::vector<std::string> CheckStalls(Clock::time_point now);
+  // Looks for ranks that do not come, and appends warnings; not ok: the
+  // coordinator does not answer. `oldest`: when the request of this rank that
+  // has waited longest was submitted; none if there is none.
+  Status CheckStalls(Clock::time_point now,
+                     std::optional<Clock::time_point> oldest,
+                     std::vector<std::string>* warnings);
 
   bool is_coordinator() const { return coordinator_ != nullptr; }
   // Whether a rank waits for another one, as far as this rank can see.
@@ -42,6 +47,7 @@ class Negotiator {
   Status ReceiveResponses(std::vector<Response>* responses);
 
   ControlChannel* const control_;
+  const CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;   // on rank 0
   std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
 };

@@ -1,0 +1,32 @@
+// A collective by its name, from the first rank that asks for it on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/mismatch.h"
+
+namespace hvd {
+
+struct Call {
+  std::string name;
+  ParamsByRank arrived;  // the request of each rank; null: not yet
+  int num_arrived = 0;
+  bool is_complete = false;         // all ranks have come, or have joined
+  Clock::time_point first_arrival;  // if any has
+
+  bool HasCome(int rank) const {
+    return arrived[static_cast<size_t>(rank)] != nullptr;
+  }
+  // The request of the first rank that has come; there must be one.
+  const std::shared_ptr<const RequestParams>& Leader() const {
+    size_t rank = 0;
+    while (arrived[rank] == nullptr) ++rank;
+    return arrived[rank];
+  }
+};
+
+}  // namespace hvd

@@ -1,0 +1,241 @@
+#include "tf_ops/negotiation/stall_monitor.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// When the missing ranks are asked, where there is no warning.
+constexpr double kQuerySeconds = 10.0;
+// How much later than the coordinator fails a call another rank blames it.
+constexpr double kCoordinatorGraceSeconds = 3.0;
+
+using Seconds = std::chrono::duration<double>;
+
+std::string SecondsToString(double seconds) {
+  std::string text = std::to_string(seconds);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+std::string CrossingText(const std::string& name, int rank) {
+  return "; rank " + std::to_string(rank) + " waits for '" + name +
+         "' instead: calls without `name` are numbered as they are made or "
+         "traced, so give names where ranks do that in other orders";
+}
+
+std::string SetName(int process_set_id) {
+  return "process set " + std::to_string(process_set_id);
+}
+
+}  // namespace
+
+StallMonitor::StallMonitor(const StallOptions& options,
+                           const std::vector<int>* global_ranks,
+                           const JoinRound* joins)
+    : options_(options), global_ranks_(*global_ranks), joins_(*joins) {}
+
+StallMonitor::Findings StallMonitor::Check(
+    const std::vector<const Call*>& pending, Clock::time_point now) {
+  Findings findings;
+  const double warning = options_.warning_seconds;
+  const double timeout = options_.timeout_seconds;
+  const double query = warning > 0 ? warning : kQuerySeconds;
+  std::vector<const Call*> late;
+  for (const Call* call : pending) {
+    if (call->is_complete) continue;
+    const Seconds waited = now - call->first_arrival;
+    if (timeout > 0 && waited >= Seconds(timeout)) {
+      late.push_back(call);
+      continue;
+    }
+    if (waited < Seconds(query) || (warning <= 0 && timeout <= 0)) continue;
+    Watched* watched = &watched_[call->name];
+    if (warning > 0 && !watched->warned) {
+      watched->warned = true;
+      findings.warnings.push_back(Warn(pending, *call));
+    }
+    // Again and again: a rank does not always see what it has in flight.
+    if (timeout > 0 && waited >= Seconds(query * (watched->num_queries + 1))) {
+      Query(*call, watched, &findings);
+    }
+  }
+  for (const Call* call : late) FindCrossing(pending, *call);
+  for (const Call* call : late) {
+    GiveUp(*call,
+           Status::Stalled(WaitingText(*call) + " within " +
+                           SecondsToString(timeout) +
+                           watched_[call->name].crossing),
+           &findings);
+  }
+  return findings;
+}
+
+std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
+                               const Call& call) {
+  FindCrossing(pending, call);
+  const int process_set_id = call.Leader()->process_set_id;
+  return "'" + call.name + "'" +
+         (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
+         ": " + WaitingText(call) + " for " +
+         SecondsToString(options_.warning_seconds) +
+         watched_[call.name].crossing;
+}
+
+// Looks for a call that a missing rank waits for, and a waiting rank misses.
+void StallMonitor::FindCrossing(const std::vector<const Call*>& pending,
+                                const Call& call) {
+  if (!watched_[call.name].crossing.empty()) return;
+  for (const Call* other : pending) {
+    int here = -1;
+    int there = -1;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (call.HasCome(rank) == other->HasCome(rank)) continue;
+      (call.HasCome(rank) ? here : there) = rank;
+    }
+    if (here < 0 || there < 0) continue;
+    watched_[call.name].crossing = CrossingText(other->name, GlobalRank(there));
+    std::string* theirs = &watched_[other->name].crossing;
+    if (theirs->empty()) *theirs = CrossingText(call.name, GlobalRank(here));
+    return;
+  }
+}
+
+void StallMonitor::Query(const Call& call, Watched* watched,
+                         Findings* findings) {
+  ++watched->num_queries;
+  if (!watched->asked.empty()) return;  // they have not answered the last one
+  Response response;
+  response.type = Response::Type::kQuery;
+  response.items.resize(1);
+  response.items[0].name = call.name;
+  response.waiting = WaitingRanks(call);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (joins_.has(rank)) continue;
+    watched->asked.push_back(rank);
+    response.ranks.push_back(rank);
+  }
+  findings->responses.push_back(std::move(response));
+}
+
+// All answers are waited for: who is found to be elsewhere will not come. But
+// where a rank that waits has the name in another set too, the program uses it
+// in both, and the others may come after that.
+StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
+                                                 int32_t process_set_id) {
+  Findings findings;
+  const auto found = watched_.find(call.name);
+  if (found == watched_.end()) return findings;
+  Watched* watched = &found->second;
+  const auto asked =
+      std::find(watched->asked.begin(), watched->asked.end(), rank);
+  if (asked == watched->asked.end()) return findings;
+  watched->asked.erase(asked);
+  if (call.HasCome(rank)) {
+    if (process_set_id != kNotElsewhere) watched->is_in_two_sets = true;
+  } else if (process_set_id >= 0) {
+    watched->elsewhere.push_back({SetName(process_set_id), GlobalRank(rank)});
+  }
+  if (!watched->asked.empty() || call.is_complete) return findings;
+  if (std::exchange(watched->is_in_two_sets, false)) watched->elsewhere.clear();
+  if (watched->elsewhere.empty()) return findings;
+  std::vector<ValueOnRank> values;
+  for (int waiting : WaitingRanks(call)) {
+    values.push_back({SetName(call.Leader()->process_set_id), waiting});
+  }
+  values.insert(values.end(), watched->elsewhere.begin(),
+                watched->elsewhere.end());
+  GiveUp(call, Disagreement("the process set", values), &findings);
+  return findings;
+}
+
+void StallMonitor::GiveUp(const Call& call, Status error, Findings* findings) {
+  const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
+  Missed missed;
+  missed.error.type = Response::Type::kError;
+  missed.error.items.resize(1);
+  missed.error.items[0].name = call.name;
+  missed.error.error = std::move(error);
+  missed.error.is_misplaced = !elsewhere.empty();
+  missed.by_rank.resize(global_ranks_.size());
+  Response now = missed.error;
+  bool any_missed = false;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (call.HasCome(rank)) {
+      now.ranks.push_back(rank);
+      continue;
+    }
+    bool will_come = !joins_.has(rank);
+    for (const ValueOnRank& other : elsewhere) {
+      will_come = will_come && other.rank != GlobalRank(rank);
+    }
+    missed.by_rank[static_cast<size_t>(rank)] = will_come;
+    any_missed = any_missed || will_come;
+  }
+  findings->responses.push_back(std::move(now));
+  findings->given_up.push_back(call.name);
+  if (any_missed) missed_[call.name] = std::move(missed);
+}
+
+bool StallMonitor::AnswerLate(const std::string& name, int rank,
+                              Response* error) {
+  if (missed_.empty()) return false;
+  const auto found = missed_.find(name);
+  if (found == missed_.end()) return false;
+  std::vector<bool>& by_rank = found->second.by_rank;
+  if (!by_rank[static_cast<size_t>(rank)]) return false;
+  by_rank[static_cast<size_t>(rank)] = false;
+  *error = found->second.error;
+  error->ranks = {rank};
+  if (std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end()) {
+    missed_.erase(found);
+  }
+  return true;
+}
+
+void StallMonitor::OnJoin(int rank) {
+  for (auto it = missed_.begin(); it != missed_.end();) {
+    std::vector<bool>& by_rank = it->second.by_rank;
+    by_rank[static_cast<size_t>(rank)] = false;
+    const bool is_over =
+        std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end();
+    it = is_over ? missed_.erase(it) : std::next(it);
+  }
+}
+
+std::vector<int> StallMonitor::WaitingRanks(const Call& call) const {
+  std::vector<int> waiting;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (call.HasCome(rank)) waiting.push_back(GlobalRank(rank));
+  }
+  return waiting;
+}
+
+std::string StallMonitor::WaitingText(const Call& call) const {
+  const std::vector<int> waiting = WaitingRanks(call);
+  std::vector<int> missing;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (call.HasCome(rank) || joins_.has(rank)) continue;
+    missing.push_back(GlobalRank(rank));
+  }
+  return RanksToString(waiting) +
+         (waiting.size() == 1 ? " waits, " : " wait, ") +
+         RanksToString(missing) +
+         (missing.size() == 1 ? " has not come" : " have not come");
+}
+
+Status CheckCoordinator(const StallOptions& options, int rank, int coordinator,
+                        std::chrono::duration<double> waited) {
+  const double timeout = options.timeout_seconds;
+  if (timeout <= 0 || waited.count() < timeout + kCoordinatorGraceSeconds) {
+    return Status::Ok();
+  }
+  return Status::Stalled("rank " + std::to_string(rank) + " waits, and rank " +
+                         std::to_string(coordinator) +
+                         ", the coordinator, does not answer");
+}
+
+}  // namespace hvd

@@ -1,0 +1,101 @@
+// What is done about calls that some ranks make and others do not: warn, ask
+// the missing ranks whether they wait elsewhere, fail the call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/negotiation/call.h"
+#include "tf_ops/negotiation/join_round.h"
+#include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/mismatch.h"
+
+namespace hvd {
+
+struct StallOptions {
+  double warning_seconds = 10.0;  // 0: never warn
+  double timeout_seconds = 60.0;  // 0: never fail
+};
+
+// Not thread-safe: a part of the coordinator. Costs nothing while all calls
+// are younger than the times in its options.
+class StallMonitor {
+ public:
+  // Borrows `global_ranks`, one for each rank, and `joins`.
+  StallMonitor(const StallOptions& options,
+               const std::vector<int>* global_ranks, const JoinRound* joins);
+
+  // What the coordinator has to do now.
+  struct Findings {
+    std::vector<std::string> warnings;  // a line for each call
+    std::vector<Response> responses;    // questions and errors for ranks
+    std::vector<std::string> given_up;  // calls that those errors end
+  };
+
+  // `pending`: all calls that a rank has made and no response has answered.
+  Findings Check(const std::vector<const Call*>& pending,
+                 Clock::time_point now);
+
+  // `rank` answers a question about `call`.
+  Findings OnElsewhere(const Call& call, int rank, int32_t process_set_id);
+
+  // The call of this name is pending no more.
+  void Forget(const std::string& name) {
+    if (!watched_.empty()) watched_.erase(name);
+  }
+
+  // Whether `rank` comes now for a call that was given up without it, and what
+  // to tell it.
+  bool AnswerLate(const std::string& name, int rank, Response* error);
+  // `rank` has joined: it comes for none of those any more.
+  void OnJoin(int rank);
+
+ private:
+  // What has been done about a call that has waited long.
+  struct Watched {
+    bool warned = false;
+    int num_queries = 0;
+    std::vector<int> asked;              // ranks that owe an answer to the last
+    std::vector<ValueOnRank> elsewhere;  // what they have said
+    bool is_in_two_sets = false;         // or may be, on a rank that waits
+    std::string crossing;  // words on ranks that wait for another name
+  };
+  // A call that was given up: the error, without ranks, and who still has it
+  // to come.
+  struct Missed {
+    Response error;
+    std::vector<bool> by_rank;
+  };
+
+  std::string Warn(const std::vector<const Call*>& pending, const Call& call);
+  void FindCrossing(const std::vector<const Call*>& pending, const Call& call);
+  void Query(const Call& call, Watched* watched, Findings* findings);
+  // Fails it on the ranks that have come, and on the others when they do.
+  void GiveUp(const Call& call, Status error, Findings* findings);
+  std::string WaitingText(const Call& call) const;
+  std::vector<int> WaitingRanks(const Call& call) const;  // global numbers
+
+  int size() const { return static_cast<int>(global_ranks_.size()); }
+  int GlobalRank(int rank) const {
+    return global_ranks_[static_cast<size_t>(rank)];
+  }
+
+  const StallOptions options_;
+  const std::vector<int>& global_ranks_;
+  const JoinRound& joins_;
+  std::unordered_map<std::string, Watched> watched_;  // by name of the call
+  std::unordered_map<std::string, Missed> missed_;    // likewise
+};
+
+// For other ranks than the coordinator, which itself ends what has waited too
+// long: Stalled if `waited`, of the oldest request of global rank `rank`, says
+// that `coordinator` has stopped.
+Status CheckCoordinator(const StallOptions& options, int rank, int coordinator,
+                        std::chrono::duration<double> waited);
+
+}  // namespace hvd
