@@ -9,7 +9,7 @@
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/completion_queue.h"
 #include "tf_ops/engine/gpu_executor.h"
-#include "tf_ops/engine/patience.h"
+#include "tf_ops/engine/schedule.h"
 #include "tf_ops/engine/worker.h"
 #include "tf_ops/host/host_group.h"
 #include "tf_ops/negotiation/tensor_rows.h"
@@ -18,19 +18,6 @@ namespace hvd {
 namespace {
 
 using std::chrono::microseconds;
-
-// How long the engine sleeps at most: while something is pending it has to
-// look for stalls.
-constexpr microseconds kIdleSleep{1000000};
-constexpr microseconds kPendingSleep{100000};
-// A thread that submits runs no more than this itself: it has other work.
-constexpr int64_t kMaxBytesOfCaller = 4 << 20;
-// Where a rank has so many requests in flight, no call waits for the one before
-// it: all ranks let more of them come for a moment, or until they are so large
-// together, and run them as one.
-constexpr size_t kManyRequests = 4;
-constexpr microseconds kGatherTime{100};
-constexpr int64_t kEnoughBytes = 256 << 10;
 
 // Threads: any thread calls Submit. The worker belongs to the thread that
 // holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
