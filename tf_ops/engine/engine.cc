@@ -3,12 +3,13 @@
 #include <sys/prctl.h>
 
 #include <atomic>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/completion_queue.h"
-#include "tf_ops/engine/gpu_executor.h"
+#include "tf_ops/engine/data_planes.h"
 #include "tf_ops/engine/schedule.h"
 #include "tf_ops/engine/worker.h"
 #include "tf_ops/host/host_group.h"
@@ -18,6 +19,14 @@ namespace hvd {
 namespace {
 
 using std::chrono::microseconds;
+
+EngineOptions WithGlobalRanks(EngineOptions options, int size) {
+  if (options.global_ranks.empty()) {
+    options.global_ranks.resize(static_cast<size_t>(size));
+    std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
+  }
+  return options;
+}
 
 // Threads: any thread calls Submit. The worker belongs to the thread that
 // holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
@@ -74,6 +83,7 @@ class EngineImpl : public Engine {
   Status stopped_ GUARDED_BY(mu_);  // not ok: why nothing is taken any more
 
   Mutex work_mu_;  // held while collectives run; before `mu_`
+  DataPlanes planes_ GUARDED_BY(work_mu_);
   Worker worker_ GUARDED_BY(work_mu_);
   Patience patience_ GUARDED_BY(work_mu_);
 
@@ -90,9 +100,9 @@ EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
       doorbell_(group_->doorbell()),
       crowd_(group_->crowd()),
       membership_(group_->membership()),
-      options_(options),
-      worker_(group_->slabs(), group_->control(), membership_, doorbell_,
-              options) {
+      options_(WithGlobalRanks(options, membership_->size())),
+      planes_(group_->slabs(), membership_, doorbell_, options_),
+      worker_(&planes_, group_->control(), membership_, options_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
@@ -113,9 +123,7 @@ void EngineImpl::Submit(Request request) {
     return;
   }
   const bool is_on_gpu = request.gpu.ordinal >= 0;
-  if (is_on_gpu && request.failure.ok()) {
-    request.failure = MarkReady(options_.gpu, &request);
-  }
+  if (request.failure.ok()) request.failure = PrepareSubmit(options_, &request);
   Status taken;
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.

@@ -37,11 +37,11 @@ Status ForEachDataType(const std::vector<ReadyRequest>& ready, F run) {
   return Status::Ok();
 }
 
-int DivisorOf(const ExecuteOptions& options, int size) {
+int DivisorOf(const RunOptions& options, int size) {
   return options.divisor == 0 ? size : options.divisor;
 }
 
-Status LaunchAllreduce(const GpuLane& lane, const ExecuteOptions& options,
+Status LaunchAllreduce(const GpuLane& lane, const RunOptions& options,
                        const std::vector<ReadyRequest>& ready) {
   return ForEachDataType(
       ready, [&](DataType dtype, const std::vector<Place>& places) {
@@ -60,7 +60,7 @@ Status LaunchAllreduce(const GpuLane& lane, const ExecuteOptions& options,
       });
 }
 
-Status LaunchBroadcast(const GpuLane& lane, const ExecuteOptions& options,
+Status LaunchBroadcast(const GpuLane& lane, const RunOptions& options,
                        const std::vector<ReadyRequest>& ready) {
   const std::vector<int>& ranks = *options.global_ranks;
   const auto found = std::find(ranks.begin(), ranks.end(),
@@ -200,7 +200,7 @@ Status ScatterOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
   return Status::Ok();
 }
 
-Status LaunchReducescatter(const GpuLane& lane, const ExecuteOptions& options,
+Status LaunchReducescatter(const GpuLane& lane, const RunOptions& options,
                            const std::vector<ReadyRequest>& ready,
                            const GpuOutputs& outputs) {
   return ForEachDataType(
@@ -229,21 +229,6 @@ Status LaunchBarrier(const GpuLane& lane) {
                        {{lane.fusion_buffer, lane.fusion_buffer, 1, 1}});
 }
 
-// Of output `index` on this rank.
-Shape OutputShape(const ReadyRequest& ready, size_t index, int rank, int size) {
-  const Request& request = ready.pending->request;
-  const Shape& shape = request.tensors[index].shape;
-  int64_t num_rows = 0;
-  if (request.kind == CollectiveKind::kReducescatter) {
-    num_rows = RowsOfRank(shape[0], size, rank);
-  } else if (request.kind == CollectiveKind::kAlltoall) {
-    for (int64_t rows : ReceivedRows(ready, rank)) num_rows += rows;
-  } else {
-    for (int64_t rows : ready.rows[index]) num_rows += rows;
-  }
-  return WithRows(shape, num_rows);
-}
-
 }  // namespace
 
 Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls) {
@@ -268,7 +253,7 @@ Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
   return Status::Ok();
 }
 
-Status CheckDivisor(const ExecuteOptions& options,
+Status CheckDivisor(const RunOptions& options,
                     const std::vector<ReadyRequest>& ready) {
   const Request& request = ready[0].pending->request;
   if (options.divisor == 0 || request.op != ReduceOp::kAverage) {
@@ -286,7 +271,7 @@ Status CheckDivisor(const ExecuteOptions& options,
   return Status::Ok();
 }
 
-Status LaunchCollectives(const GpuLane& lane, const ExecuteOptions& options,
+Status LaunchCollectives(const GpuLane& lane, const RunOptions& options,
                          const std::vector<ReadyRequest>& ready,
                          const GpuOutputs& outputs) {
   switch (ready[0].pending->request.kind) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/engine/executor.h"
+#include "tf_ops/engine/data_plane.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
 
@@ -42,13 +42,13 @@ Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
 
 // Launches requests of one kind that are alike but for their tensors; they
 // have not ended when it returns. After an error the ranks are out of step.
-Status LaunchCollectives(const GpuLane& lane, const ExecuteOptions& options,
+Status LaunchCollectives(const GpuLane& lane, const RunOptions& options,
                          const std::vector<ReadyRequest>& ready,
                          const GpuOutputs& outputs);
 
 // InvalidArgument, on all ranks, if the ranks that have joined make this
 // impossible.
-Status CheckDivisor(const ExecuteOptions& options,
+Status CheckDivisor(const RunOptions& options,
                     const std::vector<ReadyRequest>& ready);
 
 }  // namespace hvd

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "tf_ops/engine/finish.h"
-#include "tf_ops/engine/gpu_executor.h"
+#include "tf_ops/engine/ready_request.h"
 
 namespace hvd {
 namespace {
@@ -25,26 +24,14 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   return result;
 }
 
-EngineOptions WithGlobalRanks(EngineOptions options, int size) {
-  if (options.global_ranks.empty()) {
-    options.global_ranks.resize(static_cast<size_t>(size));
-    std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
-  }
-  return options;
-}
-
 }  // namespace
 
-Worker::Worker(HostSlabs* slabs, ControlChannel* control,
-               Membership* membership, Doorbell* doorbell,
-               const EngineOptions& options)
-    : slabs_(slabs),
+Worker::Worker(DataPlanes* planes, ControlChannel* control,
+               Membership* membership, const EngineOptions& options)
+    : planes_(*planes),
       membership_(membership),
-      doorbell_(doorbell),
-      options_(WithGlobalRanks(options, membership->size())),
+      options_(options),
       negotiator_(control, AsCoordinatorOptions(options_)) {}
-
-Worker::~Worker() = default;
 
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
@@ -85,10 +72,7 @@ void Worker::AdmitOne(Request&& request, Clock::time_point now,
                       std::vector<IdRun>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
-  if (request.gpu.ordinal >= 0 && request.failure.ok()) {
-    if (gpu_ordinal_ < 0) gpu_ordinal_ = request.gpu.ordinal;
-    request.gpu.is_second = request.gpu.ordinal != gpu_ordinal_;
-  }
+  planes_.Admit(&request);
   if (table_.has_join()) {
     auto refused = std::make_unique<PendingRequest>();
     refused->request = std::move(request);
@@ -105,7 +89,8 @@ void Worker::AdmitOne(Request&& request, Clock::time_point now,
 
 bool Worker::Progress(int64_t max_bytes) {
   if (!broken_.ok()) return false;
-  if (gpu_ != nullptr && gpu_->is_broken()) Break(gpu_->status());
+  const Status planes = planes_.Poll();
+  if (!planes.ok()) Break(planes);
   // Look who is gone before reading what they said: their words count.
   const Status peers = membership_->CheckPeers();
   CheckStalls();
@@ -121,7 +106,7 @@ bool Worker::Progress(int64_t max_bytes) {
   }
   bool worked = false;
   if (status.ok() && !responses_.empty() &&
-      (max_bytes == kNoLimit || NumBytes(responses_.front()) <= max_bytes)) {
+      (max_bytes == kNoLimit || IsSmall(responses_.front(), max_bytes))) {
     const Response response = std::move(responses_.front());
     responses_.pop_front();
     status = Run(response);
@@ -163,20 +148,19 @@ void Worker::AddStats(EngineStats* stats) const {
   stats->pending_ns += pending_ns_.load();
 }
 
-// What it moves, roughly: it is compared with a round number.
-int64_t Worker::NumBytes(const Response& response) const {
-  if (response.type != Response::Type::kExecute) return 0;
+// Roughly: `max_bytes` is a round number.
+bool Worker::IsSmall(const Response& response, int64_t max_bytes) {
+  if (response.type != Response::Type::kExecute) return true;
   int64_t num_bytes = 0;
   for (const ResponseItem& item : response.items) {
     const RequestParams* params = ParamsOfItem(item);
     if (params == nullptr) continue;
-    if (params->device != DeviceKind::kCpu) return kNoLimit;
+    if (!planes_.Of(params->device)->is_for_callers()) return false;
     num_bytes += params->num_bytes();
   }
-  return num_bytes;
+  return num_bytes <= max_bytes;
 }
 
-// Of this rank, or what a rank that has joined goes by.
 const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
   if (item.cached_id != 0) {
     const KnownRequest* known = table_.Find(item.cached_id);
@@ -247,54 +231,35 @@ Status Worker::RunItems(const Response& response) {
     if (!status.ok()) break;
     ready.push_back(std::move(one));
   }
-  ExecuteOptions options;
-  options.global_ranks = &options_.global_ranks;
-  options.divisor = response.divisor;
-  if (status.ok() && !ready.empty() &&
-      ready[0].pending->params->device != DeviceKind::kCpu) {
-    return RunOnGpu(options, std::move(ready));
-  }
-  if (status.ok()) status = Execute(slabs_, options, ready);
-  uint64_t num_bytes = 0;
-  for (ReadyRequest& one : ready) {
-    num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
-    if (one.is_neutral) continue;
-    if (status.ok() && one.pending->params->kind == CollectiveKind::kAlltoall) {
-      const std::vector<int64_t> rows = ReceivedRows(one, membership_->rank());
-      FinishWithValues(std::move(one.pending), rows);
-    } else {
-      Finish(std::move(one.pending), status);
-    }
-  }
-  num_collectives_.fetch_add(1, std::memory_order_relaxed);
-  num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
-  return status;
-}
-
-Status Worker::RunOnGpu(const ExecuteOptions& options,
-                        std::vector<ReadyRequest> ready) {
-  if (gpu_ == nullptr) {
-    gpu_ =
-        std::make_unique<GpuExecutor>(slabs_, membership_, doorbell_, options_);
-  }
   uint64_t num_bytes = 0;
   for (const ReadyRequest& one : ready) {
     num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
   }
   num_collectives_.fetch_add(1, std::memory_order_relaxed);
   num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
-  return gpu_->Launch(gpu_ordinal_, options, std::move(ready));
+  if (status.ok() && !ready.empty()) {
+    RunOptions options;
+    options.global_ranks = &options_.global_ranks;
+    options.divisor = response.divisor;
+    status = planes_.Of(ready[0].pending->params->device)->Run(options, &ready);
+  }
+  for (ReadyRequest& one : ready) {  // what has ended
+    if (one.is_neutral) continue;
+    Finish(std::move(one.pending), status.ok() ? one.outcome : status);
+  }
+  return status;
 }
 
 Status Worker::EndJoin(const Response& response) {
   if (!table_.has_join()) {
     return Status::Internal("the coordinator ends a join of others");
   }
-  if (response.error.ok()) {
-    FinishWithValues(table_.TakeJoin(), {response.last_rank});
-  } else {
-    Finish(table_.TakeJoin(), response.error);
+  std::unique_ptr<PendingRequest> join = table_.TakeJoin();
+  Status outcome = response.error;
+  if (outcome.ok() && join->request.take_values != nullptr) {
+    outcome = join->request.take_values({response.last_rank});
   }
+  Finish(std::move(join), outcome);
   return Status::Ok();
 }
 
@@ -320,22 +285,13 @@ Status Worker::Forget(const Response& response) {
   return negotiator_.Say(message);
 }
 
-void Worker::FinishWithValues(std::unique_ptr<PendingRequest> pending,
-                              const std::vector<int64_t>& values) {
-  Status status;
-  if (pending->request.take_values != nullptr) {
-    status = pending->request.take_values(values);
-  }
-  Finish(std::move(pending), status);
-}
-
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,
                     const Status& status) {
   hvd::Finish(std::move(pending), status, global_rank(), &finished_);
 }
 
 void Worker::FailAll(const Status& status) {
-  if (gpu_ != nullptr) gpu_->End(status);
+  planes_.End(status);
   for (std::unique_ptr<PendingRequest>& pending : table_.TakeAll()) {
     Finish(std::move(pending), status);
   }

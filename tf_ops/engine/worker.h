@@ -13,29 +13,24 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/completion_queue.h"
-#include "tf_ops/engine/executor.h"
+#include "tf_ops/engine/data_planes.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/engine/stats.h"
 #include "tf_ops/host/control_channel.h"
-#include "tf_ops/host/doorbell.h"
-#include "tf_ops/host/host_slabs.h"
 #include "tf_ops/host/membership.h"
 #include "tf_ops/negotiation/negotiator.h"
 #include "tf_ops/negotiation/request_table.h"
 
 namespace hvd {
 
-class GpuExecutor;
-
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // For one thread at a time, but for AddStats, which any thread may call.
 class Worker {
  public:
-  // Borrows all but `options`.
-  Worker(HostSlabs* slabs, ControlChannel* control, Membership* membership,
-         Doorbell* doorbell, const EngineOptions& options);
-  ~Worker();
+  // Borrows all but `options`, which has the global ranks.
+  Worker(DataPlanes* planes, ControlChannel* control, Membership* membership,
+         const EngineOptions& options);
 
   // Takes requests in; Progress tells the coordinator of them.
   void Admit(std::vector<Request> requests);
@@ -68,12 +63,11 @@ class Worker {
 
  private:
   void CheckStalls();
-  int64_t NumBytes(const Response& response) const;
+  // Whether the response moves at most `max_bytes`, on a plane for threads that
+  // submit.
+  bool IsSmall(const Response& response, int64_t max_bytes);
   Status Run(const Response& response);
   Status RunItems(const Response& response);
-  // Launches them; the GPU's own thread ends them.
-  Status RunOnGpu(const ExecuteOptions& options,
-                  std::vector<ReadyRequest> ready);
   // Finds what `item` means on this rank. Internal if it means nothing.
   Status FindReady(const ResponseItem& item, ReadyRequest* ready);
   const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
@@ -83,9 +77,6 @@ class Worker {
   Status Forget(const Response& response);
   void AdmitOne(Request&& request, Clock::time_point now,
                 std::vector<IdRun>* ready, std::vector<RankMessage>* messages);
-  // Hands `values` to the request's `take_values`, where there is one.
-  void FinishWithValues(std::unique_ptr<PendingRequest> pending,
-                        const std::vector<int64_t>& values);
   void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
   void Break(const Status& status);
   // Notes the time in which requests were in flight, when the last has ended.
@@ -96,12 +87,9 @@ class Worker {
     return options_.global_ranks[static_cast<size_t>(membership_->rank())];
   }
 
-  HostSlabs* const slabs_;
+  DataPlanes& planes_;
   Membership* const membership_;
-  Doorbell* const doorbell_;
   const EngineOptions options_;
-  std::unique_ptr<GpuExecutor> gpu_;  // made for the first tensors on a GPU
-  int gpu_ordinal_ = -1;              // of the first such request
   RequestTable table_;
   Negotiator negotiator_;
   std::deque<Response> responses_;    // to be run, in this order

@@ -1,18 +1,18 @@
-// Runs one response: finds this rank's requests and moves the data.
+// A request that all ranks have agreed to run.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/common/types.h"
 #include "tf_ops/negotiation/request_table.h"
 
 namespace hvd {
 
-// A request about to be run.
 struct ReadyRequest {
   std::unique_ptr<PendingRequest> pending;
   std::vector<std::vector<int64_t>> rows;  // see ResponseItem
@@ -20,23 +20,17 @@ struct ReadyRequest {
   // own, one piece for each tensor.
   bool is_neutral = false;
   std::vector<std::unique_ptr<std::byte[]>> memory;
+  Status outcome;  // how it has ended, see DataPlane::Run
 };
-
-// What all requests of a response share.
-struct ExecuteOptions {
-  const std::vector<int>* global_ranks = nullptr;  // by rank of the slabs
-  int divisor = 0;                                 // see Response
-};
-
-// Runs requests of one kind as one collective. They are alike but for their
-// tensors. After an error the ranks are out of step for good.
-Status Execute(HostSlabs* slabs, const ExecuteOptions& options,
-               const std::vector<ReadyRequest>& ready);
 
 // The part of a rank that has joined in an allreduce of the others.
 ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params);
 
 // Alltoall: the rows that `rank` receives from each rank.
 std::vector<int64_t> ReceivedRows(const ReadyRequest& ready, int rank);
+
+// Of output `index` on `rank`, one of `size`, where the engine has to know it:
+// allgather, alltoall, reducescatter.
+Shape OutputShape(const ReadyRequest& ready, size_t index, int rank, int size);
 
 }  // namespace hvd

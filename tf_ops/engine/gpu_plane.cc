@@ -1,4 +1,4 @@
-#include "tf_ops/engine/gpu_executor.h"
+#include "tf_ops/engine/gpu_plane.h"
 
 #include <algorithm>
 #include <chrono>
@@ -44,15 +44,15 @@ Status MarkReady(const GpuOptions& options, Request* request) {
   return gpu->Record(request->gpu.stream, &request->ready);
 }
 
-GpuExecutor::GpuExecutor(HostSlabs* slabs, const Membership* membership,
-                         Doorbell* doorbell, const EngineOptions& options)
+GpuPlane::GpuPlane(HostSlabs* slabs, const Membership* membership,
+                   Doorbell* doorbell, const EngineOptions& options)
     : membership_(membership),
       doorbell_(doorbell),
       options_(options),
       connection_(slabs, membership, options),
       thread_([this] { Watch(); }) {}
 
-GpuExecutor::~GpuExecutor() {
+GpuPlane::~GpuPlane() {
   End(Status::Shutdown("the engine was destroyed"));
   thread_.join();
   const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
@@ -61,40 +61,52 @@ GpuExecutor::~GpuExecutor() {
 
 // ---- The engine's thread ----
 
-Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
-                           std::vector<ReadyRequest> ready) {
+void GpuPlane::Admit(Request* request) {
+  if (ordinal_ < 0) ordinal_ = request->gpu.ordinal;
+  request->gpu.is_second = request->gpu.ordinal != ordinal_;
+}
+
+Status GpuPlane::Run(const RunOptions& options,
+                     std::vector<ReadyRequest>* ready) {
   bool is_fatal = false;
-  Status status = CheckDivisor(options, ready);
+  Status status = CheckDivisor(options, *ready);
   if (status.ok() && !connection_.is_open()) {
-    status = connection_.Open(ordinal, &is_fatal);
+    status = connection_.Open(ordinal_, &is_fatal);
   }
   Flight flight;
   if (status.ok()) {
     status = flight.status = LaunchFlight(options, ready, &flight);
     is_fatal = !status.ok();
   }
-  if (is_fatal && connection_.is_open())
+  if (is_fatal && connection_.is_open()) {
     connection_.communicator()->Abort(status);
-  bool is_early = status.ok();
-  for (ReadyRequest& one : ready) {
-    if (one.is_neutral) {
-      flight.neutral.push_back(std::move(one));
-    } else {
-      const Request& request = one.pending->request;
-      const bool goes_on =
-          request.gpu.done_in_stream_order || request.take_end != nullptr;
-      if (status.ok() && goes_on && flight.ahead.empty()) {
-        flight.ahead = std::string(CollectiveKindName(request.kind)) + " '" +
-                       request.name + "'";
-      }
-      is_early = is_early && request.gpu.done_in_stream_order;
-      flight.requests.push_back(std::move(one.pending));
-    }
   }
   if (!status.ok() && flight.end == nullptr) {  // nothing runs
-    CallBack(std::move(flight.requests), status);
+    for (ReadyRequest& one : *ready) one.outcome = status;
     return is_fatal ? status : Status::Ok();
   }
+  TakeOff(std::move(flight), ready);
+  return status;
+}
+
+void GpuPlane::TakeOff(Flight flight, std::vector<ReadyRequest>* ready) {
+  bool is_early = flight.status.ok();
+  for (ReadyRequest& one : *ready) {
+    if (one.is_neutral) {
+      flight.neutral.push_back(std::move(one));
+      continue;
+    }
+    const Request& request = one.pending->request;
+    const bool goes_on =
+        request.gpu.done_in_stream_order || request.take_end != nullptr;
+    if (flight.status.ok() && goes_on && flight.ahead.empty()) {
+      flight.ahead = std::string(CollectiveKindName(request.kind)) + " '" +
+                     request.name + "'";
+    }
+    is_early = is_early && request.gpu.done_in_stream_order;
+    flight.requests.push_back(std::move(one.pending));
+  }
+  ready->clear();
   MutexLock lock(&mu_);
   if (is_early) {
     for (auto& pending : flight.requests) early_.push_back(std::move(pending));
@@ -102,12 +114,11 @@ Status GpuExecutor::Launch(int ordinal, const ExecuteOptions& options,
   }
   flights_.push_back(std::move(flight));
   changed_.NotifyOne();
-  return status;
 }
 
-Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
-                                 const std::vector<ReadyRequest>& ready,
-                                 Flight* flight) {
+Status GpuPlane::LaunchFlight(const RunOptions& options,
+                              std::vector<ReadyRequest>* ready,
+                              Flight* flight) {
   flight->launched = Clock::now();
   ++turn_;
   HVD_RETURN_IF_ERROR(gpu()->Use());
@@ -115,7 +126,7 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
   GpuOutputs outputs;
   Status launched = PrepareFlight(ready, &moved, &outputs);
   if (launched.ok()) {
-    launched = LaunchCollectives(Lane(), options, ready, outputs);
+    launched = LaunchCollectives(Lane(), options, *ready, outputs);
   }
   // After an error too: a part of it may run, if only the copies of values that
   // are to be kept until then.
@@ -124,11 +135,16 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
   HVD_RETURN_IF_ERROR(launched);
   HVD_RETURN_IF_ERROR(recorded);
   flight->launched = Clock::now();  // it may have waited for others
+  return TellOfEnd(*ready, flight->end);
+}
+
+Status GpuPlane::TellOfEnd(const std::vector<ReadyRequest>& ready,
+                           const std::shared_ptr<GpuEvent>& end) {
   for (const ReadyRequest& one : ready) {
     const Request& request = one.pending->request;
     if (one.is_neutral) continue;
     if (request.take_end == nullptr && request.gpu.done_in_stream_order) {
-      HVD_RETURN_IF_ERROR(gpu()->Wait(request.gpu.stream, *flight->end));
+      HVD_RETURN_IF_ERROR(gpu()->Wait(request.gpu.stream, *end));
     }
     if (request.take_values != nullptr &&
         request.kind == CollectiveKind::kAlltoall) {
@@ -138,30 +154,27 @@ Status GpuExecutor::LaunchFlight(const ExecuteOptions& options,
   }
   for (const ReadyRequest& one : ready) {  // now that nothing can fail here
     const Request& request = one.pending->request;
-    if (!one.is_neutral && request.take_end != nullptr) {
-      request.take_end(flight->end);
-    }
+    if (!one.is_neutral && request.take_end != nullptr) request.take_end(end);
   }
   return Status::Ok();
 }
 
-Status GpuExecutor::PrepareFlight(const std::vector<ReadyRequest>& ready,
-                                  StreamMemory* moved, GpuOutputs* outputs) {
-  HVD_RETURN_IF_ERROR(AllocateOutputs(ready, membership_->rank(),
+Status GpuPlane::PrepareFlight(std::vector<ReadyRequest>* ready,
+                               StreamMemory* moved, GpuOutputs* outputs) {
+  HVD_RETURN_IF_ERROR(AllocateOutputs(*ready, membership_->rank(),
                                       membership_->size(), outputs));
-  for (const ReadyRequest& one : ready) {
-    if (one.is_neutral) {
-      HVD_RETURN_IF_ERROR(MoveToGpu(const_cast<ReadyRequest*>(&one), moved));
-      (*outputs)[static_cast<size_t>(&one - ready.data())].assign(
-          one.pending->request.tensors.size(), nullptr);
-    }
+  for (size_t i = 0; i < ready->size(); ++i) {
+    ReadyRequest* one = &(*ready)[i];
+    if (!one->is_neutral) continue;
+    HVD_RETURN_IF_ERROR(MoveToGpu(one, moved));
+    (*outputs)[i].assign(one->pending->request.tensors.size(), nullptr);
   }
-  HVD_RETURN_IF_ERROR(Gate(ready));
-  return LendCommunicator(ready);
+  HVD_RETURN_IF_ERROR(Gate(*ready));
+  return LendCommunicator(*ready);
 }
 
 // NCCL wants nothing in flight for what is done there.
-Status GpuExecutor::LendCommunicator(const std::vector<ReadyRequest>& ready) {
+Status GpuPlane::LendCommunicator(const std::vector<ReadyRequest>& ready) {
   for (const ReadyRequest& one : ready) {
     const Request& request = one.pending->request;
     if (request.with_communicator == nullptr) continue;
@@ -176,13 +189,13 @@ Status GpuExecutor::LendCommunicator(const std::vector<ReadyRequest>& ready) {
   return Status::Ok();
 }
 
-bool GpuExecutor::HasFlights() {
+bool GpuPlane::HasFlights() {
   MutexLock lock(&mu_);
   return !flights_.empty();
 }
 
 // The values of a rank that has joined are made in host memory.
-Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
+Status GpuPlane::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
   for (RequestTensor& t : neutral->pending->request.tensors) {
     const size_t num_bytes = NumBytes(t);
     if (num_bytes == 0) continue;
@@ -198,7 +211,7 @@ Status GpuExecutor::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
 
 // Our stream goes on when the tensors are there. New outputs may be memory that
 // the request's stream has still in use.
-Status GpuExecutor::Gate(const std::vector<ReadyRequest>& ready) {
+Status GpuPlane::Gate(const std::vector<ReadyRequest>& ready) {
   for (const ReadyRequest& one : ready) {
     if (one.is_neutral) continue;
     const Request& request = one.pending->request;
@@ -211,7 +224,7 @@ Status GpuExecutor::Gate(const std::vector<ReadyRequest>& ready) {
   return Status::Ok();
 }
 
-GpuLane GpuExecutor::Lane() {
+GpuLane GpuPlane::Lane() {
   GpuLane lane;
   lane.gpu = gpu();
   lane.stream = stream();
@@ -237,21 +250,22 @@ GpuLane GpuExecutor::Lane() {
   return lane;
 }
 
-void GpuExecutor::End(const Status& why) {
+void GpuPlane::End(const Status& why) {
   MutexLock lock(&mu_);
   if (!end_.ok()) return;
   end_ = why;
   changed_.NotifyOne();
 }
 
-Status GpuExecutor::status() {
+Status GpuPlane::Poll() {
+  if (!is_broken_.load()) return Status::Ok();
   MutexLock lock(&mu_);
   return broken_;
 }
 
 // ---- The thread that watches ----
 
-void GpuExecutor::Watch() {
+void GpuPlane::Watch() {
   int num_looks = 0;
   bool has_gpu = false;
   Clock::time_point next_check{};
@@ -291,7 +305,7 @@ void GpuExecutor::Watch() {
   }
 }
 
-bool GpuExecutor::TakeEnded(Flight* flight, Status* status) {
+bool GpuPlane::TakeEnded(Flight* flight, Status* status) {
   std::shared_ptr<GpuEvent> event;
   {
     MutexLock lock(&mu_);
@@ -308,11 +322,11 @@ bool GpuExecutor::TakeEnded(Flight* flight, Status* status) {
   return true;
 }
 
-double GpuExecutor::LaunchTimeout() const {
+double GpuPlane::LaunchTimeout() const {
   return kPatienceFactor * options_.stall_timeout_seconds;
 }
 
-Status GpuExecutor::Diagnose() {
+Status GpuPlane::Diagnose() {
   const Clock::time_point now = Clock::now();
   Status end;
   Clock::time_point launched;
@@ -340,7 +354,7 @@ Status GpuExecutor::Diagnose() {
 }
 
 // Ends the kernels, then the requests: their memory is in use until then.
-void GpuExecutor::Fail(const Status& why) {
+void GpuPlane::Fail(const Status& why) {
   TellOfLate(why);  // before anybody can read what comes of it
   connection_.communicator()->Abort(why);
   std::deque<Flight> flights;
@@ -363,7 +377,7 @@ void GpuExecutor::Fail(const Status& why) {
 }
 
 // A later call fails too; but there may be none.
-void GpuExecutor::TellOfLate(const Status& why) {
+void GpuPlane::TellOfLate(const Status& why) {
   std::string first;  // it is the same with what comes after it
   {
     MutexLock lock(&mu_);
@@ -380,13 +394,12 @@ void GpuExecutor::TellOfLate(const Status& why) {
       membership_->own_global_rank(), first.c_str(), why.message().c_str());
 }
 
-void GpuExecutor::Land(Flight flight, const Status& status) {
+void GpuPlane::Land(Flight flight, const Status& status) {
   CallBack(std::move(flight.requests), status);
 }
 
-void GpuExecutor::CallBack(
-    std::vector<std::unique_ptr<PendingRequest>> requests,
-    const Status& status) {
+void GpuPlane::CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
+                        const Status& status) {
   std::vector<Completion> completions;
   const int rank = membership_->own_global_rank();
   for (std::unique_ptr<PendingRequest>& pending : requests) {

@@ -1,4 +1,4 @@
-#include "tf_ops/engine/executor.h"
+#include "tf_ops/engine/cpu_plane.h"
 
 #include <algorithm>
 #include <utility>
@@ -65,7 +65,7 @@ void PrescaleIntoOutput(ReduceSpec spec, ListTensor* tensor) {
   tensor->input = tensor->output;
 }
 
-Status ExecuteAllreduce(HostSlabs* slabs, const ExecuteOptions& options,
+Status ExecuteAllreduce(HostSlabs* slabs, const RunOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   const Request& like = ready[0].pending->request;
   const int divisor = options.divisor == 0 ? slabs->size() : options.divisor;
@@ -92,7 +92,7 @@ Status ExecuteAllreduce(HostSlabs* slabs, const ExecuteOptions& options,
   });
 }
 
-Status ExecuteBroadcast(HostSlabs* slabs, const ExecuteOptions& options,
+Status ExecuteBroadcast(HostSlabs* slabs, const RunOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   std::vector<ListTensor> list;
   for (const ReadyRequest& one : ready) {
@@ -215,19 +215,8 @@ Status ExecuteReducescatter(HostSlabs* slabs,
   });
 }
 
-// Scaling comes after: the value must be neutral after it.
-ReduceOp NeutralOp(const RequestParams& params) {
-  if (params.op == ReduceOp::kProduct) return params.op;
-  if (params.prescale == 0.0) return ReduceOp::kSum;
-  if (params.prescale > 0.0) return params.op;
-  if (params.op == ReduceOp::kMin) return ReduceOp::kMax;
-  return params.op == ReduceOp::kMax ? ReduceOp::kMin : params.op;
-}
-
-}  // namespace
-
-Status Execute(HostSlabs* slabs, const ExecuteOptions& options,
-               const std::vector<ReadyRequest>& ready) {
+Status MoveData(HostSlabs* slabs, const RunOptions& options,
+                const std::vector<ReadyRequest>& ready) {
   const ScopedDenormals denormals;
   switch (ready[0].pending->request.kind) {
     case CollectiveKind::kAllreduce:
@@ -254,37 +243,19 @@ Status Execute(HostSlabs* slabs, const ExecuteOptions& options,
   return Status::Internal("unknown kind of collective");
 }
 
-ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params) {
-  ReadyRequest ready;
-  ready.is_neutral = true;
-  ready.pending = std::make_unique<PendingRequest>();
-  ready.pending->params = std::make_shared<RequestParams>(params);
-  Request& request = ready.pending->request;
-  request.kind = params.kind;
-  request.name = name;
-  request.process_set_id = params.process_set_id;
-  request.op = params.op;
-  request.prescale = params.prescale;
-  request.postscale = params.postscale;
-  for (const TensorParams& t : params.tensors) {
-    RequestTensor tensor;
-    tensor.dtype = t.dtype;
-    tensor.shape = t.shape;
-    ready.memory.emplace_back(new std::byte[NumBytes(tensor)]);
-    tensor.input = tensor.output = ready.memory.back().get();
-    FillNeutral(t.dtype, NeutralOp(params), tensor.output,
-                static_cast<size_t>(NumElements(t.shape)));
-    request.tensors.push_back(std::move(tensor));
-  }
-  return ready;
-}
+}  // namespace
 
-std::vector<int64_t> ReceivedRows(const ReadyRequest& ready, int rank) {
-  std::vector<int64_t> received;
-  for (const std::vector<int64_t>& rows : ready.rows) {
-    received.push_back(rows[static_cast<size_t>(rank)]);
+Status CpuPlane::Run(const RunOptions& options,
+                     std::vector<ReadyRequest>* ready) {
+  HVD_RETURN_IF_ERROR(MoveData(slabs_, options, *ready));
+  for (ReadyRequest& one : *ready) {
+    const Request& request = one.pending->request;
+    if (request.kind == CollectiveKind::kAlltoall &&
+        request.take_values != nullptr) {
+      one.outcome = request.take_values(ReceivedRows(one, slabs_->rank()));
+    }
   }
-  return received;
+  return Status::Ok();
 }
 
 }  // namespace hvd

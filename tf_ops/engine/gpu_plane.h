@@ -1,12 +1,12 @@
 // Runs the collectives of a process set on this rank's GPU.
 //
-// The engine negotiates requests on GPU memory as it does all others, and hands
-// those of a response to this class, which makes of them copies and NCCL calls
-// on a stream of its own (gpu_collectives.h). The way of a request:
+// The engine negotiates requests on GPU memory as it does all others. This
+// plane makes copies and NCCL calls of them on a stream of its own
+// (gpu_collectives.h). The way of a request:
 //
 //   thread that submits: an event behind what its stream has to do (MarkReady)
 //   engine's thread:     our stream waits for that event; pack, reduce, unpack;
-//                        an event behind all of it (Launch)
+//                        an event behind all of it (Run)
 //   this class's thread: looks whether that event has come; calls `done`
 //
 // No thread waits for the GPU, but the last one, which polls. It is also the
@@ -32,7 +32,7 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/thread_annotations.h"
-#include "tf_ops/engine/executor.h"
+#include "tf_ops/engine/data_plane.h"
 #include "tf_ops/engine/gpu_collectives.h"
 #include "tf_ops/engine/gpu_connection.h"
 #include "tf_ops/engine/options.h"
@@ -48,29 +48,24 @@ namespace hvd {
 // `options` say of it. Any thread; it does not wait.
 Status MarkReady(const GpuOptions& options, Request* request);
 
-// Launch and End are for one thread at a time, the others for any.
-class GpuExecutor {
+class GpuPlane : public DataPlane {
  public:
   // Borrows all but `options`, which has the global ranks.
-  GpuExecutor(HostSlabs* slabs, const Membership* membership,
-              Doorbell* doorbell, const EngineOptions& options);
-  ~GpuExecutor();  // End, and waits for it
-  GpuExecutor(const GpuExecutor&) = delete;
-  GpuExecutor& operator=(const GpuExecutor&) = delete;
+  GpuPlane(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
+           const EngineOptions& options);
+  ~GpuPlane() override;  // End, and waits for it
+  GpuPlane(const GpuPlane&) = delete;
+  GpuPlane& operator=(const GpuPlane&) = delete;
 
-  // Runs the requests of one response, on the GPU `ordinal`, the same in each
-  // call (-1: not known yet, the rank has joined), and calls them back, with
-  // their errors too. Not ok: the ranks are out of step for good.
-  Status Launch(int ordinal, const ExecuteOptions& options,
-                std::vector<ReadyRequest> ready) EXCLUDES(mu_);
-
-  // Takes no more; what is in flight may end, if it does so soon, and fails
-  // otherwise. Returns at once. Idempotent.
-  void End(const Status& why) EXCLUDES(mu_);
-
-  // Whether, and why, what was in flight has failed.
-  bool is_broken() const { return is_broken_.load(); }
-  Status status() EXCLUDES(mu_);
+  // The first one decides which GPU the rank uses.
+  void Admit(Request* request) override;
+  // A thread that feeds a GPU has no time to lose.
+  bool is_for_callers() const override { return false; }
+  // Launches the requests and takes them out, unless nothing of them runs.
+  Status Run(const RunOptions& options,
+             std::vector<ReadyRequest>* ready) override EXCLUDES(mu_);
+  Status Poll() override EXCLUDES(mu_);
+  void End(const Status& why) override EXCLUDES(mu_);
 
  private:
   // One launch.
@@ -84,10 +79,15 @@ class GpuExecutor {
   };
 
   // The ranks are out of step after an error.
-  Status LaunchFlight(const ExecuteOptions& options,
-                      const std::vector<ReadyRequest>& ready, Flight* flight);
-  Status PrepareFlight(const std::vector<ReadyRequest>& ready,
-                       StreamMemory* moved, GpuOutputs* outputs);
+  Status LaunchFlight(const RunOptions& options,
+                      std::vector<ReadyRequest>* ready, Flight* flight);
+  Status PrepareFlight(std::vector<ReadyRequest>* ready, StreamMemory* moved,
+                       GpuOutputs* outputs);
+  // The outputs' events of what has been launched are told.
+  Status TellOfEnd(const std::vector<ReadyRequest>& ready,
+                   const std::shared_ptr<GpuEvent>& end);
+  // Hands what was launched to the thread that watches.
+  void TakeOff(Flight flight, std::vector<ReadyRequest>* ready) EXCLUDES(mu_);
   Status LendCommunicator(const std::vector<ReadyRequest>& ready);
   bool HasFlights() EXCLUDES(mu_);
   Status MoveToGpu(ReadyRequest* neutral, StreamMemory* moved);
@@ -116,6 +116,7 @@ class GpuExecutor {
 
   GpuConnection connection_;
   // Of the thread that launches.
+  int ordinal_ = -1;  // of the first request; -1: none yet, the rank has joined
   size_t turn_ = 0;
   std::shared_ptr<GpuEvent> last_calls_;  // see GpuLane
 

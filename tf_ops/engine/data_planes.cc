@@ -1,0 +1,47 @@
+#include "tf_ops/engine/data_planes.h"
+
+#include "tf_ops/engine/cpu_plane.h"
+#include "tf_ops/engine/gpu_plane.h"
+
+namespace hvd {
+
+Status PrepareSubmit(const EngineOptions& options, Request* request) {
+  if (request->gpu.ordinal < 0) return Status::Ok();
+  return MarkReady(options.gpu, request);
+}
+
+DataPlanes::DataPlanes(HostSlabs* slabs, const Membership* membership,
+                       Doorbell* doorbell, const EngineOptions& options)
+    : slabs_(slabs),
+      membership_(membership),
+      doorbell_(doorbell),
+      options_(options),
+      cpu_(std::make_unique<CpuPlane>(slabs)) {}
+
+DataPlanes::~DataPlanes() = default;
+
+DataPlane* DataPlanes::Of(DeviceKind device) {
+  if (device == DeviceKind::kCpu) return cpu_.get();
+  if (gpu_ == nullptr) {
+    gpu_ = std::make_unique<GpuPlane>(slabs_, membership_, doorbell_, options_);
+  }
+  return gpu_.get();
+}
+
+void DataPlanes::Admit(Request* request) {
+  if (!request->failure.ok()) return;  // it will not run
+  Of(request->gpu.ordinal < 0 ? DeviceKind::kCpu : DeviceKind::kGpu)
+      ->Admit(request);
+}
+
+Status DataPlanes::Poll() {
+  HVD_RETURN_IF_ERROR(cpu_->Poll());
+  return gpu_ == nullptr ? Status::Ok() : gpu_->Poll();
+}
+
+void DataPlanes::End(const Status& why) {
+  cpu_->End(why);
+  if (gpu_ != nullptr) gpu_->End(why);
+}
+
+}  // namespace hvd

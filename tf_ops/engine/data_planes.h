@@ -1,0 +1,47 @@
+// Which plane moves the data of a request.
+#pragma once
+
+#include <memory>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/types.h"
+#include "tf_ops/engine/data_plane.h"
+#include "tf_ops/engine/options.h"
+#include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/host/membership.h"
+
+namespace hvd {
+
+// For a thread that submits: does what a plane needs before the request waits
+// its turn. It does not wait itself.
+Status PrepareSubmit(const EngineOptions& options, Request* request);
+
+// The planes of an engine. For one thread at a time.
+class DataPlanes {
+ public:
+  // Borrows all but `options`, which has the global ranks.
+  DataPlanes(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
+             const EngineOptions& options);
+  ~DataPlanes();
+  DataPlanes(const DataPlanes&) = delete;
+  DataPlanes& operator=(const DataPlanes&) = delete;
+
+  // The plane of requests whose tensors are on `device`.
+  DataPlane* Of(DeviceKind device);
+
+  // Of each plane, see there.
+  void Admit(Request* request);
+  Status Poll();
+  void End(const Status& why);
+
+ private:
+  HostSlabs* const slabs_;
+  const Membership* const membership_;
+  Doorbell* const doorbell_;
+  const EngineOptions options_;
+  const std::unique_ptr<DataPlane> cpu_;
+  std::unique_ptr<DataPlane> gpu_;  // made for the first tensors on a GPU
+};
+
+}  // namespace hvd
