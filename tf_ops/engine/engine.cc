@@ -66,6 +66,8 @@ class EngineImpl : public Engine {
   bool RefuseMore(const Status& why) EXCLUDES(mu_);
   void Stop();
   std::vector<Request> TakeSubmitted() EXCLUDES(mu_);
+  // With HVD_CYCLE_TIME: lets more requests come, if there is one.
+  void WaitForCycle() EXCLUDES(mu_, work_mu_);
   // Returns what is to be called back; `*must_ring` if the engine's thread
   // has to go on.
   std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
@@ -264,6 +266,17 @@ EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
   return stats;
 }
 
+// Under no lock: others may ask the engine meanwhile.
+void EngineImpl::WaitForCycle() {
+  if (options_.cycle_time_ms <= 0) return;
+  {
+    MutexLock lock(&mu_);
+    if (submitted_.empty()) return;
+  }
+  std::this_thread::sleep_for(
+      microseconds(static_cast<int64_t>(options_.cycle_time_ms * 1000)));
+}
+
 void EngineImpl::Run() {
   (void)prctl(PR_SET_NAME, "hvd_engine");
   uint64_t last_num_submitted = 0;
@@ -271,20 +284,13 @@ void EngineImpl::Run() {
     // Before the look at `stopping_`: its ring comes after it was set.
     const uint32_t ticket = doorbell_->Ticket();
     if (stopping_.load()) break;
+    WaitForCycle();
     bool worked;
     size_t num_requests;
     bool must_watch;
     {
       MutexLock lock(&work_mu_);
-      std::vector<Request> requests = TakeSubmitted();
-      if (!requests.empty() && options_.cycle_time_ms > 0) {
-        std::this_thread::sleep_for(
-            microseconds(static_cast<int64_t>(options_.cycle_time_ms * 1000)));
-        for (Request& late : TakeSubmitted()) {
-          requests.push_back(std::move(late));
-        }
-      }
-      worker_.Admit(std::move(requests));
+      worker_.Admit(TakeSubmitted());
       worked = worker_.Progress(kNoLimit);
       num_requests = worker_.num_requests();
       crowd_->Set(num_requests >= kManyRequests);
