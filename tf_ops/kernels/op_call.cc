@@ -1,11 +1,10 @@
 #include "tf_ops/kernels/op_call.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "tf_ops/common/huge_pages.h"
 #include "tf_ops/kernels/gpu_place.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
@@ -20,19 +19,6 @@ Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
   TF_GetInput(context, static_cast<int>(index), &raw, status.get());
   tensor->reset(raw);
   return FromTfStatus(status.get());
-}
-
-// Asks for huge pages. A large output is mostly fresh memory, and Linux needs
-// longer to map its pages of 4 KB than we need to reduce what they hold.
-void AdviseHugePages(DeviceKind device, void* memory, size_t num_bytes) {
-  constexpr size_t kWorthIt = 4 << 20;
-  constexpr uintptr_t kPageBytes = 4096;
-  if (device != DeviceKind::kCpu || num_bytes < kWorthIt) return;
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const uintptr_t end = (begin + num_bytes) / kPageBytes * kPageBytes;
-  // It is advice: Linux may refuse it without harm.
-  (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 
 // The sizes of other outputs are known only once the ranks have met.
@@ -135,8 +121,8 @@ Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
       static_cast<int>(tensor->shape.size()), &forwarded_input, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   tensor->output = TF_TensorData(output.get());
-  if (forwarded_input < 0) {
-    AdviseHugePages(device_, tensor->output, num_bytes);
+  if (forwarded_input < 0 && device_ == DeviceKind::kCpu) {
+    AdviseHugePages(tensor->output, num_bytes);
   }
   return Status::Ok();
 }
@@ -160,7 +146,7 @@ Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
       static_cast<int>(shape.size()), num_bytes, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
   *output = TF_TensorData(tensor.get());
-  AdviseHugePages(device_, *output, num_bytes);
+  if (device_ == DeviceKind::kCpu) AdviseHugePages(*output, num_bytes);
   return Status::Ok();
 }
 

@@ -2,9 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <memory>
 
+#include "tf_ops/common/huge_pages.h"
 #include "tf_ops/process/global_engine.h"
 #include "tf_ops/python/raise.h"
 
@@ -116,30 +119,63 @@ Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
   return outputs;
 }
 
+// An output that the engine has asked for. Its memory is made without the GIL:
+// the engine, which then holds its lock and may be in the middle of a
+// collective, must not wait for whoever has the GIL.
+class NewOutput {
+ public:
+  Status Allocate(const Shape& shape, DataType dtype, void** memory) {
+    const size_t num_bytes =
+        static_cast<size_t>(NumElements(shape)) * ElementBytes(dtype);
+    shape_ = shape;
+    memory_.reset(std::malloc(std::max<size_t>(num_bytes, 1)));
+    if (memory_ == nullptr) {
+      return Status::Internal("there is no memory for " +
+                              std::to_string(num_bytes) + " bytes");
+    }
+    AdviseHugePages(memory_.get(), num_bytes);
+    *memory = memory_.get();
+    return Status::Ok();
+  }
+
+  // An array that owns the memory. With the GIL.
+  py::array Take(const py::dtype& dtype) {
+    const py::capsule owner(memory_.get(), [](void* p) { std::free(p); });
+    return py::array(dtype, shape_, {}, memory_.release(), owner);
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  Shape shape_;
+  std::unique_ptr<void, Free> memory_;
+};
+
 // Where only the engine knows the shapes of the outputs.
 Arrays RunAllocating(Request request, const Arrays& arrays) {
   const Arrays inputs = Contiguous(arrays);
-  Arrays outputs(inputs.size());
+  std::vector<DataType> dtypes;
   for (const py::array& input : inputs) {
     RequestTensor tensor;
     tensor.dtype = CheckedDataType(input, request);
     tensor.shape = ShapeOf(input);
     tensor.input = input.data();
+    dtypes.push_back(tensor.dtype);
     request.tensors.push_back(std::move(tensor));
   }
+  std::vector<NewOutput> outputs(inputs.size());
   request.allocate_output = [&](size_t index, const Shape& shape,
-                                void** output) {
-    py::gil_scoped_acquire acquire;
-    try {
-      outputs[index] = EmptyLike(inputs[index], shape);
-    } catch (const py::error_already_set& error) {
-      return Status::Internal(error.what());
-    }
-    *output = outputs[index].mutable_data();
-    return Status::Ok();
+                                void** memory) {
+    return outputs[index].Allocate(shape, dtypes[index], memory);
   };
   SubmitAndWait(std::move(request));
-  return outputs;
+  Arrays arrays_of_outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    arrays_of_outputs.push_back(outputs[i].Take(inputs[i].dtype()));
+  }
+  return arrays_of_outputs;
 }
 
 }  // namespace

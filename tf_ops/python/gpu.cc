@@ -83,7 +83,7 @@ RequestTensor AsRequestTensor(const GpuTensor& from) {
 }
 
 // `allocate(index, shape)` returns the address of an output. Any thread may
-// call it and release it.
+// call it and release it. For tests: the engine waits for the GIL meanwhile.
 void SetAllocate(py::function allocate, Request* request) {
   std::shared_ptr<py::function> shared(new py::function(std::move(allocate)),
                                        [](py::function* function) {
