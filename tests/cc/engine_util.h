@@ -141,7 +141,7 @@ inline std::future<Outcome> Submit(Engine* engine, Request request,
     tensor.output = allocates ? nullptr : state->outputs.back().data();
     request.tensors.push_back(std::move(tensor));
   }
-  if (allocates) {
+  if (allocates && request.allocate_output == nullptr) {
     request.allocate_output = [state](size_t i, const Shape& shape,
                                       void** output) {
       CHECK(state->outputs[i].empty());  // once

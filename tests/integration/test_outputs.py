@@ -47,3 +47,33 @@ def test_a_rank_whose_gil_is_held_takes_part(
     for rank in range(2):
         expected = f"{results[rank]} 1.0"
         assert job.lines(rank) == [expected], job.stdout + job.stderr
+
+
+def test_a_rank_without_memory_fails_that_call_on_all_ranks() -> None:
+    job = jobs.run_core(
+        2,
+        """
+        import resource
+
+        hvd.init()
+        total("all")
+        if rank == 1:
+            with open("/proc/self/statm") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), -1))
+        try:
+            _core.allgather("x", [np.ones(64 << 20, np.uint8)])  # gives 128 MB
+        except hvd.HvdError as error:
+            print(type(error).__name__, error)
+        if rank == 1:
+            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+        print(total("later"))
+        """,
+    )
+    text = (
+        "InternalError allgather 'x': rank 1 could not allocate output 0 of "
+        "shape [134217728]"
+    )
+    assert job.lines(0) == [text, "2.0"], job.stdout + job.stderr
+    cause = "there is no memory for 134217728 bytes"
+    assert job.lines(1) == [f"{text}: {cause}", "2.0"]

@@ -44,7 +44,8 @@ class TensorList {
 
   // Copies the input bytes [begin, end) to `to`, which others will read.
   void CopyIn(size_t begin, size_t end, std::byte* to) const;
-  // Copies `from`, which others have written, to the output bytes [begin, end).
+  // Copies `from`, which others have written, to the output bytes [begin, end);
+  // what has no output is dropped.
   void CopyOut(size_t begin, size_t end, const std::byte* from) const;
 
  private:

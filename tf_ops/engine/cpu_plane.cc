@@ -1,6 +1,9 @@
 #include "tf_ops/engine/cpu_plane.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "tf_ops/collectives/host/adasum.h"
@@ -116,87 +119,135 @@ void DivideBySize(DataType dtype, void* values, size_t num_elements, int size) {
   Reduce(spec, &source, 1, values, num_elements);
 }
 
-Status ExecuteAllgather(HostSlabs* slabs, const ReadyRequest& ready) {
-  const Request& request = ready.pending->request;
+// The outputs of a collective whose shapes the ranks know once they have met. A
+// rank that has no memory for its own takes part without. Each rank tells all
+// others in one byte behind the data whether it had, so that the call fails on
+// all ranks or on none.
+class AgreedOutputs {
+ public:
+  AgreedOutputs(const ReadyRequest& ready, int rank, int size)
+      : ready_(ready),
+        rank_(rank),
+        size_(size),
+        told_(static_cast<size_t>(size)) {
+    own_ = AllocateOutputs(ready, rank, size, &memory_);
+    if (own_.ok()) return;
+    mine_ = static_cast<uint8_t>(1 + std::min(memory_.size(), kMaxIndex));
+    memory_.assign(ready.pending->request.tensors.size(), nullptr);
+  }
+
+  // Null for all, if there is no memory for one of them.
+  std::byte* memory(size_t index) const {
+    return static_cast<std::byte*>(memory_[index]);
+  }
+  // What goes to all ranks, and where it goes that comes from `peer`.
+  ListTensor Word(size_t peer) { return {&mine_, &told_[peer], kWordBytes}; }
+  static constexpr size_t kWordBytes = 1;
+
+  // Once the words have come: the same on all ranks.
+  Status Outcome(const std::vector<int>& global_ranks) const {
+    for (size_t peer = 0; peer < told_.size(); ++peer) {
+      if (told_[peer] == 0) continue;
+      const size_t index =
+          std::min(told_[peer] - size_t{1}, memory_.size() - 1);
+      const int failed = static_cast<int>(peer);
+      const std::string what =
+          failed == rank_ ? own_.message()  // with the cause
+                          : AllocationText(index, OutputShape(ready_, index,
+                                                              failed, size_));
+      return Status::Internal("rank " + std::to_string(global_ranks[peer]) +
+                              " " + what);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  static constexpr size_t kMaxIndex = 254;
+
+  const ReadyRequest& ready_;
+  const int rank_;
+  const int size_;
+  Status own_;
+  std::vector<void*> memory_;
+  uint8_t mine_ = 0;           // 0, or 1 + the first output without memory
+  std::vector<uint8_t> told_;  // by rank
+};
+
+Status ExecuteAllgather(HostSlabs* slabs, const RunOptions& options,
+                        ReadyRequest* ready) {
+  const Request& request = ready->pending->request;
   const size_t size = static_cast<size_t>(slabs->size());
+  AgreedOutputs outputs(*ready, slabs->rank(), slabs->size());
   Lists lists(size);
-  std::vector<std::pair<void*, size_t>> outputs;  // and elements
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const RequestTensor& tensor = request.tensors[i];
-    int64_t num_rows = 0;
-    for (int64_t rows : ready.rows[i]) num_rows += rows;
-    const Shape shape = WithRows(tensor.shape, num_rows);
-    void* output = nullptr;
-    HVD_RETURN_IF_ERROR(request.allocate_output(i, shape, &output));
-    outputs.emplace_back(output, static_cast<size_t>(NumElements(shape)));
-    std::byte* next = static_cast<std::byte*>(output);
+    std::byte* next = outputs.memory(i);
     for (size_t rank = 0; rank < size; ++rank) {
       const size_t num_bytes =
-          static_cast<size_t>(ready.rows[i][rank]) * RowBytes(tensor);
+          static_cast<size_t>(ready->rows[i][rank]) * RowBytes(tensor);
       lists[rank].push_back(ListTensor{tensor.input, next, num_bytes});
-      next += num_bytes;
+      if (next != nullptr) next += num_bytes;
     }
   }
+  for (size_t rank = 0; rank < size; ++rank) {
+    lists[rank].push_back(outputs.Word(rank));
+  }
   HVD_RETURN_IF_ERROR(Allgather(slabs, AsTensorLists(std::move(lists))));
-  for (size_t i = 0; request.average && i < outputs.size(); ++i) {
-    DivideBySize(request.tensors[i].dtype, outputs[i].first, outputs[i].second,
-                 slabs->size());
+  ready->outcome = outputs.Outcome(*options.global_ranks);
+  if (!ready->outcome.ok() || !request.average) return Status::Ok();
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    const Shape shape = OutputShape(*ready, i, slabs->rank(), slabs->size());
+    DivideBySize(request.tensors[i].dtype, outputs.memory(i),
+                 static_cast<size_t>(NumElements(shape)), slabs->size());
   }
   return Status::Ok();
 }
 
-Status ExecuteAlltoall(HostSlabs* slabs, const ReadyRequest& ready) {
-  const RequestTensor& tensor = ready.pending->request.tensors[0];
+Status ExecuteAlltoall(HostSlabs* slabs, const RunOptions& options,
+                       ReadyRequest* ready) {
+  const Request& request = ready->pending->request;
   const size_t rank = static_cast<size_t>(slabs->rank());
-  const size_t row_bytes = RowBytes(tensor);
+  const size_t row_bytes = RowBytes(request.tensors[0]);
+  AgreedOutputs outputs(*ready, slabs->rank(), slabs->size());
   ByteMatrix num_bytes;
-  for (const std::vector<int64_t>& rows : ready.rows) {
+  for (const std::vector<int64_t>& rows : ready->rows) {
     num_bytes.emplace_back();
     for (int64_t n : rows) {
-      num_bytes.back().push_back(static_cast<size_t>(n) * row_bytes);
+      num_bytes.back().push_back(static_cast<size_t>(n) * row_bytes +
+                                 AgreedOutputs::kWordBytes);
     }
   }
-  int64_t num_rows = 0;
-  for (int64_t rows : ReceivedRows(ready, slabs->rank())) num_rows += rows;
-  void* output = nullptr;
-  HVD_RETURN_IF_ERROR(ready.pending->request.allocate_output(
-      0, WithRows(tensor.shape, num_rows), &output));
-  const std::byte* next_in = static_cast<const std::byte*>(tensor.input);
-  std::byte* next_out = static_cast<std::byte*>(output);
+  const std::byte* next_in =
+      static_cast<const std::byte*>(request.tensors[0].input);
+  std::byte* next_out = outputs.memory(0);
   AlltoallLists lists;
   for (size_t peer = 0; peer < num_bytes.size(); ++peer) {
-    const size_t sent = num_bytes[rank][peer];
-    const size_t received = num_bytes[peer][rank];
-    lists.send.emplace_back(std::vector<ListTensor>{{next_in, nullptr, sent}});
+    const ListTensor word = outputs.Word(peer);
+    const size_t sent = num_bytes[rank][peer] - word.num_bytes;
+    const size_t received = num_bytes[peer][rank] - word.num_bytes;
+    lists.send.emplace_back(
+        std::vector<ListTensor>{{next_in, nullptr, sent}, word});
     lists.recv.emplace_back(
-        std::vector<ListTensor>{{nullptr, next_out, received}});
+        std::vector<ListTensor>{{nullptr, next_out, received}, word});
     next_in += sent;
-    next_out += received;
+    if (next_out != nullptr) next_out += received;
   }
-  return Alltoall(slabs, lists, num_bytes);
+  HVD_RETURN_IF_ERROR(Alltoall(slabs, lists, num_bytes));
+  ready->outcome = outputs.Outcome(*options.global_ranks);
+  if (ready->outcome.ok() && request.take_values != nullptr) {
+    ready->outcome = request.take_values(ReceivedRows(*ready, slabs->rank()));
+  }
+  return Status::Ok();
 }
 
 Status ExecuteReducescatter(HostSlabs* slabs,
                             const std::vector<ReadyRequest>& ready) {
   const int64_t size = slabs->size();
   const int64_t own_rank = slabs->rank();
-  std::vector<std::vector<void*>> outputs;  // [request][tensor]
-  for (const ReadyRequest& one : ready) {
-    const Request& request = one.pending->request;
-    outputs.emplace_back(request.tensors.size());
-    for (size_t i = 0; i < request.tensors.size(); ++i) {
-      const Shape& shape = request.tensors[i].shape;
-      HVD_RETURN_IF_ERROR(request.allocate_output(
-          i, WithRows(shape, RowsOfRank(shape[0], size, own_rank)),
-          &outputs.back()[i]));
-    }
-  }
   return ForEachDataType(ready, [&](DataType dtype) -> Status {
     Lists lists(static_cast<size_t>(size));
-    for (size_t k = 0; k < ready.size(); ++k) {
-      const Request& request = ready[k].pending->request;
-      for (size_t i = 0; i < request.tensors.size(); ++i) {
-        const RequestTensor& tensor = request.tensors[i];
+    for (const ReadyRequest& one : ready) {
+      for (const RequestTensor& tensor : one.pending->request.tensors) {
         if (tensor.dtype != dtype) continue;
         const std::byte* next = static_cast<const std::byte*>(tensor.input);
         for (int64_t rank = 0; rank < size; ++rank) {
@@ -204,7 +255,7 @@ Status ExecuteReducescatter(HostSlabs* slabs,
               RowBytes(tensor) *
               static_cast<size_t>(RowsOfRank(tensor.shape[0], size, rank));
           lists[static_cast<size_t>(rank)].push_back(ListTensor{
-              next, rank == own_rank ? outputs[k][i] : nullptr, num_bytes});
+              next, rank == own_rank ? tensor.output : nullptr, num_bytes});
           next += num_bytes;
         }
       }
@@ -216,23 +267,22 @@ Status ExecuteReducescatter(HostSlabs* slabs,
 }
 
 Status MoveData(HostSlabs* slabs, const RunOptions& options,
-                const std::vector<ReadyRequest>& ready) {
-  const ScopedDenormals denormals;
-  switch (ready[0].pending->request.kind) {
+                std::vector<ReadyRequest>* ready) {
+  switch (ready->front().pending->request.kind) {
     case CollectiveKind::kAllreduce:
-      return ExecuteAllreduce(slabs, options, ready);
+      return ExecuteAllreduce(slabs, options, *ready);
     case CollectiveKind::kBroadcast:
-      return ExecuteBroadcast(slabs, options, ready);
+      return ExecuteBroadcast(slabs, options, *ready);
     case CollectiveKind::kReducescatter:
-      return ExecuteReducescatter(slabs, ready);
+      return ExecuteReducescatter(slabs, *ready);
     case CollectiveKind::kAllgather:
-      for (const ReadyRequest& one : ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAllgather(slabs, one));
+      for (ReadyRequest& one : *ready) {
+        HVD_RETURN_IF_ERROR(ExecuteAllgather(slabs, options, &one));
       }
       return Status::Ok();
     case CollectiveKind::kAlltoall:
-      for (const ReadyRequest& one : ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAlltoall(slabs, one));
+      for (ReadyRequest& one : *ready) {
+        HVD_RETURN_IF_ERROR(ExecuteAlltoall(slabs, options, &one));
       }
       return Status::Ok();
     case CollectiveKind::kBarrier:  // all have come
@@ -245,17 +295,23 @@ Status MoveData(HostSlabs* slabs, const RunOptions& options,
 
 }  // namespace
 
-Status CpuPlane::Run(const RunOptions& options,
-                     std::vector<ReadyRequest>* ready) {
-  HVD_RETURN_IF_ERROR(MoveData(slabs_, options, *ready));
-  for (ReadyRequest& one : *ready) {
-    const Request& request = one.pending->request;
-    if (request.kind == CollectiveKind::kAlltoall &&
-        request.take_values != nullptr) {
-      one.outcome = request.take_values(ReceivedRows(one, slabs_->rank()));
-    }
+Status AllocateKnownOutputs(int rank, int size, Request* request) {
+  if (request->kind != CollectiveKind::kReducescatter) return Status::Ok();
+  for (size_t i = 0; i < request->tensors.size(); ++i) {
+    RequestTensor* tensor = &request->tensors[i];
+    if (tensor->shape.empty()) return Status::Ok();  // all ranks refuse it
+    const Shape shape =
+        WithRows(tensor->shape, RowsOfRank(tensor->shape[0], size, rank));
+    const Status status = request->allocate_output(i, shape, &tensor->output);
+    if (!status.ok()) return status.WithContext(AllocationText(i, shape));
   }
   return Status::Ok();
+}
+
+Status CpuPlane::Run(const RunOptions& options,
+                     std::vector<ReadyRequest>* ready) {
+  const ScopedDenormals denormals;
+  return MoveData(slabs_, options, ready);
 }
 
 }  // namespace hvd

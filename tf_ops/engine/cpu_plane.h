@@ -8,6 +8,11 @@
 
 namespace hvd {
 
+// For a thread that submits a request on `rank`, one of `size`: gets the memory
+// of outputs whose shapes are known before the ranks meet, so that a rank that
+// has none says so when it comes.
+Status AllocateKnownOutputs(int rank, int size, Request* request);
+
 class CpuPlane : public DataPlane {
  public:
   explicit CpuPlane(HostSlabs* slabs) : slabs_(slabs) {}  // borrowed

@@ -5,9 +5,10 @@
 
 namespace hvd {
 
-Status PrepareSubmit(const EngineOptions& options, Request* request) {
-  if (request->gpu.ordinal < 0) return Status::Ok();
-  return MarkReady(options.gpu, request);
+Status PrepareSubmit(const EngineOptions& options, int rank, int size,
+                     Request* request) {
+  return request->gpu.ordinal < 0 ? AllocateKnownOutputs(rank, size, request)
+                                  : MarkReady(options.gpu, request);
 }
 
 DataPlanes::DataPlanes(HostSlabs* slabs, const Membership* membership,

@@ -13,9 +13,11 @@
 
 namespace hvd {
 
-// For a thread that submits: does what a plane needs before the request waits
-// its turn. It does not wait itself.
-Status PrepareSubmit(const EngineOptions& options, Request* request);
+// For a thread that submits a request on `rank`, one of `size`: does what a
+// plane needs before the request waits its turn. It does not wait itself. Not
+// ok: this rank cannot take part.
+Status PrepareSubmit(const EngineOptions& options, int rank, int size,
+                     Request* request);
 
 // The planes of an engine. For one thread at a time.
 class DataPlanes {

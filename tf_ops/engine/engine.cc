@@ -125,7 +125,9 @@ void EngineImpl::Submit(Request request) {
     return;
   }
   const bool is_on_gpu = request.gpu.ordinal >= 0;
-  if (request.failure.ok()) request.failure = PrepareSubmit(options_, &request);
+  if (request.failure.ok()) {
+    request.failure = PrepareSubmit(options_, rank(), size(), &request);
+  }
   Status taken;
   // A rank that is alone in its process set never waits, which is when others
   // hear of a death.

@@ -241,14 +241,8 @@ Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls) {
 Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
                        int size, GpuOutputs* outputs) {
   for (const ReadyRequest& one : ready) {
-    const Request& request = one.pending->request;
     outputs->emplace_back();
-    for (size_t i = 0; i < request.tensors.size(); ++i) {
-      outputs->back().push_back(request.tensors[i].output);
-      if (request.allocate_output == nullptr) continue;
-      HVD_RETURN_IF_ERROR(request.allocate_output(
-          i, OutputShape(one, i, rank, size), &outputs->back().back()));
-    }
+    HVD_RETURN_IF_ERROR(AllocateOutputs(one, rank, size, &outputs->back()));
   }
   return Status::Ok();
 }

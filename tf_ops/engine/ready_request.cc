@@ -66,4 +66,24 @@ Shape OutputShape(const ReadyRequest& ready, size_t index, int rank, int size) {
   return WithRows(shape, num_rows);
 }
 
+Status AllocateOutputs(const ReadyRequest& ready, int rank, int size,
+                       std::vector<void*>* outputs) {
+  const Request& request = ready.pending->request;
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    void* output = request.tensors[i].output;
+    if (request.allocate_output != nullptr) {
+      const Shape shape = OutputShape(ready, i, rank, size);
+      const Status status = request.allocate_output(i, shape, &output);
+      if (!status.ok()) return status.WithContext(AllocationText(i, shape));
+    }
+    outputs->push_back(output);
+  }
+  return Status::Ok();
+}
+
+std::string AllocationText(size_t index, const Shape& shape) {
+  return "could not allocate output " + std::to_string(index) + " of shape " +
+         ShapeToString(shape);
+}
+
 }  // namespace hvd

@@ -33,4 +33,12 @@ std::vector<int64_t> ReceivedRows(const ReadyRequest& ready, int rank);
 // allgather, alltoall, reducescatter.
 Shape OutputShape(const ReadyRequest& ready, size_t index, int rank, int size);
 
+// The memory of the outputs on `rank`, one of `size`: that of the tensors, or
+// new memory where the request has `allocate_output`. After an error there are
+// those before the first that could not be had.
+Status AllocateOutputs(const ReadyRequest& ready, int rank, int size,
+                       std::vector<void*>* outputs);
+// "could not allocate output 1 of shape [2, 3]"
+std::string AllocationText(size_t index, const Shape& shape);
+
 }  // namespace hvd

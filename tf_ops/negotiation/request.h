@@ -32,7 +32,7 @@ struct RequestTensor {
   DataType dtype = DataType::kFloat32;
   Shape shape;                  // of the input
   const void* input = nullptr;  // may equal `output`
-  void* output = nullptr;       // allgather: null, see `allocate_output`
+  void* output = nullptr;       // null where there is `allocate_output`
 };
 
 struct Request {
@@ -62,8 +62,9 @@ struct Request {
   Status failure;
 
   // Allgather, alltoall and reducescatter: gives the memory for output
-  // `index`, whose shape is `shape`. Called once for each tensor, on any
-  // thread, before data moves.
+  // `index`, whose shape is `shape`. Called at most once for each tensor, on
+  // any thread, before data moves, perhaps under the engine's lock: it must
+  // wait for nobody. In host memory an error fails this call on all ranks.
   std::function<Status(size_t index, const Shape& shape, void** output)>
       allocate_output;
 

@@ -39,7 +39,7 @@ Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank) {
   slabs->AdvanceChunks(num_chunks);
   own.ForEach(0, own.num_bytes(),
               [](const std::byte* in, std::byte* out, size_t count) {
-                if (in != out) std::memcpy(out, in, count);
+                if (in != out && out != nullptr) std::memcpy(out, in, count);
               });
   return Status::Ok();
 }

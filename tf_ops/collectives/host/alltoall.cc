@@ -109,7 +109,9 @@ Status Alltoall(HostSlabs* slabs, const AlltoallLists& lists,
   size_t offset = 0;
   lists.recv[rank].ForEach(0, own.num_bytes(),
                            [&](const std::byte*, std::byte* out, size_t count) {
-                             own.CopyIn(offset, offset + count, out);
+                             if (out != nullptr) {
+                               own.CopyIn(offset, offset + count, out);
+                             }
                              offset += count;
                            });
   return Status::Ok();

@@ -14,7 +14,8 @@ namespace hvd {
 // many bytes as the pair exchanges, in any number of tensors.
 struct AlltoallLists {
   std::vector<TensorList> send;  // only inputs are used
-  std::vector<TensorList> recv;  // only outputs are used; they overlap no input
+  // Only outputs are used; they overlap no input. What has none is dropped.
+  std::vector<TensorList> recv;
 };
 
 // Bytes by sender, then by receiver; may be 0.
