@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import wire
-
-if TYPE_CHECKING:
-    from hvd_keras._job.bootstrap.server import Connection
+from hvd_keras._job.bootstrap.connection import Connection
 
 
 class Membership:

@@ -10,7 +10,6 @@ calls `step()` when `fileno()` is readable or `next_deadline()` has come.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import selectors
 import socket
@@ -19,71 +18,14 @@ import time
 from collections.abc import Callable
 
 from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.connection import Connection
 from hvd_keras._job.bootstrap.membership import Membership
+from hvd_keras._job.bootstrap.place import Place
 from hvd_keras._job.bootstrap.wire import FrameType, Role
 
 # Connections beside one a rank that may be amid the handshake.
 _SPARE_CONNECTIONS = 64
 _PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-
-
-class Connection:
-    """One connection; `identity` is None until the other side is proved."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self.sock = sock
-        self.nonce = wire.new_nonce()
-        self.identity: wire.Identity | None = None
-        self.membership: Membership | None = None
-        self.deadline: float | None = deadline  # then it is dropped
-        self.received = bytearray()
-        self.unsent = bytearray(wire.MAGIC + self.nonce)
-        self.close_when_sent = False
-
-    def needed_bytes(self) -> int:
-        """How much must have arrived before the next thing can be read."""
-        if self.identity is None:
-            return wire.PROOF_BYTES
-        if len(self.received) < wire.FRAME_HEADER_BYTES:
-            return wire.FRAME_HEADER_BYTES
-        _, length = wire.frame_header(
-            bytes(self.received[: wire.FRAME_HEADER_BYTES])
-        )
-        return wire.FRAME_HEADER_BYTES + length
-
-
-@dataclasses.dataclass
-class _Place:
-    """Who holds a rank of the job, and how far that rank has come."""
-
-    epoch: int  # the last one that a process of this rank was told
-    pid: int | None = None  # None: of nobody yet
-    is_for_newcomer: bool = False  # the launcher has started a process anew
-
-    def refusal(self, identity: wire.Identity) -> str | None:
-        """Why that process must not take this place; None: it may."""
-        rank, pid = identity.rank, identity.pid
-        if identity.epoch > self.epoch:
-            return (
-                f"Rank {rank} must be in an epoch that this server has given, "
-                f"up to {self.epoch}. Received: pid {pid}, which was in epoch "
-                f"{identity.epoch}."
-            )
-        if self.pid == pid or (self.pid is None and not self.is_for_newcomer):
-            return None
-        if self.pid is None and identity.epoch == 0:
-            return None
-        if self.pid is None or 0 < identity.epoch < self.epoch:
-            return (
-                f"Rank {rank} was given to another process after epoch "
-                f"{identity.epoch}. Received: pid {pid}, which was in that "
-                "epoch and comes too late."
-            )
-        return (
-            f"Rank {rank} is there already: pid {self.pid} has joined epoch "
-            f"{self.epoch}. Received: pid {pid}, which may be a child of it "
-            "and must not call `init()`."
-        )
 
 
 class ExchangeServer:
@@ -114,7 +56,7 @@ class ExchangeServer:
         self._on_report = on_report
         self._connections: set[Connection] = set()
         self._memberships: dict[int, Membership] = {}  # by epoch
-        self._places = [_Place(last_epoch) for _ in range(size)]  # by rank
+        self._places = [Place(last_epoch) for _ in range(size)]  # by rank
         self._exited: dict[int, str] = {}  # rank -> what became of it
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)

@@ -1,0 +1,36 @@
+"""One connection of the rendezvous server."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from hvd_keras._job.bootstrap import wire
+
+if TYPE_CHECKING:
+    from hvd_keras._job.bootstrap.membership import Membership
+
+
+class Connection:
+    """One connection; `identity` is None until the other side is proved."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self.sock = sock
+        self.nonce = wire.new_nonce()
+        self.identity: wire.Identity | None = None
+        self.membership: Membership | None = None
+        self.deadline: float | None = deadline  # then it is dropped
+        self.received = bytearray()
+        self.unsent = bytearray(wire.MAGIC + self.nonce)
+        self.close_when_sent = False
+
+    def needed_bytes(self) -> int:
+        """How much must have arrived before the next thing can be read."""
+        if self.identity is None:
+            return wire.PROOF_BYTES
+        if len(self.received) < wire.FRAME_HEADER_BYTES:
+            return wire.FRAME_HEADER_BYTES
+        _, length = wire.frame_header(
+            bytes(self.received[: wire.FRAME_HEADER_BYTES])
+        )
+        return wire.FRAME_HEADER_BYTES + length
