@@ -12,11 +12,13 @@ Status PrepareSubmit(const EngineOptions& options, int rank, int size,
 }
 
 DataPlanes::DataPlanes(HostSlabs* slabs, const Membership* membership,
-                       Doorbell* doorbell, const EngineOptions& options)
+                       Doorbell* doorbell, const EngineOptions& options,
+                       EventLog* log)
     : slabs_(slabs),
       membership_(membership),
       doorbell_(doorbell),
       options_(options),
+      log_(log),
       cpu_(std::make_unique<CpuPlane>(slabs)) {}
 
 DataPlanes::~DataPlanes() = default;
@@ -24,7 +26,8 @@ DataPlanes::~DataPlanes() = default;
 DataPlane* DataPlanes::Of(DeviceKind device) {
   if (device == DeviceKind::kCpu) return cpu_.get();
   if (gpu_ == nullptr) {
-    gpu_ = std::make_unique<GpuPlane>(slabs_, membership_, doorbell_, options_);
+    gpu_ = std::make_unique<GpuPlane>(slabs_, membership_, doorbell_, options_,
+                                      log_);
   }
   return gpu_.get();
 }

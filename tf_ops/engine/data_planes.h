@@ -6,6 +6,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
 #include "tf_ops/engine/data_plane.h"
+#include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/host/doorbell.h"
 #include "tf_ops/host/host_slabs.h"
@@ -24,7 +25,7 @@ class DataPlanes {
  public:
   // Borrows all but `options`, which has the global ranks.
   DataPlanes(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
-             const EngineOptions& options);
+             const EngineOptions& options, EventLog* log);
   ~DataPlanes();
   DataPlanes(const DataPlanes&) = delete;
   DataPlanes& operator=(const DataPlanes&) = delete;
@@ -42,6 +43,7 @@ class DataPlanes {
   const Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;
+  EventLog* const log_;
   const std::unique_ptr<DataPlane> cpu_;
   std::unique_ptr<DataPlane> gpu_;  // made for the first tensors on a GPU
 };

@@ -10,6 +10,7 @@
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/completion_queue.h"
 #include "tf_ops/engine/data_planes.h"
+#include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/schedule.h"
 #include "tf_ops/engine/worker.h"
 #include "tf_ops/host/host_group.h"
@@ -26,6 +27,11 @@ EngineOptions WithGlobalRanks(EngineOptions options, int size) {
     std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
   }
   return options;
+}
+
+std::string KindAndName(const Request& request) {
+  return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
+         "'";
 }
 
 // Threads: any thread calls Submit. The worker belongs to the thread that
@@ -45,7 +51,7 @@ class EngineImpl : public Engine {
       EXCLUDES(mu_, work_mu_);
   int rank() const override { return membership_->rank(); }
   int size() const override { return membership_->size(); }
-  EngineStats stats() const override;
+  EngineStats stats() const override { return log_.stats(); }
   const EngineOptions& options() const override { return options_; }
   std::shared_ptr<Membership> membership() const override {
     return {group_, membership_};
@@ -59,7 +65,9 @@ class EngineImpl : public Engine {
 
  private:
   void Run() EXCLUDES(mu_, work_mu_);
-  // Refuses, and leaves `*request` as it is, after Shutdown or Remove.
+  // Ends a request that the engine does not take.
+  void Refuse(const Request& request, const Status& why);
+  // Fails, and leaves `*request` as it is, after Shutdown or Remove.
   // `*has_enough`: there is no reason to gather more.
   Status Enqueue(Request* request, bool* has_enough) EXCLUDES(mu_);
   // `why`: of what is pending and of what comes later. False if it has stopped.
@@ -77,6 +85,7 @@ class EngineImpl : public Engine {
   Crowd* const crowd_;
   Membership* const membership_;
   const EngineOptions options_;
+  EventLog log_;
   CompletionQueue completions_;
 
   Mutex mu_;  // held for a moment at a time
@@ -92,7 +101,7 @@ class EngineImpl : public Engine {
   Mutex join_mu_;
   std::atomic<bool> gathering_{false};  // the engine's thread looks soon
   std::atomic<bool> stopping_{false};
-  std::atomic<uint64_t> num_requests_{0};
+  std::atomic<uint64_t> num_submitted_{0};
   std::thread thread_;  // last: it uses all of the above
 };
 
@@ -103,26 +112,34 @@ EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
       crowd_(group_->crowd()),
       membership_(group_->membership()),
       options_(WithGlobalRanks(options, membership_->size())),
-      planes_(group_->slabs(), membership_, doorbell_, options_),
-      worker_(&planes_, group_->control(), membership_, options_) {
+      log_(options.observers),
+      planes_(group_->slabs(), membership_, doorbell_, options_, &log_),
+      worker_(&planes_, group_->control(), membership_, options_, &log_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
 }
 
+void EngineImpl::Refuse(const Request& request, const Status& why) {
+  Event event;
+  event.step = Event::Step::kEnded;
+  event.request = &request;
+  event.status = &why;
+  event.is_refused = true;
+  log_.Tell(event);
+  request.done(why);
+}
+
 void EngineImpl::Submit(Request request) {
-  num_requests_.fetch_add(1, std::memory_order_relaxed);
-  const auto what = [&request] {
-    return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
-           "'";
-  };
+  num_submitted_.fetch_add(1, std::memory_order_relaxed);
   const bool is_bare = request.kind == CollectiveKind::kBarrier ||
                        request.kind == CollectiveKind::kJoin;
   if (request.name.empty() || request.tensors.empty() != is_bare) {
-    request.done(Status::InvalidArgument(
-        what() + " must have a name and " +
-        (is_bare ? "no tensor" : "at least one tensor")));
-    return;
+    const std::string must = is_bare
+                                 ? " must have a name and no tensor"
+                                 : " must have a name and at least one tensor";
+    return Refuse(request,
+                  Status::InvalidArgument(KindAndName(request) + must));
   }
   const bool is_on_gpu = request.gpu.ordinal >= 0;
   if (request.failure.ok()) {
@@ -135,8 +152,7 @@ void EngineImpl::Submit(Request request) {
   bool has_enough = false;  // to end the gathering
   if (taken.ok()) taken = Enqueue(&request, &has_enough);
   if (!taken.ok()) {
-    request.done(taken.WithContext(what()));
-    return;
+    return Refuse(request, taken.WithContext(KindAndName(request)));
   }
   std::vector<Completion> finished;
   bool must_ring = true;
@@ -158,9 +174,7 @@ Status EngineImpl::Enqueue(Request* request, bool* has_enough) {
   if (!stopped_.ok()) {
     return Status::NotInitialized("it came late: " + stopped_.message());
   }
-  for (const RequestTensor& t : request->tensors) {
-    submitted_bytes_ += static_cast<int64_t>(NumBytes(t));
-  }
+  submitted_bytes_ += static_cast<int64_t>(NumBytes(*request));
   *has_enough = submitted_bytes_ >= kEnoughBytes;
   submitted_.push_back(std::move(*request));
   return Status::Ok();
@@ -261,13 +275,6 @@ void EngineImpl::Stop() {
   thread_.join();
 }
 
-EngineStats EngineImpl::stats() const NO_THREAD_SAFETY_ANALYSIS {
-  EngineStats stats;
-  stats.num_requests = num_requests_.load();
-  worker_.AddStats(&stats);
-  return stats;
-}
-
 // Under no lock: others may ask the engine meanwhile.
 void EngineImpl::WaitForCycle() {
   if (options_.cycle_time_ms <= 0) return;
@@ -300,7 +307,7 @@ void EngineImpl::Run() {
       completions_.Push(worker_.TakeFinished());
     }
     if (worked) continue;
-    const uint64_t num_submitted = num_requests_.load();
+    const uint64_t num_submitted = num_submitted_.load();
     const bool more_came = num_submitted != last_num_submitted;
     last_num_submitted = num_submitted;
     if (more_came && crowd_->is_crowded()) {

@@ -5,30 +5,49 @@
 
 namespace hvd {
 
-void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
-            int global_rank, std::vector<Completion>* completions) {
-  if (pending == nullptr) return;  // this rank had not come
-  if (status.ok() && pending->duplicates.empty()) {
-    completions->push_back(
-        Completion{std::move(pending->request.done), status});
-    return;
-  }
-  const Request& request = pending->request;
+namespace {
+
+void End(const PendingRequest& pending, Request* request, const Status& status,
+         EventLog* log, std::vector<Completion>* completions) {
+  Event event;
+  event.step = Event::Step::kEnded;
+  event.request = request;
+  event.status = &status;
+  event.collective_id = pending.collective_id;
+  event.has_begun = pending.has_begun && request == &pending.request;
+  log->Tell(event);
+  completions->push_back(Completion{std::move(request->done), status});
+}
+
+std::string WordsOn(const Request& request) {
   std::string what = CollectiveKindName(request.kind);
   if (request.kind != CollectiveKind::kJoin) what += " '" + request.name + "'";
   if (request.process_set_id != 0) {
     what += " (process set " + std::to_string(request.process_set_id) + ")";
   }
+  return what;
+}
+
+}  // namespace
+
+void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
+            int global_rank, EventLog* log,
+            std::vector<Completion>* completions) {
+  if (pending == nullptr) return;  // this rank had not come
+  Request* const request = &pending->request;
+  if (status.ok() && pending->duplicates.empty()) {
+    End(*pending, request, status, log, completions);
+    return;
+  }
+  const std::string what = WordsOn(*request);
   for (Request& duplicate : pending->duplicates) {
     const Status early = Status::InvalidArgument(
         "rank " + std::to_string(global_rank) +
         " submitted it before its last call had finished");
-    completions->push_back(
-        Completion{std::move(duplicate.done),
-                   (status.ok() ? early : status).WithContext(what)});
+    End(*pending, &duplicate, (status.ok() ? early : status).WithContext(what),
+        log, completions);
   }
-  completions->push_back(
-      Completion{std::move(pending->request.done), status.WithContext(what)});
+  End(*pending, request, status.WithContext(what), log, completions);
 }
 
 }  // namespace hvd

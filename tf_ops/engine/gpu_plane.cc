@@ -45,10 +45,12 @@ Status MarkReady(const GpuOptions& options, Request* request) {
 }
 
 GpuPlane::GpuPlane(HostSlabs* slabs, const Membership* membership,
-                   Doorbell* doorbell, const EngineOptions& options)
+                   Doorbell* doorbell, const EngineOptions& options,
+                   EventLog* log)
     : membership_(membership),
       doorbell_(doorbell),
       options_(options),
+      log_(log),
       connection_(slabs, membership, options),
       thread_([this] { Watch(); }) {}
 
@@ -403,7 +405,7 @@ void GpuPlane::CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
   std::vector<Completion> completions;
   const int rank = membership_->own_global_rank();
   for (std::unique_ptr<PendingRequest>& pending : requests) {
-    Finish(std::move(pending), status, rank, &completions);
+    Finish(std::move(pending), status, rank, log_, &completions);
   }
   for (Completion& completion : completions) {
     completion.done(completion.status);

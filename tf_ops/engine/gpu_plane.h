@@ -33,6 +33,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/data_plane.h"
+#include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/gpu_collectives.h"
 #include "tf_ops/engine/gpu_connection.h"
 #include "tf_ops/engine/options.h"
@@ -52,7 +53,7 @@ class GpuPlane : public DataPlane {
  public:
   // Borrows all but `options`, which has the global ranks.
   GpuPlane(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
-           const EngineOptions& options);
+           const EngineOptions& options, EventLog* log);
   ~GpuPlane() override;  // End, and waits for it
   GpuPlane(const GpuPlane&) = delete;
   GpuPlane& operator=(const GpuPlane&) = delete;
@@ -113,6 +114,7 @@ class GpuPlane : public DataPlane {
   const Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;
+  EventLog* const log_;
 
   GpuConnection connection_;
   // Of the thread that launches.

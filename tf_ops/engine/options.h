@@ -9,6 +9,7 @@
 
 namespace hvd {
 
+class EventObserver;
 class GpuSplit;
 
 struct GpuOptions {
@@ -41,6 +42,9 @@ struct EngineOptions {
   // back into this engine.
   std::function<int(const std::string& name, const std::vector<int>& waiting)>
       pending_elsewhere;
+
+  // Who hears of each step of each request, see event.h.
+  std::vector<std::shared_ptr<EventObserver>> observers;
 };
 
 }  // namespace hvd

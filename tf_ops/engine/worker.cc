@@ -27,25 +27,24 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
 }  // namespace
 
 Worker::Worker(DataPlanes* planes, ControlChannel* control,
-               Membership* membership, const EngineOptions& options)
+               Membership* membership, const EngineOptions& options,
+               EventLog* log)
     : planes_(*planes),
       membership_(membership),
       options_(options),
+      log_(log),
       negotiator_(control, AsCoordinatorOptions(options_)) {}
 
 // Says everything new in as few messages as can be.
 void Worker::Admit(std::vector<Request> requests) {
   if (requests.empty()) return;
   const Clock::time_point now = Clock::now();
-  if (table_.empty()) pending_since_ = now;
   std::vector<IdRun> ready;
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
   for (Request& request : requests) {
     AdmitOne(std::move(request), now, &ready, &messages);
   }
-  num_cache_hits_.store(table_.num_hits(), std::memory_order_relaxed);
-  num_cache_misses_.store(table_.num_misses(), std::memory_order_relaxed);
   if (!broken_.ok()) {
     FailAll(broken_);
     return;
@@ -76,14 +75,78 @@ void Worker::AdmitOne(Request&& request, Clock::time_point now,
   if (table_.has_join()) {
     auto refused = std::make_unique<PendingRequest>();
     refused->request = std::move(request);
+    TellAdmitted(refused->request, now);
     Finish(std::move(refused),
            Status::InvalidArgument(
                "rank " + std::to_string(global_rank()) +
                " has joined; it may submit more when join has returned"));
   } else if (request.kind == CollectiveKind::kJoin) {
     table_.AdmitJoin(std::move(request));
+    TellAdmitted(table_.join().request, now);
   } else {
-    table_.Admit(std::move(request), now, ready, messages);
+    const RequestTable::Admission admission =
+        table_.Admit(std::move(request), now, ready, messages);
+    Event::Cache cache = Event::Cache::kUnused;
+    if (admission.as == RequestTable::Admission::kKnown) {
+      cache = Event::Cache::kHit;
+    } else if (admission.as == RequestTable::Admission::kNew) {
+      cache = Event::Cache::kMiss;
+    }
+    TellAdmitted(*admission.request, now, cache);
+  }
+}
+
+void Worker::TellAdmitted(const Request& request, Clock::time_point now,
+                          Event::Cache cache) {
+  Event event;
+  event.step = Event::Step::kAdmitted;
+  event.request = &request;
+  event.time = now;
+  event.cache = cache;
+  log_->Tell(event);
+}
+
+void Worker::TellNegotiated(const Response& response) {
+  ++num_heard_;
+  if (!log_->has_readers() || !Concerns(response)) return;
+  Event event;
+  event.step = Event::Step::kNegotiated;
+  event.status = &response.error;
+  event.collective_id = num_heard_;
+  if (response.type == Response::Type::kJoined && table_.has_join()) {
+    event.request = &table_.join().request;
+    log_->Tell(event);
+  }
+  if (response.type != Response::Type::kExecute &&
+      response.type != Response::Type::kError) {
+    return;
+  }
+  for (const ResponseItem& item : response.items) {
+    const PendingRequest* pending = PendingOf(item);
+    if (pending == nullptr) continue;  // this rank has joined, or is late
+    event.request = &pending->request;
+    event.last_rank = item.last_rank;
+    event.late_by = item.late_by;
+    log_->Tell(event);
+  }
+}
+
+const PendingRequest* Worker::PendingOf(const ResponseItem& item) const {
+  if (item.cached_id == 0) return table_.Peek(item.name);
+  const KnownRequest* known = table_.Find(item.cached_id);
+  return known == nullptr ? nullptr : known->named->pending.get();
+}
+
+void Worker::TellBegun(const std::vector<ReadyRequest>& ready) {
+  Event event;
+  event.step = Event::Step::kBegun;
+  event.collective_id = num_run_;
+  event.is_first = true;
+  for (const ReadyRequest& one : ready) {
+    event.request = &one.pending->request;
+    event.is_neutral = one.is_neutral;
+    log_->Tell(event);
+    event.is_first = false;
   }
 }
 
@@ -102,6 +165,7 @@ bool Worker::Progress(int64_t max_bytes) {
     status = negotiator_.Exchange(&responses);
   }
   for (Response& response : responses) {
+    TellNegotiated(response);
     responses_.push_back(std::move(response));
   }
   bool worked = false;
@@ -109,6 +173,7 @@ bool Worker::Progress(int64_t max_bytes) {
       (max_bytes == kNoLimit || IsSmall(responses_.front(), max_bytes))) {
     const Response response = std::move(responses_.front());
     responses_.pop_front();
+    ++num_run_;
     status = Run(response);
     worked = true;
   }
@@ -127,25 +192,8 @@ bool Worker::has_request(const std::string& name) const {
          Clock::now() - misplaced->second < kMisplacedFor;
 }
 
-void Worker::MeasurePending() {
-  if (pending_since_ == Clock::time_point() || !table_.empty()) return;
-  const std::chrono::nanoseconds time = Clock::now() - pending_since_;
-  pending_since_ = Clock::time_point();
-  pending_ns_.fetch_add(static_cast<uint64_t>(time.count()),
-                        std::memory_order_relaxed);
-}
-
 std::vector<Completion> Worker::TakeFinished() {
-  if (!finished_.empty()) MeasurePending();
   return std::exchange(finished_, {});
-}
-
-void Worker::AddStats(EngineStats* stats) const {
-  stats->num_collectives += num_collectives_.load();
-  stats->num_bytes += num_bytes_.load();
-  stats->num_cache_hits += num_cache_hits_.load();
-  stats->num_cache_misses += num_cache_misses_.load();
-  stats->pending_ns += pending_ns_.load();
 }
 
 // Roughly: `max_bytes` is a round number.
@@ -185,7 +233,7 @@ Status Worker::Run(const Response& response) {
       if (response.is_misplaced) {
         misplaced_[response.items[0].name] = Clock::now();
       }
-      Finish(table_.Take(response.items[0].name), response.error);
+      Finish(TakeFor(response), response.error);
       return Status::Ok();
     case Response::Type::kEvict:
       return Forget(response);
@@ -195,6 +243,15 @@ Status Worker::Run(const Response& response) {
       return AnswerQuery(response);
   }
   return Status::Internal("unknown response");
+}
+
+std::unique_ptr<PendingRequest> Worker::TakeFor(const Response& response) {
+  std::unique_ptr<PendingRequest> pending =
+      response.type == Response::Type::kJoined
+          ? table_.TakeJoin()
+          : table_.Take(response.items[0].name);
+  if (pending != nullptr) pending->collective_id = num_run_;
+  return pending;
 }
 
 Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
@@ -214,6 +271,8 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
     }
     *ready = MakeNeutral(name, *params);
   }
+  ready->pending->collective_id = num_run_;
+  ready->pending->has_begun = true;
   ready->rows = known == nullptr ? item.rows : known->rows;
   if (item.new_id != 0) {
     table_.Remember(item.new_id, item, ready->pending->params);
@@ -231,12 +290,7 @@ Status Worker::RunItems(const Response& response) {
     if (!status.ok()) break;
     ready.push_back(std::move(one));
   }
-  uint64_t num_bytes = 0;
-  for (const ReadyRequest& one : ready) {
-    num_bytes += static_cast<uint64_t>(one.pending->params->num_bytes());
-  }
-  num_collectives_.fetch_add(1, std::memory_order_relaxed);
-  num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
+  TellBegun(ready);
   if (status.ok() && !ready.empty()) {
     RunOptions options;
     options.global_ranks = &options_.global_ranks;
@@ -254,7 +308,7 @@ Status Worker::EndJoin(const Response& response) {
   if (!table_.has_join()) {
     return Status::Internal("the coordinator ends a join of others");
   }
-  std::unique_ptr<PendingRequest> join = table_.TakeJoin();
+  std::unique_ptr<PendingRequest> join = TakeFor(response);
   Status outcome = response.error;
   if (outcome.ok() && join->request.take_values != nullptr) {
     outcome = join->request.take_values({response.last_rank});
@@ -287,7 +341,7 @@ Status Worker::Forget(const Response& response) {
 
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,
                     const Status& status) {
-  hvd::Finish(std::move(pending), status, global_rank(), &finished_);
+  hvd::Finish(std::move(pending), status, global_rank(), log_, &finished_);
 }
 
 void Worker::FailAll(const Status& status) {

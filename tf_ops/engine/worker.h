@@ -1,7 +1,6 @@
 // The engine's work: one rank's requests from admission to their end.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -14,8 +13,8 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/completion_queue.h"
 #include "tf_ops/engine/data_planes.h"
+#include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/options.h"
-#include "tf_ops/engine/stats.h"
 #include "tf_ops/host/control_channel.h"
 #include "tf_ops/host/membership.h"
 #include "tf_ops/negotiation/negotiator.h"
@@ -25,12 +24,12 @@ namespace hvd {
 
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// For one thread at a time, but for AddStats, which any thread may call.
+// For one thread at a time.
 class Worker {
  public:
   // Borrows all but `options`, which has the global ranks.
   Worker(DataPlanes* planes, ControlChannel* control, Membership* membership,
-         const EngineOptions& options);
+         const EngineOptions& options, EventLog* log);
 
   // Takes requests in; Progress tells the coordinator of them.
   void Admit(std::vector<Request> requests);
@@ -59,8 +58,6 @@ class Worker {
     return has_requests() || negotiator_.has_pending();
   }
 
-  void AddStats(EngineStats* stats) const;
-
  private:
   void CheckStalls();
   // Whether the response moves at most `max_bytes`, on a plane for threads that
@@ -68,6 +65,8 @@ class Worker {
   bool IsSmall(const Response& response, int64_t max_bytes);
   Status Run(const Response& response);
   Status RunItems(const Response& response);
+  // Takes out the request, or the join, that the response ends.
+  std::unique_ptr<PendingRequest> TakeFor(const Response& response);
   // Finds what `item` means on this rank. Internal if it means nothing.
   Status FindReady(const ResponseItem& item, ReadyRequest* ready);
   const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
@@ -77,10 +76,15 @@ class Worker {
   Status Forget(const Response& response);
   void AdmitOne(Request&& request, Clock::time_point now,
                 std::vector<IdRun>* ready, std::vector<RankMessage>* messages);
+  void TellAdmitted(const Request& request, Clock::time_point now,
+                    Event::Cache cache = Event::Cache::kUnused);
+  // The next response has come; those that look on hear of its requests.
+  void TellNegotiated(const Response& response);
+  void TellBegun(const std::vector<ReadyRequest>& ready);
+  // This rank's request for `item`; null: it has none.
+  const PendingRequest* PendingOf(const ResponseItem& item) const;
   void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
   void Break(const Status& status);
-  // Notes the time in which requests were in flight, when the last has ended.
-  void MeasurePending();
   void Log(const std::string& text) const;
 
   int global_rank() const {
@@ -90,21 +94,18 @@ class Worker {
   DataPlanes& planes_;
   Membership* const membership_;
   const EngineOptions options_;
+  EventLog* const log_;
   RequestTable table_;
   Negotiator negotiator_;
-  std::deque<Response> responses_;    // to be run, in this order
+  std::deque<Response> responses_;  // to be run, in this order
+  // Of responses, which all ranks hear in the same order: Event::collective_id.
+  uint64_t num_heard_ = 0;
+  uint64_t num_run_ = 0;
   std::vector<Completion> finished_;  // to be called back
   // Names, and when they failed: see has_request.
   std::unordered_map<std::string, Clock::time_point> misplaced_;
-  Status broken_;                      // why nothing works any more
-  Clock::time_point pending_since_{};  // 0: nothing is in flight
+  Status broken_;  // why nothing works any more
   Clock::time_point next_stall_check_{};
-
-  std::atomic<uint64_t> num_collectives_{0};
-  std::atomic<uint64_t> num_bytes_{0};
-  std::atomic<uint64_t> num_cache_hits_{0};
-  std::atomic<uint64_t> num_cache_misses_{0};
-  std::atomic<uint64_t> pending_ns_{0};
 };
 
 }  // namespace hvd

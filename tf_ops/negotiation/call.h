@@ -17,6 +17,8 @@ struct Call {
   int num_arrived = 0;
   bool is_complete = false;         // all ranks have come, or have joined
   Clock::time_point first_arrival;  // if any has
+  Clock::time_point last_arrival;   // likewise
+  int last_rank = -1;               // that of the last arrival
 
   bool HasCome(int rank) const {
     return arrived[static_cast<size_t>(rank)] != nullptr;

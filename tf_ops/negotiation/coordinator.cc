@@ -187,6 +187,8 @@ void Coordinator::Arrive(Entry* entry, int rank, Params params, bool by_id,
   Params& slot = entry->arrived[static_cast<size_t>(rank)];
   if (slot == nullptr) ++entry->num_arrived;
   slot = std::move(params);
+  entry->last_arrival = now;
+  entry->last_rank = rank;
   entry->all_cached = entry->all_cached && by_id;
   if (entry->num_arrived == size_ || joins_.any()) CompleteIfAllCame(entry);
 }
@@ -223,9 +225,13 @@ std::vector<Response> Coordinator::TakeResponses() {
     Response error;
     const Params params = entry->Leader();
     const int32_t divisor = DivisorOf(*entry);
+    item.last_rank = GlobalRank(entry->last_rank);
+    item.late_by = entry->last_arrival - entry->first_arrival;
     if (Conclude(entry, &item, &error)) {
       plan.Add(std::move(item), params, divisor);
     } else {
+      error.items[0].last_rank = item.last_rank;
+      error.items[0].late_by = item.late_by;
       errors.push_back(std::move(error));
     }
     Reset(entry);

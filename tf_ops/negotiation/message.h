@@ -1,6 +1,7 @@
 // What ranks and the coordinator tell each other, and its encoding.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -82,6 +83,10 @@ struct ResponseItem {
   // For ranks that have joined, which run it without a request of their own;
   // null if there are none.
   std::shared_ptr<const RequestParams> params;
+  // On the coordinator alone, not sent: the global rank that came last, and how
+  // long after the first. -1: not all have come.
+  int last_rank = -1;
+  std::chrono::nanoseconds late_by{0};
 };
 
 // From the coordinator to all ranks; they act on responses in this order.

@@ -5,16 +5,16 @@
 
 namespace hvd {
 
-void RequestTable::Admit(Request request, Clock::time_point now,
-                         std::vector<IdRun>* ready,
-                         std::vector<RankMessage>* messages) {
+RequestTable::Admission RequestTable::Admit(
+    Request request, Clock::time_point now, std::vector<IdRun>* ready,
+    std::vector<RankMessage>* messages) {
   NamedRequest& named = names_[request.name];
   if (named.pending != nullptr) {
     messages->emplace_back();
     messages->back().type = RankMessage::Type::kDuplicate;
     messages->back().name = request.name;
     named.pending->duplicates.push_back(std::move(request));
-    return;
+    return {&named.pending->duplicates.back(), Admission::kDuplicate};
   }
   named.pending = std::make_unique<PendingRequest>();
   ++num_pending_;
@@ -24,16 +24,15 @@ void RequestTable::Admit(Request request, Clock::time_point now,
   if (named.known != nullptr &&
       HasParams(pending.request, *named.known->params)) {
     pending.params = named.known->params;
-    ++num_hits_;
     AppendId(named.id, ready);
-    return;
+    return {&pending.request, Admission::kKnown};
   }
   pending.params = std::make_shared<RequestParams>(ParamsOf(pending.request));
-  ++num_misses_;
   messages->emplace_back();
   messages->back().type = RankMessage::Type::kRequest;
   messages->back().name = pending.request.name;
   messages->back().params = *pending.params;
+  return {&pending.request, Admission::kNew};
 }
 
 void RequestTable::AdmitJoin(Request request) {

@@ -16,6 +16,8 @@ namespace hvd {
 
 struct PendingRequest {
   Request request;
+  uint64_t collective_id = 0;                   // see Event; 0: not negotiated
+  bool has_begun = false;                       // its collective has
   std::shared_ptr<const RequestParams> params;  // null: a join
   Clock::time_point submitted;
   // Calls under the same name that came too early; they fail with this one.
@@ -43,10 +45,16 @@ struct NamedRequest {
 // Not thread-safe: the worker alone uses it.
 class RequestTable {
  public:
+  // What has become of a request that was taken in.
+  struct Admission {
+    const Request* request;  // where it is now
+    enum { kKnown, kNew, kDuplicate } as;
+  };
   // Takes the request in and tells what to say of it: its id, appended to
   // `*ready`, or a message, appended to `*messages`.
-  void Admit(Request request, Clock::time_point now, std::vector<IdRun>* ready,
-             std::vector<RankMessage>* messages);
+  Admission Admit(Request request, Clock::time_point now,
+                  std::vector<IdRun>* ready,
+                  std::vector<RankMessage>* messages);
 
   // Takes a join in. There must be none.
   void AdmitJoin(Request request);
@@ -71,9 +79,6 @@ class RequestTable {
   void Forget(uint32_t id);
   const KnownRequest* Find(uint32_t id) const;  // null: unknown
 
-  uint64_t num_hits() const { return num_hits_; }
-  uint64_t num_misses() const { return num_misses_; }
-
  private:
   using Names = std::unordered_map<std::string, NamedRequest>;
   std::unique_ptr<PendingRequest> TakePending(NamedRequest* named);
@@ -83,8 +88,6 @@ class RequestTable {
   std::unordered_map<uint32_t, KnownRequest> known_;  // by id
   std::unique_ptr<PendingRequest> join_;              // goes by no name
   size_t num_pending_ = 0;                            // without the join
-  uint64_t num_hits_ = 0;
-  uint64_t num_misses_ = 0;
 };
 
 }  // namespace hvd

@@ -14,6 +14,12 @@ inline size_t NumBytes(const RequestTensor& tensor) {
          ElementBytes(tensor.dtype);
 }
 
+inline size_t NumBytes(const Request& request) {
+  size_t num_bytes = 0;
+  for (const RequestTensor& t : request.tensors) num_bytes += NumBytes(t);
+  return num_bytes;
+}
+
 // Of a shape of at least one dimension.
 inline size_t RowBytes(const RequestTensor& tensor) {
   const Shape row(tensor.shape.begin() + 1, tensor.shape.end());
