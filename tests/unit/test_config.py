@@ -40,7 +40,7 @@ def test_hvd_name_wins_over_horovod_name() -> None:
     assert Config.from_environ(environ).cycle_time_ms == 4
 
 
-def test_an_empty_value_is_no_value() -> None:
+def test_an_empty_value_counts_as_unset() -> None:
     environ = {"HVD_CYCLE_TIME": " ", "HOROVOD_CYCLE_TIME": "5"}
     assert Config.from_environ(environ).cycle_time_ms == 5
 

@@ -1,4 +1,4 @@
-"""Rows of global batches: without TensorFlow as in its graphs."""
+"""NumPy and TensorFlow graphs choose the same rows of global batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hvd_keras.exceptions import PeerLostError
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("num_rows", [1, 5, 6, 9])
-def test_own_rows_are_those_of_a_graph(policy: str, num_rows: int) -> None:
+def test_numpy_and_graph_choose_the_same_rows(
+    policy: str, num_rows: int
+) -> None:
     seen = []
     for rank in range(3):
         deal = Deal(rank=rank, size=3, batch_size=3, policy=policy)
@@ -25,7 +27,7 @@ def test_own_rows_are_those_of_a_graph(policy: str, num_rows: int) -> None:
     assert seen == list(range(num_rows))
 
 
-def test_errors_are_found_in_texts_of_xla() -> None:
+def test_our_errors_are_found_in_messages_of_xla() -> None:
     text = "UNKNOWN: hvd_keras.exceptions.PeerLostError: rank 1 died"
     error = error_in(text)
     assert isinstance(error, PeerLostError)

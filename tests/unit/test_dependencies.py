@@ -1,4 +1,4 @@
-"""What the package imports is declared, or Keras requires it."""
+"""Every import of the package is declared, or comes with Keras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-# Keras requires these, and the arrays and files that we use them for are its.
+# Keras requires these; we use them for its arrays and files alone.
 _FROM_KERAS = {"h5py", "ml_dtypes"}
 # hvd_keras itself, under Horovod's name.
 _OURS = {"hvd_keras", "horovod"}
@@ -52,5 +52,5 @@ def test_every_import_is_declared_or_comes_with_keras() -> None:
     assert _imported() == declared | _FROM_KERAS
 
 
-def test_keras_requires_what_we_take_from_it() -> None:
+def test_keras_requires_the_imports_that_come_with_it() -> None:
     assert _modules(importlib.metadata.requires("keras") or []) >= _FROM_KERAS

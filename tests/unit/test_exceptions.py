@@ -42,8 +42,8 @@ def test_there_is_a_class_for_each_status_code(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", _CLASSES)
-def test_those_of_ops_can_be_made_of_their_text(code: str) -> None:
-    # Keras makes one anew, to say in which layer it was raised.
+def test_errors_of_ops_can_be_made_from_their_text(code: str) -> None:
+    # Keras makes a new one that names the layer.
     error = _CLASSES[code]("the text")
     assert str(error) == error.message == "the text"
 

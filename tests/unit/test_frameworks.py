@@ -1,4 +1,4 @@
-"""Tensors are told apart by their classes, and those of users' classes too."""
+"""A tensor's classes tell its framework, also for users' subclasses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _torch_subclass() -> Any:
     torch = pytest.importorskip("torch")
 
     class Named(torch.Tensor):
-        """Of a module of the user's."""
+        """Is defined in a user's module."""
 
     return torch.ones(3).as_subclass(Named)
 
@@ -69,7 +69,7 @@ def test_torch_subclass_is_compressed_as_a_torch_tensor() -> None:
     assert wide.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_jax_tracer_is_of_jax() -> None:
+def test_jax_tracer_belongs_to_jax() -> None:
     jax = pytest.importorskip("jax")
     seen = []
 

@@ -1,4 +1,4 @@
-"""The private names of Keras that we lean on exist, and few files name them."""
+"""Keras has the private names that we use, and few files name them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hvd_keras._keras import tensorflow as keras_tensorflow
 from hvd_keras._keras.lookup import private_module, require
 
 
-def test_names_are_there() -> None:
+def test_names_exist() -> None:
     private.check_names()
     keras_fit.check_names()
     keras_tensorflow.check_names()
 
 
-def test_names_of_instances_are_there() -> None:
+def test_names_of_instances_exist() -> None:
     optimizer = keras.optimizers.RMSprop(
         momentum=0.5, gradient_accumulation_steps=2
     )
@@ -36,7 +36,7 @@ def test_names_of_instances_are_there() -> None:
     assert len(private.rate_scaled_momentums_of(optimizer)) == 1
 
 
-def test_names_of_a_running_fit_are_there() -> None:
+def test_names_of_a_running_fit_exist() -> None:
     class Look(keras.callbacks.Callback):
         def on_train_begin(self, logs=None) -> None:
             fit = keras_fit.running_fit()
@@ -100,7 +100,7 @@ def test_a_module_that_cannot_be_imported_is_not_called_missing(
         private_module("backend")
 
 
-def test_names_of_the_strategy_are_there() -> None:
+def test_names_of_the_strategy_exist() -> None:
     importlib.import_module("hvd_keras._keras.strategy")
 
 

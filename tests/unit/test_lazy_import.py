@@ -13,7 +13,7 @@ _HEAVY = {"tensorflow", "keras", "numpy", "absl"}
 
 
 def _run(code: str) -> set[str]:
-    """The modules that are there after `code`, in a process of its own."""
+    """Returns the modules that `code` loads in a new process."""
     code += "\nimport sys; print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -48,7 +48,7 @@ def test_init_does_not_bring_in_tensorflow() -> None:
     assert not _run(code) & {"tensorflow", "keras"}
 
 
-def test_all_is_sorted_and_agrees_with_the_homes() -> None:
+def test_all_is_sorted_and_lists_every_public_name() -> None:
     names = hvd_keras.__all__
     assert list(names) == sorted(names)
     homes = set(hvd_keras._HOME_OF) | {"__version__", "callbacks", "exceptions"}
@@ -74,7 +74,7 @@ def test_all_names_can_be_used() -> None:
     pytest.importorskip("hvd_keras._core")
     for name in hvd_keras.__all__:
         assert getattr(hvd_keras, name) is not None, name
-    # The module of that name does not take its place, once it is loaded.
+    # Loading a module of that name must not replace it.
     assert callable(hvd_keras.broadcast)
     assert callable(hvd_keras.allreduce)
 

@@ -1,4 +1,4 @@
-"""What is said where TensorFlow or a library of ours is missing."""
+"""A missing TensorFlow or library of ours raises a clear error."""
 
 from __future__ import annotations
 

@@ -259,4 +259,4 @@ def test_parser_survives_fuzzing() -> None:
             value = decode(bytes(message))
         except InvalidArgumentError:
             continue
-        repr(value)  # whatever came out is a whole value
+        repr(value)  # a whole value

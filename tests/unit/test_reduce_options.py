@@ -1,4 +1,4 @@
-"""What the arguments of optimizers and tapes may be."""
+"""Optimizers and tapes accept some arguments and refuse the others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ VARIABLE = tf.Variable([1.0])
         ({"unknown": 1}, TypeError, "unknown"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(
+def test_impossible_options_are_refused(
     wrap: Any, options: dict[str, Any], error: type, words: str
 ) -> None:
     with pytest.raises(error, match=words):

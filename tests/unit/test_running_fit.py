@@ -1,4 +1,4 @@
-"""What runs in Keras is known, whoever else has wrapped its methods."""
+"""We know what runs in Keras, also if others have wrapped its methods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The names of TensorFlow that are not public and that the ops lean on.
+"""TensorFlow has the private names that the ops use.
 
-A new release that drops one fails here, and says what to look at.
+If a release drops one, a test fails here and its docstring names the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_keras.ops import _retracing, _xla_library
 
 
 def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
-    """`ops/_emit.py`: else they are serialised, and may hang."""
+    """`ops/_emit.py`: otherwise they run one by one, and may hang."""
     managers = []
 
     @tf.function
@@ -32,7 +32,7 @@ def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
 
 
 def test_xla_contexts_are_seen() -> None:
-    """`ops/_xla.py`: else an op without an XLA kernel ends in its error."""
+    """`ops/_xla.py`: otherwise an op raises that it has no XLA kernel."""
     from tensorflow.python.ops import control_flow_util
 
     seen = []
@@ -52,8 +52,8 @@ def test_xla_contexts_are_seen() -> None:
     assert seen == [True, False]
 
 
-def test_the_key_of_a_trace_has_the_context_of_xla() -> None:
-    """`ops/_retracing.py`: else XLA gets ops that it does not know."""
+def test_functions_are_traced_apart_inside_and_outside_of_xla() -> None:
+    """`ops/_retracing.py`: otherwise XLA gets ops that it does not know."""
     from tensorflow.python.eager.polymorphic_function import function_context
 
     _retracing.install()
@@ -70,7 +70,7 @@ def test_the_key_of_a_trace_has_the_context_of_xla() -> None:
 
 
 def test_a_resource_variable_is_not_seen_by_creators() -> None:
-    """`ops/_xla.py`: else a strategy would take the token for its own."""
+    """`ops/_xla.py`: otherwise a strategy takes the token for its own."""
     from tensorflow.python.ops import resource_variable_ops
 
     seen = []
@@ -87,7 +87,7 @@ def test_a_resource_variable_is_not_seen_by_creators() -> None:
 
 
 def test_xla_takes_handlers_and_calls_them() -> None:
-    """`ops/_xla_library.py`: else collectives cannot be compiled."""
+    """`ops/_xla_library.py`: otherwise XLA cannot compile collectives."""
     library = ctypes.CDLL(_xla_library._TENSORFLOW_CC, mode=os.RTLD_NOLOAD)
     assert library[_xla_library._GET_API]
     call_module = importlib.import_module(_xla_library._MODULE).call_module
@@ -95,7 +95,7 @@ def test_xla_takes_handlers_and_calls_them() -> None:
     assert set(parameters) >= {"version", "module", "Sout", "Tout", "platforms"}
     assert _xla_library.problem() is None
     assert _xla_library.call_module() is call_module
-    # Those for GPUs too, of which a TensorFlow for CPUs has none.
+    # Handlers for GPUs register too, in a TensorFlow without GPUs.
     api = library[_xla_library._GET_API]
     api.restype = ctypes.c_void_p
     register = _native.xla().HvdXlaRegister
@@ -103,7 +103,7 @@ def test_xla_takes_handlers_and_calls_them() -> None:
 
 
 def test_xla_fills_in_lengths_that_are_known_later() -> None:
-    """`ops/_stablehlo.py`: else lengths must be known while tracing."""
+    """`ops/_stablehlo.py`: otherwise tracing must know all lengths."""
     text = """
         module @m attributes {jax.uses_shape_polymorphism = true} {
           func.func public @main(%x: tensor<?xf32>) -> tensor<?xf32> {
@@ -127,14 +127,14 @@ def test_xla_fills_in_lengths_that_are_known_later() -> None:
 
 
 def test_errors_take_payloads() -> None:
-    """`ops/_errors.py`: else errors of ops are TensorFlow's classes only."""
+    """`ops/_errors.py`: otherwise ops raise TensorFlow's classes only."""
     payloads = {b"key": b"value"}
     error = tf.errors.AbortedError(None, None, "text", payloads)
     assert error.experimental_payloads == payloads
 
 
 def test_a_function_waits_for_the_side_effects_of_an_iteration() -> None:
-    """`iterations_may_overlap`: else names of collectives would clash."""
+    """`iterations_may_overlap`: otherwise names of collectives clash."""
     seen = []
 
     def body(i: tf.Tensor) -> tf.Tensor:
@@ -152,7 +152,7 @@ def test_a_function_waits_for_the_side_effects_of_an_iteration() -> None:
 
 
 def test_autograph_knows_its_own_mark() -> None:
-    """`_common/autograph.py`: else it rewrites the ops, which takes seconds."""
+    """`_common/autograph.py`: otherwise it spends seconds rewriting ops."""
 
     @tf.autograph.experimental.do_not_convert
     def function() -> None:
@@ -162,7 +162,7 @@ def test_autograph_knows_its_own_mark() -> None:
 
 
 def test_functions_can_be_run_eagerly_inside_a_py_function() -> None:
-    """`ops/_one_thread.py`: else they wait for the thread it holds."""
+    """`ops/_one_thread.py`: otherwise they wait for the thread it holds."""
     functions = importlib.import_module(
         "tensorflow.python.eager.polymorphic_function.polymorphic_function"
     )

@@ -109,24 +109,24 @@ def test_a_partial_set_is_an_error(name: str, missing: str) -> None:
     assert f"missing: {missing}" in message
 
 
-def test_world_size_that_counts_nodes_is_not_believed() -> None:
-    # Alibaba PAI, PyTorchJob: RANK and WORLD_SIZE are those of nodes.
+def test_world_size_that_counts_nodes_is_refused() -> None:
+    # Alibaba PAI and PyTorchJob number nodes, not processes.
     environ = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
     assert "LOCAL_RANK" in _error(environ)
     assert detect({**environ, "WORLD_SIZE": "1"}) == Topology()
 
 
-def test_a_lone_rank_variable_is_nobodys() -> None:
+def test_a_lone_rank_variable_is_ignored() -> None:
     assert detect({"RANK": "3"}).size == 1
     assert detect({"MASTER_ADDR": "a", "MASTER_PORT": "1"}).size == 1
 
 
-def test_families_that_agree_are_fine() -> None:
+def test_variables_of_two_launchers_may_agree() -> None:
     found = detect({**TORCH, **OPEN_MPI})
     assert found.launcher == "torchrun"
 
 
-def test_families_that_disagree_are_an_error_with_both() -> None:
+def test_variables_of_two_launchers_that_disagree_are_an_error() -> None:
     message = _error({**TORCH, **OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"})
     assert "torchrun says RANK=1 WORLD_SIZE=2" in message
     assert "Open MPI says OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4" in (
@@ -134,7 +134,7 @@ def test_families_that_disagree_are_an_error_with_both() -> None:
     )
 
 
-def test_a_partial_family_that_agrees_does_not_matter() -> None:
+def test_a_partial_set_that_agrees_is_ignored() -> None:
     # srun --mpi=pmi2 gives two of MPICH's four.
     assert detect({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}).rank == 1
     assert "must agree" in _error({**SLURM, "PMI_RANK": "0", "PMI_SIZE": "2"})
@@ -166,7 +166,7 @@ def test_the_shell_of_a_slurm_allocation_is_no_rank() -> None:
         {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:1"]}})},
     ],
 )
-def test_several_hosts_are_not_there_yet(environ: dict[str, str]) -> None:
+def test_several_hosts_are_refused(environ: dict[str, str]) -> None:
     assert "not there yet" in _error(environ)
 
 
