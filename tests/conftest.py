@@ -1,4 +1,4 @@
-"""What holds in all tests: which run where and when, and how tf.data does."""
+"""Decides which tests run where, and keeps tf.data from tuning itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-# Run in jobs: by test_parallel_suite.py, test_gpu_suite.py, and
-# test_backend_suite.py, which sets KERAS_BACKEND.
+# These run in jobs, which test_parallel_suite.py, test_gpu_suite.py and
+# test_backend_suite.py start; the last of them sets KERAS_BACKEND.
 OF_RANKS = [
     pathlib.Path(__file__).parent / name
     for name in ("parallel", "gpu", "backends")
@@ -20,25 +20,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough",
         action="store_true",
-        help="run all tests; else those marked `thorough` are left out",
+        help="run the tests marked `thorough` too",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "thorough(*numbers): left out, on these numbers of ranks or on any, "
-        "unless --thorough is given",
+        "thorough(*numbers): runs only with --thorough, on these numbers of "
+        "ranks or on any",
     )
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves out what is slow and says little more than the rest.
+    """Leaves out tests that are slow and say little more than the rest.
 
-    What holds on 2 and 3 ranks rarely fails on 4, and what is done once on 1
-    rank by every other test need not be done with all options.
+    What holds on 2 and 3 ranks rarely fails on 4. On 1 rank one set of options
+    is enough where other tests take the same path.
     """
     if config.getoption("thorough"):
         return
@@ -61,7 +61,7 @@ COUNTS = pytest.StashKey[list[str]]()
 
 @pytest.fixture(scope="session")
 def note_counts(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes a line on the tests of a job, for the end of the output."""
+    """Takes a line about a job's tests and prints it at the end."""
     return pytestconfig.stash.setdefault(COUNTS, []).append
 
 
@@ -78,7 +78,7 @@ def pytest_terminal_summary(
 def pytest_ignore_collect(
     collection_path: pathlib.Path, config: pytest.Config
 ) -> bool | None:
-    """Skips the tests of many ranks, unless in a job or asked for by name."""
+    """Collects the tests of ranks in a job only, or if asked for by name."""
     if collection_path not in OF_RANKS or "HVD_RANK" in os.environ:
         return None
     start = config.invocation_params.dir
@@ -92,9 +92,9 @@ def pytest_ignore_collect(
 def _disable_autotuning() -> None:
     """Keeps tf.data from tuning its threads.
 
-    Its tuner may overlook that an iterator is deleted, and holds that up until
-    its next turn, which comes as late again as it has run (seen in TF 2.21, in
-    a third of all deletions).
+    The tuner may overlook that an iterator is being deleted. The deletion then
+    waits for the tuner's next turn, which doubles the run time (TF 2.21, in a
+    third of all deletions).
     """
     import tensorflow as tf
 

@@ -1,8 +1,8 @@
 """Hooks and fixtures of all tests that run on every rank of a job.
 
-Each rank runs the same tests in the same order and meets the others between
-them, so that one failed test does not hang the next. A test that hangs ends the
-job, with the stacks of all ranks.
+Each rank runs the same tests in the same order. The ranks meet after each
+test, so that one failed test does not hang the next. If a test hangs, the job
+ends and prints the stacks of all ranks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import hvd_keras as hvd
 from hvd_keras import _native
 from hvd_keras._job import state
 
-DEADLINE_SECONDS = 240  # several stalls, of ranks whose peer has failed
-# Where the suites want one file of results a rank.
+DEADLINE_SECONDS = 240  # several stalls: ranks wait for a failed peer
+# The suites want one file of results a rank here.
 REPORT_DIR = os.environ.get("PARALLEL_REPORT_DIR")
 
 
@@ -38,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest captures file descriptor 2 while a test runs.
     stderr = os.dup(2)
     config.stash[STDERR] = stderr
-    # The launcher ends the other ranks with SIGTERM: where were they?
+    # The launcher ends the other ranks with SIGTERM; their stacks say where
+    # they were.
     faulthandler.register(signal.SIGTERM, file=stderr, chain=True)
     hvd.init()
 
@@ -60,7 +61,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def bucket_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizers put each gradient into a bucket of its own."""
+    """Makes optimizers put each gradient into a bucket of its own."""
     settings = dataclasses.replace(state.config(), bucket_bytes=1)
     monkeypatch.setattr(state, "config", lambda: settings)
 
@@ -79,8 +80,8 @@ def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _ranks_meet(request: pytest.FixtureRequest, _deadline: None) -> Iterator:
     yield
-    # A rank that failed comes early, and waits for those that still wait for it
-    # in the test: for longer than a stall.
+    # A rank that failed comes here early. The others still wait for it in the
+    # test until they stall, so it waits for several stalls.
     for _ in range(3):
         with contextlib.suppress(hvd.StalledError):
             name = f"after {request.node.nodeid}"
@@ -119,7 +120,7 @@ def _entry(
 
 
 def _append_report(entry: dict[str, str]) -> None:
-    # Of the launcher: a test may have ended without a job.
+    # The launcher's variable: a test may have ended its job.
     rank = os.environ.get("HVD_RANK", "0")
     path = pathlib.Path(REPORT_DIR or "") / f"rank_{rank}.jsonl"
     with path.open("a") as file:

@@ -17,7 +17,7 @@ CASES = [
     for file in FILES
     if not file.startswith(f"test_{other}_")
 ]
-# Compiling takes most of the time, of programs that run for moments.
+# Compiling takes most of the time; the programs run for moments.
 SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
 
 

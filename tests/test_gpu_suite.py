@@ -1,7 +1,7 @@
 """Runs tests/gpu in jobs of 1, 2 and 4 ranks, on fake GPUs: `pytest tests`.
 
-The fake is a CUDA and a NCCL over host memory and threads (tests/gpu/fake),
-which hvd_keras opens as it would open the real ones.
+The fake (tests/gpu/fake) implements CUDA and NCCL with host memory and threads.
+hvd_keras opens it like the real libraries.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 GPU = ROOT / "tests" / "gpu"
-# Beside the fakes: how values are summed.
+# The fakes sum values with these.
 OTHER_SOURCES = [
     "tf_ops/collectives/reduce.cc",
     "tf_ops/common/status.cc",
     "tf_ops/common/types.cc",
 ]
-# A path of a real NCCL, which needs no GPU to be opened.
+# The path of a real NCCL; opening it needs no GPU.
 REAL_NCCL = os.environ.get("TEST_NCCL_LIBRARY")
 
 
-# What `make bazel` and `make test-cc` have made.
+# `make bazel` and `make test-cc` build these.
 BUILT = [
     ROOT / "build" / "bazel-bin" / "tests/gpu/fake/libfake_gpu.so",
     ROOT / "build" / "test-cc-plain" / "lib" / "libfake_gpu.so",
@@ -76,8 +76,8 @@ def run_job(
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpu(fake: str, num_ranks: int) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
-    # With the copies of CUDA 13 too, without those of its driver, and with
-    # streams that dawdle.
+    # 1 rank: a driver too old for batched copies. 2 ranks: the copies of CUDA
+    # 13. All: streams with random delays.
     environ = {
         1: {"FAKE_CUDA_DRIVER": "12020"},
         2: {"FAKE_CUDA_VERSION": "13000"},
@@ -95,8 +95,10 @@ def test_gpu(fake: str, num_ranks: int) -> None:
     assert "misuse" not in job.stdout
 
 
-def test_an_event_that_is_recorded_anew_does_not_end_a_wait(fake: str) -> None:
-    """As CUDA has it, and the engine, which uses events again, leans on it."""
+def test_recording_an_event_again_does_not_end_an_earlier_wait(
+    fake: str,
+) -> None:
+    """So CUDA behaves, and the engine relies on it: it reuses events."""
     cuda = ctypes.CDLL(fake)
 
     def make(create: str, *arguments: int) -> ctypes.c_void_p:
@@ -119,14 +121,14 @@ def test_an_event_that_is_recorded_anew_does_not_end_a_wait(fake: str) -> None:
     assert time.monotonic() - start > 0.15
 
 
-def test_a_rank_that_dies(fake: str) -> None:
+def test_the_others_survive_a_rank_that_dies(fake: str) -> None:
     job = run_job(3, str(GPU / "lost_rank.py"), fake=fake)
     assert "[0] rank 0 survived" in job.stdout, job.stdout[-20_000:]
     assert "[1] rank 1 survived" in job.stdout, job.stdout[-20_000:]
 
 
 def test_tensorflow_kernels(fake: str, tmp_path: pathlib.Path) -> None:
-    """On a device of type GPU that a plugin makes of the fakes."""
+    """Runs them on a device of type GPU that a plugin makes from the fakes."""
     import tensorflow as tf
 
     device = tmp_path / "libfake_device.so"
@@ -213,7 +215,7 @@ def test_float8_is_refused_on_all_ranks(fake: str) -> None:
 
 @pytest.mark.skipif(REAL_NCCL is None, reason="TEST_NCCL_LIBRARY is not set")
 def test_a_real_nccl_is_opened(fake: str) -> None:
-    """Up to where it needs a GPU: it makes the id, and refuses to connect."""
+    """It makes the id without a GPU, and then refuses to connect."""
     assert REAL_NCCL is not None
     job = run_job(
         1, "-c", INIT, fake=fake, HVD_GPU="on", HVD_NCCL_LIBRARY=REAL_NCCL

@@ -1,10 +1,10 @@
 """Runs tests/parallel in jobs of 1, 2 and 4 ranks: `pytest tests`.
 
-The tests of the ops run on 3 ranks too, where rows and sets are uneven.
+The tests of the ops also run on 3 ranks, where rows and sets are uneven.
 
-There is one job a number of ranks, since starting TensorFlow takes longer than
-most of the tests. Every rank writes its results to a file; here, each file of
-tests is one test a number of ranks.
+Each number of ranks has one job, because TensorFlow takes longer to start than
+most tests take. Every rank writes its results to a file. Here each file of
+tests is one test for each number of ranks.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ DEADLINE_SECONDS = 1500
 
 
 class Job:
-    """Files of tests that run on some ranks, and their results.
+    """Runs files of tests on some ranks and holds their results.
 
-    It starts at once; its output goes to a file until `wait`.
+    The job starts at once; its output goes to a file until `wait`.
 
     Args:
-        num_ranks: On how many.
+        num_ranks: The number of ranks.
         files: The tests.
-        directory: For output and results.
-        thorough: Whether to run tests that are marked so.
+        directory: Gets output and results.
+        thorough: Whether to run tests marked `thorough`.
         settings: Environment variables.
     """
 
@@ -84,7 +84,7 @@ class Job:
             )
 
     def wait(self) -> None:
-        """Waits for the end of the job; ends it at its deadline."""
+        """Waits until the job ends, or ends it at its deadline."""
         try:
             seconds = max(0.0, self._deadline - time.monotonic())
             self._process.wait(seconds)
@@ -157,7 +157,7 @@ def _read_reports(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 class Jobs(dict[int, Job]):
-    """The job of each number of ranks, with the files that were asked for."""
+    """Holds one job for each number of ranks, with the requested files."""
 
     def __init__(
         self,
