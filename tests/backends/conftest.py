@@ -1,4 +1,4 @@
-"""The hooks of tests that run on every rank, with Keras on JAX or torch."""
+"""Hooks of the tests that run on every rank, with Keras on JAX or torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rank_hooks import (  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def _memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX's steps do with small kernels what they do with large arrays."""
+    """Makes JAX's steps reuse the memory of small arrays too."""
     if keras.backend.backend() == "jax":
         from hvd_keras._keras import jax as keras_jax
 

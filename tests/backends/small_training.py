@@ -15,7 +15,7 @@ NUM_FEATURES = 6
 
 
 def data(num_rows: int = BATCH * NUM_BATCHES) -> tuple[np.ndarray, np.ndarray]:
-    """The same rows on every rank."""
+    """Returns the same rows on every rank."""
     generator = np.random.default_rng(7)
     x = generator.normal(size=(num_rows, NUM_FEATURES)).astype(np.float32)
     y = generator.normal(size=(num_rows, 1)).astype(np.float32)
@@ -23,12 +23,12 @@ def data(num_rows: int = BATCH * NUM_BATCHES) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shares(x: np.ndarray, y: np.ndarray) -> keras.utils.PyDataset:
-    """This rank's rows of each global batch."""
+    """Returns this rank's rows of each global batch."""
     return hvd.shard((x, y), batch_size=BATCH // hvd.size(), policy="drop")
 
 
 def model(seed: int = 3, *, dropout: float = 0.0) -> keras.Model:
-    """A model whose weights come from the seed alone."""
+    """Returns a model whose weights depend on the seed alone."""
     made = keras.Sequential(
         [
             keras.Input((NUM_FEATURES,)),

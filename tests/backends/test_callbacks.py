@@ -1,4 +1,4 @@
-"""The callbacks, in `fit` on JAX and torch."""
+"""Our callbacks work in `fit` on JAX and torch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def compiled(seed: int = 3, *, dropout: float = 0.0) -> keras.Model:
 
 @pytest.fixture
 def shared_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The directory of rank 0, on all ranks."""
+    """Gives all ranks the directory of rank 0."""
     return pathlib.Path(hvd.broadcast_object(str(tmp_path)))
 
 
-def test_ranks_begin_with_the_weights_of_the_root() -> None:
+def test_ranks_start_with_the_weights_of_the_root() -> None:
     model = compiled(seed=hvd.rank(), dropout=0.5)
     wanted = hvd.broadcast_object(model.get_weights(), root_rank=1)
 
@@ -146,7 +146,7 @@ def test_all_ranks_stop_where_one_does() -> None:
     assert int(model.optimizer.iterations.numpy()) == 3
 
 
-def test_epochs_end_with_the_first_rank_without_data() -> None:
+def test_epochs_end_when_the_first_rank_has_no_data() -> None:
     x, y = small.data()
 
     def batches() -> Iterator[Any]:
@@ -162,7 +162,7 @@ def test_epochs_end_with_the_first_rank_without_data() -> None:
     assert int(model.optimizer.iterations.numpy()) == 7
 
 
-def test_unequal_steps_are_an_error_before_the_first() -> None:
+def test_unequal_numbers_of_steps_are_an_error_before_the_first_step() -> None:
     x, y = small.data()
     rows = slice(0, 16 + 16 * hvd.rank())
     model = compiled()
@@ -197,7 +197,7 @@ def test_rank_0_saves_for_all(shared_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("save_freq", ["epoch", 2])
-def test_a_run_that_ended_early_goes_on(
+def test_a_run_that_ended_early_resumes(
     save_freq: Any, shared_path: pathlib.Path
 ) -> None:
     class Fail(keras.callbacks.Callback):

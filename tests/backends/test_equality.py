@@ -1,4 +1,4 @@
-"""Ranks on shares of a batch end where one process on the whole batch does."""
+"""Ranks with shares of a batch end with the weights of one process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_training_equals_one_process(kind: str) -> None:
         strict=True,
     ):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
-    # One an update, and those of `shard`, of the agreement and of this test.
+    # One an update, plus those of `shard`, the agreement and this test.
     updates = 2 * small.NUM_BATCHES // (2 if kind == "accumulation" else 1)
     assert updates <= num_requests <= updates + 6
 
@@ -76,7 +76,7 @@ def test_eager_training_equals_one_process() -> None:
 
 def test_loss_scaling_skips_on_all_ranks_or_on_none() -> None:
     x, y = small.data()
-    x[3 * small.BATCH] = np.inf  # a row of rank 0
+    x[3 * small.BATCH] = np.inf  # rank 0 has this row
     scaled = keras.optimizers.LossScaleOptimizer
     expected = train(scaled(SGD(0.1)), (x, y), batch_size=small.BATCH)
     optimizer = scaled(hvd.DistributedOptimizer(SGD(0.1)))
@@ -94,7 +94,7 @@ def test_loss_scaling_skips_on_all_ranks_or_on_none() -> None:
 
 
 def test_the_average_of_weights_moves_with_updates() -> None:
-    """With accumulation: as of batches twice as large, without it."""
+    """Accumulating 2 batches equals training on batches twice as large."""
     x, y = small.data()
     options = {"use_ema": True, "ema_momentum": 0.5}
     expected = train(SGD(0.1, **options), (x, y), batch_size=2 * small.BATCH)
@@ -130,7 +130,7 @@ def test_gradients_travel_compressed(kind: str) -> None:
 
 @pytest.mark.usefixtures("bucket_of_each")
 def test_ranks_may_compile_different_programs() -> None:
-    # The more calls, the more orders there are.
+    # A bucket for each gradient makes more calls, which have more orders.
     x, y = small.data()
     batch = 4 + 4 * hvd.rank()
     x, y = x[: 8 * batch], y[: 8 * batch]
@@ -152,7 +152,7 @@ def test_local_variables_keep_their_gradients() -> None:
     small.on_all_ranks(model.get_weights()[2:])
 
 
-def test_ranks_outside_of_a_process_set_train_alone() -> None:
+def test_ranks_outside_a_process_set_train_alone() -> None:
     x, y = small.data()
     own = slice(hvd.rank() * 48, hvd.rank() * 48 + 48)
     expected = train(SGD(0.1), (x[own], y[own]), batch_size=16)
@@ -169,7 +169,7 @@ def test_ranks_outside_of_a_process_set_train_alone() -> None:
         np.testing.assert_allclose(value, wanted, rtol=1e-6)
 
 
-def test_ranks_without_the_same_gradients_are_told() -> None:
+def test_unequal_gradients_are_an_error_on_all_ranks() -> None:
     model = small.model()
     model.layers[0].trainable = hvd.rank() == 0
     model.compile(hvd.DistributedOptimizer(SGD(0.1)), "mse")

@@ -1,4 +1,4 @@
-"""A step that fails leaves the model as it was before."""
+"""A failed step leaves the model as it was before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_keras import _native
 
 
 class Interfere(keras.callbacks.Callback):
-    """Sends, on rank 1, something else than the gradients of the step."""
+    """On rank 1, sends another array in place of the step's gradients."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 3:
@@ -48,7 +48,7 @@ def test_a_failed_step_leaves_the_model_as_it_was() -> None:
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's matter")
-def test_the_state_before_is_gone_when_fit_has_ended() -> None:
+def test_fit_frees_the_state_before_the_step_at_its_end() -> None:
     import jax
 
     numbers = []

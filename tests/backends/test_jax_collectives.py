@@ -1,4 +1,4 @@
-"""hvd_keras.jax: under `jax.jit` and `jax.grad`, and outside of them."""
+"""hvd_keras.jax works eagerly and in `jax.jit`, `jax.grad` and `jax.vmap`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_gradients(run: Callable[..., Any]) -> None:
         gradient(lambda x: hvd_jax.allreduce(x, hvd.Max))
 
 
-def test_checkpoints_keep_what_was_reduced() -> None:
+def test_jax_checkpoint_keeps_reduced_arrays() -> None:
     def loss(x: Any) -> Any:
         for i in range(3):
             x = hvd_jax.allreduce(jnp.sin(x), name=f"checkpoint.{i}") ** 2
@@ -162,7 +162,7 @@ def test_vmap_does_not_mix_the_rows_of_adasum(run: Callable[..., Any]) -> None:
     np.testing.assert_allclose(run(jax.vmap(adasum))(rows), expected)
 
 
-def test_a_callback_may_look_at_what_was_reduced() -> None:
+def test_a_jax_callback_gets_the_reduced_array() -> None:
     @jax.jit
     def program(x: Any) -> Any:
         y = hvd_jax.allreduce(x, hvd.Sum, name="before_callback")
@@ -189,8 +189,8 @@ def test_many_independent_collectives_in_one_program() -> None:
 
 
 @pytest.mark.usefixtures("bucket_of_each")
-def test_what_starts_is_read_where_it_ends() -> None:
-    """On a GPU the results are not there before."""
+def test_only_the_end_of_a_collective_reads_its_start() -> None:
+    """On a GPU the results are ready only after the end."""
     variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.SGD(0.1), compression=hvd.Compression.fp16
@@ -211,7 +211,7 @@ def test_what_starts_is_read_where_it_ends() -> None:
         assert len(re.findall(rf"{name}#0\b", text)) == 1
 
 
-def test_wrong_calls() -> None:
+def test_wrong_calls_raise() -> None:
     for call in (
         lambda: hvd_jax.allreduce(1.0, True),
         lambda: hvd_jax.allreduce(1.0, name=""),
@@ -228,7 +228,7 @@ def test_wrong_calls() -> None:
             run(lambda x: hvd_jax.broadcast(x, 0, name="c"))(x)
 
 
-def test_mismatches_have_their_type() -> None:
+def test_mismatches_raise_mismatch_error() -> None:
     x = jnp.ones(3 + hvd.rank())
     words = r"\[3\] on rank 0; \[4\] on rank 1"
     with pytest.raises(hvd.MismatchError, match=words):
@@ -241,8 +241,8 @@ def test_mismatches_have_their_type() -> None:
 
 
 @pytest.mark.parametrize("num_passes", [1, 2])
-def test_a_loop_of_ones_own_equals_one_process(num_passes: int) -> None:
-    """`stateless_apply` in a program of the user's."""
+def test_a_custom_loop_equals_one_process(num_passes: int) -> None:
+    """The user's own program calls `stateless_apply`."""
     x, y = small.data()
 
     def train(optimizer: Any, rows: slice) -> list[Any]:

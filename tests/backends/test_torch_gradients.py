@@ -1,4 +1,4 @@
-"""What torch's gradients, which are never traced, may do."""
+"""Torch's gradients, which are never traced, are reduced in place."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_float8_is_broadcast() -> None:
     assert weight.value.detach().float().tolist() == [0.5, 2.0]
 
 
-def test_dtypes_without_a_collective_are_named() -> None:
+def test_dtypes_without_a_collective_are_refused_by_name() -> None:
     (weight,) = variables((2,))
     for dtype in (torch.complex64, torch.float8_e4m3fn):
         gradient = torch.zeros(2, dtype=dtype)
@@ -64,7 +64,7 @@ def test_dtypes_without_a_collective_are_named() -> None:
             sgd().apply([gradient], [weight])
 
 
-def test_other_gradients_in_a_later_step_are_an_error() -> None:
+def test_unequal_gradients_in_a_later_step_are_an_error() -> None:
     weights = variables((2,), (2,))
     optimizer = sgd()
     optimizer.apply([torch.ones(2), torch.ones(2)], weights)
