@@ -1,4 +1,4 @@
-"""A server of the bootstrap in a thread, and clients for it."""
+"""A bootstrap server in a thread, and clients for it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SIZE = 3
 
 
 class Served:
-    """A server in a thread, and clients for it."""
+    """Runs a server in a thread and makes clients for it."""
 
     def __init__(self, path: str, size: int = SIZE) -> None:
         self.path = path
         self.reports: list[tuple[int, str]] = []
-        self.epochs = [0] * size  # the last one that each rank was told
+        self.epochs = [0] * size  # the last epoch that each rank was told
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen(100)
@@ -48,7 +48,7 @@ class Served:
         self._call(lambda: self.server.rank_exited(rank, what))
 
     def rank_started(self, rank: int) -> None:
-        """The launcher starts a process anew; it knows of no epoch."""
+        """Restarts the process of `rank`; the new one knows no epoch yet."""
         self._call(lambda: self.server.rank_started(rank))
         self.epochs[rank] = 0
 
@@ -63,7 +63,7 @@ class Served:
         assert not self._thread.is_alive()
 
     def identity(self, rank: int, **options: Any) -> Identity:
-        """That of the process of `rank`, which has pid 100 + rank."""
+        """Returns the identity of `rank`, whose process has pid 100 + rank."""
         return Identity(
             Role.MEMBER,
             rank,
@@ -90,7 +90,7 @@ class Served:
         return sock
 
     def proved(self, rank: int) -> socket.socket:
-        """A raw connection that has done the handshake and is a member."""
+        """Returns a raw connection after its handshake, as a member."""
         sock = self.raw()
         nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
         identity = self.identity(rank)
@@ -124,7 +124,7 @@ def is_hung_up(sock: socket.socket, seconds: float = 10) -> bool:
 
 
 def exchange_all(served: Served) -> int:
-    """A whole membership must work, with two exchanges; returns its epoch."""
+    """Runs a whole membership with two exchanges and returns its epoch."""
 
     def rank(number: int) -> list[list[bytes]]:
         with served.join(number) as rendezvous:
@@ -134,7 +134,7 @@ def exchange_all(served: Served) -> int:
             ]
 
     def after_failures(number: int) -> list[list[bytes]]:
-        """Hears of every membership that has failed, and joins the next."""
+        """Joins again after each failed membership."""
         while True:
             with contextlib.suppress(PeerLostError, StalledError):
                 return rank(number)
@@ -147,7 +147,7 @@ def exchange_all(served: Served) -> int:
 
 
 def outcomes(*calls: Callable[[], object]) -> list[object]:
-    """What the calls, made together, return or raise."""
+    """Makes the calls at the same time; returns what each gives or raises."""
 
     def guarded(call: Callable[[], object]) -> object:
         try:

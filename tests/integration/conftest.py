@@ -19,14 +19,14 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def served_pair(tmp_path: Path) -> Iterator[Served]:
-    """The server of a job of two ranks."""
+    """Serves a job of two ranks."""
     with _serving(tmp_path, 2) as found:
         yield found
 
 
 @contextlib.contextmanager
 def _serving(tmp_path: Path, size: int) -> Iterator[Served]:
-    # Names of sockets must be short.
+    # The path of a socket must be short.
     directory = tmp_path if len(str(tmp_path)) < 80 else Path("/tmp")
     path = directory / f"server.{os.getpid()}"
     found = Served(str(path), size)

@@ -1,8 +1,8 @@
-"""One rank of a job in which a rank goes wrong; run by test_faults.py.
+"""One rank of a job in which a rank fails; test_faults.py runs it.
 
-It knows nothing of TensorFlow, so that a job takes a fraction of a second.
-Every rank writes what it saw, with the machine's monotonic clock, into a
-file of the directory given.
+It does without TensorFlow, so that a job takes a fraction of a second. Every
+rank writes what it saw, and the time on the monotonic clock, to its own file in
+the given directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL = np.ones(8, np.float32)
 
 
 def note(args: argparse.Namespace, **facts: object) -> None:
-    """Adds a line to this rank's file; it survives what comes next."""
+    """Adds a line to this rank's file, even if the rank dies right after."""
     path = pathlib.Path(args.dir) / f"rank.{hvd.rank()}"
     line = json.dumps({"time": time.monotonic(), **facts}) + "\n"
     with path.open("a") as file:
@@ -36,7 +36,7 @@ def note(args: argparse.Namespace, **facts: object) -> None:
 
 
 def go(args: argparse.Namespace) -> None:
-    """Ends this rank in the way that the test asks for."""
+    """Ends or stops this rank as `args.how` says."""
     note(args, event="gone")
     if args.how == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +54,7 @@ def go(args: argparse.Namespace) -> None:
 
 
 def fail(args: argparse.Namespace, name: str, array: np.ndarray) -> None:
-    """Runs allreduces until one raises, and notes what it raised."""
+    """Runs allreduces until one raises, and notes the error."""
     begin = time.monotonic()
     while time.monotonic() - begin < 30:
         try:
@@ -89,7 +89,7 @@ def mid_allreduce(args: argparse.Namespace, victim: bool) -> None:
 
 
 def does_not_come(args: argparse.Namespace, victim: bool) -> None:
-    """A rank that is alive but busy; later it comes, and all is well."""
+    """The victim is alive but busy; it comes later, and the job goes on."""
     if victim:
         note(args, event="gone")
         time.sleep(2.0)

@@ -1,4 +1,4 @@
-"""One rank of a `fit` in which rank 1 dies; run by test_fit_faults.py."""
+"""One rank of a `fit` in which rank 1 dies; test_fit_faults.py runs it."""
 
 from __future__ import annotations
 

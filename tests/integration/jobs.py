@@ -1,4 +1,4 @@
-"""Runs hvdrun in tests: with a deadline, and the stacks of what hangs."""
+"""Runs hvdrun in tests, with a deadline that prints the stacks of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from hvd_keras.run import environment
 
 _ROOT = str(Path(__file__).parents[2])
-# On SIGABRT a rank that hangs prints where, and ends.
+# On SIGABRT a rank that hangs prints its stack and ends.
 _PREAMBLE = "import faulthandler; faulthandler.enable()\n"
 
 _CORE = """
@@ -33,7 +33,7 @@ rank = int(os.environ["HVD_RANK"])
 
 @dataclasses.dataclass
 class Outcome:
-    """How a job ended."""
+    """Holds how a job ended."""
 
     status: int
     stdout: str
@@ -41,7 +41,7 @@ class Outcome:
     seconds: float
 
     def lines(self, rank: int) -> list[str]:
-        """What `rank` printed on its standard output."""
+        """Returns what `rank` printed on its standard output."""
         prefix = f"[{rank}] "
         return [
             line.removeprefix(prefix)
@@ -50,7 +50,7 @@ class Outcome:
         ]
 
     def table(self) -> dict[int, list[str]]:
-        """The last table: pid, exit, last error line by rank."""
+        """Returns the last table: pid, exit and last error line by rank."""
         _, _, body = self.stderr.partition("rank  pid")
         assert body, self.stderr
         rows = {}
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def clean_environ(**extra: str) -> dict[str, str]:
-    """The environment of the tests, without a job in it."""
+    """Returns the environment without the variables of any job."""
     prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "OMP_")
     environ = {
         n: v for n, v in os.environ.items() if not n.startswith(prefixes)
@@ -88,7 +88,7 @@ def start(
 
 
 def finish(job: subprocess.Popen[str], seconds: float = 30) -> Outcome:
-    """Waits for the end of hvdrun; its deadline fails the test, with stacks."""
+    """Waits until hvdrun ends; after `seconds` fails the test, with stacks."""
     started = time.monotonic()
     try:
         stdout, stderr = job.communicate(timeout=seconds)
@@ -115,7 +115,7 @@ def run(
 
 
 def python(code: str) -> list[str]:
-    """The command that runs `code` in a Python of its own."""
+    """Returns the command that runs `code` in a new Python."""
     return [sys.executable, "-c", _PREAMBLE + textwrap.dedent(code)]
 
 
@@ -140,7 +140,7 @@ def run_core(num_ranks: int, code: str, *options: str) -> Outcome:
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """The children of hvdrun that are ranks."""
+    """Returns the pids of hvdrun's children that are ranks."""
     path = Path(f"/proc/{launcher}/task/{launcher}/children")
     pids = [int(pid) for pid in path.read_text().split()]
     return [pid for pid in pids if b"HVD_RANK=" in _environ_of(pid)]
@@ -154,7 +154,7 @@ def _environ_of(pid: int) -> bytes:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether that process runs; a zombie does not."""
+    """Returns whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -163,7 +163,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for(condition: object, seconds: float = 10) -> None:
-    """Waits until `condition()` is true; its deadline fails the test."""
+    """Waits until `condition()` is true; after `seconds` fails the test."""
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,4 +1,4 @@
-"""One rank of a `fit` that may be killed and resumed; by test_resume.py."""
+"""One rank of a `fit` that is killed and resumed; test_resume.py runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_BATCHES = 10
 
 
 class Batches(keras.utils.PyDataset):
-    """This rank's batches, the same in each epoch."""
+    """Gives this rank's batches, the same in each epoch."""
 
     def __len__(self) -> int:
         return NUM_BATCHES
@@ -30,7 +30,7 @@ class Batches(keras.utils.PyDataset):
 
 
 class KillJob(keras.callbacks.Callback):
-    """Kills the whole job, shortly after a batch began: it may be writing."""
+    """Kills the whole job shortly after a batch begins, maybe during a save."""
 
     def __init__(self, at: int) -> None:
         super().__init__()

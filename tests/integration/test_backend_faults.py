@@ -1,4 +1,4 @@
-"""A rank that dies in `fit` on JAX and torch, without TensorFlow."""
+"""`fit` raises when a rank dies, on JAX and torch, without TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rendezvous server: it serves ranks, and nobody else."""
+"""The rendezvous server serves the ranks of its job, and nobody else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rank_that_hangs_up_is_named_to_the_others(served: Served) -> None:
     assert time.monotonic() - started < 2
 
 
-def test_exit_that_the_launcher_saw_is_quoted_then_and_later(
+def test_exit_that_the_launcher_saw_is_quoted_at_once_and_later(
     served: Served,
 ) -> None:
     served.rank_exited(1, "(pid 7) was killed by SIGKILL")
@@ -94,7 +94,7 @@ def test_abort_gives_its_reason_to_the_others(served: Served) -> None:
     assert "Rank 1" in str(first)
     assert "MismatchError: wrong day" in str(first)
     assert isinstance(second, MismatchError)
-    # It may still go on: that is no failure of the process.
+    # An abort is no failure of the process, which may go on.
     assert served.reports == []
 
 
@@ -127,7 +127,7 @@ def test_missing_rank_is_noticed_and_then_named(served: Served) -> None:
     assert 0.7 < time.monotonic() - started < 3
     assert len(notices) == 1
     assert "Missing ranks: 1" in notices[0]
-    # The one that comes too late hears the same.
+    # The rank that comes too late gets the same error.
     with pytest.raises(StalledError, match="Missing ranks: 1"):
         served.join(1).exchange(b"")
 
@@ -160,7 +160,7 @@ def test_newcomer_and_survivors_are_told_the_same_epoch(
     assert exchange_all(served) == 2
 
 
-def test_newcomer_hears_nothing_of_what_failed_before_it_was_there(
+def test_newcomer_is_not_told_of_failures_before_it_started(
     served: Served,
 ) -> None:
     served.rank_exited(1, "was killed by SIGKILL")
@@ -173,7 +173,7 @@ def test_newcomer_hears_nothing_of_what_failed_before_it_was_there(
         assert rendezvous.epoch == 3
 
 
-def test_process_whose_place_was_given_away_is_refused_as_late(
+def test_process_whose_rank_was_given_to_another_is_refused(
     served: Served,
 ) -> None:
     exchange_all(served)
@@ -185,12 +185,12 @@ def test_process_whose_place_was_given_away_is_refused_as_late(
     served.epochs[1] = 0
     with served.join(1, pid=7), pytest.raises(LaunchError, match="too late"):
         served.join(1, **options)
-    # What it says about its rank is not that of the new process.
+    # Its report is not taken for one of the new process.
     report(served.path, SECRET, late, "ValueError: odd")
     assert served.reports == []
 
 
-def test_message_for_an_epoch_that_was_left_is_refused_as_late(
+def test_message_for_an_earlier_epoch_is_refused_as_late(
     served: Served,
 ) -> None:
     sock = served.proved(0)
@@ -272,7 +272,7 @@ def _join(
         return rendezvous.epoch, rendezvous.exchange(b"%d" % rank)
 
 
-def test_rank_0_serves_where_there_is_no_hvdrun(
+def test_rank_0_serves_without_hvdrun(
     runtime_directory: Path,
 ) -> None:
     for last_epoch in range(3):

@@ -1,4 +1,4 @@
-"""Who does not belong to a job is refused by its bootstrap and harms nobody."""
+"""The bootstrap refuses strangers, and they harm nobody."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_client_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
         sock, _ = listener.accept()
         sock.sendall(wire.MAGIC + bytes(wire.NONCE_BYTES))
         proof = read(sock, wire.PROOF_BYTES)
-        # Its own MAC sent back must not convince it.
+        # Its own MAC, sent back to it, must not convince it.
         sock.sendall(proof[-wire.MAC_BYTES :])
         heard.append(sock.recv(100))
 
@@ -79,7 +79,7 @@ def test_replayed_and_altered_proofs_are_refused(served: Served) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\0", b"\xff", b"GET / HTTP/1.1\r\n\r\n"])
-def test_garbage_is_refused_and_nothing_is_answered(
+def test_garbage_is_refused_without_an_answer(
     served: Served, junk: bytes
 ) -> None:
     sock = served.raw()
@@ -137,7 +137,7 @@ def test_oversized_frame_is_refused_before_it_is_stored(
         b"\x63\0\0\0\0",
     ],
 )
-def test_senseless_frame_ends_that_membership_alone(
+def test_invalid_frame_ends_that_membership_alone(
     served: Served, frame: bytes
 ) -> None:
     sock = served.proved(0)
@@ -148,7 +148,7 @@ def test_senseless_frame_ends_that_membership_alone(
     exchange_all(served)
 
 
-def test_slow_client_is_thrown_out_and_holds_up_nobody(
+def test_slow_client_is_dropped_and_delays_nobody(
     served: Served,
 ) -> None:
     started = time.monotonic()

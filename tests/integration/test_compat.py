@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "horovod_programs"
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("program", ["keras_fit", "custom_loop", "tf1_session"])
-def test_program_of_horovod(
+def test_horovod_program_runs_and_learns(
     program: str, num_ranks: int, tmp_path: Path
 ) -> None:
     job = jobs.run(
@@ -54,13 +54,13 @@ def test_ranks_find_their_place_under_horovods_names() -> None:
         assert job.lines(rank) == [f"{rank} 2 {rank} 2 0 1"], job.stderr
 
 
-def test_without_the_flag_there_is_no_horovod() -> None:
+def test_without_the_flag_horovod_cannot_be_imported() -> None:
     job = jobs.run_python(1, "import horovod")
     assert job.status == 1
     assert "No module named 'horovod'" in job.stderr
 
 
-def test_the_import_alone_is_enough() -> None:
+def test_importing_compat_is_enough_without_the_flag() -> None:
     job = jobs.run_python(
         1,
         """

@@ -1,4 +1,4 @@
-"""The examples do what they promise, started as the README starts them."""
+"""The examples keep their promises, started as the README starts them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_digits_are_the_same_with_any_number_of_ranks(
         for (loss, value), (loss_1, value_1) in zip(
             curves[num_ranks], curves[1], strict=True
         ):
-            # Sums in another order; a rounding grows from step to step.
+            # The order of sums differs, and rounding grows from step to step.
             assert loss == pytest.approx(loss_1, rel=0.05, abs=2e-3)
             assert value == pytest.approx(value_1, abs=0.012)
 

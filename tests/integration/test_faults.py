@@ -1,4 +1,4 @@
-"""A rank that dies, leaves or does not come: who learns what, and how soon."""
+"""If a rank dies, leaves or does not come, the others are soon told why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = "FAULT_TEST_MARK"
 
 
 class Job:
-    """A job that has ended: what its ranks noted, and what is left of it."""
+    """Holds what the ranks of an ended job noted, and its output."""
 
     def __init__(self, directory: pathlib.Path, returncode: int, output: str):
         self.returncode = returncode
@@ -53,7 +53,7 @@ def _marked_processes(mark: str) -> list[int]:
 
 
 def _continue_stopped(mark: str, done: threading.Event) -> None:
-    """SIGCONT after a while, or a stopped rank could not even be ended."""
+    """Continues stopped ranks after a while, so that they can end."""
     if not done.wait(6):
         for pid in _marked_processes(mark):
             os.kill(pid, signal.SIGCONT)
@@ -81,7 +81,7 @@ def run_job(directory: pathlib.Path, *flags: str, **environ: str) -> Job:
     finally:
         done.set()
         helper.join()
-    # Nothing survives and nothing is left behind, whatever happened.
+    # No process survives and no file is left, whatever happened.
     deadline = time.monotonic() + 5
     while _marked_processes(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -170,7 +170,7 @@ def test_a_rank_that_does_not_come_is_named(victim, tmp_path):
     assert f"'absent': {waiting}, rank {victim} has not come for 0.3 s" in (
         job.output
     )
-    # It was busy, not gone: the job goes on.
+    # The rank was busy, not gone: the job goes on.
     for rank in range(_NUM_RANKS):
         assert job.event(rank, "later")["text"] == str(float(_NUM_RANKS))
     assert job.returncode == 0, job.output
@@ -192,5 +192,5 @@ def test_a_stopped_rank_fails_the_others_in_time(victim, tmp_path):
         seen = job.event(rank, "large")
         assert seen["type"] in ("StalledError", "PeerLostError"), seen
         assert f"rank {victim}" in seen["text"], seen
-        # 1 s, and 3 s more where the coordinator itself is silent.
+        # The limit is 1 s; a silent coordinator is noticed 3 s later.
         assert seen["time"] - gone < 5.0

@@ -1,4 +1,4 @@
-"""A rank that dies within Keras's `fit`: what the others' `fit` raises."""
+"""If a rank dies in Keras's `fit`, the others' `fit` raises PeerLostError."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_fit_raises_peer_lost_when_a_rank_is_killed(tmp_path):
         assert facts["time"] - death < 1.0, result.stdout
     assert result.returncode == 137, result.stdout
     assert "rank 1 failed first" in result.stdout
-    # The table says what was wrong, not "Graph execution error:".
+    # The table shows our error, not "Graph execution error:".
     assert "PeerLostError: allreduce 'sgd/bucket_0': rank 1 (" in result.stdout

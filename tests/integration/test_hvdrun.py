@@ -1,4 +1,4 @@
-"""hvdrun: start, output, signals, failures, and nothing left behind."""
+"""hvdrun sets up ranks, refuses wrong commands and reports failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import jobs
 import pytest
 
-# What Keras's progress bar writes for three steps and the end of an epoch.
 # ---- Environment ----
 
 
@@ -132,7 +131,7 @@ def test_help_env_prints_the_table() -> None:
 
 
 def test_check_works_with_parts_missing() -> None:
-    # -S: without site-packages there is neither TensorFlow nor Keras.
+    # -S leaves out site-packages, so there is no TensorFlow and no Keras.
     done = subprocess.run(
         [sys.executable, "-S", "-m", "hvd_keras.run", "--check"],
         env=jobs.clean_environ(),

@@ -1,4 +1,4 @@
-"""What hvdrun shows and keeps of what the ranks print."""
+"""hvdrun shows and keeps what the ranks print."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 
 import jobs
 
-# What Keras's progress bar writes for three steps and the end of an epoch.
-
 _PRINT_RANK = "import os; print(os.environ['HVD_RANK'])"
+# Keras's progress bar writes this for three steps and the end of an epoch.
 _PROGRESS_BAR = r"""
 import sys, time
 def bar(text, previous):
@@ -107,7 +106,7 @@ def test_a_reader_that_leaves_does_not_end_the_job(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_what_a_reader_that_left_does_not_take_is_no_failure(
+def test_output_after_the_reader_has_left_is_no_failure(
     tmp_path: Path,
 ) -> None:
     gone = tmp_path / "gone"
@@ -144,13 +143,13 @@ def test_progress_bar_of_rank_0_moves_on_a_terminal() -> None:
         if select.select([controller], [], [], 0.5)[0]:
             try:
                 shown += os.read(controller, 4096)
-            except OSError:  # the end of a terminal
+            except OSError:  # the terminal is closed
                 break
     assert job.wait(10) == 0
     os.close(controller)
     assert b"\r\x1b[K[0] 1/3 step one" in shown
     assert b"\r\x1b[K[0] 2/3 step two" in shown
     assert b"[0] 3/3 step three\r\n" in shown
-    # Rank 1's bar does not come between; it is shown when it is complete.
+    # Rank 1's bar is shown when it is complete, not between.
     assert b"[1] 3/3 step three\r\n" in shown
     assert b"[1] 1/3" not in shown

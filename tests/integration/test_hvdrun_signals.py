@@ -1,4 +1,4 @@
-"""Signals to hvdrun, and that no process outlives a job."""
+"""hvdrun passes signals on, and no process outlives a job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pathlib import Path
 
 import jobs
 
-# What Keras's progress bar writes for three steps and the end of an epoch.
-
 
 def _start_and_wait(code: str, *options: str) -> subprocess.Popen[str]:
-    """Starts two ranks that print `ready`, and waits for that."""
+    """Starts two ranks and waits until both have printed `ready`."""
     job = jobs.start("-np", "2", *options, "--", *jobs.python(code))
     assert job.stdout is not None
     for _ in range(2):
@@ -104,7 +102,7 @@ def test_no_orphan_when_the_launcher_is_killed() -> None:
     assert set(Path("/tmp").glob("hvd-*")) <= before
 
 
-def test_what_a_rank_has_started_ends_with_the_job() -> None:
+def test_processes_started_by_a_rank_end_with_the_job() -> None:
     job, pids = _start_with_children()
     os.kill(pids[0], signal.SIGKILL)
     time.sleep(0.3)
@@ -115,7 +113,7 @@ def test_what_a_rank_has_started_ends_with_the_job() -> None:
     _check_nothing_left(pids)
 
 
-def test_output_held_open_by_a_child_does_not_hold_up_the_end() -> None:
+def test_a_child_that_holds_the_output_open_does_not_delay_the_end() -> None:
     code = "import subprocess; subprocess.Popen(['sleep', '60'])"
     job = jobs.run_python(2, code)
     assert job.status == 0

@@ -1,4 +1,4 @@
-"""How ranks leave a job."""
+"""Ranks leave a job without harm to the others, who are told why."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_peers_are_told_why_a_rank_left(
 
 
 def test_rank_with_the_exception_counts_as_the_first_to_fail() -> None:
-    # Its peers end sooner than itself.
+    # The rank with the exception ends later than its peers.
     job = jobs.run_core(
         2,
         """
@@ -76,7 +76,7 @@ def test_rank_with_the_exception_counts_as_the_first_to_fail() -> None:
     assert job.table()[1][2] == "ValueError: slow end"
 
 
-def test_exit_does_not_wait_for_what_is_in_flight() -> None:
+def test_exit_does_not_wait_for_calls_in_flight() -> None:
     job = jobs.run_core(
         2,
         """

@@ -1,4 +1,4 @@
-"""Joining and leaving a job with real ranks, without TensorFlow."""
+"""Real ranks join and leave a job, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_init_shutdown_and_init_again() -> None:
     )
     assert job.status == 0, job.stderr
     assert [job.lines(r) for r in range(3)] == [["good"]] * 3
-    # One line a start, on rank 0 alone.
+    # Each start prints one line, on rank 0 alone.
     assert job.stderr.count("size 3 on one host") == 5
     assert "[1]" not in job.stderr
 
 
-def test_one_rank_without_a_launcher() -> None:
+def test_one_rank_needs_no_launcher() -> None:
     code = """
 import hvd_keras as hvd
 try:
@@ -258,7 +258,7 @@ def test_rank_that_does_not_come_is_noticed_and_then_named() -> None:
     assert "Missing ranks: 1" in job.stderr
 
 
-def test_core_that_does_not_start_on_one_rank_is_told_to_all() -> None:
+def test_core_that_does_not_start_on_one_rank_is_an_error_on_all() -> None:
     job = jobs.run_core(
         2,
         """

@@ -1,4 +1,4 @@
-"""TensorFlow with one thread between ops, as where each rank has one core."""
+"""TensorFlow works with one inter-op thread, as on one core a rank."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A lost or late rank, as users of TensorFlow see it.
+"""A lost or late rank raises errors that TensorFlow's users expect.
 
-Times and texts of the engine's errors are in `test_faults.py`, and `fit` in
-`test_fit_faults.py`. Here the type counts: `except` with our class catches the
-error, and so does `except` with TensorFlow's.
+Both `except` with our class and `except` with TensorFlow's class catch the
+error. `test_faults.py` tests times and texts of the engine's errors, and
+`test_fit_faults.py` tests `fit`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A rank that dies, fails or leaves: who learns of it in other process sets.
+"""If a rank dies, fails or leaves, calls in other process sets fail too.
 
-Ranks 0 and 1 are a set, 2 and 3 another one, and each rank has a set of its
-own. Rank 1 goes. What the others wait for in any of the sets, and what they
-call afterwards, fails within a second, unless rank 1 has left in peace: then
-only where it is a member.
+Ranks 0 and 1 are a set, ranks 2 and 3 another, and each rank has its own set.
+Rank 1 goes. Within a second all pending and later calls fail, in every set. If
+rank 1 left in peace, only calls in its own sets fail.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ _TEXT = {
 
 
 @pytest.mark.parametrize("how", _GO)
-def test_a_death_ends_what_waits_in_every_set(how: str) -> None:
+def test_a_death_ends_waiting_calls_in_every_set(how: str) -> None:
     job = _run(
         f"""
         total("ready", hvd.global_process_set)
         if rank == 1:
             time.sleep(0.3)
             {_GO[how]}
-        # Rank 0 waits for the one that dies, rank 2 for one that does not come.
+        # Rank 0 waits for rank 1, which dies; rank 2 for rank 3, which is late.
         if rank == 3:
             while not is_gone(victim):
                 time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What hvdrun tells the libraries of a rank about threads and memory."""
+"""hvdrun sets how many threads and which memory a rank's libraries use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import jobs
 
 
-def test_threads_are_shared_out_unless_the_user_has_set_them() -> None:
+def test_ranks_share_the_cores_unless_the_user_sets_threads() -> None:
     code = """
         import os
         print(os.environ["TF_NUM_INTRAOP_THREADS"])
@@ -28,7 +28,7 @@ def test_threads_are_shared_out_unless_the_user_has_set_them() -> None:
     assert "TF_CPU_ALLOCATOR_USE_BFC" not in job.stderr
 
 
-def test_tensorflow_keeps_its_memory() -> None:
+def test_tensorflow_reuses_its_memory() -> None:
     job = jobs.run_python(
         1,
         """
@@ -50,4 +50,4 @@ def test_tensorflow_keeps_its_memory() -> None:
         print(faults())
         """,
     )
-    assert int(job.lines(0)[0]) < 5000  # fresh pages would be 61,440
+    assert int(job.lines(0)[0]) < 5000  # 61,440 if all pages were fresh

@@ -13,7 +13,7 @@ _README = pathlib.Path(__file__).parents[2] / "README.md"
 
 def test_the_four_lines_train() -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", _README.read_text(), re.S)
-    # What a reader has already: a model and data.
+    # A reader has a model and data already.
     prelude = textwrap.dedent(
         """
         import keras

@@ -1,4 +1,4 @@
-"""A job that is killed and started again ends as if nothing had happened."""
+"""A killed job that is started again ends with the same weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_killed_job_ends_with_the_weights_of_an_undisturbed_one(tmp_path):
     assert os.listdir(tmp_path / "killed") == ["backup"]
     resumed = _run(tmp_path / "killed", *options)
     assert resumed.status == 0, resumed.stderr
-    # It did not begin anew.
+    # It did not start from the beginning.
     assert resumed.lines(0)[-1] in ("epochs 1", "epochs 2"), kill_at
     for ours, theirs in zip(
         _weights(tmp_path / "killed"), _weights(tmp_path / "whole"), strict=True

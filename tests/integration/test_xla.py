@@ -1,4 +1,4 @@
-"""What XLA compiles, under settings that a process begins with."""
+"""XLA's programs work under settings that only a new process can take."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _HERE = pathlib.Path(__file__).parent
 
 
 @pytest.mark.parametrize("num_threads", ["1", "2"])
-def test_many_collectives_at_once(num_threads: str) -> None:
-    """Delays, unequal programs and a death: nothing hangs, nothing is wrong."""
+def test_many_collectives_run_at_once(num_threads: str) -> None:
+    """All results are right with delays, unequal programs and a death."""
     environ = jobs.clean_environ(TF_NUM_INTRAOP_THREADS=num_threads)
     command = [sys.executable, str(_HERE / "xla_rank.py")]
     outcome = jobs.run("-np", "2", "--", *command, seconds=90, environ=environ)
@@ -23,10 +23,10 @@ def test_many_collectives_at_once(num_threads: str) -> None:
     assert outcome.status == 7
 
 
-def test_training_where_tensorflow_clusters_by_itself(
+def test_training_works_with_auto_clustering(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Auto-clustering leaves the ops outside of what XLA compiles."""
+    """Auto-clustering leaves our ops outside XLA's programs."""
     environ = jobs.clean_environ(
         TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit",
         XLA_FLAGS=f"--xla_dump_to={tmp_path}",

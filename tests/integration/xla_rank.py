@@ -1,4 +1,4 @@
-"""A rank of `test_xla.py`: 200 runs of a program with 14 collectives."""
+"""A rank of test_xla.py: it runs a program with 14 collectives 200 times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDE = 192
 
 
 def check_first_trace() -> None:
-    """The first op of the process is one in what XLA compiles."""
+    """Traces the first op of the process for XLA."""
     contexts = []
 
     @tf.function(autograph=False)
@@ -41,9 +41,9 @@ def main() -> None:
     swap = tf.constant(np.eye(SIDE, dtype=np.float32)[::-1])
 
     def program(x: tf.Tensor) -> tuple[list[tf.Tensor], Any, Any]:
-        # Chains of products, of other lengths on another rank, each with a
-        # collective: independent of one another, and large enough for XLA to
-        # run them at once.
+        # Each chain of products ends in a collective. Chains are independent,
+        # large enough for XLA to run them at once, and differ in length by
+        # rank.
         sums = []
         for i in range(NUM_CHAINS):
             y = x * float(i + 1)

@@ -1,4 +1,4 @@
-"""Written as for Horovod 0.28: a loop with its tape."""
+"""A program for Horovod 0.28: a loop with its tape."""
 
 import horovod.tensorflow as hvd
 import numpy as np

@@ -1,4 +1,4 @@
-"""Written as for Horovod 0.28: `fit` with its callbacks."""
+"""A program for Horovod 0.28: `fit` with its callbacks."""
 
 import sys
 

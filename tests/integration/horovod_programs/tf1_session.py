@@ -1,4 +1,4 @@
-"""Written as for Horovod 0.16: a TensorFlow 1 session with its hook."""
+"""A program for Horovod 0.16: a TensorFlow 1 session with its hook."""
 
 import horovod.tensorflow as hvd
 import numpy as np
