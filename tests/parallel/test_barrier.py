@@ -63,9 +63,11 @@ def test_runs_in_the_order_of_a_function(rank, size) -> None:
     assert seen == ["before", "after"] * 3
 
 
-def test_named(rank) -> None:
+def test_a_name_may_be_used_again() -> None:
+    before = hvd.stats()["num_requests"]
     for _ in range(3):
         hvd.barrier(name="a name")
+    assert hvd.stats()["num_requests"] - before == 3
 
 
 @pytest.mark.parametrize("name", ["", 3])

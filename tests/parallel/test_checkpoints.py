@@ -302,10 +302,16 @@ def test_a_backup_of_another_run_is_refused(path: pathlib.Path) -> None:
         other.fit(data, verbose=0, epochs=2, callbacks=callbacks)
 
 
-def test_arguments_of_a_backup() -> None:
-    for arguments in (("",), ("dir", 0), ("dir", "batch"), ("dir", True)):
-        with pytest.raises(ValueError, match="Received"):
-            BackupAndRestore(*arguments)
+@pytest.mark.parametrize("save_freq", [0, "batch", True])
+def test_backup_refuses_a_wrong_save_freq(save_freq: Any) -> None:
+    text = f"`save_freq` must be .*save_freq={save_freq!r}"
+    with pytest.raises(ValueError, match=text):
+        BackupAndRestore("dir", save_freq)
+
+
+def test_backup_refuses_an_empty_directory_name() -> None:
+    with pytest.raises(ValueError, match="`backup_dir` must"):
+        BackupAndRestore("")
 
 
 def test_a_model_that_is_not_built_is_refused(path: pathlib.Path) -> None:

@@ -82,11 +82,16 @@ def test_a_name_overrides_that_of_the_optimizer() -> None:
 
 @pytest.mark.skipif("hvd.size() > 1", reason="one rank")
 def test_jit_compile_works_in_one_process() -> None:
+    expected = kt.build(kt.functional_model)
+    expected.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
+    expected.fit(*kt.regression_data(), shuffle=False, verbose=0)
     model = kt.build(kt.functional_model)
     model.compile(
         hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse", jit_compile=True
     )
-    model.fit(*kt.regression_data(), verbose=0)
+    model.fit(*kt.regression_data(), shuffle=False, verbose=0)
+    assert model.jit_compile
+    kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
 
 
 def test_tf_function_loop_with_keras_variables() -> None:

@@ -77,9 +77,8 @@ def test_fit_equals_one_process(
     data = kt.shares(*kt.regression_data())
     wrap = hvd.DistributedOptimizer
     weights = weights_after_fit(layer, data, wrap, **options)
-    kt.assert_close(
-        weights, expected_weights, 2e-5
-    )  # moving statistics among them
+    # The weights include the moving statistics.
+    kt.assert_close(weights, expected_weights, 2e-5)
     kt.assert_equal_on_all_ranks(weights)
 
 
@@ -207,11 +206,14 @@ def test_ranks_outside_a_process_set_have_their_own_statistics(
 
 
 def test_inference_is_a_matter_of_one_rank() -> None:
-    frozen = hvd.SyncBatchNormalization(trainable=False)
+    frozen = hvd.SyncBatchNormalization(trainable=False, epsilon=3.0)
+    layer = hvd.SyncBatchNormalization(epsilon=3.0)
     x = np.ones((2, 3), np.float32)
     if hvd.rank() == 0:
-        frozen(x, training=True)
-        hvd.SyncBatchNormalization()(x, training=False)
+        # The moving mean is 0 and the moving variance 1.
+        for outputs in (frozen(x, training=True), layer(x, training=False)):
+            np.testing.assert_array_equal(outputs, x / 2)
+        assert frozen.moving_mean.numpy().tolist() == [0.0] * 3
 
 
 def test_calls_of_one_layer_under_two_tapes_do_not_meet() -> None:
