@@ -1,4 +1,4 @@
-"""What the tests of TensorFlow's ops and of Keras on TensorFlow share."""
+"""Fixtures for tests of TensorFlow's ops and of Keras on TensorFlow."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @contextlib.contextmanager
 def parity_sets() -> Iterator[dict[str, hvd.ProcessSet]]:
-    """A job anew, with a set of the even ranks and one of the odd ones.
+    """Starts a new job with a set of the even ranks and one of the odd ranks.
 
-    Yields the sets by name: "global", "even", and "parity" for that of the two
-    which this rank is in; on one rank all of them are all ranks.
+    Yields the sets by name: "global", "even", and "parity", which is the one of
+    the two that has this rank. On one rank each name is the global set.
     """
     rank, size = hvd.rank(), hvd.size()  # noqa: F811 (the fixtures)
     sets = [hvd.ProcessSet(range(i, size, 2)) for i in range(2) if size > 1]
@@ -92,5 +92,5 @@ def sets() -> Iterator[dict[str, hvd.ProcessSet]]:
 def process_set(
     sets: dict[str, hvd.ProcessSet], request: pytest.FixtureRequest
 ) -> hvd.ProcessSet:
-    """All ranks, and half of them."""
+    """Gives the set of all ranks, and the set of this rank's parity."""
     return sets[request.param]

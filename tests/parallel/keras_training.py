@@ -1,4 +1,4 @@
-"""What the tests of the Keras layer share: data, models, comparisons."""
+"""Data, models and comparisons for the tests of the Keras layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUM_FEATURES = 6
 def regression_data(
     num_rows: int = BATCH * NUM_BATCHES,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same rows on every rank."""
+    """Returns the same rows on every rank."""
     generator = np.random.default_rng(7)
     x = generator.normal(size=(num_rows, NUM_FEATURES)).astype(np.float32)
     y = generator.normal(size=(num_rows, 1)).astype(np.float32)
@@ -29,12 +29,12 @@ def regression_data(
 def whole_batches(
     x: np.ndarray, y: np.ndarray, num_rows: int = BATCH
 ) -> tf.data.Dataset:
-    """What one process trains on."""
+    """Returns the batches that one process trains on."""
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(num_rows)
 
 
 def shares(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
-    """This rank's rows of every one of these batches."""
+    """Returns this rank's rows of each of these batches."""
     share = BATCH // hvd.size()
     first = hvd.rank() * share
     rows = slice(first, first + share)
@@ -42,7 +42,7 @@ def shares(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
 
 
 def uneven_share(count: int) -> slice:
-    """This rank's part of `count` rows; the ranks' parts are 1:2:3:..."""
+    """Returns this rank's part of `count` rows; parts are as 1:2:3:..."""
     ends = np.cumsum([0, *range(1, hvd.size() + 1)])
     ends = ends * count // ends[-1]
     return slice(int(ends[hvd.rank()]), int(ends[hvd.rank() + 1]))
@@ -82,7 +82,7 @@ def custom_step_model() -> keras.Model:
 
 
 def embedding_model() -> keras.Model:
-    """Looks rows up by the signs of the features: some twice, some never."""
+    """Looks up some rows twice and some never, by the features' signs."""
     inputs = keras.Input((NUM_FEATURES,))
     keys = keras.ops.cast(keras.ops.abs(inputs) * 4.0, "int32")
     rows = keras.layers.Embedding(24, 3)(keys)
@@ -91,13 +91,13 @@ def embedding_model() -> keras.Model:
 
 
 def build(make_model: Callable[[], keras.Model]) -> keras.Model:
-    """Makes a model with the same initial weights everywhere."""
+    """Makes a model with the same initial weights on all ranks."""
     keras.utils.set_random_seed(11)
     return make_model()
 
 
 def assert_equal_on_all_ranks(values: list[np.ndarray]) -> None:
-    """Bit for bit."""
+    """Compares bit for bit."""
     for rank, other in enumerate(hvd.allgather_object(list(values))):
         for ours, theirs in zip(values, other, strict=True):
             assert ours.dtype == theirs.dtype

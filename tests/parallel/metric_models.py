@@ -1,4 +1,4 @@
-"""A model with all kinds of metrics, and its data."""
+"""A model with all kinds of metrics, and data for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUM_ROWS = 120
 def classification_data() -> tuple[np.ndarray, np.ndarray]:
     x, _ = kt.regression_data(NUM_ROWS)
     y = (x[:, 0] + 0.3 * x[:, 1] > 0.2).astype(np.float32)
-    # Ordered by label, so that the ranks' shares differ in kind.
+    # The order by label makes the ranks' shares differ in kind.
     order = np.argsort(y, kind="stable")
     return x[order], y[order, None]
 

@@ -1,4 +1,4 @@
-"""What the tests of process sets share."""
+"""Calls that the tests of process sets share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_keras import _core
 
 
 def remove_all() -> None:
-    """Leaves the global set alone."""
+    """Removes all sets but the global one."""
     for process_set_id in _core.process_set_ids():
         if process_set_id:
             hvd.remove_process_set(hvd.process_set_by_id(process_set_id))
@@ -20,7 +20,7 @@ def add_all(lists: list[list[int]]) -> list[hvd.ProcessSet]:
 
 
 def partition(size: int, num_parts: int = 2) -> list[list[int]]:
-    """Ranks by their remainder, without empty parts."""
+    """Divides ranks by their remainder, without empty parts."""
     parts = [list(range(first, size, num_parts)) for first in range(num_parts)]
     return [part for part in parts if part]
 

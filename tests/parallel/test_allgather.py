@@ -14,7 +14,7 @@ DTYPES = ["bool", "float16", "bfloat16", "float32", "float64"] + [
 
 
 def rows(rank: int, num_rows: int, dtype: str = "float32") -> np.ndarray:
-    """Rows of [rank, rank + 1]."""
+    """Returns rows of [rank, rank + 1]."""
     values = np.array([[rank, rank + 1]] * num_rows).reshape(num_rows, 2)
     return values.astype(tf.as_dtype(dtype).as_numpy_dtype)
 
@@ -41,14 +41,14 @@ def test_first_dimension_may_differ_by_rank(run, rank, size, num_rows) -> None:
     np.testing.assert_array_equal(result, all_rows(size, num_rows))
 
 
-def test_large_rows(rank, size) -> None:
+def test_large_rows_are_gathered(rank, size) -> None:
     result = hvd.allgather(tf.fill([rank + 1, 300_000], rank)).numpy()
     expected = np.repeat(np.arange(size), np.arange(size) + 1)
     np.testing.assert_array_equal(result[:, 0], expected)
     np.testing.assert_array_equal(result[:, -1], expected)
 
 
-def test_a_row_without_elements(run, size) -> None:
+def test_rows_may_have_no_elements(run, size) -> None:
     result = run(hvd.allgather, np.zeros([2, 0, 3], "f4"))
     assert result.shape == (2 * size, 0, 3)
 
@@ -66,7 +66,7 @@ def test_static_shape_has_an_unknown_first_dimension() -> None:
     gather.get_concrete_function()
 
 
-def test_many_at_once(run, rank, size) -> None:
+def test_many_allgathers_run_at_once(run, rank, size) -> None:
     def gather(x: tf.Tensor) -> list[tf.Tensor]:
         return [hvd.allgather(x + i, name=f"many {i}") for i in range(30)]
 
@@ -92,7 +92,7 @@ def test_gradient_is_the_average_of_this_ranks_rows(run, rank, size) -> None:
     np.testing.assert_array_equal(result, np.stack([weights] * 2, axis=1))
 
 
-def test_gradient_of_nameless(rank, size) -> None:
+def test_gradient_needs_no_name(rank, size) -> None:
     x = tf.constant([1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(x)

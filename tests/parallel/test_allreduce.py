@@ -23,7 +23,7 @@ def array(values: Any, dtype: str) -> np.ndarray:
 
 
 def expected(op: hvd.ReduceOp, size: int, dtype: str) -> np.ndarray:
-    """What the ranks' `BASE + rank` reduce to."""
+    """Returns the reduction of all ranks' `BASE + rank`."""
     total = BASE * size + size * (size - 1) // 2
     values = {
         hvd.Sum: total,
@@ -136,7 +136,7 @@ def test_allreduce_of_any_length(rank, size, num_elements: int) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_allreduce_takes_what_converts(run, value: Any) -> None:
+def test_allreduce_converts_its_input_to_a_tensor(run, value: Any) -> None:
     expected = tf.convert_to_tensor(value)
     if isinstance(value, tf.Variable | keras.Variable):
         result = hvd.allreduce(value)
@@ -148,7 +148,7 @@ def test_allreduce_takes_what_converts(run, value: Any) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-def test_input_is_untouched_when_it_has_other_uses(run, rank, size) -> None:
+def test_input_with_other_uses_keeps_its_value(run, rank, size) -> None:
     def reduce(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         doubled = x * 2
         return doubled + 0, hvd.allreduce(doubled, hvd.Sum)
@@ -158,7 +158,7 @@ def test_input_is_untouched_when_it_has_other_uses(run, rank, size) -> None:
     np.testing.assert_array_equal(total, np.full([1000], size * (size + 1)))
 
 
-def test_variable_is_untouched(rank, size) -> None:
+def test_variable_keeps_its_value(rank, size) -> None:
     variable = tf.Variable(tf.fill([1000], float(rank)))
 
     @tf.function
@@ -262,7 +262,7 @@ def test_names_that_ignore_name_scopes_are_unique_in_a_graph(
     assert [float(total) for total in reduce(x, x)] == [expected] * 6
 
 
-def test_nameless_calls_count_anew_in_a_new_job(rank, size) -> None:
+def test_nameless_calls_count_from_the_start_in_a_new_job(rank, size) -> None:
     hvd.shutdown()
     if rank == 0:
         with pytest.raises(hvd.NotInitializedError):

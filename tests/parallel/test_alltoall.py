@@ -11,7 +11,7 @@ import hvd_keras as hvd
 needs_two = pytest.mark.skipif("hvd.size() < 2", reason="needs 2 ranks")
 
 
-def test_equal_parts(run, rank, size) -> None:
+def test_rows_are_sent_in_equal_parts(run, rank, size) -> None:
     result = run(hvd.alltoall, np.arange(2 * size) + 100 * rank)
     expected = [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
     assert result.tolist() == expected
@@ -28,7 +28,7 @@ def test_received_splits_are_returned_with_splits(run, rank, size) -> None:
     assert received.tolist() == [rank] * size
 
 
-def test_all_to_one(run, rank, size) -> None:
+def test_all_rows_may_go_to_one_rank(run, rank, size) -> None:
     splits = [0] * (size - 1) + [3]
     output, received = run(
         lambda x: hvd.alltoall(x, splits), np.full([3, 2], rank)
@@ -49,7 +49,7 @@ def test_splits_may_be_a_list_or_a_tensor(rank, size) -> None:
         assert received.numpy().tolist() == [1] * size
 
 
-def test_static_shape() -> None:
+def test_shape_is_inferred() -> None:
     specs = [tf.TensorSpec([None, 3]), tf.TensorSpec(None)]
 
     @tf.function(input_signature=specs)
@@ -94,7 +94,9 @@ def test_raises_when_rows_cannot_be_shared(size) -> None:
 
 @needs_two
 @pytest.mark.parametrize("bad", ["sum", "length", "negative", "rows"])
-def test_raises_for_values_that_only_the_kernel_sees(size, bad: str) -> None:
+def test_raises_for_values_that_are_unknown_while_tracing(
+    size, bad: str
+) -> None:
     specs = [tf.TensorSpec([None]), tf.TensorSpec([None], tf.int64)]
 
     @tf.function(input_signature=specs)

@@ -46,7 +46,7 @@ def test_waits_for_the_last_rank(process_set, rank, call) -> None:
 
 
 def test_runs_in_the_order_of_a_function(rank, size) -> None:
-    """What is before the barrier has happened on all ranks after it."""
+    """Side effects before the barrier come first, those after it last."""
     seen: list[str] = []
 
     def note(text: bytes) -> None:

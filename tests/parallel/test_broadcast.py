@@ -43,7 +43,7 @@ def test_values_of_other_ranks_do_not_count(run, rank) -> None:
     assert run(lambda x: hvd.broadcast(x, 0), value) == 1
 
 
-def test_input_is_untouched_when_it_has_other_uses(run, rank) -> None:
+def test_input_with_other_uses_keeps_its_value(run, rank) -> None:
     def send(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = x + 1
         return hvd.broadcast(shifted, 0), shifted * 1
@@ -160,12 +160,14 @@ def test_broadcast_in_place_in_a_graph(rank, size, use_resource: bool) -> None:
     ],
     ids=str,
 )
-def test_broadcast_in_place_raises(variables, text: str) -> None:
+def test_broadcast_in_place_raises_for_bad_arguments(
+    variables, text: str
+) -> None:
     with pytest.raises(hvd.InvalidArgumentError, match=text):
         hvd.broadcast_(variables, 0)
 
 
-def test_a_mistake_in_a_layer_keeps_its_text() -> None:
+def test_an_error_in_a_layer_keeps_its_text() -> None:
     class Broadcasts(keras.layers.Layer):
         def call(self, x):
             return hvd.broadcast(x, hvd.size())

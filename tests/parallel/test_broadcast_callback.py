@@ -1,4 +1,4 @@
-"""All ranks start from the state of one, and from one plan."""
+"""All ranks start from one rank's state and have the same plan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_built_models_are_equal_before_the_first_step(
         verbose=0,
         callbacks=[BroadcastGlobalVariablesCallback(root_rank), before],
     )
-    # 6 weights; step, rate and 2 slots for each of 4 trainable weights.
+    # 6 weights, step, rate, and 2 slots for each of 4 trainable weights.
     num_slots = 0 if builders == "none" else 2 * 4
     assert len(before.state) == 6 + 2 + num_slots
     kt.assert_equal_on_all_ranks(before.state)
@@ -96,7 +96,7 @@ def test_other_models_are_equal_after_the_first_batch(
     kt.assert_equal_on_all_ranks(state(model))
 
 
-def test_a_model_that_is_built_on_some_ranks_alone() -> None:
+def test_a_model_that_some_ranks_have_built_is_equal_after_fit() -> None:
     model = differing(kt.SubclassedModel)
     if hvd.rank() == 0:
         model(np.zeros((1, kt.NUM_FEATURES), np.float32))
@@ -109,7 +109,7 @@ def test_a_model_that_is_built_on_some_ranks_alone() -> None:
     kt.assert_equal_on_all_ranks(state(model))
 
 
-def test_seed_states_move_apart_once() -> None:
+def test_seed_states_are_made_different_once() -> None:
     keras.utils.set_random_seed(5)
     inputs = keras.Input((kt.NUM_FEATURES,))
     hidden = keras.layers.Dropout(0.5, seed=3)(inputs)
@@ -138,7 +138,7 @@ def test_accumulated_gradients_stay_on_their_rank() -> None:
         ),
         "mse",
     )
-    # 8 batches make 2 steps; 3 of them leave sums of 3 gradients.
+    # 4 batches make a step; 3 batches leave sums of 3 gradients.
     data = kt.shares(*kt.regression_data())
     callback = BroadcastGlobalVariablesCallback()
     model.fit(data.take(3), verbose=0, callbacks=[callback])
@@ -221,7 +221,7 @@ def test_a_distributed_optimizer_is_not_warned_about() -> None:
 @needs_peers
 @pytest.mark.parametrize("last", [False, True])
 def test_unequal_initial_epochs_are_an_error_on_all_ranks(last: bool) -> None:
-    # The last: rank 1 has no epoch left, and ends at once.
+    # In the last case rank 1 has no epoch left and ends at once.
     model = kt.build(kt.functional_model)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     weights = model.get_weights()
@@ -253,14 +253,14 @@ def test_equal_initial_epochs_are_fine() -> None:
 
 
 class LazyModel(kt.SubclassedModel):
-    """Says that it is built before its layers are."""
+    """Claims to be built before its layers are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.built = True
 
 
-def test_a_model_that_is_built_before_its_layers() -> None:
+def test_a_model_that_claims_to_be_built_is_equal_after_fit() -> None:
     model = differing(LazyModel)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse")
     model.fit(
@@ -272,7 +272,7 @@ def test_a_model_that_is_built_before_its_layers() -> None:
     kt.assert_equal_on_all_ranks(state(model))
 
 
-def test_a_step_that_trains_a_variable_outside_the_model() -> None:
+def test_a_trained_variable_outside_the_model_is_equal_after_fit() -> None:
     scale = keras.Variable(1.0)
 
     class Model(keras.Model):

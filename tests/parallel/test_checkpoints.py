@@ -1,4 +1,4 @@
-"""Files are written once for all ranks, and a run goes on where it was."""
+"""Rank 0 writes files for all ranks, and a run resumes where it was."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
 @pytest.fixture
 def path(tmp_path_factory: Any) -> pathlib.Path:
-    """One directory for all ranks."""
+    """Gives all ranks the same directory."""
     own = str(tmp_path_factory.mktemp("shared"))
     return pathlib.Path(hvd.broadcast_object(own))
 
@@ -40,7 +40,7 @@ def compiled() -> keras.Model:
 
 
 class Written(keras.callbacks.Callback):
-    """What a rank sees of the files after the epochs."""
+    """Notes which files a rank sees after an epoch."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def test_a_save_may_take_longer_than_a_stall(
 
 
 def drawing_model() -> keras.Model:
-    """Has what differs by rank: seeds and moving statistics."""
+    """Returns a model whose seeds and moving statistics differ by rank."""
     inputs = keras.Input((kt.NUM_FEATURES,))
     hidden = keras.layers.BatchNormalization()(inputs)
     hidden = keras.layers.Dropout(0.3, seed=3)(hidden)
@@ -189,7 +189,7 @@ def drawing_model() -> keras.Model:
 
 
 class Interrupt(keras.callbacks.Callback):
-    """Ends a run in the middle of it."""
+    """Raises in the middle of a run and counts its epochs."""
 
     def __init__(self, at: tuple[int, int]) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def train(
     is_first: bool = True,
     **options: Any,
 ) -> tuple[list[np.ndarray], dict, int]:
-    """Weights, slots and the history of a run; how many epochs it began."""
+    """Returns all variables, the history and the number of epochs begun."""
     model = kt.build(drawing_model)
     model.compile(
         hvd.DistributedOptimizer(
@@ -270,7 +270,7 @@ def undisturbed() -> tuple[list[np.ndarray], dict, int]:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-def test_a_run_goes_on_to_the_same_weights(
+def test_a_resumed_run_ends_with_the_same_weights(
     path: pathlib.Path,
     interrupt_at: tuple[int, int],
     save_freq: str | int,

@@ -1,4 +1,4 @@
-"""hvd_keras.compat and the package `horovod` do as Horovod does."""
+"""hvd_keras.compat and the package `horovod` behave like Horovod."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODULES = [
     "horovod.tensorflow.sync_batch_norm",
 ]
 
-# What programs may pass by position, in this order, and the defaults.
+# Programs may pass these arguments by position; these are the defaults.
 SIGNATURES = {
     hvd.allreduce: "tensor average=None device_dense='' device_sparse='' "
     "compression op=None prescale_factor=1.0 postscale_factor=1.0 name=None "
@@ -106,7 +106,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_are_there(name: str) -> None:
+def test_modules_of_horovod_can_be_imported(name: str) -> None:
     importlib.import_module(name)
 
 
@@ -137,7 +137,7 @@ def test_average_is_the_old_name_of_op(rank: int, size: int) -> None:
         hvd_keras.allreduce(x, average=False)
 
 
-def test_devices_and_compression_are_taken(rank: int, size: int) -> None:
+def test_devices_and_compression_are_accepted(rank: int, size: int) -> None:
     got = hvd.allreduce(
         tf.constant([1.0 * rank]),
         None,
@@ -177,11 +177,11 @@ def test_optimizer_by_position_and_its_defaults(rank: int, size: int) -> None:
     optimizer.build([v])
     for _ in range(2):
         optimizer.apply([tf.constant([float(rank)])], [v])
-    # Horovod adds up what it accumulates.
+    # Horovod sums accumulated gradients.
     assert v.numpy() == [-2 * (size - 1) / 2]
 
 
-def test_variables_may_be_called(rank: int) -> None:
+def test_variables_and_lr_work_as_in_keras_2(rank: int) -> None:
     model = kt.build(kt.functional_model)
     optimizer = keras.optimizers.Adam(0.01 * (rank + 1))
     optimizer.build(model.trainable_variables)
@@ -262,7 +262,7 @@ def test_tf1_optimizer_reduces(rank: int, size: int) -> None:
         lambda: keras_hvd.load_model("x", legacy_opts=True),
     ],
 )
-def test_what_is_missing_says_so_on_use(use: Callable[[], Any]) -> None:
+def test_missing_functions_say_so_when_used(use: Callable[[], Any]) -> None:
     with pytest.raises(NotImplementedError):
         use()
 

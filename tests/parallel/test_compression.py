@@ -1,4 +1,4 @@
-"""`hvd.Compression` and classes of one's own."""
+"""`hvd.Compression` and the user's own compressors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int8"]
 
 
 class Negating(hvd.Compressor):
-    """Sends the negative; `ctx` is what to multiply by afterwards."""
+    """Sends the negative; `ctx` is the factor that undoes it."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -33,7 +33,7 @@ class Negating(hvd.Compressor):
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_compressor_and_back(name: str, dtype: str) -> None:
+def test_compressed_tensors_get_their_dtype_back(name: str, dtype: str) -> None:
     compression, wire_dtype = COMPRESSIONS[name]
     tensor = tf.cast([1, 2, 3], dtype)
     wire, ctx = compression.compress(tensor)
@@ -49,7 +49,9 @@ def test_compressor_and_back(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
-def test_every_reduction_takes_it(run, rank, process_set, name: str) -> None:
+def test_every_reduction_takes_a_compression(
+    run, rank, process_set, name: str
+) -> None:
     compression = COMPRESSIONS[name][0]
     ranks = process_set.ranks
     size = len(ranks)
@@ -74,8 +76,8 @@ def test_every_reduction_takes_it(run, rank, process_set, name: str) -> None:
     assert dtypes == [x.dtype, x.dtype, y.dtype, x.dtype, x.dtype, y.dtype]
 
 
-def test_half_precision_is_of_the_wire_alone(rank, size) -> None:
-    """2048 + 1 + 1 is 2050 in float32; in float16, step by step, 2048."""
+def test_only_the_wire_has_half_precision(rank, size) -> None:
+    """2048 + 1 + 1 is 2050 in float32, and 2048 when summed in float16."""
     value = 2048.0 if rank == 0 else 1.0
     total = hvd.allreduce(value, hvd.Sum, compression=hvd.Compression.fp16)
     exact = 2048 + size - 1
@@ -131,7 +133,7 @@ def test_other_compressions_are_refused(compression) -> None:
             call()
 
 
-def test_gradient_passes(run, rank, size) -> None:
+def test_gradient_passes_through_compression(run, rank, size) -> None:
     def gradient(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(x)

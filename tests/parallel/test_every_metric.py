@@ -1,4 +1,4 @@
-"""Each metric of Keras over uneven shards is that of one process."""
+"""Each Keras metric over uneven shards equals that of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_keras.callbacks import MetricAverageCallback
 
 NUM_ROWS = 60
 NUM_CLASSES = 4
-# Arguments of those that need some.
+# Some metrics need these arguments.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "IoU": {"num_classes": 2, "target_class_ids": [0, 1]},
     "MeanIoU": {"num_classes": 2},
@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "TopKCategoricalAccuracy": {"k": 2},
     "SparseTopKCategoricalAccuracy": {"k": 2},
 }
-# Not of labels and predictions.
+# These do not take labels and predictions.
 OTHERS = {"Metric", "MeanMetricWrapper", "Mean", "Sum"}
 
 
@@ -47,10 +47,10 @@ def every_metric(is_sparse: bool) -> list[keras.metrics.Metric]:
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_every_metric_is_that_of_all_samples(is_sparse: bool) -> None:
+def test_every_metric_is_over_all_samples(is_sparse: bool) -> None:
     generator = np.random.default_rng(3)
     x = generator.normal(size=(NUM_ROWS, kt.NUM_FEATURES)).astype(np.float32)
-    # Ordered, so that the ranks' shares differ in kind.
+    # The order makes the ranks' shares differ in kind.
     labels = np.sort(generator.integers(0, NUM_CLASSES, NUM_ROWS))
     y = labels if is_sparse else np.eye(NUM_CLASSES, dtype=np.float32)[labels]
     loss = "sparse_" * is_sparse + "categorical_crossentropy"

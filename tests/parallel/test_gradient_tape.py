@@ -1,4 +1,4 @@
-"""A distributed tape gives the gradients of one process on the whole batch."""
+"""A distributed tape gives one process's gradients of the whole batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compiled(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def dynamic_sets() -> Iterator[None]:
-    """Sets can be added in the test; leaves a job without any."""
+    """Lets the test add sets, and removes them at its end."""
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     yield
@@ -60,7 +60,7 @@ def plain(tape: tf.GradientTape) -> tf.GradientTape:
     return tape
 
 
-# The slots of Adam treat rows without a gradient otherwise, once made dense.
+# Adam's slots treat rows without a gradient differently in dense gradients.
 OPTIONS: dict[str, tuple[Callable[[], keras.Model], dict[str, Any]]] = {
     "default": (kt.functional_model, {}),
     "embedding": (kt.embedding_model, {}),
@@ -180,11 +180,11 @@ def test_tapes_may_be_nested(
     mean = (size + 1) / 2
     first, derivative = second()
     assert float(first) == mean * 27
-    # Through the average of the first: the average of the averages.
+    # The gradient of an average is an average, and the tape averages again.
     assert float(derivative) == mean * 18
 
 
-def test_two_tapes_in_one_function(rank: int, size: int) -> None:
+def test_two_tapes_in_one_function_do_not_mix(rank: int, size: int) -> None:
     v, w = tf.Variable([1.0]), tf.Variable([1.0])
 
     @tf.function
@@ -341,7 +341,7 @@ def test_only_the_ranks_of_the_process_set_take_part(
         hvd.remove_process_set(some)
 
 
-def test_a_tape_is_distributed_once() -> None:
+def test_a_distributed_tape_is_not_wrapped_again() -> None:
     tape = hvd.DistributedGradientTape(tf.GradientTape())
     assert isinstance(tape, tf.GradientTape)
     with pytest.raises(ValueError, match="once"):

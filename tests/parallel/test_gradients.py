@@ -1,8 +1,8 @@
-"""Gradients of the collectives, against slopes of the sum of the ranks' losses.
+"""Gradients of collectives equal the slopes of the sum of the ranks' losses.
 
-The loss of a rank is a weight of its own times a polynomial of the collective's
-output. Moving one element of one rank's input by a small step, up and down,
-gives the true derivative; where Horovod documents a multiple of it, so do we.
+A rank's loss is its own weight times a polynomial of the collective's output.
+One element of one rank's input moves by a small step up and down, which gives
+the true derivative. Where Horovod documents a multiple of it, we do the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def plain(op: hvd.ReduceOp, kind: str) -> Collective:
 
 
 def grouped(op: hvd.ReduceOp, kind: str) -> Collective:
-    """With a member that has no gradient and one that the loss ignores."""
+    """Adds a member without a gradient and one that the loss ignores."""
 
     def collective(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
         others = [tf.constant([1, 2]), x * 2]
@@ -86,7 +86,7 @@ def exchanged(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
 
 
 def exchanged_unevenly(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
-    """All rows to the next rank, but for the first, which stays."""
+    """Sends all rows but the first to the next rank."""
     splits = np.zeros(process_set.size(), np.int32)
     splits[process_set.rank()] = 1
     splits[(process_set.rank() + 1) % process_set.size()] += 2
@@ -111,7 +111,7 @@ for _op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
 
 
 def distinct_values(rank: int) -> np.ndarray:
-    """Of 3 elements; on no two ranks the same, nor nearer than 0.25."""
+    """Returns 3 elements that differ by at least 0.25 between ranks."""
     return np.array([1.0, -2.0, 0.5]) + rank * np.array([0.25, -0.5, 0.75])
 
 
@@ -131,7 +131,7 @@ def test_gradient_is_the_slope(rank, process_set, name: str) -> None:
 
     def gradients(x: tf.Tensor) -> list[tf.Tensor]:
         results = []
-        for _ in range(2):  # the second call as the first
+        for _ in range(2):  # the second call gives the same
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 value = loss(x)
@@ -154,14 +154,14 @@ def test_gradient_is_the_slope(rank, process_set, name: str) -> None:
             )
             if rank == moving:
                 expected = convention(len(ranks)) * slope.numpy()
-                # Products and squares of them are of the fourth degree.
+                # Squares of products have degree four, so slopes are inexact.
                 assert first[i] == pytest.approx(expected, 2e-3, 1e-3)
 
 
 @pytest.mark.parametrize("op", [hvd.Min, hvd.Max])
 @pytest.mark.parametrize("kind", ["allreduce", "reducescatter"])
 def test_ties_share_the_gradient(run, rank, size, op, kind) -> None:
-    """All ranks hold the first element's extremum, the first rank the other."""
+    """The first element ties on all ranks; rank 0 alone has the second."""
     sign = 1 if op == hvd.Max else -1
     x = np.array([7.0, sign * (5.0 - rank)], np.float32)
 
@@ -173,7 +173,7 @@ def test_ties_share_the_gradient(run, rank, size, op, kind) -> None:
         return tape.gradient(value, x)
 
     total = np.full(2, size * (size + 1) / 2)
-    if kind == "reducescatter":  # of two rows, from the ranks that got them
+    if kind == "reducescatter":  # the ranks that got the two rows
         total = np.array([1, 2 if size > 1 else 1])
     expected = [total[0] / size, total[1] if rank == 0 else 0]
     np.testing.assert_allclose(run(gradient, x), expected, rtol=1e-6)
@@ -195,7 +195,7 @@ def test_gradient_of_a_product_with_zeros(run, rank, size, num_zeros) -> None:
 
 
 def test_second_gradient_of_a_product(rank, size) -> None:
-    """The sum over ranks r of size * (the others' product), by x of a rank."""
+    """Differentiates the sum over ranks of size * (the others' product)."""
     x = tf.constant(rank + 2.0)
     with tf.GradientTape() as outer:
         outer.watch(x)
@@ -221,7 +221,7 @@ def test_second_gradient_of_a_sum(rank, size) -> None:
             inner.watch(x)
             y = hvd.allreduce(x * x, hvd.Sum, name="second")
         first = inner.gradient(y, x)
-    # Each rank's upstream is 1, so that first = size * 2 * x.
+    # Each rank's upstream gradient is 1, so first = size * 2 * x.
     assert first == size * 2 * (1 + rank)
     assert outer.gradient(first, x) == 2 * size
 
@@ -254,7 +254,7 @@ def test_adasum_has_no_gradient(run) -> None:
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
 def test_gradients_of_slices(run, rank, size, op) -> None:
-    """By the values of `tf.IndexedSlices`; index 0 on all ranks, then 1 + r."""
+    """All ranks have index 0, and each rank has its own index 1 + rank."""
 
     def gradient(values: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -271,7 +271,7 @@ def test_gradients_of_slices(run, rank, size, op) -> None:
 
     result = run(gradient, np.ones([3, 2], np.float32))
     factor = 1 if op == hvd.Sum else 1 / size
-    total = size * (size + 1) / 2  # of the ranks' factors of the loss
+    total = size * (size + 1) / 2  # sum of the ranks' loss factors
     shared = total * 2 * (2 * size * factor) * factor
     own = total * (2 + rank) * 2 * factor * factor
     np.testing.assert_allclose(

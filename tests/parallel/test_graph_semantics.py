@@ -1,8 +1,7 @@
-"""A collective runs once for each time that the program comes to it.
+"""A collective runs exactly once each time the program reaches it.
 
-TensorFlow's optimizers neither drop nor duplicate one, and ranks that build
-their graphs in different orders, or run what is independent in different
-orders, do not wait for each other for ever.
+TensorFlow's optimizers keep each one and duplicate none. Ranks may build their
+graphs, or run independent collectives, in different orders without a deadlock.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def test_ranks_may_trace_in_different_orders(rank, size, kind: str) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
-def test_gradients_of_ranks_that_trace_in_different_orders(rank, size) -> None:
+def test_gradients_may_be_traced_in_different_orders(rank, size) -> None:
     order = list(range(20))
     random.Random(rank).shuffle(order)
 
@@ -165,7 +164,7 @@ def test_reads_see_the_writes_before_them(rank, size) -> None:
 def test_iterations_of_a_loop_do_not_mix(
     run, rank, size, parallel_iterations: int
 ) -> None:
-    """Whether or not TensorFlow runs several of them at once."""
+    """This holds if TensorFlow runs several iterations at once, too."""
 
     def loop(x: tf.Tensor) -> tf.Tensor:
         def body(i: tf.Tensor, sums: tf.TensorArray) -> tuple:
@@ -214,7 +213,7 @@ def test_nested_loops_do_not_mix(run, rank, size) -> None:
 def test_body_of_a_range_loop_runs_once_an_iteration(rank, size) -> None:
     @tf.function
     def inner(i: tf.Tensor) -> None:
-        hvd.allreduce(tf.cast(i, tf.float32))  # nobody looks at the result
+        hvd.allreduce(tf.cast(i, tf.float32))  # the result is unused
 
     @tf.function
     def step(n: tf.Tensor) -> None:
@@ -228,7 +227,7 @@ def test_body_of_a_range_loop_runs_once_an_iteration(rank, size) -> None:
     assert num_requests() - before == 100
 
 
-def test_gradient_of_a_loop(rank, size) -> None:
+def test_gradient_of_a_loop_is_right(rank, size) -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -274,7 +273,7 @@ def test_session_runs_only_what_it_is_asked_for(rank, size) -> None:
 
 
 def test_autograph_does_not_rewrite_the_ops() -> None:
-    """It would take seconds in the first trace."""
+    """Rewriting would take seconds in the first trace."""
     callers = []
 
     class Watching(hvd.Compressor):

@@ -12,7 +12,7 @@ MIXED = ["float32", "int64", "bfloat16", "uint8", "float64", "float16"]
 
 
 def mixed_arrays(rank: int) -> list[np.ndarray]:
-    """Tensor `i` has `i` elements (the first none), each `rank + i`."""
+    """Returns tensors; number `i` has `i` elements, each `rank + i`."""
     return [
         np.full([i], rank + i, tf.as_dtype(dtype).as_numpy_dtype)
         for i, dtype in enumerate(MIXED)
@@ -36,7 +36,7 @@ def test_members_may_differ_in_dtype_and_shape(run, rank, size, op) -> None:
         np.testing.assert_array_equal(result, np.full([i], value, array.dtype))
 
 
-def test_scales(run, rank, size) -> None:
+def test_grouped_allreduce_scales(run, rank, size) -> None:
     results = run(
         lambda *x: hvd.grouped_allreduce(
             list(x), hvd.Sum, prescale_factor=0.5, postscale_factor=8
@@ -47,7 +47,7 @@ def test_scales(run, rank, size) -> None:
     assert results == [2 * size * (size - 1), 4 * size]
 
 
-def test_one_member_and_many(run, rank, size) -> None:
+def test_groups_may_have_one_member_or_many(run, rank, size) -> None:
     def reduce(x: tf.Tensor) -> list[tf.Tensor]:
         many = hvd.grouped_allreduce([x + i for i in range(200)], hvd.Sum)
         return [*hvd.grouped_allreduce([x], hvd.Sum), *many]
@@ -67,7 +67,7 @@ def test_one_tensor_may_come_twice(run, rank, size) -> None:
     np.testing.assert_array_equal(second, first)
 
 
-def test_inputs_are_untouched_when_they_have_other_uses(run, rank) -> None:
+def test_inputs_with_other_uses_keep_their_values(run, rank) -> None:
     def reduce(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
         a, b = x + 1, x + 2
         return a + 0, *hvd.grouped_allreduce([a, b, b + 1], hvd.Max), b + 0

@@ -15,7 +15,7 @@ LINEAR = [hvd.Sum, hvd.Average]
 
 
 def slices_of(rank: int, pattern: str) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's indices, and values of two columns."""
+    """Returns a rank's indices, and values of two columns."""
     indices = {
         "disjoint": [2 * rank, 2 * rank + 1],
         "equal": [1, 8, 3],
@@ -47,7 +47,7 @@ def dense(ranks: list[int], pattern: str, op: hvd.ReduceOp) -> np.ndarray:
 
 
 def check(result: Any, ranks: list[int], pattern: str, op: Any) -> None:
-    """`result` is indices, values and the dense form of a reduction."""
+    """Checks `result`: indices, values and dense form of a reduction."""
     indices, values, whole = result
     expected = dense(ranks, pattern, op)
     if whole.dtype.kind in "iu":
@@ -94,7 +94,7 @@ def test_slices_are_reduced(run, rank, process_set, op, index_dtype) -> None:
     "dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "int64"]
 )
 @pytest.mark.parametrize("op", LINEAR)
-def test_dtypes(rank, size, op, dtype: str) -> None:
+def test_slices_of_all_dtypes_are_reduced(rank, size, op, dtype: str) -> None:
     for pattern in PATTERNS:
         indices, rows = slices_of(rank, pattern)
         slices = tf.IndexedSlices(
@@ -117,7 +117,7 @@ def test_result_is_equal_on_all_ranks(rank, size) -> None:
 
 
 def sent_bytes(pattern: str) -> tuple[int, int]:
-    """Bytes of the values that this rank gathers and allreduces."""
+    """Returns the bytes that this rank has sent, and those of its values."""
     from hvd_keras import _native
 
     indices, _ = slices_of(hvd.rank(), pattern)
@@ -130,8 +130,8 @@ def sent_bytes(pattern: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
-def test_the_cheaper_way_is_taken(rank, size) -> None:
-    """Equal indices make it dense, with a row for each of them."""
+def test_allreduce_replaces_allgather_where_it_is_cheaper(rank, size) -> None:
+    """Slices with equal indices are allreduced, one row for each index."""
     used = {"equal": 3, "duplicates": size + 1}
     moved, own = sent_bytes("equal")
     assert moved == own == 4000 * used["equal"]
@@ -155,7 +155,7 @@ def test_prescale_and_postscale(run, rank, size) -> None:
 
 
 def test_compression_is_applied(rank, size) -> None:
-    value = 1 + 2.0**-12  # more digits than a float16 has
+    value = 1 + 2.0**-12  # has more digits than a float16
     for index in (rank, 0):
         slices = tf.IndexedSlices(tf.fill([1, 2], value), [index])
         result = hvd.allreduce(
@@ -168,8 +168,10 @@ def test_compression_is_applied(rank, size) -> None:
             assert tf.reduce_max(result.values) == total
 
 
-def test_mixed_groups(run, rank, process_set) -> None:
-    """Dense and sparse members of different shapes, each with its own."""
+def test_groups_may_mix_dense_and_sparse_members(
+    run, rank, process_set
+) -> None:
+    """Dense and sparse members have different shapes."""
     ranks = process_set.ranks
 
     def reduce(x: tf.Tensor) -> list[Any]:

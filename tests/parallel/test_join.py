@@ -1,4 +1,4 @@
-"""`hvd.join`, as `ops/join.py`: ranks with unequal amounts of data."""
+"""`hvd.join`, as `ops/join.py`: ranks have unequal amounts of data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTEGER = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
 
 def active(step: int, ranks: list[int]) -> list[int]:
-    """Rank number i of the set has i + 1 batches."""
+    """Returns the ranks that have a batch: rank i of the set has i + 1."""
     return ranks[step:]
 
 
@@ -37,7 +37,7 @@ def expected(
 
 @pytest.mark.parametrize("over_active", [False, True])
 def test_joined_ranks_change_nothing(process_set, rank, over_active) -> None:
-    """Every reduction and dtype, single and in groups."""
+    """All reductions and dtypes ignore them, alone and in groups."""
     ranks = process_set.ranks
     reductions = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
     for step in range(ranks.index(rank) + 1):
@@ -71,7 +71,7 @@ def test_joined_ranks_change_nothing(process_set, rank, over_active) -> None:
 
 
 def test_adasum_with_joined_ranks(rank, size) -> None:
-    """Zero vectors give the other one: orthogonal ones are added."""
+    """Adasum ignores zero vectors and adds orthogonal ones."""
     for step in range(rank + 1):
         x = tf.one_hot(rank, size) * (rank + 1.0)
         result = hvd.allreduce(x, hvd.Adasum, name="adasum")
@@ -87,7 +87,7 @@ def test_returns_the_last_rank(rank, size) -> None:
         assert hvd.join() == last
 
 
-def test_in_a_function_and_a_graph(rank, size) -> None:
+def test_join_works_in_a_function_and_a_graph(rank, size) -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         return hvd.allreduce(x, hvd.Sum, name="in a function")
@@ -105,7 +105,7 @@ def test_in_a_function_and_a_graph(rank, size) -> None:
 
 
 def test_gradients_of_uneven_batches(rank, size) -> None:
-    """A training step of a rank that goes on longer."""
+    """A rank goes on with training steps after others have joined."""
     for i in range(rank + 1):
         weight = tf.Variable(2.0)
         with tf.GradientTape() as tape:
@@ -150,11 +150,11 @@ def test_other_collectives_fail_on_the_waiting_ranks(rank, size, kind) -> None:
         assert isinstance(raised.value, tf.errors.FailedPreconditionError)
         assert "join" in str(raised.value)
     hvd.join()
-    OTHERS[kind]()  # and now it works again
+    OTHERS[kind]()  # after the join it works
 
 
 @needs_two
-def test_mismatch_of_average_over_active(rank, size) -> None:
+def test_average_over_active_must_be_equal_on_all_ranks(rank, size) -> None:
     with pytest.raises(hvd.MismatchError, match="average_over_active"):
         hvd.join(average_over_active=rank == 0)
     assert 0 <= hvd.join() < size

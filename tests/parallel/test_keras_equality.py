@@ -1,6 +1,6 @@
-"""N ranks on shares of a batch end where one process on all of it ends.
+"""Ranks with shares of a batch end with the weights of one process.
 
-Every rank trains the reference, too: the plain model on whole batches.
+Every rank also trains the reference: the plain model on whole batches.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ CASES = {
     "embedding_eager": Case(
         adam, kt.embedding_model, compile={"run_eagerly": True}
     ),
-    # Plain SGD, because Keras's slots treat rows without a gradient otherwise.
+    # Plain SGD: with slots Keras treats rows without a gradient differently.
     "embedding_as_dense": Case(
         sgd, kt.embedding_model, options={"sparse_as_dense": True}
     ),
@@ -114,12 +114,12 @@ CASES = {
 
 
 def reference(case: Case, epochs: int = 2) -> keras.Model:
-    """What Keras makes of whole batches; accumulated ones are put together."""
+    """Trains plain Keras on whole batches; accumulated ones become one."""
     model = kt.build(case.model)
     num_rows = kt.BATCH
     options, compile_options = {}, case.compile
     if case.model is kt.embedding_model and case.passes > 1:
-        # Keras makes accumulated slices dense, which slots treat otherwise.
+        # Keras makes accumulated slices dense; slots treat those differently.
         options = {"gradient_accumulation_steps": case.passes}
     elif case.passes > 1:
         num_rows *= case.passes
@@ -141,11 +141,11 @@ def distributed(case: Case, epochs: int = 2) -> keras.Model:
 
 
 def check(case: Case, expected: keras.Model, epochs: int = 2) -> None:
-    """Trains on all ranks; they end like `expected` and with equal bits."""
+    """Trains on all ranks; checks that they end like `expected`, bits equal."""
     model = distributed(case, epochs)
     kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
     slots = [variable.numpy() for variable in model.optimizer.variables]
-    # Sums of gradients that wait for their step are the rank's own.
+    # Accumulated gradients are the rank's own until the step.
     if case.passes == 1:
         kt.assert_equal_on_all_ranks(slots)
     kt.assert_equal_on_all_ranks(model.get_weights())
@@ -159,7 +159,7 @@ def test_ranks_end_with_the_weights_of_one_process(case: Case) -> None:
 
 
 def test_accumulated_gradients_can_be_summed() -> None:
-    # A sum of 4 is 4 times their mean.
+    # A sum of 4 gradients is 4 times their mean.
     expected = kt.build(kt.functional_model)
     expected.compile(optimizers.SGD(0.04, gradient_accumulation_steps=4), "mse")
     data = kt.regression_data()
@@ -202,19 +202,19 @@ def test_gradients_can_be_summed_over_ranks() -> None:
 
 
 @pytest.mark.usefixtures("bucket_of_each")
-def test_gradients_of_many_buckets() -> None:
+def test_many_buckets_equal_one_process() -> None:
     case = CASES["adam"]
     model = distributed(case)
     kt.assert_close(model.get_weights(), reference(case).get_weights(), 2e-5)
 
 
 def float16_data() -> tuple[np.ndarray, np.ndarray]:
-    """Of which one row, on the last rank, is too large for float16."""
+    """Returns data with one row, on the last rank, too large for float16."""
     x, y = kt.regression_data()
-    # Small, so that no gradient overflows at the first scale. That would depend
-    # on the rows that a rank's loss is the mean of.
+    # Small values, so that no gradient overflows at the first scale: an
+    # overflow would depend on the number of rows of a rank.
     x, y = np.round(x * 2) / 16, np.round(y * 2) / 16
-    # In the third batch.
+    # The row is in the third batch.
     y[3 * kt.BATCH - 1] = 1e30
     return x, y
 
@@ -255,7 +255,7 @@ def check_loss_scaling(wrap: str, **compile_options: Any) -> None:
         assert scale == optimizer.initial_scale / 2
         iterations = optimizer.inner_optimizer.iterations
         assert int(iterations) == kt.NUM_BATCHES - 1
-    # Products and sums in float16 differ with the number of rows.
+    # In float16 products and sums depend on the number of rows.
     kt.assert_close(model.get_weights(), expected.get_weights(), 5e-3)
     kt.assert_equal_on_all_ranks(model.get_weights())
     kt.assert_equal_on_all_ranks(
@@ -263,7 +263,7 @@ def check_loss_scaling(wrap: str, **compile_options: Any) -> None:
     )
 
 
-def test_train_on_batch() -> None:
+def test_train_on_batch_equals_one_process() -> None:
     case = CASES["adam"]
     x, y = kt.regression_data()
     expected = kt.build(case.model)
@@ -280,7 +280,7 @@ def test_train_on_batch() -> None:
     kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
 
 
-def test_data_of_unknown_length() -> None:
+def test_data_of_unknown_length_equal_one_process() -> None:
     def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.filter(lambda x, y: True)
 

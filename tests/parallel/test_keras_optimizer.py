@@ -1,4 +1,4 @@
-"""What a distributed optimizer refuses, on all ranks, and what it keeps."""
+"""A distributed optimizer refuses mistakes on all ranks and pairs by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_raises_when_names_of_optimizers_differ() -> None:
 
 @needs_peers
 @pytest.mark.parametrize("groups", [None, 2], ids=["variable", "buckets"])
-def test_raises_when_only_the_place_or_the_buckets_differ(
+def test_raises_when_only_positions_or_buckets_differ(
     groups: int | None, rank: int
 ) -> None:
     variables = [tf.Variable([0.0]) for _ in range(3)]
@@ -71,7 +71,7 @@ def test_raises_when_only_the_place_or_the_buckets_differ(
         optimizer.apply(gradients, variables)
 
 
-def test_a_name_overrides_that_of_the_optimizer() -> None:
+def test_name_argument_overrides_the_name_of_the_optimizer() -> None:
     optimizer = hvd.DistributedOptimizer(
         optimizers.SGD(1.0, name=f"own_{hvd.rank()}"), name="common"
     )
@@ -81,7 +81,7 @@ def test_a_name_overrides_that_of_the_optimizer() -> None:
 
 
 @pytest.mark.skipif("hvd.size() > 1", reason="one rank")
-def test_jit_compile_works_in_one_process() -> None:
+def test_jit_compile_on_one_rank_equals_plain_keras() -> None:
     expected = kt.build(kt.functional_model)
     expected.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
     expected.fit(*kt.regression_data(), shuffle=False, verbose=0)
@@ -94,7 +94,7 @@ def test_jit_compile_works_in_one_process() -> None:
     kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
 
 
-def test_tf_function_loop_with_keras_variables() -> None:
+def test_tf_function_loop_equals_one_process() -> None:
     model = kt.build(kt.functional_model)
     expected = kt.build(kt.functional_model)
     optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.01))
@@ -117,7 +117,7 @@ def test_tf_function_loop_with_keras_variables() -> None:
 
 
 class Penalty(keras.layers.Layer):
-    """Its weight has a gradient that does not depend on the batch."""
+    """Has a weight whose gradient does not depend on the batch."""
 
     def build(self, input_shape: object) -> None:
         self.weight = self.add_weight(shape=(3,), initializer="ones")
@@ -132,11 +132,11 @@ class Penalty(keras.layers.Layer):
 @pytest.mark.parametrize("place", [1, 3])
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_no_collective_runs_for_a_batch_that_does_not_come(
+def test_no_collective_runs_after_the_last_batch(
     place: int, passes: int, policy: str
 ) -> None:
-    # Where data of unknown length end, TensorFlow runs what does not depend on
-    # the batch.
+    # After the last batch of data of unknown length, TensorFlow still runs all
+    # that does not depend on a batch.
     layers = [keras.Input((kt.NUM_FEATURES,)), keras.layers.Dense(3)]
     layers += [keras.layers.Dense(1)]
     layers.insert(place, Penalty())
@@ -155,8 +155,8 @@ def test_no_collective_runs_for_a_batch_that_does_not_come(
     model.fit(data, epochs=4, verbose=0)
     num_checks = 16 if policy == "mixed_float16" else 0
     num_reduced = hvd.stats()["num_requests"] - before - num_checks
-    # Keras itself counts a step too many in each epoch without loss scaling,
-    # so that fewer or more of the real ones are those that update.
+    # Without loss scaling Keras itself counts one step too many in each epoch,
+    # which decides at which batches it updates.
     assert num_reduced == 5 * 16 // passes
 
 
@@ -181,7 +181,7 @@ def test_optimizers_with_equal_names_do_not_mix(as_function: bool) -> None:
     variables = [tf.Variable([0.0]), tf.Variable([0.0])]
 
     def step(rank: tf.Tensor) -> None:
-        # Nothing orders the two but their names.
+        # Only their names order the two.
         first.apply([rank * 1.0], [variables[0]])
         second.apply([rank * 10.0], [variables[1]])
 
@@ -195,7 +195,7 @@ def test_optimizers_with_equal_names_do_not_mix(as_function: bool) -> None:
 
 
 def make_more(rank: int) -> None:
-    """Makes optimizers that nobody uses; each rank other ones."""
+    """Makes optimizers that nobody uses, different ones on each rank."""
     for number in range(rank):
         optimizers.SGD(0.1)
         hvd.DistributedOptimizer(optimizers.SGD(0.1 + number), op=hvd.Sum)
@@ -229,7 +229,7 @@ def test_names_are_equal_where_ranks_used_other_optimizers(
     rank: int, size: int
 ) -> None:
     label = "of a newcomer and a survivor"
-    for _ in range(rank):  # in vain: the peers did not come
+    for _ in range(rank):  # fails: the peers do not come
         optimizer_names._num_named[1, 0, label] += 1
     names = [
         optimizer_names.agreed_name(label, 1, hvd.global_process_set)
@@ -269,7 +269,7 @@ ALL_OPTIMIZERS = [
 
 
 def apply_often(optimizer: Any, ranks: list[int]) -> list[np.ndarray]:
-    """Applies the mean of the gradients that `ranks` have, three times."""
+    """Applies the mean of the gradients of `ranks` three times."""
     variables = [
         keras.Variable(np.ones((4, 3), np.float32), name="matrix"),
         keras.Variable(np.ones(5, np.float32), name="vector"),
@@ -289,7 +289,9 @@ def apply_often(optimizer: Any, ranks: list[int]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("cls", ALL_OPTIMIZERS, ids=lambda cls: cls.__name__)
-def test_every_optimizer_of_keras(cls: type, rank: int, size: int) -> None:
+def test_every_optimizer_of_keras_can_be_distributed(
+    cls: type, rank: int, size: int
+) -> None:
     expected = apply_often(cls(learning_rate=0.1), list(range(size)))
     values = apply_often(
         hvd.DistributedOptimizer(cls(learning_rate=0.1)), [rank]
@@ -301,7 +303,9 @@ def test_every_optimizer_of_keras(cls: type, rank: int, size: int) -> None:
 @pytest.mark.skipif(
     not hasattr(optimizers, "MultiOptimizer"), reason="newer than this Keras"
 )
-def test_the_optimizers_in_a_multi_optimizer(rank: int, size: int) -> None:
+def test_optimizers_in_a_multi_optimizer_can_be_distributed(
+    rank: int, size: int
+) -> None:
     def multi(wrap: Callable[[Any], Any]) -> Any:
         return optimizers.MultiOptimizer(
             optimizers.OptimizerMap(

@@ -1,4 +1,4 @@
-"""Schedules and warm-up: Horovod's formulas; momentum follows the rate."""
+"""Schedules and warm-up follow Horovod's formulas; momentum the rate."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def test_smooth_schedule_changes_with_each_batch() -> None:
     )
 
 
-def test_a_number_is_raised_to_the_epoch() -> None:
+def test_a_number_is_raised_to_the_power_of_the_epoch() -> None:
     rates, _, _ = fit([LearningRateScheduleCallback(0.4, 0.5, start_epoch=1)])
     np.testing.assert_allclose(rates[::4], [0.5, 0.4, 0.2, 0.1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov", "rmsprop"])
 def test_momentum_follows_the_rate(name: str) -> None:
-    # A velocity without the rate in it needs no correction: v = m v + g,
-    # w -= rate * v. That is the reference, for the first weight.
+    # A velocity without the rate needs no correction: v = m v + g,
+    # w -= rate * v. This is the reference for the first weight.
     make = {
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "nesterov": lambda: keras.optimizers.SGD(
@@ -146,8 +146,8 @@ def test_momentum_follows_the_rate(name: str) -> None:
     assert moved == pytest.approx(wanted, rel=1e-5)
 
 
-def test_corrected_momentum_is_that_of_the_gradients() -> None:
-    # v = m v + g; w -= rate * v, with a rate that changes in each batch.
+def test_corrected_momentum_equals_that_without_the_rate() -> None:
+    # v = m v + g, w -= rate * v; the rate changes in each batch.
     inputs = keras.Input((kt.NUM_FEATURES,))
     model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
     model.set_weights([np.zeros((kt.NUM_FEATURES, 1))])

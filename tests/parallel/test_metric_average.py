@@ -1,4 +1,4 @@
-"""Metrics over uneven shards are those of one process on all samples."""
+"""Metrics over uneven shards equal those of one process on all samples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_evaluate_equals_one_process() -> None:
         callbacks=[callback],
     )
     assert_logs_close(logs, expected)
-    # Without the callback it is the rank's own value again.
+    # Without the callback each rank gets its own value again.
     alone = model.evaluate(x[rows], y[rows], verbose=0, return_dict=True)
     own = hvd.allgather_object(alone["loss"])
     assert hvd.size() == 1 or len(set(own)) > 1
@@ -55,7 +55,7 @@ def test_evaluate_returns_a_list_too() -> None:
 
 
 def test_fit_logs_equal_one_process_in_every_callback() -> None:
-    # With a rate of 0 each rank can walk its own number of batches.
+    # A rate of 0 lets each rank do its own number of batches.
     x, y = classification_data()
     expected = compiled().fit(
         x, y, verbose=0, epochs=2, validation_data=(x, y), shuffle=False
@@ -100,7 +100,7 @@ def test_early_stopping_ends_all_ranks_in_the_same_epoch() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_two_callbacks_do_not_sum_twice() -> None:
+def test_two_callbacks_sum_once() -> None:
     x, y = classification_data()
     model = compiled()
     expected = model.evaluate(x, y, verbose=0, return_dict=True)
@@ -130,7 +130,7 @@ def test_a_rank_without_samples_gets_the_values_of_all() -> None:
     assert_logs_close(logs, expected)
 
 
-def test_logs_that_are_no_metrics_are_averaged() -> None:
+def test_logs_without_a_metric_are_averaged() -> None:
     class Model(keras.Model):
         def test_step(self, data):
             return {"rank": keras.ops.convert_to_tensor(float(hvd.rank()))}
@@ -187,7 +187,7 @@ def test_a_metric_that_cannot_be_summed_is_averaged_by_samples() -> None:
 
 
 class GuideModel(keras.Model):
-    """Its steps are as Keras's guides write them, with an extra value."""
+    """Writes its steps as Keras's guides do, with an extra value."""
 
     def train_step(self, data):
         x, y = data
@@ -216,7 +216,7 @@ def guide_model() -> keras.Model:
 
 
 @pytest.mark.ranks(2)
-def test_nested_metrics_of_a_train_step_are_those_of_all_samples() -> None:
+def test_nested_metrics_of_a_train_step_are_over_all_samples() -> None:
     x, y = classification_data()
     expected = compiled().fit(x, y, verbose=0).history
     rows = kt.uneven_share(NUM_ROWS)
@@ -257,7 +257,7 @@ def test_an_extra_log_leaves_the_metrics_exact() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_the_metrics_of_the_model_keep_the_states_of_the_rank() -> None:
+def test_metrics_of_the_model_keep_the_state_of_the_rank() -> None:
     x, y = classification_data()
     rows = kt.uneven_share(NUM_ROWS)
 
@@ -290,7 +290,7 @@ def test_a_rank_without_samples_has_no_weight_in_an_average() -> None:
             )
 
         def update_state(self, y_true, y_pred, sample_weight=None):
-            # Depends on the batch, or it would run where the data have ended.
+            # Must depend on the batch, or it runs after the last one too.
             self.value.assign(3.0 + 0.0 * keras.ops.max(y_true))
 
         def result(self):
@@ -298,7 +298,7 @@ def test_a_rank_without_samples_has_no_weight_in_an_average() -> None:
 
     model = kt.build(classifier)
     model.compile(loss="binary_crossentropy", metrics=[Constant()])
-    # Built, so that a rank without a batch has the metric too.
+    # This builds the metric on a rank without a batch too.
     model.evaluate(x[:8], y[:8], verbose=0)
     logs = model.evaluate(
         share,
@@ -339,7 +339,7 @@ def test_a_rank_evaluates_alone_after_an_interrupt(where: str) -> None:
     if hvd.rank() == 0:
         alone = model.evaluate(x, y, verbose=0, return_dict=True)
         assert_logs_close(alone, expected)
-    # And all together again.
+    # Then all ranks evaluate together again.
     for callbacks in ([average], [MetricAverageCallback()]):
         logs = model.evaluate(
             x[rows], y[rows], verbose=0, return_dict=True, callbacks=callbacks

@@ -1,7 +1,7 @@
-"""Every mistake across ranks is an error on all of them, and no more.
+"""Every mismatch between ranks is an error on all of them, and harmless.
 
-The error is of our class and of TensorFlow's, and its text has both values, the
-ranks that hold them and the tensor's name. The engine works afterwards.
+The error has our class and TensorFlow's. Its text names both values, the ranks
+that hold them and the tensor. The engine works afterwards.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def group(*dtypes: str) -> Collective:
 
 
 def raw(kind: str, **attributes: object) -> Collective:
-    """A call that the functions of Python would not make."""
+    """Makes a call that our Python functions would refuse."""
     function = getattr(_native.ops(), f"horovod_{kind}")
     return lambda x, name: function(x, name, **attributes)
 
 
-# What most ranks call and what the last one calls, on a tensor of shape [2, 3],
-# and how the text shows the one and the other.
+# The call of most ranks and the call of the last one, on a tensor of shape
+# [2, 3], and how the text shows each of them.
 MISTAKES: dict[str, tuple[Collective, Collective, str, str]] = {
     "shape": (
         lambda x, name: hvd.allreduce(x, name=name),
@@ -156,7 +156,7 @@ def test_mistake_is_an_error_on_all_ranks(run, rank, size, mistake) -> None:
     name = f"mistake/{mistake}"
     x = np.ones([2, 3], "f4")
     begin = time.monotonic()
-    for _ in range(2):  # the second time, after a failure under that name
+    for _ in range(2):  # the second time follows a failure of that name
         with pytest.raises(hvd.MismatchError) as raised:
             run(lambda x: collective(x, name), x)
         assert isinstance(raised.value, tf.errors.FailedPreconditionError)
@@ -165,11 +165,11 @@ def test_mistake_is_an_error_on_all_ranks(run, rank, size, mistake) -> None:
         assert f"{usual_text} on rank" in text
         assert f"{unusual_text} on rank {size - 1}" in text
     assert time.monotonic() - begin < 10
-    run(lambda x: usual(x, name), x)  # and now as they agree
+    run(lambda x: usual(x, name), x)  # now the ranks agree
 
 
 def test_mistake_after_the_ranks_have_agreed_before(rank, size) -> None:
-    """What the response cache knows must not hide a mistake."""
+    """The response cache must not hide a mistake."""
     name = "known to the cache"
     for num_elements in (3, 3, 3, 4, 3, 3):
         x = tf.ones([num_elements if rank == 0 else 3])
@@ -181,10 +181,10 @@ def test_mistake_after_the_ranks_have_agreed_before(rank, size) -> None:
         assert "[4] on rank 0" in str(raised.value)
 
 
-def test_a_name_twice_in_flight_is_an_error_on_all_ranks(rank, size) -> None:
+def test_a_name_used_twice_at_once_is_an_error_on_all_ranks(rank, size) -> None:
     name = "twice in flight"
     if rank == 0:
-        time.sleep(0.5)  # the other ranks' calls wait for this rank's
+        time.sleep(0.5)  # the other ranks' calls wait for this rank
     num_calls = 2 if rank == size - 1 else 1
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         calls = [
@@ -199,9 +199,7 @@ def test_a_name_twice_in_flight_is_an_error_on_all_ranks(rank, size) -> None:
         assert f"submitted twice by rank {size - 1}" in str(error)
 
 
-def test_other_collectives_of_the_function_are_not_disturbed(
-    rank, size
-) -> None:
+def test_other_collectives_of_the_function_succeed(rank, size) -> None:
     results = [tf.Variable(0.0) for _ in range(5)]
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Objects and variables from rank to rank."""
+"""Objects and variables travel from rank to rank."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_broadcast_global_variables(use_resource: bool) -> None:
         assert session.run(variables) == [hvd.size() - 1, hvd.size()]
 
 
-def test_broadcast_global_variables_says_what_to_use_in_eager_code() -> None:
+def test_broadcast_global_variables_names_its_eager_replacement() -> None:
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)
 

@@ -1,8 +1,8 @@
-"""Every op on every dtype, reduction, kind of graph and process set.
+"""Every op works with every dtype, reduction, kind of graph and process set.
 
-Inputs are formulas of the rank, so expectations are exact. One test makes many
-calls, in one graph: there are more than a thousand for each kind of run. The
-fusion threshold is small, so that tensors on both sides of it are among them.
+Inputs are formulas of the rank, so expected values are exact. One test makes
+many calls in one graph, more than a thousand for each kind of run. The fusion
+threshold is small, so that some tensors are above it and some below.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ INTEGER = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 DTYPES = ["bool", *FLOATING, *INTEGER]
 REDUCTIONS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
 FUSION_THRESHOLD_BYTES = 4096
-LARGE = 1031  # elements: beyond the threshold but for types of one byte
+LARGE = 1031  # elements: above the threshold, except in one-byte types
 SHAPES = [(), (0,), (1,), (3, 5), (LARGE,)]
-# The first dimension of what is cut into rows; rows themselves have 3 elements.
+# First dimensions of tensors that are cut into rows; a row has 3 elements.
 NUM_ROWS = [0, 1, 3, 4, LARGE]
 
 Call = tuple[Callable[..., Any], list[np.ndarray], Any]
@@ -40,7 +40,7 @@ def sets() -> Iterator[dict[str, hvd.ProcessSet]]:
 
 
 def values(shape: tuple[int, ...], rank: int, dtype: str) -> np.ndarray:
-    """0, 1, 2, 0, ... plus the rank; of bool: whether that is even."""
+    """Returns 0, 1, 2, 0, ... plus the rank; as bool, whether that is even."""
     numbers = np.arange(math.prod(shape)).reshape(shape) % 3 + rank
     if dtype == "bool":
         return numbers % 2 == 0
@@ -52,7 +52,7 @@ def reductions(dtype: str) -> list[hvd.ReduceOp]:
 
 
 def reduced(arrays: list[np.ndarray], op: hvd.ReduceOp) -> np.ndarray:
-    """What NumPy makes of the ranks' arrays."""
+    """Reduces the ranks' arrays with NumPy."""
     dtype = arrays[0].dtype
     if dtype.kind == "b":
         stacked = np.stack(arrays)
@@ -69,14 +69,14 @@ def reduced(arrays: list[np.ndarray], op: hvd.ReduceOp) -> np.ndarray:
 
 
 def share(array: np.ndarray, index: int, size: int) -> np.ndarray:
-    """The rows of a reducescatter's result that a rank gets."""
+    """Returns the rows that a rank gets from a reducescatter."""
     small, num_larger = divmod(len(array), size)
     begin = index * small + min(index, num_larger)
     return array[begin : begin + small + (index < num_larger)]
 
 
 def check(run: Callable[..., Any], calls: list[Call]) -> None:
-    """Makes all calls at once; compares outputs with expectations."""
+    """Makes all calls at once and compares outputs with expected values."""
     arrays = [array for _, inputs, _ in calls for array in inputs]
 
     def make_calls(*tensors: tf.Tensor) -> list[Any]:
@@ -114,7 +114,7 @@ def test_allreduce(run, rank, process_set) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_adasum(run, rank, process_set, dtype: str) -> None:
-    """Adds what is orthogonal, averages what is parallel."""
+    """Adasum adds orthogonal vectors and averages parallel ones."""
     ranks = process_set.ranks
     np_dtype = tf.as_dtype(dtype).as_numpy_dtype
     calls = []

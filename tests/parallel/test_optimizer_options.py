@@ -19,13 +19,13 @@ from hvd_keras._gradients.distributed_class import is_distributed
 from hvd_keras.ops import _xla_library
 
 optimizers = keras.optimizers
-MSE = keras.losses.mean_squared_error  # H5 files lose a short name
+MSE = keras.losses.mean_squared_error  # H5 files lose short names
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
 
 @pytest.fixture
 def dynamic_sets() -> Iterator[None]:
-    """Sets can be added in the test; leaves a job without any."""
+    """Lets the test add sets, and removes them at its end."""
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     yield
@@ -96,7 +96,7 @@ def test_ranks_end_with_the_weights_of_one_process(
     kt.assert_equal_on_all_ranks(model.get_weights())
 
 
-def test_groups_are_what_is_reduced_as_one() -> None:
+def test_each_group_is_reduced_as_one() -> None:
     variables = [tf.Variable([float(n)]) for n in range(6)]
     counts = {}
     for groups in (None, 1, 2, 4, 100, [[variables[0], variables[5]]]):
@@ -115,14 +115,14 @@ def test_compressed_gradients(compression: str, rank: int, size: int) -> None:
     optimizer = hvd.DistributedOptimizer(
         optimizers.SGD(1.0), compression=getattr(hvd.Compression, compression)
     )
-    # Lost in 8 or 11 bits of mantissa, not in 24.
+    # 8 or 11 bits of mantissa lose this, 24 bits keep it.
     gradient = tf.constant([1.0 + 2.0**-12, rank * 2.0])
     optimizer.apply([gradient], [variable])
     np.testing.assert_array_equal(variable, [-1.0, -(size - 1.0)])
     assert variable.dtype == tf.float32
 
 
-def test_adasum_adds_what_differs_and_averages_what_agrees(
+def test_adasum_adds_orthogonal_and_averages_equal_gradients(
     rank: int, size: int
 ) -> None:
     apart, alike = tf.Variable(tf.zeros(size)), tf.Variable([0.0, 0.0])
@@ -133,7 +133,7 @@ def test_adasum_adds_what_differs_and_averages_what_agrees(
     np.testing.assert_allclose(alike, [-3.0, -4.0], rtol=1e-6)
 
 
-def test_compressed_training_stays_near() -> None:
+def test_compressed_training_stays_near_plain_training() -> None:
     data = kt.regression_data()
     expected = fitted(plain, kt.whole_batches(*data), optimizers.SGD(0.1))
     model = fitted(
@@ -156,7 +156,7 @@ def apply_once(optimizer: Any, variable: tf.Variable, rank: int) -> float:
 @needs_peers
 @pytest.mark.usefixtures("dynamic_sets")
 @pytest.mark.parametrize("is_new_job", [False, True])
-def test_a_process_set_that_was_made_anew(
+def test_a_process_set_may_be_made_again(
     is_new_job: bool, rank: int, size: int
 ) -> None:
     def distributed(ranks: hvd.ProcessSet, optimizer: Any = None) -> Any:
@@ -187,7 +187,7 @@ def test_a_process_set_that_was_made_anew(
 @needs_peers
 @pytest.mark.usefixtures("dynamic_sets")
 def test_the_ranks_of_a_process_set_train_together(rank: int) -> None:
-    # The others train alone; here rank 0 does, in a set of its own.
+    # Ranks outside the set train alone; rank 0 has its own set here.
     some = hvd.add_process_set([0])
     try:
         data = kt.regression_data()
@@ -267,7 +267,7 @@ def test_local_variables_keep_their_gradients(
         optimizer.register_local_var(shared)
 
 
-def test_local_variables_may_be_those_inside_of_keras_variables(
+def test_local_variables_may_be_tensorflow_variables_of_keras(
     rank: int,
 ) -> None:
     variables = [keras.Variable([0.0]), keras.Variable([0.0])]
@@ -357,7 +357,7 @@ def test_global_clipnorm_with_local_variables_is_refused() -> None:
 
 
 @pytest.mark.parametrize("problem", [None, "it is too old"])
-def test_auto_means_no_xla_where_it_cannot_run_collectives(
+def test_auto_turns_xla_off_where_it_cannot_run_collectives(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     size: int,
@@ -384,7 +384,7 @@ def test_auto_means_no_xla_where_it_cannot_run_collectives(
 
 @pytest.mark.thorough(4)
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-def test_load_model_goes_on_where_the_saved_one_was(
+def test_a_loaded_model_resumes_where_it_was_saved(
     suffix: str, tmp_path: pathlib.Path
 ) -> None:
     data = kt.regression_data()
@@ -405,7 +405,7 @@ def test_load_model_goes_on_where_the_saved_one_was(
 
 
 @needs_peers
-def test_a_file_on_one_rank_alone_has_the_slots_that_others_build(
+def test_a_model_loaded_on_one_rank_has_the_slots_of_the_others(
     tmp_path: pathlib.Path, rank: int
 ) -> None:
     model = kt.build(kt.functional_model)

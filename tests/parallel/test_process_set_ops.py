@@ -1,4 +1,4 @@
-"""What process sets mean for the ops: members, names, roots, concurrency."""
+"""Ops take part in process sets: members, names, roots, concurrency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ needs_two = pytest.mark.skipif("hvd.size() < 2", reason="needs 2 ranks")
 
 
 def other_set(sets: dict[str, hvd.ProcessSet]) -> hvd.ProcessSet:
-    """The set of the two that this rank is not in: its id is a neighbour."""
+    """Returns the parity set without this rank; the two ids are neighbours."""
     step = 1 if hvd.rank() % 2 == 0 else -1
     return hvd.process_set_by_id(sets["parity"].process_set_id + step)
 
@@ -102,7 +102,7 @@ def test_root_rank_must_be_in_the_set(sets, rank) -> None:
 
 
 def test_nameless_calls_pair_within_their_set(sets, rank, size) -> None:
-    """The odd ranks make more calls in their set than the even ones."""
+    """Odd ranks make more calls in their set than even ranks do."""
     own = sets["parity"]
     for _ in range(3 + 2 * (rank % 2)):
         total = hvd.allreduce(rank, hvd.Sum, process_set=own)
@@ -111,7 +111,7 @@ def test_nameless_calls_pair_within_their_set(sets, rank, size) -> None:
 
 
 def test_sets_do_not_wait_for_each_other(sets, rank, size) -> None:
-    """Even ranks first call for all; odd ones first among themselves."""
+    """Even ranks call their own set first, odd ranks the global set."""
     own = sets["parity"]
 
     @tf.function
@@ -130,7 +130,7 @@ def test_sets_do_not_wait_for_each_other(sets, rank, size) -> None:
         assert half == sum(own.ranks)
 
 
-def test_objects_and_variables(sets, rank) -> None:
+def test_objects_and_variables_travel_in_their_set(sets, rank) -> None:
     own = sets["parity"]
     root = own.ranks[-1]
     assert hvd.broadcast_object(rank, root, process_set=own) == root
@@ -155,7 +155,7 @@ def test_mismatch_names_global_ranks(sets, rank) -> None:
     assert hvd.allreduce(rank, hvd.Sum, process_set=own) == sum(own.ranks)
 
 
-def test_topology_ops(sets, run, rank, size) -> None:
+def test_topology_ops_give_ranks_and_sizes(sets, run, rank, size) -> None:
     own = sets["parity"]
 
     def read() -> list[tf.Tensor]:
@@ -176,7 +176,7 @@ def test_topology_ops(sets, run, rank, size) -> None:
 
 
 @needs_two
-def test_topology_ops_of_other_sets(sets, run) -> None:
+def test_topology_ops_know_other_sets(sets, run) -> None:
     other = other_set(sets)
 
     def read() -> list[tf.Tensor]:
@@ -188,7 +188,7 @@ def test_topology_ops_of_other_sets(sets, run) -> None:
     assert run(read) == [other.size(), 0]
 
 
-def test_topology_ops_raise_for_no_set(run) -> None:
+def test_topology_ops_raise_for_an_unknown_set(run) -> None:
     for op in (hvd.size_op, hvd.process_set_included_op):
         with pytest.raises(hvd.InvalidArgumentError, match="99"):
             run(lambda op=op: op(99))

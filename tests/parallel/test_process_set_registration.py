@@ -1,4 +1,4 @@
-"""Adding and removing process sets, in `init` and later: on all ranks."""
+"""All ranks add and remove process sets together, in `init` and later."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_id_is_never_used_again(size) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Descriptors, threads and mappings of this process."""
+    """Counts descriptors, threads and mappings of this process."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         num_shared = sum("memfd:hvd_keras" in line for line in maps)
     return (
@@ -92,11 +92,11 @@ def test_adding_and_removing_leaks_nothing(rank, size) -> None:
     for _ in range(100):
         once()
     assert resources() == before
-    # Each set has touched hundreds of kilobytes.
+    # Each set uses hundreds of kilobytes while it lives.
     assert resident_bytes() - resident < 8 << 20
 
 
-def test_removing_what_is_not_registered_is_false(size) -> None:
+def test_removing_an_unregistered_set_returns_false(size) -> None:
     assert hvd.remove_process_set(hvd.global_process_set) is False
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
     assert hvd.global_process_set.process_set_id == 0
@@ -104,7 +104,7 @@ def test_removing_what_is_not_registered_is_false(size) -> None:
         hvd.remove_process_set(0)  # type: ignore[arg-type]
 
 
-def test_removal_fails_what_is_pending(rank, size) -> None:
+def test_removal_fails_pending_calls(rank, size) -> None:
     if size < 3:
         pytest.skip("a set of two that is not the global one")
     (pair,) = add_all([[0, 1]])
@@ -126,7 +126,7 @@ def test_removal_fails_what_is_pending(rank, size) -> None:
 
 @contextlib.contextmanager
 def raises_everywhere(kind: type[Exception], *texts: str) -> Iterator[None]:
-    """The block raises, and nothing is registered; on every rank."""
+    """Checks that the block raises and registers nothing, on every rank."""
     before = _core.process_set_ids()
     with pytest.raises(kind) as raised:
         yield
@@ -154,7 +154,7 @@ def test_a_set_twice_is_refused(size) -> None:
                 hvd.add_process_set(again)
 
 
-def test_ranks_that_add_other_sets_learn_both(rank, size) -> None:
+def test_ranks_that_add_different_sets_are_told_both(rank, size) -> None:
     if size < 3:
         pytest.skip("two different sets")
     mine = [0, 1] if rank < size - 1 else [0, 2]
@@ -166,7 +166,7 @@ def test_ranks_that_add_other_sets_learn_both(rank, size) -> None:
     ):
         hvd.add_process_set(one)
     assert one.process_set_id is None
-    # The order of ranks makes no difference.
+    # The order of the ranks does not matter.
     hvd.add_process_set([0, 1] if rank == 0 else [1, 0])
 
 
@@ -195,7 +195,7 @@ def test_an_error_of_one_rank_reaches_all(rank, size) -> None:
 
 @contextlib.contextmanager
 def no_descriptors(victim: bool) -> Iterator[None]:
-    """On that rank no file can be opened."""
+    """Keeps the victim from opening files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     if victim:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
@@ -207,7 +207,7 @@ def no_descriptors(victim: bool) -> Iterator[None]:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_without_memory_fails_all(rank, size, victim) -> None:
-    """Rank 0 makes the memory, rank 1 opens it."""
+    """Rank 0 creates the shared memory, and rank 1 opens it."""
     if size < 3:
         pytest.skip("a set of two that is not the global one")
     before = resources()
@@ -226,7 +226,9 @@ def test_a_rank_without_memory_fails_all(rank, size, victim) -> None:
         assert total("x", rank, pair) == 1
 
 
-def test_without_its_communicator_no_set_is_left(monkeypatch, size) -> None:
+def test_a_set_without_its_gpu_communicator_is_not_registered(
+    monkeypatch, size
+) -> None:
     if size == 1 or _core.gpu_count() > 0:
         pytest.skip("two ranks without a GPU")
     monkeypatch.setattr(process_set._registry, "gpu_local_rank", 0)
@@ -242,14 +244,14 @@ def test_without_its_communicator_no_set_is_left(monkeypatch, size) -> None:
 
 @pytest.fixture
 def without_job(rank: int, size: int) -> Iterator[None]:
-    """The test inits by itself."""
+    """Lets the test call init() itself."""
     hvd.shutdown()
     yield
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
 
 
-def test_sets_given_to_init(without_job, rank, size) -> None:
+def test_init_registers_the_given_sets(without_job, rank, size) -> None:
     if size == 1:
         hvd.init(process_sets=[])
         assert _core.process_set_ids() == [0]
@@ -280,7 +282,7 @@ def test_sets_given_to_init(without_job, rank, size) -> None:
     hvd.init()
 
 
-def test_fixed_sets_stay(without_job) -> None:
+def test_fixed_sets_cannot_be_changed(without_job) -> None:
     hvd.init()
     for call in (
         lambda: hvd.add_process_set([0]),
@@ -316,7 +318,9 @@ def test_init_refuses_other_values(without_job, value: Any) -> None:
     assert not hvd.is_initialized()
 
 
-def test_init_with_other_sets_on_one_rank(without_job, rank, size) -> None:
+def test_init_with_different_sets_is_an_error_on_all_ranks(
+    without_job, rank, size
+) -> None:
     if size == 1:
         pytest.skip("one rank agrees with itself")
     with pytest.raises(hvd.ProcessSetMismatchError) as raised:
@@ -326,7 +330,7 @@ def test_init_with_other_sets_on_one_rank(without_job, rank, size) -> None:
     assert f"process_sets=dynamic on rank {size - 1}" in text
     assert isinstance(raised.value, ValueError)
     assert not hvd.is_initialized()
-    hvd.init()  # and now as they agree
+    hvd.init()  # now the ranks agree
     meet()
 
 
@@ -336,7 +340,7 @@ def test_init_takes_comm_of_all_ranks(without_job, size) -> None:
 
 
 class Communicator:
-    """As mpi4py's."""
+    """Looks like a communicator of mpi4py."""
 
     def Get_rank(self) -> int:  # noqa: N802
         return 0

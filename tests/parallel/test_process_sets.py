@@ -1,4 +1,4 @@
-"""Process sets through the core's collectives on NumPy arrays."""
+"""The core's collectives on NumPy arrays work in process sets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_root_rank_is_a_global_rank(rank, size) -> None:
 def test_alltoall_is_over_the_members(rank, size) -> None:
     mine = mine_of(add_partition(size))
     ranks, index = mine.ranks, mine.rank()
-    # A rank sends i rows to member i, so nothing to the first one.
+    # A rank sends i rows to member i, so none to the first.
     splits = list(range(len(ranks)))
     rows = np.repeat(np.array(ranks) * 10 + rank, splits)
     array, received = _core.alltoall(
@@ -117,7 +117,7 @@ def test_barrier_waits_for_the_members_alone(rank, size) -> None:
     pair, others = add_all([[0, 1], list(range(1, size))])
     last = size - 1
     if rank == last:
-        # It does not even enter the library.
+        # The rank outside does not enter the library.
         time.sleep(0.2)
     elif pair.included():
         for _ in range(10):
@@ -150,7 +150,7 @@ def test_sets_may_overlap(rank, size) -> None:
         assert total("x", rank, hvd.global_process_set) == sum(range(size))
 
 
-def test_sets_of_one(rank, size) -> None:
+def test_sets_may_have_one_rank(rank, size) -> None:
     if size == 1:
         pytest.skip("the global set is the set of one")
     mine = mine_of(add_all([[r] for r in range(size)]))
@@ -159,7 +159,7 @@ def test_sets_of_one(rank, size) -> None:
         assert total("x", rank, mine) == rank
 
 
-def test_one_name_in_several_sets_at_the_same_time(rank, size) -> None:
+def test_one_name_may_be_used_in_several_sets_at_once(rank, size) -> None:
     if size == 1:
         pytest.skip("one set alone")
     sets = [*add_partition(size), hvd.global_process_set]
@@ -247,7 +247,7 @@ def test_global_process_set(rank, size) -> None:
     assert hvd.process_set_by_id(0) is everyone
 
 
-def test_equal_if_of_the_same_ranks(size) -> None:
+def test_sets_of_the_same_ranks_are_equal(size) -> None:
     assert hvd.ProcessSet([2, 0]) == hvd.ProcessSet((0, 2))
     assert hvd.ProcessSet([0]) != hvd.ProcessSet([1])
     assert len({hvd.ProcessSet([2, 0]), hvd.ProcessSet([0, 2])}) == 1
@@ -257,7 +257,7 @@ def test_equal_if_of_the_same_ranks(size) -> None:
 @pytest.mark.parametrize(
     "ranks", [[], [0, 0], [-1], [0.5], ["0"], "01", [True], 0, None]
 )
-def test_what_is_not_a_list_of_ranks_is_refused(ranks: Any) -> None:
+def test_wrong_lists_of_ranks_are_refused(ranks: Any) -> None:
     with pytest.raises(hvd.InvalidArgumentError) as raised:
         hvd.ProcessSet(ranks)
     assert isinstance(raised.value, ValueError)
@@ -278,13 +278,13 @@ def test_stats_are_the_sum_over_the_sets(rank, size) -> None:
     assert after["num_collectives"] - before["num_collectives"] == 10
 
 
-def test_idle_sets_take_no_time_of_the_processor(size) -> None:
+def test_idle_sets_use_no_cpu_time(size) -> None:
     if size > 1:
         add_all([[r] for r in range(size)])
     if size > 2:
         add_all([[0, r] for r in range(1, size)])
     meet()
-    time.sleep(0.2)  # what has just worked looks for more for a moment
+    time.sleep(0.2)  # a set that has just worked polls for a moment
     begin = time.process_time()
     time.sleep(1.0)
     assert time.process_time() - begin < 0.05

@@ -1,4 +1,4 @@
-"""Keras's own callbacks beside ours: in both orders, alike on all ranks."""
+"""Keras's own callbacks work with ours, in both orders, on all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def classification(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Share(keras.utils.PyDataset):
-    """This rank's part of each batch of a list of batches."""
+    """Gives this rank's part of each batch."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Share(keras.utils.PyDataset):
 
 
 def share_of(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """The arguments of `fit` that give a rank its share."""
+    """Returns the arguments of `fit` that give a rank its share."""
     if kind == "dataset":
         return {"x": kt.shares(x, y).repeat(), "steps_per_epoch": 8}
     if kind == "pydataset":
@@ -98,7 +98,7 @@ ARGUMENTS: dict[str, Any] = {
 
 @functools.cache
 def alone() -> tuple[keras.Model, keras.callbacks.History]:
-    """What one process gets."""
+    """Trains in one process."""
     model = compiled(is_distributed=False)
     with tempfile.TemporaryDirectory() as directory:
         history = model.fit(
@@ -120,8 +120,8 @@ def test_callbacks_act_as_on_one_process(
 ) -> None:
     wanted, expected = alone()
     num_epochs = len(expected.epoch)
-    assert 3 <= num_epochs < 10  # it was stopped
-    assert expected.history["learning_rate"][-1] < 0.5  # and slowed down
+    assert 3 <= num_epochs < 10  # EarlyStopping ended it
+    assert expected.history["learning_rate"][-1] < 0.5  # and the rate fell
 
     x, y = classification(40)
     rows = kt.uneven_share(len(x))
@@ -145,7 +145,7 @@ def test_callbacks_act_as_on_one_process(
     for epoch, logs in enumerate(seen):
         for key in ("loss", "val_auc"):
             assert logs[key] == history.history[key][epoch]
-    # The best weights, restored; and the lines of each rank's file.
+    # The best weights are restored, and each rank's file has all lines.
     kt.assert_equal_on_all_ranks(model.get_weights())
     kt.assert_close(model.get_weights(), wanted.get_weights(), 1e-4)
     files = hvd.allgather_object((tmp_path / "log.csv").read_text())

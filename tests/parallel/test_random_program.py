@@ -1,8 +1,8 @@
-"""Random programs: 500 collectives on 3 process sets, against NumPy.
+"""Random programs of 500 collectives on 3 process sets equal NumPy.
 
-All ranks draw the same program, and each comes to its collectives in an order
-of its own: names pair them, negotiation orders them. Values are small whole
-numbers, drawn by rank, so that every rank knows what the others have.
+All ranks draw the same program, and each runs it in its own order: names pair
+the calls, and negotiation orders them. Values are small whole numbers drawn by
+rank, so every rank knows the values of the others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Step:
         return f"{self.number}/{self.kind}"
 
     def splits(self, rank: int) -> list[int]:
-        """How an alltoall of `rank` is cut."""
+        """Returns the splits of `rank` in an alltoall."""
         return [(rank + r + self.number) % 3 for r in self.ranks]
 
     def inputs(self, rank: int) -> list[np.ndarray]:
@@ -162,7 +162,7 @@ def expected(step: Step, rank: int) -> list[np.ndarray]:
 
 @pytest.mark.thorough(4)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_program(sets, rank, size, seed: int) -> None:
+def test_random_program_equals_numpy(sets, rank, size, seed: int) -> None:
     number = sets["parity"].process_set_id
     if size == 1:
         sets_of_all = [[0]]

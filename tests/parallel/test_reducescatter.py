@@ -15,7 +15,7 @@ needs_two = pytest.mark.skipif("hvd.size() < 2", reason="needs 2 ranks")
 
 
 def own_rows(num_rows: int) -> range:
-    """The rows of this rank: the first ranks have one more."""
+    """Returns the rows of this rank; the first ranks have one more."""
     rank, size = hvd.rank(), hvd.size()
     small, num_larger = divmod(num_rows, size)
     begin = rank * small + min(rank, num_larger)
@@ -42,7 +42,7 @@ def test_average_of_integers_is_rounded_towards_zero(rank, size) -> None:
     assert result.numpy().tolist() == [-(size * (size - 1) // 2 // size)]
 
 
-def test_group(run, rank, size) -> None:
+def test_groups_are_reduced(run, rank, size) -> None:
     def reduce(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
         return hvd.grouped_reducescatter([x, y], hvd.Max)
 
@@ -53,7 +53,7 @@ def test_group(run, rank, size) -> None:
     assert second.tolist() == expected
 
 
-def test_input_is_untouched_when_it_has_other_uses(run, rank) -> None:
+def test_input_with_other_uses_keeps_its_value(run, rank) -> None:
     def reduce(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = x + 1
         return hvd.reducescatter(shifted, hvd.Sum), shifted * 1
@@ -62,7 +62,7 @@ def test_input_is_untouched_when_it_has_other_uses(run, rank) -> None:
     np.testing.assert_array_equal(kept, [rank + 1] * 50)
 
 
-def test_static_shape() -> None:
+def test_shape_is_inferred() -> None:
     specs = [tf.TensorSpec([4, None, 3]), tf.TensorSpec(None)]
 
     @tf.function(input_signature=specs)
@@ -100,14 +100,14 @@ def test_raises_for_bad_arguments(arguments, text: str) -> None:
 
 
 @pytest.mark.parametrize("tensors", [[], None, [None], 3.0])
-def test_raises_for_what_is_no_group(tensors) -> None:
+def test_raises_for_wrong_groups(tensors) -> None:
     with pytest.raises(hvd.InvalidArgumentError, match="tensors"):
         hvd.grouped_reducescatter(tensors)
     with pytest.raises(hvd.InvalidArgumentError, match="tensors"):
         hvd.grouped_allgather(tensors)
 
 
-def test_raises_for_a_scalar_that_only_the_kernel_sees() -> None:
+def test_raises_for_a_scalar_of_rank_unknown_while_tracing() -> None:
     @tf.function(input_signature=[tf.TensorSpec(None)])
     def reduce(x: tf.Tensor) -> tf.Tensor:
         return hvd.reducescatter(x)

@@ -1,4 +1,4 @@
-"""Shares of data: no row twice, none missing, as many steps on all ranks."""
+"""Shares have each row once, and all ranks have equally many steps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def as_batches(rows: np.ndarray) -> dict[str, Any]:
 
 
 def steps_of_all(dataset: Any) -> list[list[list[np.ndarray]]]:
-    """The batches of all ranks, by rank and step, as lists of arrays."""
+    """Returns all ranks' batches by rank and step, as lists of arrays."""
     own = [[np.asarray(part) for part in batch] for batch in dataset]
     gathered: list[Any] = hvd.allgather_object(own)
     return gathered
 
 
 def global_batches(policy: str, num_rows: int) -> list[list[int]]:
-    """What one process would get."""
+    """Returns the batches that one process would get."""
     full = SIZE * hvd.size()
     rows = list(range(num_rows))
     batches = [rows[i : i + full] for i in range(0, num_rows, full)]
@@ -58,7 +58,7 @@ def global_batches(policy: str, num_rows: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     "source", [as_array, as_dataset, as_unknown, as_batches]
 )
-def test_each_row_once_in_the_batches_of_one_process(
+def test_each_row_is_once_in_the_batches_of_one_process(
     source: Callable[..., dict[str, Any]], policy: str
 ) -> None:
     full = SIZE * hvd.size()
@@ -92,12 +92,12 @@ def test_each_row_once_in_the_batches_of_one_process(
                 np.testing.assert_array_equal(part[1], part[0] * 10)
 
 
-def test_rows_are_shuffled_alike_in_each_epoch_anew() -> None:
+def test_all_ranks_shuffle_alike_and_anew_in_each_epoch() -> None:
     num_rows = 5 * SIZE * hvd.size() + 1
     rows = np.arange(num_rows)
 
     def epochs(seed: int) -> list[list[int]]:
-        tf.random.set_seed(hvd.rank())  # as users do
+        tf.random.set_seed(hvd.rank())  # users do this
         share = hvd.shard(
             (rows, rows), batch_size=SIZE, shuffle=True, seed=seed
         )
@@ -181,7 +181,7 @@ class Batches(keras.utils.PyDataset):
 
 
 @pytest.mark.parametrize("policy", ["split", "pad", "drop", "join"])
-def test_batches_of_a_py_dataset(policy: str) -> None:
+def test_batches_of_a_py_dataset_are_dealt_out(policy: str) -> None:
     rest = hvd.size() // 2 + 1  # batches
     num_rows = SIZE * (6 * hvd.size() + rest % hvd.size())
     data = Batches(np.arange(num_rows))
@@ -227,7 +227,7 @@ def test_fit_on_a_py_dataset_equals_one_process() -> None:
     kt.assert_close(weights, expected, 2e-5)
 
 
-def test_a_loop_that_joins() -> None:
+def test_a_loop_may_end_with_join() -> None:
     rows = np.ones(3 * hvd.size() * SIZE + 1, np.float32)
     total = tf.Variable(0.0)
 
@@ -238,11 +238,13 @@ def test_a_loop_that_joins() -> None:
     for batch in hvd.shard(rows, batch_size=SIZE, policy="join"):
         step(batch)
     hvd.join()
-    # A rank that has joined is not told what the others still reduce.
+    # A rank that has joined does not get the later sums.
     assert max(hvd.allgather_object(float(total))) == len(rows)
 
 
-def test_structures_and_process_sets(sets: dict[str, hvd.ProcessSet]) -> None:
+def test_structures_are_sharded_over_a_process_set(
+    sets: dict[str, hvd.ProcessSet],
+) -> None:
     own = sets["parity"]
     rows = np.arange(8 * own.size(), dtype=np.float32)
     data = ({"a": rows, "b": [rows, rows.tolist()]}, rows)
@@ -266,7 +268,7 @@ def test_the_tuner_is_off_unless_asked_for() -> None:
 
 @needs_peers
 @pytest.mark.parametrize("what", ["batch_size", "rows", "shuffled", "length"])
-def test_ranks_that_disagree_are_told(what: str) -> None:
+def test_unequal_arguments_or_data_are_an_error_on_all_ranks(what: str) -> None:
     rank = hvd.rank()
     data: Any = np.arange(64 + (rank if what == "length" else 0))
     if what == "rows":
@@ -297,7 +299,7 @@ def test_ranks_that_disagree_are_told(what: str) -> None:
         (Batches(np.ones(8)), {}, ValueError),
     ],
 )
-def test_bad_arguments(
+def test_bad_arguments_raise(
     data: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

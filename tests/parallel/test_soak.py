@@ -1,4 +1,4 @@
-"""Ten thousand collectives of all sorts, and the memory stays where it was."""
+"""Memory does not grow over ten thousand collectives of all kinds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DTYPES = [
 
 @dataclasses.dataclass
 class Task:
-    """One collective. Each rank's tensor is full of `rank + value`."""
+    """One collective; each rank's tensor is full of `rank + value`."""
 
     kind: str
     name: str
@@ -83,7 +83,7 @@ class Task:
 
 def random_task(generator: random.Random, name: str) -> Task:
     dtype = generator.choice(DTYPES)
-    # Most are small: half are under 2 kB, one in fifty over 2 MB.
+    # Half are under 2 kB, and one in fifty is over 2 MB.
     num_bytes = int(MAX_BYTES * generator.random() ** 11)
     if generator.random() < 0.02:
         num_bytes = generator.choice([0, MAX_BYTES])
@@ -101,9 +101,9 @@ def random_task(generator: random.Random, name: str) -> Task:
 
 
 def resident_bytes(*, trimmed: bool) -> int:
-    """What this process holds; `trimmed`: without what malloc keeps in stock.
+    """Returns the memory of this process; `trimmed`: without malloc's stock.
 
-    That stock changes by some percent from one moment to the next.
+    The stock changes by some percent from moment to moment.
     """
     if trimmed:
         ctypes.CDLL(None).malloc_trim(0)
@@ -112,7 +112,7 @@ def resident_bytes(*, trimmed: bool) -> int:
 
 
 def growth(measured: list[list[int]]) -> float:
-    """Returns by what part the median of the last ones exceeds the first."""
+    """Returns the growth from the first values' median to the last ones'."""
     early, late = (np.median(values) for values in measured)
     return float(late / early - 1)
 
@@ -120,12 +120,12 @@ def growth(measured: list[list[int]]) -> float:
 @pytest.mark.thorough(1, 4)
 @pytest.mark.deadline(300)
 def test_ten_thousand_collectives_in_any_order() -> None:
-    # 10,000 in all; on fewer ranks a look whether it works.
+    # 10,000 collectives on 4 ranks; with fewer ranks a short run.
     num_batches = 1000 if hvd.size() == 4 else 80
-    shared = random.Random(2024)  # decides what; equal on all ranks
-    own = random.Random(hvd.rank())  # decides in which order
-    # At many moments, after a tenth and at the end. What was imported needs no
-    # look of the garbage collector, which would take most of the test.
+    shared = random.Random(2024)  # draws the tasks; equal on all ranks
+    own = random.Random(hvd.rank())  # draws this rank's order
+    # Memory is measured often, after a tenth of the run and at its end. The
+    # garbage collector skips imported objects; else it takes most of the test.
     gc.freeze()
     resident: list[list[int]] = [[], []]
     trimmed: list[list[int]] = [[], []]
@@ -133,7 +133,7 @@ def test_ten_thousand_collectives_in_any_order() -> None:
         for batch in range(num_batches):
             names = shared.sample(range(5000), BATCH)
             tasks = [random_task(shared, f"soak {name}") for name in names]
-            if batch % 32 == 0:  # the most that can be in flight
+            if batch % 32 == 0:  # as much as can be in flight
                 for task in tasks:
                     task.num_elements = MAX_BYTES // task.dtype.size
             own.shuffle(tasks)
@@ -149,5 +149,5 @@ def test_ten_thousand_collectives_in_any_order() -> None:
         f"{growth(resident):.2%}"
     )
     gc.unfreeze()
-    # TensorFlow's own caches are still filling in a short run.
+    # In a short run TensorFlow's own caches still fill.
     assert growth(trimmed) < (0.05 if num_batches == 1000 else 0.5)

@@ -1,4 +1,4 @@
-"""Where one rank stops or runs out of data, all ranks end together."""
+"""All ranks end together when one stops or runs out of data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compiled(optimizer: Any = None) -> keras.Model:
 
 
 class Steps(keras.callbacks.Callback):
-    """Counts what a rank did."""
+    """Counts the epochs and batches of a rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def assert_ended_together(model: keras.Model, steps: Steps) -> None:
 
 
 class StopAt(keras.callbacks.Callback):
-    """Stops the last rank, in a hook of one's choice."""
+    """Stops the last rank in a given hook."""
 
     def __init__(self, hook: str, at: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_all_ranks_stop_where_one_does(
 
 
 def test_early_stopping_without_averaged_metrics() -> None:
-    # Each rank would stop in an epoch of its own.
+    # Each rank alone would stop in a different epoch.
     stopping = keras.callbacks.EarlyStopping(
         "loss", mode="max", patience=1 + hvd.rank()
     )
@@ -113,7 +113,7 @@ def test_early_stopping_without_averaged_metrics() -> None:
 
 def test_nan_on_one_rank_ends_all_after_that_batch() -> None:
     x, y = kt.regression_data()
-    rows = kt.BATCH * 2  # of the third batch, in the share of the last rank
+    rows = kt.BATCH * 2  # the third batch; the last rank has the row
     y[rows + kt.BATCH - 1] = np.nan
     model, steps = compiled(), Steps()
     model.fit(
@@ -172,7 +172,7 @@ def test_a_step_stops_all_ranks(is_first: bool) -> None:
     kt.assert_equal_on_all_ranks(model.get_weights())
 
 
-def test_a_list_that_is_called_by_hand() -> None:
+def test_a_callback_list_may_be_called_by_hand() -> None:
     model = compiled()
     callbacks = keras.callbacks.CallbackList(
         [StopAt("on_epoch_end", 1), SyncEarlyStopping()], model=model
@@ -197,7 +197,7 @@ def generated(num_batches: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def filtered(num_batches: int) -> tf.data.Dataset:
-    """As many batches, the last of them smaller; nobody knows how many."""
+    """Returns batches of unknown number; the last one is smaller."""
     x, y = kt.regression_data(8 * num_batches - 3)
     y = (y > 0.0).astype(np.int32)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
@@ -221,10 +221,10 @@ def test_data_of_unknown_length_end_together(
         callbacks=[BroadcastGlobalVariablesCallback(), steps],
     )
     assert steps.num_batches == 3 * steps.num_epochs
-    if hvd.size() > 1:  # plain Keras counts a step more an epoch
+    if hvd.size() > 1:  # plain Keras counts one more step an epoch
         assert int(model.optimizer.iterations.numpy()) == steps.num_batches
     assert_ended_together(model, steps)
-    # Another `fit`, on this rank alone, asks nobody.
+    # Another `fit`, on this rank alone, needs no other rank.
     plain = kt.build(kt.functional_model)
     plain.compile("sgd", "mse")
     plain.fit(filtered(1 + hvd.rank()), verbose=0)
@@ -232,7 +232,7 @@ def test_data_of_unknown_length_end_together(
 
 @pytest.mark.thorough(4)
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-def test_several_steps_in_an_execution_end_together() -> None:
+def test_executions_of_several_steps_end_together() -> None:
     model = kt.build(kt.functional_model)
     model.compile(
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)),
@@ -250,7 +250,7 @@ def test_several_steps_in_an_execution_end_together() -> None:
 
 @needs_peers
 @pytest.mark.parametrize("kind", ["known", "mixed", "capped"])
-def test_other_numbers_of_steps_are_an_error_before_the_first(
+def test_unequal_numbers_of_steps_are_an_error_before_the_first(
     kind: str,
 ) -> None:
     model, steps = compiled(), Steps()
@@ -278,7 +278,7 @@ def test_other_numbers_of_steps_are_an_error_before_the_first(
 
 
 @needs_peers
-def test_other_callbacks_of_ours_are_an_error() -> None:
+def test_unequal_callbacks_of_ours_are_an_error() -> None:
     model = compiled()
     mine = [MetricAverageCallback()] if hvd.rank() == LAST else []
     with pytest.raises(hvd.MismatchError, match="same callbacks"):

@@ -1,4 +1,4 @@
-"""Programs for `tf.distribute` do on N ranks what they do on one process."""
+"""Programs for `tf.distribute` give the results of one process on N ranks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_fit_equals_one_process(case: Case) -> None:
     options = {"batch_size": kt.BATCH, "shuffle": False}
     if case.policy == "mixed_float16":
         x, y = np.round(x * 2) / 16, np.round(y * 2) / 16
-        y[3 * kt.BATCH - 1] = 1e30  # too large, for the last rank
+        y[3 * kt.BATCH - 1] = 1e30  # overflows on the last rank
     expected = after_fit(case, (x, y), **options)
     with hvd.Strategy().scope():
         model = after_fit(case, (x, y), **options)
@@ -96,11 +96,11 @@ def compiled() -> keras.Model:
 
 @pytest.fixture(scope="module")
 def data() -> tuple[np.ndarray, np.ndarray]:
-    x, _ = kt.regression_data(3 * kt.BATCH + 1)  # the rest is a row
+    x, _ = kt.regression_data(3 * kt.BATCH + 1)  # one row is left over
     return x, (x[:, :1] > 0.2).astype(np.float32)
 
 
-def test_logs_and_predictions_are_those_of_all(
+def test_logs_and_predictions_are_over_all_samples(
     data: tuple[np.ndarray, np.ndarray], tmp_path: pathlib.Path
 ) -> None:
     x, y = data
@@ -119,7 +119,7 @@ def test_logs_and_predictions_are_those_of_all(
     wanted = plain.predict(x, **options)
     np.testing.assert_allclose(model.predict(x, **options), wanted, rtol=1e-5)
     np.testing.assert_allclose(model.predict(x[:1]), wanted[:1], rtol=1e-5)
-    # Each rank shuffles, and all in the same way, or rows would be missing.
+    # All ranks shuffle in the same way, so no row is missing.
     path = tmp_path / f"{hvd.rank()}.weights.h5"
     checkpoint = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
     history = model.fit(
@@ -149,7 +149,7 @@ def test_arrays_are_shuffled_alike() -> None:
     assert found.tolist() != rows.ravel().tolist()
 
 
-def test_variables_begin_as_on_rank_0_but_seeds() -> None:
+def test_variables_but_not_seeds_start_as_on_rank_0() -> None:
     keras.utils.set_random_seed(5)
     with hvd.HvdStrategy().scope():
         seed = keras.random.SeedGenerator(7).state
@@ -160,7 +160,7 @@ def test_variables_begin_as_on_rank_0_but_seeds() -> None:
     assert len({tuple(state) for state in states}) == hvd.size()
 
 
-def test_what_shard_made_is_not_cut_again() -> None:
+def test_sharded_data_are_not_sharded_again() -> None:
     x = np.arange(8 * hvd.size())
     share = hvd.shard(x, batch_size=4)
     strategy = hvd.HvdStrategy()
@@ -168,7 +168,7 @@ def test_what_shard_made_is_not_cut_again() -> None:
     assert [len(batch) for batch in again] == [4, 4]
 
 
-def test_a_loop_of_ones_own() -> None:
+def test_a_custom_loop_may_use_the_replica_context() -> None:
     strategy = hvd.HvdStrategy()
     rank, size = hvd.rank(), hvd.size()
     assert strategy.num_replicas_in_sync == size
@@ -190,7 +190,7 @@ def test_a_loop_of_ones_own() -> None:
     assert columns.numpy().tolist() == [list(range(size))] * 2
 
 
-def test_an_optimizer_that_averages_is_refused() -> None:
+def test_a_distributed_optimizer_is_refused() -> None:
     with hvd.HvdStrategy().scope():
         model = classifier()
         with pytest.raises(ValueError, match="plain optimizer"):

@@ -1,4 +1,4 @@
-"""Batches are normalised as if one process had all their rows."""
+"""Batches are normalised as if one process had all rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model_with(layer: Callable[..., Any]) -> Callable[[], keras.Model]:
 
 
 def endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same, but nobody knows the length."""
+    """Returns the same data with unknown length."""
     return dataset.filter(lambda x, y: True)
 
 
@@ -83,10 +83,10 @@ def test_fit_equals_one_process(
 
 
 class OneProcess(BatchNormalization):
-    """Moments by the book.
+    """Computes moments by the book.
 
-    Keras adds 1e-7 to the weight of a mask, and takes a mean for a constant
-    that is none in second derivatives.
+    Keras adds 1e-7 to the sum of a mask. It also takes a mean for a constant,
+    which is wrong in second derivatives.
     """
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
@@ -106,7 +106,7 @@ class OneProcess(BatchNormalization):
 def calls(
     layer: keras.layers.Layer, run: Run, x: np.ndarray, *mask: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What the layer does to this rank's rows, and the gradients of a sum."""
+    """Returns the outputs for this rank's rows, and gradients of a sum."""
 
     def step(x: tf.Tensor, *mask: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -134,7 +134,7 @@ def calls(
 
 
 @pytest.mark.thorough(4)
-@needs_peers  # one rank leaves it to Keras
+@needs_peers  # on one rank Keras normalises
 @pytest.mark.parametrize("run", [run_eagerly, run_in_function])
 @pytest.mark.parametrize(
     ("axis", "num_rows", "has_mask"),
@@ -149,7 +149,7 @@ def test_uneven_shares_equal_the_whole(
     arrays = [x, mask][: 1 + has_mask]
     options: dict[str, Any] = {"axis": axis, "dtype": "float64"}
     options["gamma_initializer"] = "random_normal"
-    rows = kt.uneven_share(num_rows)  # of 3 rows some ranks have none
+    rows = kt.uneven_share(num_rows)  # with 3 rows some ranks have none
 
     def built(layer: Callable[..., Any]) -> keras.layers.Layer:
         keras.utils.set_random_seed(3)
@@ -180,7 +180,7 @@ def test_uneven_shares_equal_the_whole(
 
 def test_statistics_are_float32_under_mixed_precision() -> None:
     layer = hvd.SyncBatchNormalization(dtype="mixed_float16", momentum=0.0)
-    # Squares, and sums of 64, would be out of the range of float16.
+    # Squares and sums of 64 rows are out of the range of float16.
     x = np.float16([[2000.0, 1.0], [3000.0, 2.0]] * 32) + np.float16(hvd.rank())
     outputs = layer(x, training=True)
     assert outputs.dtype == tf.float16
@@ -205,7 +205,7 @@ def test_ranks_outside_a_process_set_have_their_own_statistics(
     assert copy.process_set.process_set_id == even.process_set_id
 
 
-def test_inference_is_a_matter_of_one_rank() -> None:
+def test_inference_needs_no_other_rank() -> None:
     frozen = hvd.SyncBatchNormalization(trainable=False, epsilon=3.0)
     layer = hvd.SyncBatchNormalization(epsilon=3.0)
     x = np.ones((2, 3), np.float32)
@@ -216,8 +216,8 @@ def test_inference_is_a_matter_of_one_rank() -> None:
         assert frozen.moving_mean.numpy().tolist() == [0.0] * 3
 
 
-def test_calls_of_one_layer_under_two_tapes_do_not_meet() -> None:
-    if hvd.rank() == 0:  # a model of its own must not change names
+def test_calls_of_one_layer_under_two_tapes_do_not_mix() -> None:
+    if hvd.rank() == 0:  # one rank's own layer must not change names
         hvd.SyncBatchNormalization()(np.ones((2, 3)))
     layer = hvd.SyncBatchNormalization(dtype="float64", epsilon=1e-12)
     layer.build((None, 3))
@@ -236,7 +236,7 @@ def test_calls_of_one_layer_under_two_tapes_do_not_meet() -> None:
     x = np.random.default_rng(hvd.rank()).normal(size=(4, 3))
     for _ in range(3):
         first, second = step(x, x + 1.0)
-    # Sums of what is normalised, or of its squares, do not change with x.
+    # Sums of normalised values, or of their squares, do not depend on x.
     np.testing.assert_allclose(first, second, rtol=1e-6)
 
 
@@ -274,6 +274,6 @@ def test_callbacks_and_files_keep_the_statistics(
             assert ours.tobytes() == earlier.tobytes()
 
 
-def test_a_process_set_must_be_one() -> None:
+def test_process_set_argument_must_be_a_process_set() -> None:
     with pytest.raises(TypeError, match="process_set"):
         hvd.SyncBatchNormalization(process_set=[0])

@@ -1,4 +1,4 @@
-"""The speed of all ranks in the logs."""
+"""The logs have the speed of all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SlowLastRank(keras.callbacks.Callback):
 
 
 class Timed(keras.callbacks.Callback):
-    """Measures the same from outside."""
+    """Measures the same time from outside."""
 
     def on_train_batch_begin(self, batch, logs=None) -> None:
         if batch == 0:
@@ -51,7 +51,7 @@ def test_speed_is_that_of_all_ranks(
         kt.shares(x, y),
         epochs=2,
         verbose=0,
-        validation_data=(x, y),  # does not count
+        validation_data=(x, y),  # validation does not count
         callbacks=[
             timed,
             BroadcastGlobalVariablesCallback(),
@@ -74,7 +74,7 @@ def test_speed_is_that_of_all_ranks(
     if hvd.size() > 1:
         # One bucket of 41 weights in float32, and little else.
         assert 1.0 <= logs["collectives_per_step"] < 3.0
-        # The others wait for the last one.
+        # The other ranks wait for the last one.
         assert 5.0 < logs["collectives_ms"] <= logs["step_ms"]
         assert 1e-6 * 41 * 4 <= logs["reduced_mb_per_step"] < 1e-3
     with (tmp_path / "log.csv").open() as file:
@@ -82,7 +82,7 @@ def test_speed_is_that_of_all_ranks(
     assert float(rows[-1]["step_ms"]) == logs["step_ms"]
 
 
-def test_a_step_of_ones_own_has_no_samples() -> None:
+def test_a_custom_step_logs_no_samples_per_second() -> None:
     model = kt.build(kt.custom_step_model)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
     history = model.fit(

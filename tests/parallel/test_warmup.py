@@ -1,4 +1,4 @@
-"""The schedule that warms up follows the formula of the callback."""
+"""The warm-up schedule follows the formula of the callback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_training_equals_that_with_the_callback() -> None:
 
 
 @pytest.mark.parametrize("counts_batches", [False, True])
-def test_what_a_step_is_where_gradients_are_accumulated(
+def test_accumulated_steps_count_as_updates_or_batches(
     counts_batches: bool,
 ) -> None:
     # 16 batches make 4 updates.
@@ -91,7 +91,7 @@ def test_what_a_step_is_where_gradients_are_accumulated(
     kt.assert_close(model.get_weights(), wanted.get_weights(), 1e-5)
 
 
-def test_it_is_saved_with_its_start(tmp_path: Any) -> None:
+def test_schedule_is_saved_with_its_start_multiplier(tmp_path: Any) -> None:
     decay = keras.optimizers.schedules.CosineDecay(0.4, 50)
     schedule = hvd.Warmup(decay, 8, start_multiplier=0.25)
     model = fit(hvd.DistributedOptimizer(keras.optimizers.SGD(schedule)), [])
@@ -113,6 +113,6 @@ def test_it_is_saved_with_its_start(tmp_path: Any) -> None:
         ((0.1, 2.5), ValueError),
     ],
 )
-def test_bad_arguments(arguments: tuple, error: type[Exception]) -> None:
+def test_bad_arguments_raise(arguments: tuple, error: type[Exception]) -> None:
     with pytest.raises(error, match="Received"):
         hvd.Warmup(*arguments)

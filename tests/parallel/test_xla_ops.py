@@ -1,4 +1,4 @@
-"""Collectives in functions that XLA compiles: as in those that it does not."""
+"""Collectives work in functions that XLA compiles as in other functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import hvd_keras as hvd
 Call = Callable[[tf.Tensor], Any]
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
-# What a rank computes from its [4, 3] of float32. One name has characters that
-# the text of a program must not hold as they are.
+# Each rank computes these from its float32 tensor of shape [4, 3]. One name has
+# characters that the text of a program must escape.
 CALLS: dict[str, Call] = {
     "allreduce": lambda x: hvd.allreduce(x * 2.0, name="a"),
     "allreduce_max": lambda x: hvd.allreduce(x, hvd.Max, name='"\\ü\n'),
@@ -66,7 +66,7 @@ DIFFERENTIABLE: dict[str, Call] = {
     "allgather": lambda x: hvd.allgather(x),
     "grouped_allgather": lambda x: hvd.grouped_allgather([x, x[:1]]),
     "reducescatter": lambda x: hvd.reducescatter(x),
-    # 5 rows and 1: uneven shares of 2 ranks and of 4.
+    # 2 and 4 ranks share 5 rows and 1 row unevenly.
     "grouped_reducescatter": lambda x: hvd.grouped_reducescatter(
         [tf.concat([x, x[:1]], axis=0), x[:1]]
     ),
@@ -103,7 +103,7 @@ def in_function(call: Call, **options: Any) -> Call:
 
 
 @pytest.mark.parametrize("wrap", [lambda call: call, gradient_of])
-def test_gives_what_the_ops_give(
+def test_compiled_calls_equal_the_ops(
     wrap: Callable[[Call], Call], x: tf.Tensor
 ) -> None:
     calls = CALLS if wrap is not gradient_of else DIFFERENTIABLE
@@ -111,14 +111,16 @@ def test_gives_what_the_ops_give(
     def all_of_them(x: tf.Tensor) -> dict[str, Any]:
         return {name: wrap(call)(x) for name, call in calls.items()}
 
-    # One program each, because compiling takes so long.
+    # One program has all calls, because compiling is slow.
     plain = in_function(all_of_them)(x)
     compiled = in_function(all_of_them, jit_compile=True)(x)
     for name in calls:
         check_equal(plain[name], compiled[name], name)
 
 
-def test_second_gradient_and_a_tape_outside(x: tf.Tensor, size: int) -> None:
+def test_second_gradient_and_gradient_of_a_compiled_function(
+    x: tf.Tensor, size: int
+) -> None:
     call = DIFFERENTIABLE["average"]
     twice = gradient_of(gradient_of(call))
     check_equal(in_function(twice)(x), in_function(twice, jit_compile=True)(x))
@@ -133,9 +135,7 @@ def test_second_gradient_and_a_tape_outside(x: tf.Tensor, size: int) -> None:
     )
 
 
-def test_lengths_that_are_not_known_while_tracing(
-    x: tf.Tensor, size: int
-) -> None:
+def test_lengths_may_be_unknown_while_tracing(x: tf.Tensor, size: int) -> None:
     def call(x: tf.Tensor) -> Any:
         grouped = hvd.grouped_allgather([x, tf.zeros([2])])
         more = tf.concat([x, x[:1]], axis=0)
@@ -155,7 +155,7 @@ def test_lengths_that_are_not_known_while_tracing(
         check_equal(plain(some), compiled(some))
 
 
-def test_a_function_is_traced_for_xla_and_apart_from_that(
+def test_a_function_is_traced_apart_for_xla(
     x: tf.Tensor,
 ) -> None:
     num_traces = 0
@@ -175,7 +175,7 @@ def test_a_function_is_traced_for_xla_and_apart_from_that(
 
 
 @needs_peers
-def test_compiles_on_one_rank_and_not_on_another(
+def test_ranks_with_and_without_xla_meet(
     x: tf.Tensor, rank: int, size: int
 ) -> None:
     def call(x: tf.Tensor) -> Any:
@@ -205,7 +205,7 @@ def test_errors_are_those_of_the_op(x: tf.Tensor, rank: int) -> None:
         ) as caught:
             compiled(x)
         assert isinstance(caught.value, hvd.MismatchError)
-        # TensorFlow names the node before, the function behind.
+        # TensorFlow puts the node before the text, the function after it.
         found = re.search("allreduce 'mismatch': [^\n\\[]*", str(caught.value))
         assert found is not None
         messages.append(found[0].strip())
@@ -221,11 +221,13 @@ def test_rows_must_be_equal(x: tf.Tensor, rank: int) -> None:
     )
     with pytest.raises(hvd.MismatchError, match=r"\[1, 3\].*\[2, 3\] on rank"):
         compiled(x)
-    hvd.barrier()  # the engine goes on
+    hvd.barrier()  # the engine still works
 
 
 @needs_peers
-def test_what_xla_cannot_run_is_refused_while_tracing(x: tf.Tensor) -> None:
+def test_calls_that_xla_cannot_run_are_refused_while_tracing(
+    x: tf.Tensor,
+) -> None:
     unknown = tf.TensorSpec(None)
     splits = [4, *[0] * (hvd.size() - 1)]
     calls: dict[str, tuple[Call, Any]] = {
@@ -254,7 +256,7 @@ def test_shapes_that_depend_on_values_are_refused(x: tf.Tensor) -> None:
         lambda x: hvd.allgather(x[x[:, 0] > 2.0], name="masked"),
         jit_compile=True,
     )
-    # Others whose lengths are not known, as those of an argument.
+    # The lengths of other gathers are unknown because their argument's is.
     options = {"input_signature": [tf.TensorSpec([None, 3])]}
     for name in ("masked", "b", "c", "d"):
         in_function(
@@ -272,14 +274,14 @@ def test_shapes_that_depend_on_values_are_refused(x: tf.Tensor) -> None:
 
 
 def test_many_calls_at_once_meet_in_any_order(rank: int, size: int) -> None:
-    """They run at once, and in another order on each rank."""
+    """They run at once, in a different order on each rank."""
     factors = tf.constant(
         np.eye(256, dtype=np.float32)[::-1] * (rank + 1.0), tf.float32
     )
     num_calls = 12
 
     def call(x: tf.Tensor) -> list[tf.Tensor]:
-        # The ranks' chains of products are of different lengths.
+        # The chains of products differ in length by rank.
         sums = []
         for i in range(num_calls):
             y = x * float(i + 1)

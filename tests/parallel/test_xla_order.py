@@ -1,8 +1,7 @@
 """XLA runs the collectives of a program in one order on all ranks.
 
-What a rank computes before its calls differs here by rank, so that XLA
-schedules the programs differently: without the order the ranks would wait for
-one another.
+Here ranks compute different things before their calls, so XLA schedules their
+programs differently. Without a common order they would deadlock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Tensors = tuple[tf.Tensor, tf.Tensor]
 
 
 def late(x: tf.Tensor, this_rank: bool) -> tf.Tensor:
-    """Zeros, which take `this_rank` a while."""
+    """Returns zeros, which take a while on `this_rank`."""
     zeros = x * 0.0
     for _ in range(6 if this_rank else 0):
         zeros = tf.tanh(zeros @ x)
@@ -66,7 +65,7 @@ def function_twice(x: tf.Tensor, p: tf.Tensor, q: tf.Tensor) -> Tensors:
 @pytest.mark.parametrize(
     "case", [branches, loops, outside_and_inside, function_twice]
 )
-def test_calls_in_parts_of_a_program(
+def test_calls_in_parts_of_a_program_run_in_one_order(
     case: Callable[..., Tensors], rank: int
 ) -> None:
     @tf.function(jit_compile=True, autograph=False)

@@ -1,4 +1,4 @@
-"""Training that XLA compiles: N ranks end where one process ends without it."""
+"""Ranks that train with XLA end like one process without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hvd_keras as hvd
 
 optimizers = keras.optimizers
 
-# XLA takes seconds to compile a step; one rank reduces nothing there.
+# XLA takes seconds to compile a step, and one rank reduces nothing.
 on_two_ranks = pytest.mark.ranks(2)
 
 NAMES = [
@@ -58,7 +58,7 @@ def test_loss_scaling_skips_a_step_on_all_ranks() -> None:
 
 @on_two_ranks
 @pytest.mark.usefixtures("bucket_of_each")
-def test_a_tape_and_many_buckets() -> None:
+def test_a_tape_with_many_buckets_equals_one_process() -> None:
     def train(
         batches: tf.data.Dataset, jit_compile: bool, wrap: bool
     ) -> list[np.ndarray]:
@@ -86,7 +86,9 @@ def test_a_tape_and_many_buckets() -> None:
 
 
 @on_two_ranks
-def test_embeddings_of_uneven_batches_name_the_cure(rank: int) -> None:
+def test_embeddings_of_uneven_batches_raise_and_name_the_cure(
+    rank: int,
+) -> None:
     x, y = kt.regression_data(5)
     batches = kt.whole_batches(x[: 4 + rank], y[: 4 + rank])
     model = kt.build(kt.embedding_model)
@@ -101,7 +103,7 @@ def test_embeddings_of_uneven_batches_name_the_cure(rank: int) -> None:
 
 
 @on_two_ranks
-def test_slices_alone_and_of_a_number_that_depends_on_values() -> None:
+def test_slices_need_a_fixed_number_of_rows() -> None:
     variable = keras.Variable(np.zeros([5, 3], "float32"), name="table")
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.5))
     optimizer.build([variable])
@@ -122,7 +124,7 @@ def test_slices_alone_and_of_a_number_that_depends_on_values() -> None:
 
 
 @on_two_ranks
-def test_callbacks() -> None:
+def test_callbacks_act_as_without_xla() -> None:
     x, y = kt.regression_data()
 
     def fit(jit_compile: bool) -> tuple[dict[str, list[float]], keras.Model]:
@@ -162,8 +164,8 @@ def test_callbacks() -> None:
 
 @on_two_ranks
 @pytest.mark.usefixtures("bucket_of_each")
-def test_what_starts_is_read_where_it_ends() -> None:
-    """On a GPU the results are not there before."""
+def test_only_the_end_of_a_collective_reads_its_start() -> None:
+    """On a GPU the results are ready only after the end."""
     variables = [keras.Variable(np.ones(3, "float32")) for _ in range(2)]
     optimizer = hvd.DistributedOptimizer(
         optimizers.SGD(0.1), compression=hvd.Compression.fp16
