@@ -11,7 +11,9 @@ import pytest
 PROGRAMS = Path(__file__).parent / "horovod_programs"
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.thorough), 2]
+)
 @pytest.mark.parametrize("program", ["keras_fit", "custom_loop", "tf1_session"])
 def test_horovod_program_runs_and_learns(
     program: str, num_ranks: int, tmp_path: Path

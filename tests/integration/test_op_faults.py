@@ -71,7 +71,7 @@ def test_a_late_rank_raises_our_class_and_tensorflows(train: str) -> None:
         2,
         f"""{_PRELUDE}
     def fail():
-        time.sleep(4)
+        time.sleep(3)
         os._exit(0)
 
     report({train}, hvd.StalledError, tf.errors.DeadlineExceededError)
