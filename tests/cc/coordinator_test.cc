@@ -294,6 +294,23 @@ TEST_CASE("known requests go by id until all have forgotten it") {
   CHECK(!c.OnMessage(1, Ready({1}), kStart).ok());
 }
 
+// Two ranks know one id. Nothing of a message of 20 million is acted on.
+TEST_CASE("no more ids come than are known") {
+  for (RankMessage::Type type :
+       {RankMessage::Type::kReady, RankMessage::Type::kForgotten}) {
+    Coordinator c(2, CoordinatorOptions());
+    for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
+    REQUIRE(c.TakeResponses()[0].items[0].new_id == 1);
+    RankMessage message;
+    message.type = type;
+    message.ids = {{1, 20000000}};
+    const Status status = c.OnMessage(1, message, kStart);
+    CHECK(Contains(status.message(),
+                   "rank 1 speaks of 20000000 ids, but only 1 are known"));
+    CHECK(!c.has_pending());
+  }
+}
+
 TEST_CASE("a full cache evicts what was used least recently") {
   CoordinatorOptions options;
   options.cache_capacity = 16;

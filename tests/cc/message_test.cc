@@ -1,14 +1,20 @@
 // Control messages: what is written is read; nothing that is cut short or
 // garbled is believed.
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <random>
 #include <vector>
 
 #include "tests/cc/test_util.h"
+#include "tf_ops/negotiation/codec.h"
 #include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
 namespace {
+
+constexpr MessageLimits kLimits{/*num_ranks=*/8, /*cache_capacity=*/64};
 
 RankMessage ARequest() {
   RankMessage message;
@@ -34,7 +40,8 @@ Response AnExecution() {
   response.items.emplace_back();
   response.items.back().name = "new";
   response.items.back().new_id = 10;
-  response.items.back().rows = {{1, 2}, {0, 7}};
+  response.items.back().rows = {{1, 2, 0, 0, 0, 0, 0, 0},
+                                {0, 7, 0, 0, 0, 0, 0, 0}};
   response.divisor = 3;
   ResponseItem joined = response.items.back();
   joined.name = "newer";
@@ -55,17 +62,17 @@ TEST_CASE("messages of ranks are read as written") {
   size_t offset = 0;
   bool found = false;
   RankMessage message;
-  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.name == "dense/kernel");
   CHECK(message.params == ARequest().params);
-  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.type == RankMessage::Type::kReady);
   REQUIRE(message.ids.size() == 2);
   CHECK(message.ids[0].count == 3);
   CHECK(message.ids[1].first == 7);
-  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   CHECK(!found);
   CHECK(offset == bytes.size());
 
@@ -78,10 +85,10 @@ TEST_CASE("messages of ranks are read as written") {
   elsewhere.name = "x";
   elsewhere.process_set_id = 2;
   Encode(elsewhere, &bytes);
-  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.average_over_active);
-  REQUIRE_OK(Decode(bytes, &offset, &message, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.name == "x");
   CHECK(message.process_set_id == 2);
@@ -110,7 +117,7 @@ TEST_CASE("responses are read as written") {
   size_t offset = 0;
   bool found = false;
   Response response;
-  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   REQUIRE(found);
   REQUIRE(response.items.size() == 6);
   CHECK(response.items[3].cached_id == 9);
@@ -119,15 +126,15 @@ TEST_CASE("responses are read as written") {
   CHECK(response.items[4].params == nullptr);
   CHECK(response.divisor == 3);
   CHECK(*response.items[5].params == ARequest().params);
-  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   CHECK(response.error.code() == StatusCode::kMismatch);
   CHECK(response.error.message() == "no");
   CHECK(response.is_misplaced);
   REQUIRE(response.ranks.size() == 1);
-  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   CHECK(response.last_rank == 7);
   CHECK(response.error.ok());
-  REQUIRE_OK(Decode(bytes, &offset, &response, &found));
+  REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   CHECK(response.items[0].name == "x");
   CHECK(response.ranks[0] == 1);
   CHECK(response.waiting[1] == 5);
@@ -153,14 +160,14 @@ TEST_CASE("truncated and garbled messages are not believed") {
     size_t offset = 0;
     bool found = true;
     RankMessage message;
-    REQUIRE_OK(Decode(part, &offset, &message, &found));
+    REQUIRE_OK(Decode(part, &offset, kLimits, &message, &found));
     CHECK(!found);
     CHECK(offset == 0);
     // The frame says that it is whole, but is not.
     if (count < 5) continue;
     const uint32_t body = static_cast<uint32_t>(count - 4);
     std::memcpy(part.data(), &body, sizeof(body));
-    CHECK(!Decode(part, &offset, &message, &found).ok());
+    CHECK(!Decode(part, &offset, kLimits, &message, &found).ok());
   }
   std::mt19937 random(1);
   for (int i = 0; i < 20000; ++i) {
@@ -172,8 +179,213 @@ TEST_CASE("truncated and garbled messages are not believed") {
     size_t offset = 0;
     bool found;
     RankMessage message;
-    (void)Decode(garbled, &offset, &message, &found).ok();
+    (void)Decode(garbled, &offset, kLimits, &message, &found).ok();
   }
+}
+
+// ---- Bounds ----
+
+template <typename Message>
+Status DecodeOne(const std::vector<uint8_t>& bytes) {
+  Message message;
+  size_t offset = 0;
+  bool found = false;
+  return Decode(bytes, &offset, kLimits, &message, &found);
+}
+
+template <typename Message>
+Status Reread(const Message& message) {
+  std::vector<uint8_t> bytes;
+  Encode(message, &bytes);
+  return DecodeOne<Message>(bytes);
+}
+
+// As another's program could write it.
+std::vector<uint8_t> Frame(const std::function<void(WireWriter*)>& write) {
+  std::vector<uint8_t> body;
+  WireWriter writer(&body);
+  write(&writer);
+  const auto count = static_cast<uint32_t>(body.size());
+  std::vector<uint8_t> frame(sizeof(count) + count);
+  std::memcpy(frame.data(), &count, sizeof(count));
+  std::memcpy(frame.data() + sizeof(count), body.data(), count);
+  return frame;
+}
+
+std::vector<uint8_t> RunOfIds(uint32_t first, uint32_t count) {
+  return Frame([&](WireWriter* w) {
+    w->Put(Response::Type::kExecute);
+    w->Put(int32_t{0});  // divisor
+    w->Put(uint8_t{0});  // ids
+    w->Put(uint32_t{1});
+    w->Put(first);
+    w->Put(count);
+  });
+}
+
+TEST_CASE("as many ids run at once as the cache holds") {
+  CHECK_OK(DecodeOne<Response>(RunOfIds(1, 64)));
+  CHECK(RunOfIds(1, 65).size() == 22);
+  CHECK(!DecodeOne<Response>(RunOfIds(1, 65)).ok());
+  CHECK(!DecodeOne<Response>(RunOfIds(1, 20000000)).ok());
+  CHECK(!DecodeOne<Response>(RunOfIds(1, 0)).ok());
+  CHECK(!DecodeOne<Response>(RunOfIds(0, 1)).ok());  // no id
+  CHECK_OK(DecodeOne<Response>(RunOfIds(UINT32_MAX, 1)));
+  CHECK(!DecodeOne<Response>(RunOfIds(UINT32_MAX, 2)).ok());  // wraps
+  // In several runs.
+  Response response;
+  for (uint32_t id = 1; id <= 130; id += 2) {
+    response.items.emplace_back();
+    response.items.back().cached_id = id;
+  }
+  CHECK(!Reread(response).ok());
+  response.items.resize(64);
+  CHECK_OK(Reread(response));
+  response.items.clear();
+  CHECK(!Reread(response).ok());  // nothing to run
+}
+
+TEST_CASE("ids that are ready, forgotten or evicted are bounded") {
+  for (auto type : {RankMessage::Type::kReady, RankMessage::Type::kForgotten}) {
+    RankMessage message;
+    message.type = type;
+    message.ids = {{1, 1 << 19}, {1 << 20, 1 << 19}};
+    CHECK_OK(Reread(message));
+    message.ids[1].count += 1;
+    CHECK(!Reread(message).ok());
+  }
+  Response evict;
+  evict.type = Response::Type::kEvict;
+  evict.ids = {{7, 1 << 20}};
+  CHECK_OK(Reread(evict));
+  evict.ids[0].count += 1;
+  CHECK(!Reread(evict).ok());
+  evict.ids[0] = {UINT32_MAX - 3, 8};
+  CHECK(!Reread(evict).ok());
+}
+
+TEST_CASE("lists of ranks, rows and divisors go as far as there are ranks") {
+  Response response;
+  response.type = Response::Type::kQuery;
+  response.items.resize(1);
+  response.ranks.assign(8, 7);
+  response.waiting.assign(8, 100);  // global numbers
+  CHECK_OK(Reread(response));
+  response.waiting.push_back(101);
+  CHECK(!Reread(response).ok());
+  response.waiting = {-1};
+  CHECK(!Reread(response).ok());
+  response.waiting.clear();
+  response.ranks.push_back(0);
+  CHECK(!Reread(response).ok());
+  for (auto type : {Response::Type::kError, Response::Type::kJoined}) {
+    response.type = type;
+    CHECK(!Reread(response).ok());
+  }
+
+  Response run = AnExecution();
+  CHECK_OK(Reread(run));
+  run.divisor = 8;
+  CHECK_OK(Reread(run));
+  for (int divisor : {9, -1}) {
+    run.divisor = divisor;
+    CHECK(!Reread(run).ok());
+  }
+  for (size_t num_ranks : {0, 7, 9}) {
+    run = AnExecution();
+    run.items[4].rows[1].resize(num_ranks);
+    CHECK(!Reread(run).ok());
+  }
+}
+
+TEST_CASE("bytes of tensors must be countable") {
+  RankMessage message = ARequest();
+  Shape& shape = message.params.tensors[0].shape;  // of 8 bytes an element
+  shape = {int64_t{1} << 59};
+  CHECK_OK(Reread(message));
+  shape = {int64_t{1} << 60};
+  CHECK(!Reread(message).ok());
+  shape = {int64_t{1} << 40, int64_t{1} << 40};
+  CHECK(!Reread(message).ok());
+  shape = {0, int64_t{1} << 40, int64_t{1} << 40};  // a row's, too
+  CHECK(!Reread(message).ok());
+  shape = {4, -1};
+  CHECK(!Reread(message).ok());
+  shape = Shape(kMaxDimensions, 1);
+  CHECK_OK(Reread(message));
+  shape.push_back(1);
+  CHECK(!Reread(message).ok());
+  // All together.
+  shape = {int64_t{1} << 59};
+  message.params.tensors[1] = message.params.tensors[0];
+  CHECK(!Reread(message).ok());
+}
+
+TEST_CASE("numbers that name nothing are refused") {
+  const auto fails = [](const std::function<void(RequestParams*)>& change) {
+    RankMessage message = ARequest();
+    change(&message.params);
+    return !Reread(message).ok();
+  };
+  CHECK(fails([](auto* p) { p->kind = static_cast<CollectiveKind>(7); }));
+  CHECK(fails([](auto* p) { p->op = static_cast<ReduceOp>(6); }));
+  CHECK(fails([](auto* p) { p->device = static_cast<DeviceKind>(3); }));
+  CHECK(fails([](auto* p) {
+    p->tensors[0].dtype = static_cast<DataType>(kNumDataTypes);
+  }));
+  for (int code : {-1, 8}) {
+    CHECK(fails([code](auto* p) {
+      p->failure = Status(static_cast<StatusCode>(code), "");
+    }));
+  }
+  for (uint8_t type : {0, 7, 255}) {
+    const auto frame = Frame([type](WireWriter* w) { w->Put(type); });
+    CHECK(!DecodeOne<RankMessage>(frame).ok());
+    CHECK(!DecodeOne<Response>(frame).ok());
+  }
+  Response run = AnExecution();
+  std::vector<uint8_t> bytes;
+  Encode(run, &bytes);
+  bytes[4 + 1 + 4] = 3;  // the form of the first item
+  CHECK(!DecodeOne<Response>(bytes).ok());
+}
+
+// A length that is garbled is no reason to wait for gigabytes.
+TEST_CASE("the length of a frame is bounded") {
+  std::vector<uint8_t> bytes;
+  WireWriter(&bytes).Put(kMaxFrameBytes);
+  CHECK_OK(DecodeOne<Response>(bytes));  // not whole yet
+  bytes.clear();
+  WireWriter(&bytes).Put(kMaxFrameBytes + 1);
+  CHECK(!DecodeOne<Response>(bytes).ok());
+  CHECK(!DecodeOne<RankMessage>(bytes).ok());
+}
+
+TEST_CASE("rows must fit the request that they are for") {
+  using Rows = std::vector<std::vector<int64_t>>;
+  RequestParams params;
+  params.kind = CollectiveKind::kAllgather;
+  params.tensors = {{DataType::kFloat32, {2, 5}}};
+  const auto code = [&params](const Rows& rows) {
+    return CheckRows(params, /*rank=*/1, /*size=*/2, rows).code();
+  };
+  CHECK(code({{7, 2}}) == StatusCode::kOk);
+  CHECK(code({}) == StatusCode::kInternal);
+  CHECK(code({{7, 2}, {7, 2}}) == StatusCode::kInternal);
+  CHECK(code({{7, 2, 1}}) == StatusCode::kInternal);
+  CHECK(code({{7, 3}}) == StatusCode::kInternal);  // it has given 2
+  CHECK(code({{-1, 2}}) == StatusCode::kInternal);
+  CHECK(code({{INT64_MAX, 2}}) == StatusCode::kInternal);
+  CHECK(code({{INT64_MAX / 20, 2}}) == StatusCode::kInternal);  // of 20 bytes
+  params.kind = CollectiveKind::kAlltoall;
+  CHECK(code({{7, 9}, {1, 1}}) == StatusCode::kOk);
+  CHECK(code({{7, 9}}) == StatusCode::kInternal);
+  CHECK(code({{7, 9}, {1}}) == StatusCode::kInternal);
+  CHECK(code({{7, 9}, {1, 2}}) == StatusCode::kInternal);
+  CHECK(code({{7, INT64_MAX}, {1, 1}}) == StatusCode::kInternal);
+  params.kind = CollectiveKind::kAllreduce;
+  CHECK(code({}) == StatusCode::kOk);
+  CHECK(code({{2, 2}}) == StatusCode::kInternal);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tf_ops/engine/finish.h"
 #include "tf_ops/engine/ready_request.h"
+#include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
 namespace {
@@ -260,6 +261,11 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   if (item.cached_id != 0 && known == nullptr) {
     return Status::Internal("the coordinator speaks of unknown id " +
                             std::to_string(item.cached_id));
+  }
+  if (const RequestParams* params = ParamsOfItem(item);
+      known == nullptr && params != nullptr) {
+    HVD_RETURN_IF_ERROR(CheckRows(*params, membership_->rank(),
+                                  membership_->size(), item.rows));
   }
   const std::string& name = known == nullptr ? item.name : known->name;
   ready->pending = known == nullptr ? table_.Take(name) : table_.Take(*known);

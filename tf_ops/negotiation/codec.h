@@ -55,11 +55,22 @@ class WireReader {
     next_ += count;
     return text;
   }
+  // One of the values from 0 to `last`.
+  template <typename T>
+  T GetUpTo(T last) {
+    const T value = Get<T>();
+    const auto number = static_cast<int64_t>(value);
+    Expect(number >= 0 && number <= static_cast<int64_t>(last));
+    return value;
+  }
   // A count of things that take at least `least_bytes` each.
   uint32_t GetCount(size_t least_bytes) {
     const uint32_t count = Get<uint32_t>();
     return Has(count * least_bytes) ? count : 0;
   }
+
+  // What was read makes sense only if `condition` holds.
+  void Expect(bool condition) { ok_ = ok_ && condition; }
 
   bool ok() const { return ok_; }
   bool at_end() const { return next_ == end_; }

@@ -58,6 +58,7 @@ Status Coordinator::OnMessage(int rank, const RankMessage& message,
              /*by_id=*/false, now);
       return Status::Ok();
     case RankMessage::Type::kReady:
+      HVD_RETURN_IF_ERROR(CheckIds(rank, message.ids));
       for (const IdRun& run : message.ids) {
         for (uint32_t i = 0; i < run.count; ++i) {
           HVD_RETURN_IF_ERROR(OnId(rank, run.first + i, now));
@@ -74,6 +75,7 @@ Status Coordinator::OnMessage(int rank, const RankMessage& message,
       return Status::Ok();
     }
     case RankMessage::Type::kForgotten:
+      HVD_RETURN_IF_ERROR(CheckIds(rank, message.ids));
       for (const IdRun& run : message.ids) {
         for (uint32_t i = 0; i < run.count; ++i) {
           HVD_RETURN_IF_ERROR(OnForgotten(run.first + i));
@@ -89,6 +91,15 @@ Status Coordinator::OnMessage(int rank, const RankMessage& message,
   }
   return Status::Internal("unknown control message from rank " +
                           std::to_string(rank));
+}
+
+// Before any of them is acted on: each is known, and comes once.
+Status Coordinator::CheckIds(int rank, const std::vector<IdRun>& ids) const {
+  const uint64_t num_known = by_id_.size() + retired_.size();
+  if (NumIds(ids) <= num_known) return Status::Ok();
+  return Status::Internal("rank " + std::to_string(rank) + " speaks of " +
+                          std::to_string(NumIds(ids)) + " ids, but only " +
+                          std::to_string(num_known) + " are known");
 }
 
 Status Coordinator::OnId(int rank, uint32_t id, Clock::time_point now) {

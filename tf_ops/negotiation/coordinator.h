@@ -63,6 +63,7 @@ class Coordinator {
     int num_forgotten = 0;
   };
 
+  Status CheckIds(int rank, const std::vector<IdRun>& ids) const;
   Status OnId(int rank, uint32_t id, Clock::time_point now);
   void OnJoin(int rank, bool average_over_active);
   void OnElsewhere(int rank, const RankMessage& message);

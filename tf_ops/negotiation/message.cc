@@ -9,6 +9,10 @@
 namespace hvd {
 namespace {
 
+int64_t NumBytes(const TensorParams& t) {
+  return NumElements(t.shape) * static_cast<int64_t>(ElementBytes(t.dtype));
+}
+
 template <typename T>
 void WriteList(const std::vector<T>& values, WireWriter* w) {
   w->Put(static_cast<uint32_t>(values.size()));
@@ -21,13 +25,36 @@ void ReadList(WireReader* r, std::vector<T>* values) {
   for (T& value : *values) value = r->Get<T>();
 }
 
+// At most one number of at least 0 for each rank.
+void ReadRanks(WireReader* r, const MessageLimits& limits,
+               std::vector<int32_t>* ranks) {
+  ReadList(r, ranks);
+  r->Expect(ranks->size() <= static_cast<size_t>(limits.num_ranks));
+  for (int32_t rank : *ranks) r->Expect(rank >= 0);
+}
+
+// A tensor whose bytes can be counted, as can those of its rows if it has
+// none.
+void Read(WireReader* r, TensorParams* t) {
+  t->dtype = r->GetUpTo(static_cast<DataType>(kNumDataTypes - 1));
+  ReadList(r, &t->shape);
+  r->Expect(t->shape.size() <= kMaxDimensions);
+  if (!r->ok()) return;
+  auto num_bytes = static_cast<int64_t>(ElementBytes(t->dtype));
+  for (int64_t dim : t->shape) {
+    r->Expect(dim >= 0);
+    const int64_t factor = std::max<int64_t>(dim, 1);
+    r->Expect(!__builtin_mul_overflow(num_bytes, factor, &num_bytes));
+  }
+}
+
 void Write(const Status& status, WireWriter* w) {
   w->Put(status.code());
   w->PutString(status.message());
 }
 
 void Read(WireReader* r, Status* status) {
-  const StatusCode code = r->Get<StatusCode>();
+  const StatusCode code = r->GetUpTo(StatusCode::kInternal);
   *status = Status(code, r->GetString());
 }
 
@@ -51,21 +78,23 @@ void Write(const RequestParams& p, WireWriter* w) {
 }
 
 void Read(WireReader* r, RequestParams* p) {
-  p->kind = r->Get<CollectiveKind>();
+  p->kind = r->GetUpTo(CollectiveKind::kJoin);
   p->process_set_id = r->Get<int32_t>();
-  p->op = r->Get<ReduceOp>();
+  p->op = r->GetUpTo(ReduceOp::kProduct);
   p->root_rank = r->Get<int32_t>();
   p->prescale = r->Get<double>();
   p->postscale = r->Get<double>();
   p->average = r->Get<uint8_t>() != 0;
   p->equal_rows = r->Get<uint8_t>() != 0;
-  p->device = r->Get<DeviceKind>();
+  p->device = r->GetUpTo(DeviceKind::kSecondGpu);
   Read(r, &p->failure);
   ReadList(r, &p->splits);
   p->tensors.resize(r->GetCount(5));
+  int64_t total = 0;
   for (TensorParams& t : p->tensors) {
-    t.dtype = r->Get<DataType>();
-    ReadList(r, &t.shape);
+    Read(r, &t);
+    if (!r->ok()) return;
+    r->Expect(!__builtin_add_overflow(total, NumBytes(t), &total));
   }
 }
 
@@ -77,12 +106,16 @@ void Write(const std::vector<IdRun>& ids, WireWriter* w) {
   }
 }
 
-void Read(WireReader* r, std::vector<IdRun>* ids) {
+// At most `max_ids`, from 1 on: 0 is no id.
+void ReadIds(WireReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
   ids->resize(r->GetCount(2 * sizeof(uint32_t)));
   for (IdRun& run : *ids) {
     run.first = r->Get<uint32_t>();
     run.count = r->Get<uint32_t>();
+    r->Expect(run.first > 0 && run.count > 0);
+    r->Expect(run.count - 1 <= UINT32_MAX - run.first);
   }
+  r->Expect(NumIds(*ids) <= max_ids);
 }
 
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
@@ -109,12 +142,16 @@ void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
   }
 }
 
-void Read(WireReader* r, std::vector<ResponseItem>* items) {
+void Read(WireReader* r, const MessageLimits& limits,
+          std::vector<ResponseItem>* items) {
+  uint64_t max_ids = static_cast<uint64_t>(std::max(limits.cache_capacity, 0));
   while (r->ok() && !r->at_end()) {
-    const uint8_t form = r->Get<uint8_t>();
+    const uint8_t form = r->GetUpTo(uint8_t{2});
     if (form == 0) {
       std::vector<IdRun> runs;
-      Read(r, &runs);
+      ReadIds(r, max_ids, &runs);
+      if (!r->ok()) return;
+      max_ids -= NumIds(runs);
       for (const IdRun& run : runs) {
         for (uint32_t i = 0; i < run.count; ++i) {
           items->emplace_back();
@@ -127,14 +164,20 @@ void Read(WireReader* r, std::vector<ResponseItem>* items) {
     ResponseItem& item = items->back();
     item.name = r->GetString();
     item.new_id = r->Get<uint32_t>();
-    item.rows.resize(r->GetCount(sizeof(uint32_t)));
-    for (std::vector<int64_t>& rows : item.rows) ReadList(r, &rows);
+    const size_t num_ranks = static_cast<size_t>(limits.num_ranks);
+    item.rows.resize(
+        r->GetCount(sizeof(uint32_t) + num_ranks * sizeof(int64_t)));
+    for (std::vector<int64_t>& rows : item.rows) {
+      ReadList(r, &rows);
+      r->Expect(rows.size() == num_ranks);
+    }
     if (form == 2) {
       RequestParams params;
       Read(r, &params);
       item.params = std::make_shared<const RequestParams>(std::move(params));
     }
   }
+  r->Expect(!items->empty());
 }
 
 void WriteBody(const RankMessage& m, WireWriter* w) {
@@ -161,8 +204,8 @@ void WriteBody(const RankMessage& m, WireWriter* w) {
   }
 }
 
-void ReadBody(WireReader* r, RankMessage* m) {
-  m->type = r->Get<RankMessage::Type>();
+void ReadBody(WireReader* r, const MessageLimits&, RankMessage* m) {
+  m->type = r->GetUpTo(RankMessage::Type::kElsewhere);
   switch (m->type) {
     case RankMessage::Type::kRequest:
       m->name = r->GetString();
@@ -173,7 +216,7 @@ void ReadBody(WireReader* r, RankMessage* m) {
       return;
     case RankMessage::Type::kReady:
     case RankMessage::Type::kForgotten:
-      Read(r, &m->ids);
+      ReadIds(r, kMaxIds, &m->ids);
       return;
     case RankMessage::Type::kJoin:
       m->average_over_active = r->Get<uint8_t>() != 0;
@@ -183,6 +226,7 @@ void ReadBody(WireReader* r, RankMessage* m) {
       m->process_set_id = r->Get<int32_t>();
       return;
   }
+  r->Expect(false);  // 0
 }
 
 void WriteBody(const Response& m, WireWriter* w) {
@@ -214,35 +258,36 @@ void WriteBody(const Response& m, WireWriter* w) {
   }
 }
 
-void ReadBody(WireReader* r, Response* m) {
-  m->type = r->Get<Response::Type>();
+void ReadBody(WireReader* r, const MessageLimits& limits, Response* m) {
+  m->type = r->GetUpTo(Response::Type::kQuery);
   switch (m->type) {
     case Response::Type::kExecute:
-      m->divisor = r->Get<int32_t>();
-      Read(r, &m->items);
+      m->divisor = r->GetUpTo(int32_t{limits.num_ranks});
+      Read(r, limits, &m->items);
       return;
     case Response::Type::kError:
       m->items.resize(1);
       m->items[0].name = r->GetString();
       Read(r, &m->error);
       m->is_misplaced = r->Get<uint8_t>() != 0;
-      ReadList(r, &m->ranks);
+      ReadRanks(r, limits, &m->ranks);
       return;
     case Response::Type::kEvict:
-      Read(r, &m->ids);
+      ReadIds(r, kMaxIds, &m->ids);
       return;
     case Response::Type::kJoined:
       m->last_rank = r->Get<int32_t>();
       Read(r, &m->error);
-      ReadList(r, &m->ranks);
+      ReadRanks(r, limits, &m->ranks);
       return;
     case Response::Type::kQuery:
       m->items.resize(1);
       m->items[0].name = r->GetString();
-      ReadList(r, &m->ranks);
-      ReadList(r, &m->waiting);
+      ReadRanks(r, limits, &m->ranks);
+      ReadRanks(r, limits, &m->waiting);
       return;
   }
+  r->Expect(false);  // 0
 }
 
 template <typename Message>
@@ -260,15 +305,18 @@ void EncodeFrame(const Message& message, std::vector<uint8_t>* bytes) {
 
 template <typename Message>
 Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
-                   Message* message, bool* found) {
+                   const MessageLimits& limits, Message* message, bool* found) {
   *found = false;
   WireReader frame(bytes.data() + *offset, bytes.size() - *offset);
   const uint32_t count = frame.Get<uint32_t>();
+  if (!frame.ok()) return Status::Ok();
   const size_t begin = *offset + sizeof(uint32_t);
-  if (!frame.ok() || bytes.size() - begin < count) return Status::Ok();
-  WireReader body(bytes.data() + begin, count);
+  const bool is_whole = bytes.size() - begin >= count;
+  if (!is_whole && count <= kMaxFrameBytes) return Status::Ok();
+  WireReader body(bytes.data() + begin, is_whole ? count : 0);
   *message = Message();
-  ReadBody(&body, message);
+  body.Expect(count <= kMaxFrameBytes);
+  if (body.ok()) ReadBody(&body, limits, message);
   if (!body.ok() || !body.at_end()) {
     return Status::Internal("a control message of " + std::to_string(count) +
                             " bytes makes no sense");
@@ -290,9 +338,7 @@ bool RequestParams::operator==(const RequestParams& o) const {
 
 int64_t RequestParams::num_bytes() const {
   int64_t total = 0;
-  for (const TensorParams& t : tensors) {
-    total += NumElements(t.shape) * static_cast<int64_t>(ElementBytes(t.dtype));
-  }
+  for (const TensorParams& t : tensors) total += NumBytes(t);
   return total;
 }
 
@@ -348,6 +394,12 @@ void AppendId(uint32_t id, std::vector<IdRun>* runs) {
   }
 }
 
+uint64_t NumIds(const std::vector<IdRun>& runs) {
+  uint64_t total = 0;
+  for (const IdRun& run : runs) total += run.count;
+  return total;
+}
+
 void Encode(const RankMessage& message, std::vector<uint8_t>* bytes) {
   EncodeFrame(message, bytes);
 }
@@ -357,13 +409,13 @@ void Encode(const Response& response, std::vector<uint8_t>* bytes) {
 }
 
 Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
-              RankMessage* message, bool* found) {
-  return DecodeFrame(bytes, offset, message, found);
+              const MessageLimits& limits, RankMessage* message, bool* found) {
+  return DecodeFrame(bytes, offset, limits, message, found);
 }
 
 Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
-              Response* response, bool* found) {
-  return DecodeFrame(bytes, offset, response, found);
+              const MessageLimits& limits, Response* response, bool* found) {
+  return DecodeFrame(bytes, offset, limits, response, found);
 }
 
 }  // namespace hvd

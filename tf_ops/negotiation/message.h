@@ -113,16 +113,27 @@ struct Response {
 
 // Appends the id to the last run or begins a new one.
 void AppendId(uint32_t id, std::vector<IdRun>* runs);
+uint64_t NumIds(const std::vector<IdRun>& runs);
 
 // Appends a frame: its length and the message.
 void Encode(const RankMessage& message, std::vector<uint8_t>* bytes);
 void Encode(const Response& response, std::vector<uint8_t>* bytes);
 
+// What a message may hold of what it does not spell out: few bytes could
+// otherwise ask for all memory. Lists and texts are as long as the frame says.
+inline constexpr uint32_t kMaxFrameBytes = 1u << 28;
+inline constexpr uint64_t kMaxIds = 1u << 20;  // known, evicted or forgotten
+inline constexpr size_t kMaxDimensions = 1024;
+struct MessageLimits {
+  int32_t num_ranks;       // of the process set
+  int32_t cache_capacity;  // alike on all ranks: ids that run at once
+};
+
 // Takes the first whole frame off `*bytes`, from `*offset` on. False if there
-// is none yet. Internal if the frame makes no sense.
+// is none yet. Internal if the frame makes no sense, or goes beyond `limits`.
 Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
-              RankMessage* message, bool* found);
+              const MessageLimits& limits, RankMessage* message, bool* found);
 Status Decode(const std::vector<uint8_t>& bytes, size_t* offset,
-              Response* response, bool* found);
+              const MessageLimits& limits, Response* response, bool* found);
 
 }  // namespace hvd

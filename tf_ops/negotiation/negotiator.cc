@@ -17,6 +17,7 @@ Negotiator::Negotiator(ControlChannel* control,
                        const CoordinatorOptions& options)
     : control_(control),
       options_(options),
+      limits_{control->size(), options.cache_capacity},
       inboxes_(static_cast<size_t>(control->size())) {
   if (control->rank() == 0) {
     coordinator_ = std::make_unique<Coordinator>(control->size(), options);
@@ -65,7 +66,7 @@ Status Negotiator::ReceiveRequests() {
     RankMessage message;
     bool found = true;
     while (true) {
-      HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &message, &found));
+      HVD_RETURN_IF_ERROR(Decode(inbox, &offset, limits_, &message, &found));
       if (!found) break;
       HVD_RETURN_IF_ERROR(coordinator_->OnMessage(peer, message, now));
     }
@@ -83,7 +84,7 @@ Status Negotiator::ReceiveResponses(std::vector<Response>* responses) {
   bool found = true;
   while (true) {
     Response response;
-    HVD_RETURN_IF_ERROR(Decode(inbox, &offset, &response, &found));
+    HVD_RETURN_IF_ERROR(Decode(inbox, &offset, limits_, &response, &found));
     if (!found) break;
     responses->push_back(std::move(response));
   }

@@ -48,6 +48,7 @@ class Negotiator {
 
   ControlChannel* const control_;
   const CoordinatorOptions options_;
+  const MessageLimits limits_;
   std::unique_ptr<Coordinator> coordinator_;   // on rank 0
   std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
 };

@@ -151,7 +151,58 @@ Status ValidateOnGpu(const RequestParams& params) {
   return Status::Ok();
 }
 
+// Adds up rows of at least 0 each; false if their bytes cannot be counted.
+bool SumRows(const std::vector<int64_t>& rows, const TensorParams& tensor,
+             int64_t* sum) {
+  *sum = 0;
+  for (int64_t n : rows) {
+    if (n < 0 || __builtin_add_overflow(*sum, n, sum)) return false;
+  }
+  const Shape row(tensor.shape.begin() + 1, tensor.shape.end());
+  int64_t num_bytes = 0;
+  return !__builtin_mul_overflow(
+      NumElements(row) * static_cast<int64_t>(ElementBytes(tensor.dtype)), *sum,
+      &num_bytes);
+}
+
+bool RowsFit(const RequestParams& params, size_t rank, size_t size,
+             const std::vector<std::vector<int64_t>>& rows) {
+  for (const std::vector<int64_t>& list : rows) {
+    if (list.size() != size) return false;
+  }
+  int64_t sum = 0;
+  if (params.kind == CollectiveKind::kAllgather) {
+    if (rows.size() != params.tensors.size()) return false;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const TensorParams& t = params.tensors[i];
+      if (t.shape.empty() || rows[i][rank] != t.shape[0]) return false;
+      if (!SumRows(rows[i], t, &sum)) return false;
+    }
+    return true;
+  }
+  if (params.kind != CollectiveKind::kAlltoall) return rows.empty();
+  if (rows.size() != size || params.tensors.size() != 1) return false;
+  const TensorParams& t = params.tensors[0];
+  std::vector<int64_t> received;
+  for (const std::vector<int64_t>& sent : rows) {
+    if (t.shape.empty() || !SumRows(sent, t, &sum)) return false;
+    received.push_back(sent[rank]);
+  }
+  return SumRows(received, t, &sum) && SumRows(rows[rank], t, &sum) &&
+         sum == t.shape[0];
+}
+
 }  // namespace
+
+Status CheckRows(const RequestParams& params, int rank, int size,
+                 const std::vector<std::vector<int64_t>>& rows) {
+  const bool fits = RowsFit(params, static_cast<size_t>(rank),
+                            static_cast<size_t>(size), rows);
+  if (fits) return Status::Ok();
+  return Status::Internal(
+      std::string("the coordinator tells rows that do not fit the ") +
+      CollectiveKindName(params.kind) + " of this rank");
+}
 
 Status ValidateParams(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks) {

@@ -1,6 +1,7 @@
 // What is wrong with a request although all ranks agree on it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "tf_ops/common/status.h"
@@ -14,5 +15,10 @@ namespace hvd {
 // waiting.
 Status ValidateParams(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks);
+
+// Internal if `rows`, which a response tells (see ResponseItem), do not fit
+// what `rank` of `size` asks for, or ask for more than memory can hold.
+Status CheckRows(const RequestParams& params, int rank, int size,
+                 const std::vector<std::vector<int64_t>>& rows);
 
 }  // namespace hvd
