@@ -391,6 +391,16 @@ TEST_CASE("only some kinds fuse") {
   REQUIRE(responses[0].items.size() == 1);
 }
 
+TEST_CASE("groups without tensors do not fuse") {
+  Coordinator c(1, CoordinatorOptions());
+  for (const char* name : {"a", "b"}) {
+    RankMessage message = ACall(name);
+    message.params.tensors.clear();
+    REQUIRE_OK(c.OnMessage(0, message, kStart));
+  }
+  CHECK(c.TakeResponses().size() == 2);
+}
+
 TEST_CASE("equal_rows holds for all ranks if one asks for it") {
   TestEqualRows(CollectiveKind::kAllgather);
   TestEqualRows(CollectiveKind::kAlltoall);

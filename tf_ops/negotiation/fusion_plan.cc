@@ -4,6 +4,7 @@ namespace hvd {
 namespace {
 
 bool HasOneDataType(const RequestParams& p) {
+  if (p.tensors.empty()) return false;
   for (const TensorParams& t : p.tensors) {
     if (t.dtype != p.tensors[0].dtype) return false;
   }
