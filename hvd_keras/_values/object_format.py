@@ -21,6 +21,7 @@ wrong ends in InvalidArgumentError.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from typing import Any
 
@@ -60,6 +61,12 @@ _DTYPES.update(
         "float6_e2m3fn float6_e3m2fn int2 int4 uint2 uint4"
     ).split()
     if hasattr(ml_dtypes, name)
+)
+# Of bytes, strings and times. numpy takes much more for a dtype: lists of
+# them, objects, Python's literals.
+_TEXT_OR_TIME = re.compile(
+    r"(\|S|<U)[0-9]{1,10}|"
+    r"<[mM]8(\[[0-9]{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
 _NAME_OF_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -181,6 +188,8 @@ def _encode_array(
     is_scalar = isinstance(array, np.generic)
     if array.dtype.kind in "biufcSUmM":
         array = np.asarray(array, dtype)
+    if array.dtype.kind in "SU":
+        name = array.dtype.str  # an array of "" has room, the scalar none
     data = name.encode()
     parts += [b"g" if is_scalar else b"a", _LENGTH.pack(len(data)), data]
     parts.append(bytes([array.ndim]))
@@ -315,11 +324,13 @@ class _Reader:
         name = self.text()
         if name in _DTYPES:
             return _DTYPES[name]
-        if name[:2] in ("|S", "<U", "<m", "<M") and len(name) < 24:
-            try:
-                dtype = np.dtype(name)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise self.error(f"the dtype {name!r} is unknown") from error
-            if dtype.itemsize <= self.left + 1:
-                return dtype
-        raise self.error(f"the dtype {name!r} is unknown")
+        problem = f"the dtype {name[:40]!r} is unknown"
+        if not _TEXT_OR_TIME.fullmatch(name):
+            raise self.error(problem)
+        try:
+            dtype = np.dtype(name)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self.error(problem) from error
+        if dtype.itemsize > self.left + 1:
+            raise self.error(problem)
+        return dtype
