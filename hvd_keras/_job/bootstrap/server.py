@@ -251,12 +251,15 @@ class ExchangeServer:
         connection.identity = identity
         connection.deadline = None
         mac = wire.server_mac(self._secret, connection.nonce, message)
-        self._send(connection, mac)
+        # Not yet sent: if it has hung up since, those who need it must know.
+        connection.unsent += mac
         refusal = self._refusal(identity)
         if refusal is not None:
             self._refuse(connection, *refusal)
         elif identity.role == Role.MEMBER:
             self._admit(connection, identity)
+        else:
+            self._flush(connection)
 
     def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
         """Class and text of the error for who has no business here."""

@@ -143,16 +143,16 @@ def pack_values(values: list[bytes]) -> bytes:
 
 def unpack_values(body: bytes, size: int) -> list[bytes]:
     """The values of `size` ranks in the body of a RESULT frame."""
-    values = []
+    values: list[bytes] = []
     offset = 0
-    for _ in range(size):
+    while len(values) < size and offset + _U32.size <= len(body):
         (length,) = _U32.unpack_from(body, offset)
         offset += _U32.size
         values.append(body[offset : offset + length])
         offset += length
-    if offset != len(body):
+    if len(values) != size or offset != len(body):
         raise InternalError(
-            f"The result of an exchange must have {offset} bytes. "
-            f"Received: {len(body)} bytes."
+            f"The result of an exchange must hold {size} values. Received: "
+            f"{len(body)} bytes that end elsewhere."
         )
     return values

@@ -1,0 +1,252 @@
+"""Whatever comes over a socket of the rendezvous, nobody but the sender ends.
+
+The server goes on for all others, in little memory; a client gets an exception
+of hvd_keras. Those who fuzz know the secret: without it nothing is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import tempfile
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fuzzing import changed, run_cases
+
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras.exceptions import HvdError
+
+SECRET = bytes(range(32))
+SIZE = 2
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:  # tmp_path may be too long
+        yield Path(name)
+
+
+class Server:
+    """A server that runs when it is told to, and sockets to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        listener.listen(100)
+        self._server = ExchangeServer(listener, SECRET, SIZE)
+
+    def run(self) -> None:
+        """Does all that there is to do now."""
+        for _ in range(6):
+            self._server.step(0)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._server.close()
+        self._path.unlink()
+
+    def connect(self) -> tuple[socket.socket, bytes]:
+        """A new connection and the server's nonce."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(5)
+        sock.connect(str(self._path))
+        self.run()
+        return sock, sock.recv(wire.HELLO_BYTES)[len(wire.MAGIC) :]
+
+    def replace_all_ranks(self) -> None:
+        """Tells that new processes have taken the places of all ranks."""
+        for rank in range(SIZE):
+            self._server.rank_exited(rank, "was fuzzed")
+        for rank in range(SIZE):
+            self._server.rank_started(rank)
+        self.run()
+
+    def check_that_ranks_are_served(self) -> None:
+        """Lets the ranks exchange their values."""
+        values = [b"of rank %d" % rank for rank in range(SIZE)]
+        socks = []
+        for rank in range(SIZE):
+            sock, nonce = self.connect()
+            identity = Identity(Role.MEMBER, rank, SIZE, 0, 100 + rank)
+            sock.sendall(wire.proof(SECRET, nonce, identity))
+            socks.append(sock)
+        self.run()
+        for sock, value in zip(socks, values, strict=True):
+            assert len(sock.recv(wire.MAC_BYTES)) == wire.MAC_BYTES
+            assert sock.recv(1000)[0] == FrameType.JOINED
+            body = _exchange(0, 60000, 0) + value
+            sock.sendall(wire.frame(FrameType.EXCHANGE, body))
+        self.run()
+        result = wire.frame(FrameType.RESULT, wire.pack_values(values))
+        for sock in socks:
+            assert sock.recv(1000) == result
+            sock.sendall(wire.frame(FrameType.GOODBYE))
+            sock.close()
+        self.run()
+
+
+def _exchange(number: int, timeout_ms: int, warning_ms: int) -> bytes:
+    return wire.EXCHANGE_HEADER.pack(number, timeout_ms, warning_ms)
+
+
+def _frame(rng: random.Random) -> bytes:
+    """A frame, of a rank or of the server; most of them make sense."""
+    kind = rng.choice(list(FrameType))
+    body = rng.randbytes(rng.choice((0, 1, 12, 40)))
+    if kind == FrameType.EXCHANGE:
+        times = rng.choice((0, 1, 60000)), rng.choice((0, 1, 0xFFFFFFFF))
+        body = _exchange(rng.choice((0, 0, 1, 1 << 31)), *times) + body
+    elif kind == FrameType.JOINED:
+        body = wire.pack_epoch(rng.choice((0, 1, 1 << 31)))
+    elif kind == FrameType.RESULT:
+        body = wire.pack_values([rng.randbytes(3) for _ in range(SIZE)])
+    elif kind == FrameType.ERROR:
+        names = b"StalledError MismatchError HvdError TypeError x __doc__"
+        body = rng.choice(names.split()) + b"\n" + body
+    frame = wire.frame(kind, body)
+    return frame if rng.random() < 0.5 else changed(frame, rng)
+
+
+def _proof(rng: random.Random, nonce: bytes) -> bytes:
+    numbers = (0, 1, SIZE, (1 << 32) - 1)
+    identity = Identity(
+        rng.choice(list(Role)),
+        rng.choice(numbers) if rng.random() < 0.3 else rng.randrange(SIZE),
+        rng.choice(numbers) if rng.random() < 0.2 else SIZE,
+        rng.choice(numbers) if rng.random() < 0.2 else 0,
+        rng.choice(numbers) if rng.random() < 0.2 else 100,
+    )
+    proof = wire.proof(SECRET, nonce, identity)
+    return proof if rng.random() < 0.9 else changed(proof, rng)
+
+
+def _send_in_parts(
+    server: Server, sock: socket.socket, data: bytes, rng: random.Random
+) -> None:
+    # It may have hung up, and rightly.
+    with contextlib.suppress(OSError):
+        while data:
+            end = len(data) if rng.random() < 0.7 else rng.randint(1, len(data))
+            sock.sendall(data[:end])
+            data = data[end:]
+            if rng.random() < 0.7:
+                server.run()
+
+
+def test_server_survives_its_clients(folder: Path) -> None:
+    def case(rng: random.Random) -> None:
+        server = Server(folder)
+        socks = []
+        for _ in range(rng.randint(1, 6)):
+            sock, nonce = server.connect()
+            data = _proof(rng, nonce)
+            for _ in range(rng.randint(0, 4)):
+                data += _frame(rng)
+            _send_in_parts(server, sock, data, rng)
+            # Some hang up now, before they were heard, others later.
+            socks.append(sock)
+            while socks and rng.random() < 0.4:
+                socks.pop(rng.randrange(len(socks))).close()
+                server.run()
+        for sock in socks:
+            sock.close()
+        server.run()
+        server.replace_all_ranks()
+        server.check_that_ranks_are_served()
+        server.close()
+
+    tracemalloc.start()
+    run_cases(case, 200)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_rank_that_hangs_up_after_its_proof_is_missed(folder: Path) -> None:
+    server = Server(folder)
+    for rank in range(SIZE):
+        sock, nonce = server.connect()
+        identity = Identity(Role.MEMBER, rank, SIZE, 0, 7)
+        sock.sendall(wire.proof(SECRET, nonce, identity))
+        if rank == 0:
+            sock.close()  # before the server has read it
+        server.run()
+    sock.setblocking(False)
+    assert (
+        b"PeerLostError\nRank 0 went away during `init()` (pid 7) before the "
+        b"job was up."
+    ) in sock.recv(1000)
+    sock.close()
+    server.replace_all_ranks()
+    server.check_that_ranks_are_served()
+    server.close()
+
+
+def test_client_survives_its_server(folder: Path) -> None:
+    path = str(folder / "socket")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    identity = Identity(Role.MEMBER, 0, SIZE, 0, 1)
+
+    def serve(answer: bytes) -> None:
+        sock, _ = listener.accept()
+        with sock, contextlib.suppress(OSError):
+            sock.settimeout(5)
+            nonce = wire.new_nonce()
+            sock.sendall(wire.MAGIC + nonce)
+            proof = sock.recv(wire.PROOF_BYTES)
+            sock.sendall(wire.server_mac(SECRET, nonce, proof) + answer)
+
+    def case(rng: random.Random) -> None:
+        answer = b"".join(_frame(rng) for _ in range(rng.randint(0, 3)))
+        if rng.random() < 0.8:
+            joined = wire.pack_epoch(1)
+            answer = wire.frame(FrameType.JOINED, joined) + answer
+        thread = threading.Thread(target=serve, args=(answer,))
+        thread.start()
+        with contextlib.suppress(HvdError):
+            rendezvous = Rendezvous(path, SECRET, identity, timeout_seconds=5)
+            try:
+                assert len(rendezvous.exchange(b"value")) == SIZE
+            finally:
+                rendezvous.close()
+        thread.join()
+
+    run_cases(case, 300)
+    listener.close()
+
+
+def test_values_of_a_result_are_whole() -> None:
+    body = wire.pack_values([b"", b"ab", b"c" * 300])
+
+    def case(rng: random.Random) -> None:
+        size = rng.choice((0, 1, 2, 3, 1000))
+        try:
+            values = wire.unpack_values(changed(body, rng), size)
+        except HvdError:
+            return
+        assert len(values) == size
+
+    run_cases(case, 3000)
+
+
+def test_only_the_secret_proves() -> None:
+    nonce = bytes(wire.NONCE_BYTES)
+    proof = wire.proof(SECRET, nonce, Identity(Role.MEMBER, 1, 2, 3, 4))
+
+    def case(rng: random.Random) -> None:
+        other = changed(proof, rng)
+        found = wire.check_proof(SECRET, nonce, other)
+        assert (found is None) == (other != proof)
+
+    run_cases(case, 3000)
