@@ -10,7 +10,7 @@ LINT_IMPORTS ?= $(shell $(PYTHON) tools/find_tool.py lint-imports)
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
 BENCH_LINES := build/bench.jsonl
-CC_FILES := $(shell find tf_ops tests/cc tests/gpu benchmarks -name '*.cc' -o -name '*.h' \
+CC_FILES := $(shell find tf_ops tests/cc tests/fuzz tests/gpu benchmarks -name '*.cc' -o -name '*.h' \
   -o -name '*.inc')
 
 .PHONY: help
@@ -104,6 +104,23 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
+
+# Each for FUZZ_SECONDS, with new cases; `make test` and `make test-cc` run some
+# that never change. What was found stays in build/fuzz.
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: build  ## Fuzz targets; those in C++ need clang++
+	HVD_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTHON) -m pytest -q tests/fuzz
+ifneq ($(CLANG),)
+	mkdir -p build/fuzz/messages
+	$(CLANG) -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined \
+	  -fno-sanitize-recover=all -I. tests/fuzz/message_fuzz.cc \
+	  tf_ops/negotiation/*.cc tf_ops/host/*.cc tf_ops/common/*.cc \
+	  -o build/fuzz/message_fuzz -lpthread
+	cd build/fuzz && ./message_fuzz -max_total_time=$(FUZZ_SECONDS) messages
+else
+	@echo "No clang++ here: the targets in C++ are not run."
+endif
 
 # Ranks may share one GPU. UNDER='compute-sanitizer --target-processes all' runs
 # them under that program.

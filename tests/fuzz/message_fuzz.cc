@@ -1,0 +1,200 @@
+// Fuzz target of the control messages and of the coordinator that reads them:
+// `make fuzz` runs it with libFuzzer, tests/cc/message_fuzz_test.cc with a
+// fixed seed.
+//
+// An input is the number of a stream of valid messages and changes to it, two
+// bytes of position and one of value each; or, from 0x80 on, the stream itself.
+// Whatever comes, reading ends, takes little memory and is either refused or
+// read alike when it is written again.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "tf_ops/negotiation/coordinator.h"
+#include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/validate.h"
+
+namespace hvd {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+constexpr int kNumRanks = 3;
+constexpr MessageLimits kLimits{kNumRanks, 16};
+
+void Must(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "must hold: %s\n", what);
+  std::abort();
+}
+
+RankMessage Call(CollectiveKind kind, const char* name, Shape shape) {
+  RankMessage message;
+  message.name = name;
+  message.params.kind = kind;
+  message.params.tensors = {{DataType::kFloat32, std::move(shape)}};
+  return message;
+}
+
+RankMessage OfType(RankMessage::Type type, const char* name = "") {
+  RankMessage message;
+  message.type = type;
+  message.name = name;
+  AppendId(1, &message.ids);
+  return message;
+}
+
+// What ranks say, in turns of the ranks.
+std::vector<Bytes> Requests() {
+  std::vector<Bytes> streams;
+  const auto add = [&streams](const std::vector<RankMessage>& messages) {
+    streams.emplace_back();
+    for (const RankMessage& message : messages) {
+      for (int rank = 0; rank < kNumRanks; ++rank) {
+        Encode(message, &streams.back());
+      }
+    }
+  };
+  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::kJoin); ++kind) {
+    add({Call(static_cast<CollectiveKind>(kind), "a", {3, 2})});
+  }
+  RankMessage group = Call(CollectiveKind::kAllreduce, "g", {2});
+  group.params.tensors.push_back({DataType::kBfloat16, {}});
+  RankMessage split = Call(CollectiveKind::kAlltoall, "s", {6});
+  split.params.splits = {1, 2, 3};
+  add({group, split});
+  group.params.tensors.clear();
+  RankMessage other = group;
+  other.name = "h";
+  add({group, other});
+  add({Call(CollectiveKind::kAllreduce, "a", {2}),
+       OfType(RankMessage::Type::kReady),
+       Call(CollectiveKind::kAllreduce, "a", {3}),
+       OfType(RankMessage::Type::kForgotten)});
+  add({Call(CollectiveKind::kAllgather, "a", {2, 5}),
+       OfType(RankMessage::Type::kDuplicate, "a"),
+       OfType(RankMessage::Type::kElsewhere, "a"),
+       OfType(RankMessage::Type::kJoin)});
+  return streams;
+}
+
+// What the coordinator says.
+std::vector<Bytes> Responses() {
+  std::vector<Bytes> streams;
+  const auto add = [&streams](const Response& response) {
+    streams.emplace_back();
+    Encode(response, &streams.back());
+  };
+  Response run;
+  run.divisor = 2;
+  run.items.resize(6);
+  for (uint32_t id = 1; id <= 4; ++id) run.items[id - 1].cached_id = id;
+  run.items[4].name = "new";
+  run.items[4].new_id = 5;
+  run.items[4].rows = {{1, 2, 0}, {0, 7, 9}};
+  run.items[5].name = "joined";
+  run.items[5].params = std::make_shared<const RequestParams>(
+      Call(CollectiveKind::kAllreduce, "", {4, 4}).params);
+  add(run);
+  Response error;
+  error.items.resize(1);
+  error.items[0].name = "x";
+  error.error = Status::Mismatch("no");
+  error.ranks = {0, 2};
+  error.waiting = {1};
+  AppendId(7, &error.ids);
+  for (Response::Type type :
+       {Response::Type::kError, Response::Type::kEvict, Response::Type::kJoined,
+        Response::Type::kQuery}) {
+    error.type = type;
+    add(error);
+  }
+  return streams;
+}
+
+// Reads a stream; written and read again each message must be the same bytes.
+template <typename Message, typename Use>
+void ReadAll(const Bytes& stream, const Use& use) {
+  size_t offset = 0;
+  bool found = true;
+  while (true) {
+    Message message;
+    if (!Decode(stream, &offset, kLimits, &message, &found).ok()) return;
+    if (!found) return;
+    Bytes once, twice;
+    Encode(message, &once);
+    Message again;
+    size_t end = 0;
+    Must(Decode(once, &end, kLimits, &again, &found).ok() && found,
+         "what was read can be written and read");
+    Encode(again, &twice);
+    Must(once == twice, "a message survives writing and reading");
+    use(message);
+  }
+}
+
+void ReadRequests(const Bytes& stream) {
+  CoordinatorOptions options;
+  options.cache_capacity = kLimits.cache_capacity;
+  Coordinator coordinator(kNumRanks, options);
+  Clock::time_point now{std::chrono::seconds(1000)};
+  int num_read = 0;
+  ReadAll<RankMessage>(stream, [&](const RankMessage& message) {
+    // An engine would end with the first error.
+    (void)coordinator.OnMessage(num_read % kNumRanks, message, now).ok();
+    // Now and then: so that several calls run at once.
+    if (++num_read % (2 * kNumRanks) != 0) return;
+    now += std::chrono::seconds(30);
+    coordinator.CheckStalls(now);
+    for (const Response& response : coordinator.TakeResponses()) {
+      Bytes bytes;
+      Encode(response, &bytes);
+      Response read;
+      size_t offset = 0;
+      bool found = false;
+      Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
+           "what the coordinator says can be read");
+    }
+  });
+}
+
+void ReadResponses(const Bytes& stream) {
+  ReadAll<Response>(stream, [&](const Response& response) {
+    Must(response.items.size() <= stream.size() + 16, "few items of few bytes");
+    const auto allgather = Call(CollectiveKind::kAllgather, "", {1, 4});
+    const auto alltoall = Call(CollectiveKind::kAlltoall, "", {3, 4});
+    for (const ResponseItem& item : response.items) {
+      (void)CheckRows(allgather.params, 0, kNumRanks, item.rows).ok();
+      (void)CheckRows(alltoall.params, 1, kNumRanks, item.rows).ok();
+    }
+  });
+}
+
+// Of the number and changes that an input holds.
+Bytes StreamOf(const std::vector<Bytes>& streams, const uint8_t* data,
+               size_t size) {
+  if (data[0] >= 0x80) return Bytes(data + 1, data + size);
+  Bytes stream = streams[data[0] / 2 % streams.size()];
+  for (size_t i = 1; i + 3 <= size; i += 3) {
+    stream[(data[i] | data[i + 1] << 8) % stream.size()] = data[i + 2];
+  }
+  return stream;
+}
+
+}  // namespace
+}  // namespace hvd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const auto requests = hvd::Requests();
+  static const auto responses = hvd::Responses();
+  if (size == 0) return 0;
+  if (data[0] % 2 == 0) {
+    hvd::ReadRequests(hvd::StreamOf(requests, data, size));
+  } else {
+    hvd::ReadResponses(hvd::StreamOf(responses, data, size));
+  }
+  return 0;
+}
