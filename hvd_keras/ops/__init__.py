@@ -1,4 +1,4 @@
-"""Collectives on TensorFlow tensors: one a module, named as its function."""
+"""Collectives on TensorFlow tensors. Each has a module named after it."""
 
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce

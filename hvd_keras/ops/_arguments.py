@@ -1,4 +1,4 @@
-"""What Python checks and converts before a collective is emitted."""
+"""Checks and converts the arguments of a collective before it is emitted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hvd_keras.ops import _errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# Of every collective; kernels refuse those that they cannot reduce.
+# Dtypes that any collective takes. Kernels refuse those they cannot reduce.
 _DTYPES = frozenset(map(tf.as_dtype, (*dtypes.NAMES, *dtypes.FLOAT8)))
 
-# What to write instead of what Horovod has deprecated.
+# What to write instead of arguments that Horovod has deprecated.
 _ADVICE = {
     "average": (
         "Write `op=hvd.Average` for `average=True` and `op=hvd.Sum` for "
@@ -35,19 +35,19 @@ def check_name(name: str | None) -> None:
     if name is None or (isinstance(name, str) and name):
         return
     raise _errors.invalid_argument(
-        f"`name` must be None or a string that is not empty. Received: "
-        f"name={name!r}."
+        f"`name` must be None or a non-empty string. Received: name={name!r}."
     )
 
 
 def default_name(
     kind: str, tensor: tf.Tensor, name: str | None, ignore_name_scope: bool
 ) -> str | None:
-    """Returns the name of a call that may have none.
+    """Returns the name for a call; None if the kernel is to choose it.
 
-    The kernel takes the name of its node, with the name scopes around the
-    call, unless `ignore_name_scope` asks for that of the tensor. A second
-    call of one kind on a tensor gets a number.
+    The kernel chooses the name of its node, which includes the name scopes
+    around the call. With `ignore_name_scope`, a nameless call in a graph is
+    named after its tensor instead; a second call of the same kind on that
+    tensor gets a number.
     """
     if name is not None or not ignore_name_scope or tf.executing_eagerly():
         return name
@@ -61,10 +61,10 @@ def default_name(
 
 
 def process_set_id(process_set: ProcessSet, name: str | None) -> int:
-    """Returns the id of a registered set; the kernel checks membership.
+    """Returns the id of a registered process set.
 
-    A graph may hold collectives of sets that this rank is not in, behind a
-    condition.
+    The kernel checks whether this rank is a member: a graph may hold, behind a
+    condition, collectives of sets that this rank is not in.
     """
     if not isinstance(process_set, ProcessSet):
         raise _errors.invalid_argument(
@@ -73,7 +73,7 @@ def process_set_id(process_set: ProcessSet, name: str | None) -> int:
         )
     if process_set.process_set_id is None:
         raise _errors.invalid_argument(
-            f"`process_set` must be registered, with `init(process_sets=...)` "
+            f"`process_set` must be registered with `init(process_sets=...)` "
             f"or `add_process_set`. Received: process_set={process_set!r}"
             f"{of(name)}."
         )
@@ -81,9 +81,9 @@ def process_set_id(process_set: ProcessSet, name: str | None) -> int:
 
 
 def refuse_keywords(function: str, keywords: dict[str, Any]) -> None:
-    """Raises TypeError for keywords that a function does not have.
+    """Raises TypeError if there are keywords, which `function` does not take.
 
-    It says what to write for those that Horovod has deprecated.
+    For those that Horovod has deprecated, the error says what to write.
     """
     for keyword, value in keywords.items():
         advice = _ADVICE.get(keyword, "")
@@ -94,10 +94,10 @@ def refuse_keywords(function: str, keywords: dict[str, Any]) -> None:
 
 
 def to_reduce_op(op: ReduceOp | int | None, name: str | None) -> ReduceOp:
-    """Returns the member of `ReduceOp` that `op` is; None: `Average`."""
+    """Returns `op` as a member of `ReduceOp`; `Average` for None."""
     if op is None:
         return Average
-    # `True` is 1, but means `average=True` of an interface that we do not have.
+    # `True` equals 1, but means `average=True`, which we do not take.
     if isinstance(op, int) and not isinstance(op, bool):
         for known in ReduceOp:
             if known == op:
@@ -109,7 +109,7 @@ def to_reduce_op(op: ReduceOp | int | None, name: str | None) -> ReduceOp:
 
 
 def to_factor(value: SupportsFloat, what: str, name: str | None) -> str:
-    """Returns a scale factor as the op's attribute: the digits of a double."""
+    """Returns a scale factor as the op takes it: the digits of a double."""
     try:
         factor = float(value)
     except (TypeError, ValueError):
@@ -125,7 +125,7 @@ def to_factor(value: SupportsFloat, what: str, name: str | None) -> str:
 def to_root_rank(
     root_rank: Any, process_set: ProcessSet, name: str | None
 ) -> int:
-    """Returns `root_rank`, which is a global rank, and one of the set."""
+    """Returns `root_rank` if it is the global rank of a member of the set."""
     try:
         return checked_root_rank(root_rank, process_set, of(name))
     except InvalidArgumentError as error:
@@ -137,16 +137,16 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
     package = type(value).__module__.partition(".")[0]
     if package in ("jax", "jaxlib", "torch"):
         raise _errors.invalid_argument(
-            f"`{what}` must be a tensor of TensorFlow or an array of NumPy. "
-            f"Received: {type(value).__name__} of {package}{of(name)}. For "
-            "arrays of JAX there is `hvd_keras.jax`; gradients of any backend "
-            "are reduced by `DistributedOptimizer`."
+            f"`{what}` must be a TensorFlow tensor or a NumPy array. "
+            f"Received: {type(value).__name__} of {package}{of(name)}. Use "
+            "`hvd_keras.jax` for JAX arrays. `DistributedOptimizer` reduces "
+            "the gradients of any backend."
         )
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise _errors.invalid_argument(
-            f"`{what}` must be a tensor or convert to one. Received: "
+            f"`{what}` must be a tensor, or convert to one. Received: "
             f"{type(value).__name__}{of(name)}: {error}"
         ) from error
     if tensor.dtype not in _DTYPES:
@@ -159,7 +159,7 @@ def to_tensor(value: Any, what: str, name: str | None) -> tf.Tensor:
 
 
 def check_members(tensors: Any, name: str | None) -> list[Any]:
-    """Returns the members of a group; raises unless it is a list of some."""
+    """Returns the members of a group; raises unless it is a non-empty list."""
     is_list = isinstance(tensors, list | tuple)
     if not is_list or not tensors:
         raise _errors.invalid_argument(
@@ -170,9 +170,9 @@ def check_members(tensors: Any, name: str | None) -> list[Any]:
     for i, tensor in enumerate(tensors):
         if tensor is None:
             raise _errors.invalid_argument(
-                f"`tensors` must hold no None. Received: None at index {i} of "
-                f"{len(tensors)}{of(name)}. A variable that the loss does not "
-                f"depend on has no gradient: leave it out on every rank."
+                f"`tensors` must not contain None. Received: None at index {i} "
+                f"of {len(tensors)}{of(name)}. A variable has no gradient if "
+                f"the loss does not depend on it: leave it out on every rank."
             )
     return list(tensors)
 
@@ -192,10 +192,10 @@ def check_has_rows(
 def check_dtype(
     kind: str, tensor: tf.Tensor, op: ReduceOp, name: str | None
 ) -> None:
-    """Raises where `op` has no meaning for the type of `tensor`."""
+    """Raises if `op` has no meaning for the dtype of `tensor`."""
     if op == ReduceOp.Adasum and not tensor.dtype.is_floating:
         raise _errors.invalid_argument(
-            f"An {kind} with Adasum must be of a floating dtype. Received: "
+            f"An {kind} with Adasum must have a floating dtype. Received: "
             f"{tensor.dtype.name}{of(name)}."
         )
     if tensor.dtype != tf.bool or op in (ReduceOp.Min, ReduceOp.Max):
@@ -212,7 +212,7 @@ def check_splits(
     process_set: ProcessSet,
     name: str | None,
 ) -> None:
-    """Raises if rows cannot be cut so, as far as the values are known."""
+    """Raises if `splits` cannot divide the rows, as far as both are known."""
     size = process_set.size()
     num_rows = None if tensor.shape.rank is None else tensor.shape[0]
     if splits is None:
@@ -242,12 +242,12 @@ def check_splits(
         return
     if (values < 0).any() or num_rows not in (None, values.sum()):
         raise _errors.invalid_argument(
-            f"`splits` must be numbers of rows >= 0 whose sum is the first "
-            f"dimension of `tensor`. Received: splits={values.tolist()}, a "
-            f"tensor of shape {tensor.shape}{of(name)}."
+            f"`splits` must hold numbers of rows >= 0, and their sum must be "
+            f"the first dimension of `tensor`. Received: splits="
+            f"{values.tolist()}, a tensor of shape {tensor.shape}{of(name)}."
         )
 
 
 def of(name: str | None) -> str:
-    """Returns the words for the tensor of a message."""
+    """Returns the words that name the tensor in a message; "" without name."""
     return "" if name is None else f" (tensor '{name}')"

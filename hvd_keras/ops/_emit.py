@@ -15,12 +15,13 @@ from hvd_keras._job import state
 from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
 
-# Before a function is traced: its key is made before its first op.
+# Install now: TensorFlow makes the key of a traced function before its first
+# op.
 _retracing.install()
 _one_thread.install()
 
-# Of the nameless eager calls, by kind, process set and epoch: a rank counts
-# those of the sets that it is in, and a new epoch begins anew on all ranks.
+# Count the nameless eager calls, by kind, process set and epoch. A rank counts
+# only calls of the sets it is in. Each epoch starts from 0 on all ranks.
 _counters: dict[tuple[str, int, int], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
@@ -36,25 +37,29 @@ def emit(
 ) -> Any:
     """Runs a collective, or adds its op to the graph under construction.
 
-    Eager: each kind counts its nameless calls, which pairs them across ranks.
-    Graph: the kernel takes the node's name where there is none, and the op is
-    taken out of the automatic control dependencies: they would chain the
-    collectives of a function one to the other, which hinders overlap and hangs
-    ranks that traced in different orders.
+    A nameless call still needs a name that pairs it across ranks. In eager
+    mode that is a count of the nameless calls of its kind. In a graph, the
+    kernel takes the name of the node.
+
+    In a graph the op leaves the automatic control dependencies. They would run
+    the collectives of a function one after the other. That hinders overlap,
+    and ranks that traced in different orders would wait for each other for
+    ever.
 
     Args:
         kind: "allreduce" for `HorovodAllreduce`, and so on.
-        inputs: The op's inputs but for the name; a list for a grouped op.
+        inputs: The op's inputs except the name; a list for a grouped op.
         name: Pairs the call across ranks.
         process_set_id: The set that runs it.
-        in_program_order: Whether a function runs the op after the side effects
-            before it and before those after it; for what has no output that
-            others may wait for.
+        in_program_order: Whether a function runs the op in order with its
+            other side effects. Needed if the op has no output that others
+            could wait for.
         attributes: The op's other attributes.
 
     Returns:
-        The op's outputs, as TensorFlow gives them: a tensor, a list for a
-        grouped op, a tuple; without outputs None, or the operation in a graph.
+        The op's outputs as TensorFlow gives them: a tensor, a tuple, or a list
+        for a grouped op. An op without outputs gives None, in a graph the
+        operation.
     """
     _errors.install()
     attributes["process_set_id"] = process_set_id
@@ -88,8 +93,7 @@ def emit(
 
 
 def _name_tensor(name: str) -> tf.Tensor:
-    # Of a Python string TensorFlow would leave its fast path, three times as
-    # slow.
+    # With a Python string TensorFlow leaves its fast path: three times slower.
     with tf.device("CPU:0"):
         return tf.constant(name)
 

@@ -1,11 +1,11 @@
 """Errors that are both ours and TensorFlow's.
 
-A kernel tells TensorFlow a status whose payload names our class. TensorFlow
-makes an exception of the class that belongs to the status's code, with the
-payloads among its arguments. `install` lets that class's constructor choose our
-subclass where the payload asks for it: in eager calls, in `tf.function`, in
-Keras's `fit` and in sessions. XLA lets nothing but code and text through, so
-there the text begins with the name of our class.
+A kernel returns a status whose payload names our class. The status's code
+selects a class of TensorFlow, whose constructor gets the payloads as arguments.
+`install` lets that constructor choose our subclass if a payload names one. This
+works in eager calls, in `tf.function`, in Keras's `fit` and in sessions. XLA
+passes on only the code and the text, so there the text begins with the name of
+our class.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
 
 
 class _FromText:
-    """Mixin: an error can be made of its text alone.
+    """Mixin: an error can be made from its text alone.
 
-    Keras does so, to add to the text of what a layer raises.
+    Keras does so when it adds to the text of an error from a layer.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -42,8 +42,8 @@ class _FromText:
         super().__init__(*args)
 
 
-# TensorFlow's class comes first: its constructor is the one that is called, by
-# TensorFlow and by Keras, which make a new instance to add to the text.
+# TensorFlow's class comes first, because TensorFlow and Keras call its
+# constructor: they make a new instance to add to the text.
 class NotInitializedError(
     _FromText,
     tf.errors.FailedPreconditionError,
@@ -55,7 +55,7 @@ class NotInitializedError(
 class InvalidArgumentError(
     _FromText, tf.errors.InvalidArgumentError, exceptions.InvalidArgumentError
 ):
-    """A call is wrong, as this rank alone can see."""
+    """A call is wrong, and this rank can tell without the others."""
 
 
 class MismatchError(
@@ -72,8 +72,9 @@ class PeerLostError(
 ):
     """A rank died or left the job.
 
-    The status is UNKNOWN, for TensorFlow turns UNAVAILABLE, of an op that is
-    not its own, into an internal error without payload (see tf_convert.cc).
+    The status has the code UNKNOWN. If an op that is not TensorFlow's own
+    returns UNAVAILABLE, TensorFlow makes it an internal error without payload
+    (see tf_convert.cc).
     """
 
     def _init(self, node_def: Any, op: Any, message: str, *args: Any) -> None:
@@ -97,7 +98,7 @@ class ShutdownError(
 class InternalError(
     _FromText, tf.errors.InternalError, exceptions.InternalError
 ):
-    """A system call failed or an invariant of the engine does not hold."""
+    """A system call failed, or the engine is in a state it should not be in."""
 
 
 class DynamicShapeError(
@@ -105,16 +106,16 @@ class DynamicShapeError(
 ):
     """XLA cannot run a collective on a tensor whose shape depends on values.
 
-    That XLA itself finds out, when it compiles, and does not say of which call:
-    it may be any that was traced with lengths that were not known.
+    XLA finds this out when it compiles, and does not say which call it was. It
+    may be any call that was traced with unknown lengths.
     """
 
     def _text_of(self, message: str) -> str:
         return with_subject(_DYNAMIC.sub(_dynamic_shape_text, message, count=1))
 
 
-_NUM_SHOWN = 3  # of the calls that it may be
-# What XLA says then.
+_NUM_SHOWN = 3  # of the possible calls
+# XLA's message for this error.
 _DYNAMIC = re.compile(
     r'CustomCall "hvd_(\w+)" is not supported to have a dynamic dimension'
 )
@@ -130,9 +131,10 @@ def _dynamic_shape_text(found: re.Match[str]) -> str:
     call = f"one of {kind} {shown}" if len(names) > 1 else f"{kind} {shown}"
     return (
         f"In a function that XLA compiles (`jit_compile=True`), the shape of a "
-        f"tensor must not depend on values, as that of `tf.boolean_mask`, "
-        f"`tf.where` and `tf.unique` does. Received: such a tensor for "
-        f"{call}. Pad it to a fixed number of rows, or pass {_xla.CURE}"
+        f"tensor must not depend on values, as the results of "
+        f"`tf.boolean_mask`, `tf.where` and `tf.unique` do. Received: such a "
+        f"tensor for {call}. Pad it to a fixed number of rows, or pass "
+        f"{_xla.CURE}"
     )
 
 
@@ -148,15 +150,15 @@ _CLASSES: dict[str, type[tf.errors.OpError]] = {
 
 
 def invalid_argument(message: str) -> InvalidArgumentError:
-    """Returns the error for what Python itself finds wrong with a call."""
+    """Returns the error for a call that Python itself finds wrong."""
     return InvalidArgumentError(None, None, message)
 
 
 def convert(error: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns `error` as an instance of our class, if a kernel of ours set it.
+    """Returns `error` as an instance of our class if our kernel caused it.
 
-    Python 3.10 matches `except` against the class that TensorFlow asked for;
-    raising what this function returns makes it see ours.
+    Python 3.10 matches `except` against the class that TensorFlow asked for.
+    Raise the result of this function, and it matches against ours.
     """
     ours = _class_for(error.experimental_payloads)
     if ours is None or isinstance(error, exceptions.HvdError):
@@ -168,7 +170,7 @@ def convert(error: tf.errors.OpError) -> tf.errors.OpError:
 
 @functools.cache
 def install() -> None:
-    """Makes TensorFlow raise our classes; idempotent."""
+    """Makes TensorFlow raise our classes. A second call does nothing."""
 
     def new(cls: type[Exception], *args: Any, **kwargs: Any) -> Exception:
         for argument in args:
@@ -177,12 +179,12 @@ def install() -> None:
                 return Exception.__new__(ours, *args, **kwargs)
         return Exception.__new__(cls, *args, **kwargs)
 
-    # The subclass's `__init__` runs next, for it is an instance of `cls`.
+    # Python then runs the subclass's `__init__`: the error is a `cls` too.
     tf.errors.OpError.__new__ = staticmethod(new)
 
 
 def _class_for(argument: Any) -> type[tf.errors.OpError] | None:
-    """Returns our class if an argument of an error, of any type, names one."""
+    """Returns the class of ours that an argument of an error names, if any."""
     if isinstance(argument, str):
         if _DYNAMIC.search(argument) is not None:
             return DynamicShapeError

@@ -20,7 +20,7 @@ LINEAR = (Average, Sum)
 
 
 def register(op_type: str) -> Callable[[_xla.Gradient], _xla.Gradient]:
-    """A decorator for the gradient of an op, and of its calls under XLA."""
+    """Decorates the gradient of an op; its calls under XLA use it too."""
 
     def registered(function: _xla.Gradient) -> _xla.Gradient:
         _xla.gradients[op_type] = function
@@ -33,15 +33,15 @@ def register(op_type: str) -> Callable[[_xla.Gradient], _xla.Gradient]:
 def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
     """Returns the name of the collective in the gradient of `op`.
 
-    A named call gives its gradient a name, so that the ranks may come to it in
-    different orders. A nameless one has a nameless gradient.
+    The gradient of a named call has a name, so the ranks may reach it in
+    different orders. A nameless call has a nameless gradient.
     """
     tensor = op.inputs[-1]
     if isinstance(tensor, str):  # under XLA
         return f"{tensor}/gradient" if tensor else None
     value = tf.get_static_value(tensor)
     if value is None:
-        # A graph that got the name from outside of itself.
+        # The graph got the name from outside, so it is known only when run.
         empty = tf.equal(tensor, "")
         return tf.where(empty, "", tf.strings.join([tensor, "/gradient"]))
     name = value.decode() if isinstance(value, bytes) else value.item().decode()
@@ -49,7 +49,7 @@ def gradient_name(op: tf.Operation) -> str | tf.Tensor | None:
 
 
 def part_name(name: Name, part: str) -> Name:
-    """Returns the name of one of the collectives that `name` stands for."""
+    """Returns the name of one of the collectives that share `name`."""
     if name is None:
         return None
     if isinstance(name, str):
@@ -60,7 +60,7 @@ def part_name(name: Name, part: str) -> Name:
 def index_in_set(process_set_id: int) -> int:
     """Returns the index of this rank in a process set; 0 if it is not in it.
 
-    A rank may build the gradient of a collective that it must not run.
+    A rank may trace the gradient of a collective that it must not run.
     """
     core = _native.core()
     ranks = core.process_set_ranks(process_set_id)
@@ -73,17 +73,18 @@ def factor(op: tf.Operation) -> float:
 
 
 def scaled(tensor: tf.Tensor, by: float | tf.Tensor) -> tf.Tensor:
-    """Returns `tensor` times `by`, a number or a scalar of another dtype."""
+    """Returns `tensor` times `by`, a number or a scalar of any dtype."""
     if isinstance(by, float) and by == 1.0:
         return tensor
     return tensor * tf.cast(by, tensor.dtype)
 
 
 def floating_members(op: tf.Operation) -> list[int]:
-    """Returns which members of a group have gradients.
+    """Returns the indices of the members of a group that have gradients.
 
-    Every rank must pass the same list to the collective of the gradient, so it
-    may depend on dtypes alone and not on which outputs this rank's loss uses.
+    Every rank must pass the same list to the collective of the gradient. So
+    the list depends on dtypes alone, not on which outputs this rank's loss
+    uses.
     """
     return [i for i, out in enumerate(op.outputs) if out.dtype.is_floating]
 
@@ -93,7 +94,7 @@ def upstreams_of(
     members: list[int],
     upstreams: Sequence[tf.Tensor | None],
 ) -> list[tf.Tensor]:
-    """Returns the upstream gradients of some members of a group; none: 0."""
+    """Returns some members' upstream gradients; zeros for missing ones."""
     return [
         tf.zeros_like(op.outputs[i])
         if upstreams[i] is None
@@ -116,8 +117,8 @@ def spread(
         op: The collective, for its factors and its process set.
         reduce_op: Its reduction.
         x: This rank's input.
-        total: Gives the sum over the ranks of the gradients that come from
-            above, in the shape of `x`.
+        total: Returns the sum of the ranks' upstream gradients, in the shape
+            of `x`.
         name: Pairs the collectives in here across ranks.
 
     Raises:
@@ -128,11 +129,11 @@ def spread(
         return total() * _product_of_others(op, x, name, arguments)
     if reduce_op not in (Min, Max):
         raise _errors.invalid_argument(
-            f"An allreduce must not use Adasum to have a gradient. Received: "
-            f"op={reduce_op.name} ({op.type}). Use `tf.stop_gradient` around "
-            f"it if none is wanted."
+            f"Only Average, Sum, Min, Max and Product have a gradient. "
+            f"Received: op={reduce_op.name} ({op.type}). If you need no "
+            f"gradient, wrap the call in `tf.stop_gradient`."
         )
-    # A negative factor turns the order around.
+    # A negative factor reverses the order.
     prescale = _number(op, "prescale_factor")
     if prescale < 0:
         reduce_op = Min if reduce_op == Max else Max
@@ -151,7 +152,7 @@ def spread(
         reduce_op=int(Sum),
         **arguments,
     )
-    # No rank equals a NaN.
+    # If the extremum is NaN, no rank equals it: 0 ties.
     share = tf.math.divide_no_nan(is_extremal, num_ties)
     return scaled(total() * tf.stop_gradient(share), factor(op))
 
@@ -159,9 +160,9 @@ def spread(
 def gather_for_sum(
     tensors: list[tf.Tensor], *, name: Name, process_set_id: int
 ) -> list[tf.Tensor]:
-    """Gathers tensors; the gradient is that of the sum of the ranks' losses.
+    """Gathers tensors; its gradient is that of the sum of the ranks' losses.
 
-    The gradient of `allgather` itself is an average, by convention.
+    The gradient of `allgather` is an average instead, by convention.
     """
     size = size_op(process_set_id)
 
@@ -181,10 +182,10 @@ def gather_for_sum(
 def _product_of_others(
     op: tf.Operation, x: tf.Tensor, name: Name, arguments: dict[str, Any]
 ) -> tf.Tensor:
-    """Returns the derivative of the product by this rank's `x`.
+    """Returns the derivative of the product with respect to this rank's `x`.
 
-    From the values of all ranks: a division by `x` would not be exact, nor
-    possible where it is zero.
+    It multiplies the values of the other ranks. A division of the product by
+    `x` would be inexact, and impossible where `x` is zero.
     """
     wide = tf.float32 if x.dtype.size == 2 else x.dtype
     prescale = _number(op, "prescale_factor")

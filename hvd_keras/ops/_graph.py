@@ -1,4 +1,4 @@
-"""Graphs under construction."""
+"""Changes to a graph that is being traced."""
 
 from __future__ import annotations
 

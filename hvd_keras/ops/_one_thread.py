@@ -1,9 +1,9 @@
-"""Functions that a `tf.py_function` calls where TensorFlow has one thread.
+"""Runs functions eagerly in a `tf.py_function` if TensorFlow has one thread.
 
-With `TF_NUM_INTEROP_THREADS=1`, as `hvdrun` sets it where a rank has one core,
-a `tf.py_function` in a graph holds the only thread that graphs run on: a
-`tf.function` that it calls would wait for that thread for ever. So it is run op
-by op there, as after `tf.config.run_functions_eagerly(True)`.
+`hvdrun` sets `TF_NUM_INTEROP_THREADS=1` if a rank has one core. Then a
+`tf.py_function` in a graph holds the only thread that graphs run on. A
+`tf.function` that it calls would wait for that thread for ever. So TensorFlow
+runs such a function op by op, as after `tf.config.run_functions_eagerly(True)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _inside = threading.local()
 
 @functools.cache
 def install() -> None:
-    """Makes it so if TensorFlow has one thread between ops; idempotent."""
+    """Patches TensorFlow if it has one inter-op thread; once."""
     if os.environ.get("TF_NUM_INTEROP_THREADS") != "1":
         return
     original = script_ops.EagerFunc.__call__
@@ -46,5 +46,5 @@ def install() -> None:
 
 
 def _depth() -> int:
-    """Returns how many calls by a `tf.py_function` this thread is in."""
+    """Returns how many `tf.py_function` calls this thread is inside."""
     return getattr(_inside, "depth", 0)

@@ -1,4 +1,4 @@
-"""Functions that are called where XLA compiles, and elsewhere too."""
+"""Traces a function again if XLA compiles one of its calls but not another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorflow.python.eager.polymorphic_function import function_context
 
 
 class _XlaContext:
-    """Stands for all of XLA's contexts in the key of a trace."""
+    """Stands for every XLA context in the key of a trace."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802
         return True
@@ -17,10 +17,10 @@ class _XlaContext:
 
 @functools.cache
 def install() -> None:
-    """Makes TensorFlow trace a `tf.function` anew for XLA; idempotent.
+    """Makes TensorFlow trace a `tf.function` anew for XLA; patches once.
 
-    It would take a trace that it has from outside, whose collectives are ops
-    that XLA cannot compile.
+    Otherwise TensorFlow would reuse a trace from outside XLA. The collectives
+    in that trace are ops that XLA cannot compile.
     """
     original = function_context._enclosing_xla_context
     any_context = _XlaContext()

@@ -1,16 +1,18 @@
 """The allreduce of `tf.IndexedSlices`, the gradients of embeddings.
 
-The slices of a rank that have one index are added before anything is sent.
-Then the ranks gather their indices, so that all know the same two numbers: how
-many slices there are on all ranks together, and how many different indices. If
-an index is on two ranks or more on average, the ranks make tensors with one row
-for each of the different indices and allreduce them: dense, which then moves
-fewer bytes. Else they gather the slices and add up for themselves. Either way
-the result has each index once, in an order that is the same on all ranks.
+Each rank first adds its slices that have the same index. Then the ranks gather
+their indices. Now all know how many slices there are on all ranks together, and
+how many different indices. There are two ways on:
 
-Both collectives are called in any case, one of them with nothing in it: a
-condition in the graph would chain the collectives of a function one to the
-other.
+- Dense: if an index is on two ranks or more on average, each rank makes a
+  tensor with one row for each different index, and the ranks allreduce it. This
+  then moves fewer bytes.
+- Sparse: otherwise they gather the slices, and each rank adds them up.
+
+Either way the result has each index once, in the same order on all ranks.
+
+Both collectives are always called, one of them with no rows. A condition in the
+graph would force the collectives of a function to run one after the other.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Reduction:
 def allreduce_slices(
     members: list[tf.IndexedSlices], how: Reduction, *, name: Name
 ) -> list[tf.IndexedSlices]:
-    """Returns each of `members` reduced over the ranks; all at once."""
+    """Returns `members` reduced over the ranks, all in the same requests."""
     for member in members:
         _check(member, how, name)
     if _xla.in_context():
@@ -83,10 +85,10 @@ def allreduce_slices(
 def _gathered(
     members: list[tf.IndexedSlices], how: Reduction, name: Name
 ) -> list[tf.IndexedSlices]:
-    """Returns the slices of all ranks, those with one index not added.
+    """Returns the slices of all ranks; slices with equal indices stay apart.
 
-    XLA must know how many there are before they meet, and so all ranks must
-    give as many.
+    XLA must know the number of slices before the ranks meet. So all ranks must
+    give the same number.
     """
     values, contexts = zip(
         *(how.compression.compress(member.values) for member in members),
@@ -112,19 +114,19 @@ def _gathered(
 
 
 def _divided(tensor: tf.Tensor, process_set_id: int) -> tf.Tensor:
-    """Returns `tensor` by the number of ranks; of integers, towards zero."""
+    """Divides `tensor` by the number of ranks; rounds integers towards zero."""
     size = tf.cast(size_op(process_set_id), tensor.dtype)
     divide = tf.truncatediv if tensor.dtype.is_integer else tf.divide
     return divide(tensor, size)
 
 
 class _Part:
-    """One member on its way."""
+    """One member of the group while it is reduced."""
 
     def __init__(self, slices: tf.IndexedSlices, how: Reduction) -> None:
         self._how = how
         self._dense_shape = slices.dense_shape
-        # Either may be an array in eager code.
+        # In eager code, values and indices may be arrays.
         own_values = tf.convert_to_tensor(slices.values)
         self._row_shape = own_values.shape[1:]
         self.dtype = own_values.dtype
@@ -138,29 +140,29 @@ class _Part:
             tf.size(self.indices),
         )
         self._values = tf.cast(scaled(values, how.prescale), self.dtype)
-        # What `compression` must know to undo what it did.
+        # `compression` needs these to undo what it did.
         self._gather_context: Any = None
         self._reduce_context: Any = None
 
     def plan(self, all_indices: tf.Tensor) -> None:
-        """Decides, alike on all ranks, how the values travel."""
+        """Chooses dense or sparse; all ranks choose the same."""
         self._union, self._positions = tf.unique(all_indices)
         num_rows = tf.size(self._union)
-        # 1 if a row for each different index is cheaper, else 0.
+        # 1 for dense, 0 for sparse.
         self._dense = tf.cast(tf.size(all_indices) >= 2 * num_rows, tf.int32)
         self._num_dense = num_rows * self._dense
         self._num_sparse = num_rows * (1 - self._dense)
         self._num_gathered = tf.size(all_indices) * (1 - self._dense)
 
     def to_gather(self) -> tf.Tensor:
-        """Returns what this rank gives to the gather of slices."""
+        """Returns this rank's input to the gather of slices."""
         values = self._values[: tf.size(self.indices) * (1 - self._dense)]
         wire, context = self._how.compression.compress(values)
         self._gather_context = context
         return wire
 
     def to_reduce(self) -> tf.Tensor:
-        """Returns what this rank gives to the dense allreduce."""
+        """Returns this rank's input to the dense allreduce."""
         num_values = tf.size(self.indices) * self._dense
         both = tf.concat([self._union, self.indices], axis=0)
         rows = tf.unique(both).idx[tf.size(self._union) :]
@@ -174,7 +176,7 @@ class _Part:
     def result(
         self, gathered: tf.Tensor, reduced: tf.Tensor
     ) -> tf.IndexedSlices:
-        """Returns the reduction: one of the two arguments has no rows."""
+        """Returns the reduced member. One of the two arguments has no rows."""
         decompress = self._how.compression.decompress
         rows = tf.cast(decompress(gathered, self._gather_context), self.wide)
         summed = tf.math.unsorted_segment_sum(

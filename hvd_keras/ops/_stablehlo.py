@@ -1,6 +1,6 @@
-"""The text of an XLA program that is one call of a handler of ours.
+"""Writes the text of an XLA program that calls one of our handlers.
 
-What the handlers take is said in tf_ops/xla/handlers.h.
+tf_ops/xla/handlers.h says what the handlers take.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 
-# Whose results have the shapes of their operands, and their memory.
+# The results of these have the shapes and the memory of the operands.
 _IN_PLACE = ("allreduce", "broadcast", "together")
 
 _OPERATIONS = {
@@ -25,7 +25,7 @@ class TensorType:
 
     Args:
         element: "f32", "ui8", "i1" and so on.
-        shape: None where a length is not known before the program is compiled.
+        shape: The lengths; None if one is unknown until XLA compiles.
     """
 
     element: str
@@ -36,11 +36,11 @@ class TensorType:
         return f"tensor<{'x'.join([*lengths, self.element])}>"
 
 
-# Operand and result of each call, after the tensors: it makes the calls of a
-# program a chain. TensorFlow has no variables of i32 on GPUs.
+# The last operand and the last result of each call. It chains the calls of a
+# program. It is an i64 because TensorFlow has no i32 variables on GPUs.
 TOKEN = TensorType("i64", ())
 
-# What a program is for. The handlers of both have the same names.
+# The platforms of a program. Handlers have the same names on both.
 PLATFORMS = ("CPU", "CUDA")
 
 
@@ -50,10 +50,10 @@ class Collective:
 
     Args:
         kind: "allreduce", "allgather" and so on.
-        tensors: What this rank gives.
-        attributes: Of the handler: strings, 32 bit integers, doubles.
+        tensors: The types of this rank's inputs.
+        attributes: The handler's attributes: strings, 32-bit integers, doubles.
         size: Number of ranks that take part.
-        index: Of this rank among them.
+        index: The index of this rank among them.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Collective:
     index: int
 
     def results(self) -> list[TensorType]:
-        """Returns the types of the results but for the token."""
+        """Returns the types of the results, without the token."""
         return [
             TensorType(tensor.element, self._result_shape(tensor.shape))
             for tensor in self.tensors
@@ -99,7 +99,7 @@ class Collective:
                 for name, operand in zip(names, operands, strict=True)
             ),
         ]
-        # Without the flag XLA does not fill in lengths that it knows later.
+        # The flag makes XLA fill in lengths that it learns later.
         flag = f"jax.uses_shape_polymorphism = {str(not is_static).lower()}"
         return "\n".join(
             [
@@ -124,7 +124,7 @@ class Collective:
         return (rows, *shape[1:])
 
     def _steps(self) -> list[tuple[str, int]]:
-        """How the rows of a result come from those of the operand."""
+        """Returns the steps from an operand's row count to the result's."""
         if self.kind == "allgather":
             return [("multiply", self.size)]
         if self.kind == "reducescatter":
@@ -191,7 +191,7 @@ class Collective:
             "has_side_effect = true",
             f"backend_config = {{{_listed(config)}}}",
             f"output_operand_aliases = [{_listed(aliases)}]",
-            # Else XLA may choose, on each rank another one.
+            # Without these, XLA might choose a different layout on each rank.
             f"operand_layouts = {_layouts([*operands, *shape_types])}",
             f"result_layouts = {_layouts(results)}",
         ]
@@ -213,7 +213,7 @@ def _shape_type(of: TensorType) -> TensorType:
 
 
 def _layouts(tensors: Sequence[TensorType]) -> str:
-    """Returns the attribute: each tensor's axes, the last one first."""
+    """Returns the layouts attribute: each tensor's axes, the last one first."""
     layouts = []
     for tensor in tensors:
         num_axes = len(tensor.shape)

@@ -1,9 +1,9 @@
-"""Collectives in what XLA compiles: calls of our handlers.
+"""Collectives in functions that XLA compiles.
 
 XLA has no kernels for our ops. In a function that it compiles, a collective is
-TensorFlow's own op for a piece of StableHLO, `XlaCallModule`, which calls a
-handler of libhvd_ffi.so. The call has the gradient of the op that it stands
-for.
+a piece of StableHLO, which TensorFlow runs with its op `XlaCallModule`. The
+StableHLO calls a handler of libhvd_ffi.so. Such a call has the gradient of the
+op that it replaces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hvd_keras.ops._stablehlo import (
 
 Gradient = Callable[..., Any]
 
-# The gradient of each op of ours, by the op's type.
+# The gradient of each of our ops, by the op's type.
 gradients: dict[str, Gradient] = {}
 
 _ELEMENTS = {
@@ -51,30 +51,30 @@ _ELEMENTS = {
     tf.dtypes.experimental.float8_e5m2: "f8E5M2",
 }
 
-# Those that handlers exist for; also grouped.
+# The collectives that have handlers; grouped ones use the same handlers.
 _KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
 CURE = "`jit_compile=False` to `tf.function` or `Model.compile`"
 
-# The names, by kind, of calls that were traced with lengths not known: those of
-# an argument, which XLA knows, or such as depend on values, which it refuses.
-# The last is what was traced last.
+# By kind, the names of calls that were traced with unknown lengths, the latest
+# last. XLA knows the lengths of an argument when it compiles. It refuses
+# lengths that depend on values.
 unknown_lengths: dict[str, dict[str, None]] = collections.defaultdict(dict)
 
-# Whether a gradient is traced of something that XLA compiles. TensorFlow may
-# trace it in a graph of its own, which does not tell.
+# Whether the gradient of something that XLA compiles is being traced.
+# TensorFlow may trace it in a separate graph, which does not know about XLA.
 _in_gradient: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "_in_gradient", default=False
 )
 
 
-# Whether calls are traced whose results all go to `together`.
+# Whether the results of the calls being traced all go to `together`.
 _has_together: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "_has_together", default=False
 )
 
 
 def in_context() -> bool:
-    """Whether the code that runs now is traced for XLA."""
+    """Whether the code that runs now is being traced for XLA."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
@@ -84,7 +84,7 @@ def in_context() -> bool:
 
 
 class Call:
-    """Looks, to the gradient of an op, like the op that a call stands for."""
+    """Looks like the op that a call replaces; gradients take it for the op."""
 
     def __init__(
         self, op_type: str, tensors: Sequence[tf.Tensor], name: str
@@ -104,19 +104,19 @@ class Call:
 def emit(
     kind: str, *inputs: Any, name: str | tf.Tensor | None, **attributes: Any
 ) -> Any:
-    """Adds a collective to the function that is traced.
+    """Adds a collective to the function that is being traced.
 
     Args:
         kind: As in `_emit.emit`.
         inputs: As in `_emit.emit`.
         name: As in `_emit.emit`.
-        **attributes: Of the op.
+        **attributes: The op's attributes.
 
     Returns:
-        What the op would.
+        What the op would return.
 
     Raises:
-        NotImplementedError: XLA cannot run the call; the text says how else.
+        NotImplementedError: XLA cannot run the call. The text says what to do.
     """
     base = kind.removeprefix("grouped_")
     _check(kind, base, name)
@@ -128,7 +128,7 @@ def emit(
     call = Call(op_type, tensors, name or "")
     call.attributes.update(attributes)
     graph = tf.compat.v1.get_default_graph()
-    # What the kernel would take.
+    # The name that the kernel would take.
     node_name = name or graph.unique_name(op_type)
 
     def run(*operands: tf.Tensor) -> Any:
@@ -154,9 +154,9 @@ def emit(
 
 @contextlib.contextmanager
 def ending_together() -> Iterator[None]:
-    """A context for allreduces whose results go to `together` and only there.
+    """A context for allreduces whose results go to `together` alone.
 
-    On GPUs they have not ended before that.
+    On GPUs, they may still be running until then.
     """
     reset = _has_together.set(True)
     try:
@@ -166,10 +166,10 @@ def ending_together() -> Iterator[None]:
 
 
 def together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the results of several calls, all of them when all are there.
+    """Returns the results of several calls once all of them are there.
 
-    Until then their memory is not used again, so that computations which are
-    later in the program do not wait for calls. Not differentiable.
+    XLA does not reuse their memory before that. So computations that come
+    later in the program need not wait for the calls. Not differentiable.
 
     Args:
         tensors: Results of calls that were traced under `ending_together`.
@@ -194,12 +194,12 @@ def _run(
         tuple(_type_of(tensor, kind, name) for tensor in tensors),
         _handler_attributes(kind, name, attributes),
         size=len(ranks),
-        # A rank may trace what it must not run.
+        # A rank may trace a collective that it must not run.
         index=ranks.index(core.rank()) if core.rank() in ranks else 0,
     )
-    # The calls of a function run in the order in which they are traced: see
-    # tf_ops/xla/handlers.h. TensorFlow keeps what is done with a variable in
-    # order, through branches, loops and functions too.
+    # The calls of a function must run in the order of tracing: see
+    # tf_ops/xla/handlers.h. Each reads and assigns one variable, and TensorFlow
+    # keeps that in order, also through branches, loops and functions.
     token = _token()
     *outputs, next_value = _xla_library.call_module()(
         [*tensors, token.read_value()],
@@ -216,11 +216,11 @@ def _run(
 
 @functools.cache
 def _token() -> Any:
-    """Returns the variable that makes a chain of the calls; always 0."""
-    # XLA reads no variable of another device than the function's.
+    """Returns the variable that chains the calls. Its value is always 0."""
+    # XLA reads only variables on the function's own device.
     device = "GPU:0" if _xla_library.sees_gpu() else "CPU:0"
     with tf.init_scope(), tf.device(device):
-        # Not `tf.Variable`, which a strategy or a function would see made.
+        # A strategy or a function would notice that a `tf.Variable` is made.
         return resource_variable_ops.ResourceVariable(
             0, trainable=False, dtype=tf.int64, name="hvd_xla_token"
         )
@@ -287,8 +287,8 @@ def _check(kind: str, base: str, name: Any) -> None:
         problem = f"XLA cannot run collectives: {problem}"
     elif base not in _KINDS:
         problem = (
-            f"`{kind}` must be traced without XLA, which keeps no order among "
-            f"side effects"
+            f"`{kind}` must be traced without XLA, because XLA does not keep "
+            f"side effects in order"
         )
     elif not tf.compat.v1.executing_eagerly_outside_functions():
         problem = f"`{kind}` must be traced without XLA in graphs of TF1"
@@ -314,9 +314,9 @@ def _check_splits(
         return
     raise NotImplementedError(
         f"In a function that XLA compiles, `splits` must be None or equal "
-        f"numbers that are known while it is traced, as the number of rows, "
-        f"which is their sum: the shape of the result would depend on the "
-        f"other ranks. Received: {num_rows} rows, "
+        f"numbers. They and their sum, the number of rows, must be known "
+        f"while the function is traced. Otherwise the shape of the result "
+        f"would depend on the other ranks. Received: {num_rows} rows, "
         f"splits={splits if values is None else values.tolist()} (tensor "
         f"'{name or ''}'). Pass {CURE}."
     )

@@ -1,4 +1,4 @@
-"""The XLA of TensorFlow: whether and how it takes our handlers."""
+"""Registers our handlers with TensorFlow's XLA, if it can take them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_keras._job import startup
 from hvd_keras._native import gpu
 from hvd_keras._native.libraries import NEWEST_TENSORFLOW, tensorflow_version
 
-# XLA's FFI 0.1; futures in its calls.
+# The first with XLA's FFI 0.1; the first whose calls may return futures.
 _OLDEST_WITH_XLA = (2, 18)
 _OLDEST_WITH_FUTURES = (2, 19)
 _MODULE = "tensorflow.compiler.tf2xla.python.xla"
@@ -26,7 +26,7 @@ _GET_API = "_ZN3xla3ffi12GetXlaFfiApiEv"  # xla::ffi::GetXlaFfiApi()
 
 @functools.cache
 def problem() -> str | None:
-    """Returns why XLA cannot run collectives here; None: it can."""
+    """Returns why XLA cannot run collectives here; None if it can."""
     if tensorflow_version() < _OLDEST_WITH_XLA:
         oldest = ".".join(map(str, _OLDEST_WITH_XLA))
         return f"tensorflow=={tf.__version__} is older than {oldest}"
@@ -44,16 +44,17 @@ def sees_gpu() -> bool:
 
 
 def blocks() -> bool:
-    """Whether a collective that XLA runs holds the thread that runs it."""
+    """Whether a collective under XLA blocks its thread until it is done."""
     return tensorflow_version() < _OLDEST_WITH_FUTURES
 
 
 @functools.cache
 def call_module() -> Callable[..., Any]:
-    """Returns TensorFlow's op for StableHLO; makes our handlers known to XLA.
+    """Registers our handlers with XLA; returns TensorFlow's op for StableHLO.
 
     Raises:
-        ImportError: This TensorFlow has not what it takes.
+        ImportError: This TensorFlow lacks a function that we need, or its XLA
+            refuses the handlers.
     """
     library = _native.xla()
     try:
@@ -65,7 +66,7 @@ def call_module() -> Callable[..., Any]:
         raise ImportError(
             f"hvd_keras cannot reach the XLA of tensorflow=={tf.__version__}. "
             f"Received: {error}. Use TensorFlow "
-            f"{'.'.join(map(str, NEWEST_TENSORFLOW))}, or no XLA "
+            f"{'.'.join(map(str, NEWEST_TENSORFLOW))}, or turn XLA off "
             f"(`jit_compile=False`)."
         ) from error
     api.restype = ctypes.c_void_p

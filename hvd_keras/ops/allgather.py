@@ -23,11 +23,12 @@ def allgather(
 ) -> tf.Tensor:
     """Concatenates the ranks' tensors along the first dimension.
 
-    The first dimension may differ by rank and may be 0; all others and the
-    dtype must agree. Differentiable: the gradient is the average over the ranks
-    of the upstream gradients, of which each rank takes the rows that it gave.
-    (An average as in Horovod, hence 1/size of the derivative of the sum of the
-    ranks' losses: what an averaging optimizer expects.)
+    The first dimension may differ by rank and may be 0. All other dimensions
+    and the dtype must agree.
+
+    Differentiable: the ranks average their upstream gradients, and each takes
+    the rows that it gave. As in Horovod, this is 1/size of the derivative of
+    the sum of the ranks' losses, which is what an averaging optimizer expects.
 
     Args:
         tensor: Dense tensor with one dimension or more, or what converts to
@@ -36,7 +37,7 @@ def allgather(
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its tensor, and not with the name scopes around it.
+            its tensor, without the name scopes around the call.
 
     Returns:
         Tensor of the dtype of `tensor`: first the rows of the set's lowest
@@ -69,7 +70,7 @@ def _allgather_gradient(
 ) -> list[tf.Tensor | None]:
     name = _gradients.gradient_name(op)
     process_set_id = op.get_attr("process_set_id")
-    # Where the op itself has averaged, this is the derivative.
+    # An average, as the docstring of `allgather` says.
     averaged = emit(
         "allreduce",
         tf.convert_to_tensor(upstream),
@@ -87,7 +88,7 @@ def rows_of_this_rank(
     """Returns where this rank's rows are in the gathered tensors.
 
     Args:
-        inputs: What this rank gave to an allgather.
+        inputs: This rank's inputs to an allgather.
         name: Pairs the call across ranks.
         process_set_id: The set of the allgather.
 
@@ -97,7 +98,7 @@ def rows_of_this_rank(
     """
     num_rows = [tf.shape(x, out_type=tf.int64)[0] for x in inputs]
     rank = _gradients.index_in_set(process_set_id)
-    if _xla.in_context():  # as many on all ranks
+    if _xla.in_context():  # all ranks give the same number of rows
         return tf.stack([[rank * rows for rows in num_rows], num_rows])
     on_all_ranks = emit(
         "allgather",

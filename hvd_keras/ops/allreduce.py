@@ -33,39 +33,40 @@ def allreduce(
     Every rank calls this with the same `name`, shape and dtype, in any order.
     With one rank it returns `tensor`, scaled.
 
-    Differentiable but for `Adasum`: the gradient is the derivative of the sum
-    of the ranks' losses. For `Average` and `Sum` it is an allreduce with the
-    same `op` and factors. For `Min` and `Max` the sum of what comes from above
-    goes to the ranks that hold the extremum, in equal parts. For `Product` it
-    is multiplied by the product of the other ranks' values.
+    Differentiable except for `Adasum`: the gradient is the derivative of the
+    sum of the ranks' losses. For `Average` and `Sum` it is an allreduce with
+    the same `op` and factors. For `Min` and `Max` the ranks that hold the
+    extremum share the sum of the upstream gradients equally. For `Product`
+    that sum is multiplied by the product of the other ranks' values.
 
     A `tf.IndexedSlices` (the gradient of an embedding) stays one: the result
-    holds each index of any rank once. The ranks gather the slices, or, where
-    that moves fewer bytes, allreduce a tensor with a row for each index that
-    occurs: when there are twice as many slices as different indices. Where XLA
-    compiles, they gather the slices as they are: an index may occur again.
+    holds each index of any rank once. The ranks gather the slices. If there
+    are twice as many slices as different indices, it moves fewer bytes to
+    allreduce a tensor with one row for each of these indices; then they do
+    that. Where XLA compiles, they gather the slices as they are, and an index
+    may occur more than once.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool
-            dtype, or what converts to one: a number, an array, a variable. Or
-            a `tf.IndexedSlices`, for `Average` and `Sum`; any rank may have no
+            dtype, or what converts to one: a number, an array, a variable. For
+            `Average` and `Sum` also a `tf.IndexedSlices`; any rank may have no
             slices.
         op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
             `Product` or, for floating dtypes, `Adasum`; for bool `Min` (all)
             or `Max` (any). An `Average` of integers is rounded towards zero;
-            the sum of those of 64 bits wraps first.
+            for 64-bit integers its sum may wrap around before that.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
-        prescale_factor: Factor of the tensor before the reduction.
-        postscale_factor: Factor of the result.
-        compression: Makes the tensor smaller on its way: `Compression.none`,
-            `Compression.fp16`, `Compression.bf16` or a class with static
-            methods as `Compressor` has them.
+        prescale_factor: Multiplies the tensor before the reduction.
+        postscale_factor: Multiplies the result.
+        compression: Makes the tensor smaller while it travels:
+            `Compression.none`, `Compression.fp16`, `Compression.bf16` or a
+            class with the static methods of `Compressor`.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its tensor, and not with the name scopes around it.
-        **deprecated: None. Horovod's `average`, `device_dense` and
-            `device_sparse` are refused with a word on what to write.
+            its tensor, without the name scopes around the call.
+        **deprecated: None. The error for Horovod's `average`, `device_dense`
+            and `device_sparse` says what to write instead.
 
     Returns:
         Tensor of the shape and dtype of `tensor`, equal on every rank.
@@ -73,8 +74,8 @@ def allreduce(
     Raises:
         NotInitializedError: `init()` was not called.
         InvalidArgumentError: The call is wrong on this rank.
-        NotImplementedError: `tensor` is a `tf.IndexedSlices` and `op` neither
-            `Average` nor `Sum`.
+        NotImplementedError: `tensor` is a `tf.IndexedSlices` and `op` is
+            neither `Average` nor `Sum`.
         MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.
@@ -112,7 +113,7 @@ def reduction_attributes(
     name: str | None,
     process_set: ProcessSet,
 ) -> dict[str, Any]:
-    """Returns the attributes of an allreduce; raises if an argument is bad."""
+    """Returns the attributes of an allreduce; raises on a bad argument."""
     _arguments.check_name(name)
     return {
         "reduce_op": int(_arguments.to_reduce_op(op, name)),
@@ -129,7 +130,7 @@ def reduction_attributes(
 def slices_reduction(
     attributes: dict[str, Any], compression: type[Compressor]
 ) -> Reduction:
-    """Returns what `reduction_attributes` gave, for `tf.IndexedSlices`."""
+    """Returns `attributes`, from `reduction_attributes`, as a `Reduction`."""
     return Reduction(
         op=ReduceOp(attributes["reduce_op"]),
         prescale=float(attributes["prescale_factor"]),
@@ -151,12 +152,12 @@ def _allreduce_gradient(
 def member_gradient(
     op: tf.Operation, x: tf.Tensor, upstream: tf.Tensor, *, name: Any
 ) -> tf.Tensor:
-    """Returns the gradient by one input of an allreduce.
+    """Returns the gradient with respect to one input of an allreduce.
 
     Args:
         op: The allreduce, of one tensor or of a group.
         x: The input.
-        upstream: The gradient by its output.
+        upstream: The gradient with respect to its output.
         name: Pairs the collectives of the gradient across ranks.
     """
     reduce_op = ReduceOp(op.get_attr("reduce_op"))

@@ -21,31 +21,32 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Sends rows to every rank of a process set, and receives its own.
+    """Sends rows to each rank of a process set and receives rows from each.
 
-    Differentiable: the gradient is the alltoall that sends each row's upstream
-    gradient back to where the row came from.
+    Differentiable: the gradient is an alltoall that sends each row's upstream
+    gradient back to the rank that the row came from.
 
     Args:
         tensor: Dense tensor with one dimension or more, or what converts to
             one. Its first `splits[0]` rows go to the set's lowest rank, the
             next `splits[1]` to the next one, and so on. The first dimension
             may differ by rank; all others and the dtype must agree.
-        splits: How many rows go to each rank: integers >= 0, as many as the set
-            has ranks, whose sum is the first dimension. Defaults to equal
-            parts, and then the first dimension must be divisible by the size.
-            In a function, an empty vector whose length is not known before
-            means equal parts, too.
+        splits: How many rows go to each rank: one integer >= 0 for each rank of
+            the set, together the first dimension. Defaults to equal parts; then
+            the first dimension must be divisible by the size. In a function,
+            the length of `splits` may be unknown while it is traced; if
+            `splits` is then empty, the parts are equal.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its tensor, and not with the name scopes around it.
+            its tensor, without the name scopes around the call.
 
     Returns:
         Tensor of the dtype of `tensor`: first the rows from the set's lowest
-        rank, then those from the next one, and so on. With `splits` a tuple of
-        it and of an int32 vector: how many rows came from each rank.
+        rank, then those from the next one, and so on. With `splits`, a tuple of
+        this tensor and an int32 vector that says how many rows came from each
+        rank.
 
     Raises:
         NotInitializedError: `init()` was not called.
@@ -93,7 +94,7 @@ def _to_splits(splits: Any, name: str | None) -> tf.Tensor:
 def _alltoall_gradient(
     op: tf.Operation, upstream: tf.Tensor | None, _: Any
 ) -> list[tf.Tensor | None]:
-    if upstream is None:  # the other ranks may have one
+    if upstream is None:  # other ranks may have one: take part with zeros
         upstream = tf.zeros_like(op.outputs[0])
     gradient, _ = emit(
         "alltoall",

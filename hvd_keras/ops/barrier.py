@@ -1,4 +1,4 @@
-"""Barrier: no rank goes on before all have come."""
+"""Barrier: each rank waits until all have come."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def barrier(
 ) -> tf.Operation | None:
     """Waits until every rank of `process_set` has come to the same barrier.
 
-    In a `tf.function` it is a side effect like `tf.print`: it runs in the
-    order of the program among other side effects, but tensors that do not
-    depend on it may be computed before and after. In a TF1-style graph, use
-    the operation with `tf.control_dependencies`.
+    In a `tf.function` it is a side effect like `tf.print`: side effects run in
+    the order of the program. Tensors that do not depend on it may be computed
+    before or after it. In a TF1-style graph, use the operation with
+    `tf.control_dependencies`.
 
     Args:
         name: Pairs this call across ranks. Defaults to the op's graph name, or

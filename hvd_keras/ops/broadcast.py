@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets the tensor of one of them."""
+"""Broadcast: every rank gets the tensor of one rank."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def broadcast(
     """Returns the tensor of `root_rank`, on every rank of a process set.
 
     Every rank passes a tensor of the same shape and dtype; only the root's
-    values count. Differentiable: at the root the gradient is the average over
-    the ranks of the upstream gradients, on the others zero. (An average as in
-    Horovod, hence 1/size of the derivative of the sum of the ranks' losses.)
+    values count. Differentiable: the root's gradient is the average of the
+    ranks' upstream gradients; the other ranks' is zero. As in Horovod, the
+    average is 1/size of the derivative of the sum of the ranks' losses.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool
             dtype, or what converts to one: a number, an array, a variable.
-        root_rank: The rank whose tensor all get: its number among all ranks,
-            also where `process_set` is a part of them.
+        root_rank: The global rank whose tensor all get, also if `process_set`
+            holds only some of the ranks.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its tensor, and not with the name scopes around it.
+            its tensor, without the name scopes around the call.
 
     Returns:
         Tensor of the shape and dtype of `tensor`, equal on every rank.
@@ -83,7 +83,7 @@ def _broadcast_gradient(
     )
     if _native.core().rank() == op.get_attr("root_rank"):
         return [averaged, None]
-    # The zeros wait for the allreduce, or a TF1-style graph would prune it on
-    # this rank and leave the root waiting.
+    # The zeros wait for the allreduce. Otherwise a TF1-style graph would prune
+    # it on this rank, and the root would wait.
     with tf.control_dependencies([averaged]):
         return [tf.zeros_like(averaged), None]

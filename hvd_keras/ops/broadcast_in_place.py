@@ -24,21 +24,21 @@ def broadcast_(
     """Gives variables the values they have on `root_rank`, in one request.
 
     Every rank passes variables of the same shapes and dtypes in the same
-    order. In a TF1-style graph they must be initialized before what this
-    returns is run. Not differentiable.
+    order. In a TF1-style graph, initialize them before you run the results of
+    this call. Not differentiable.
 
     Args:
-        variables: TensorFlow variables, resource variables or the reference
-            variables of TF1, Keras variables, or a mixture; one or more.
-        root_rank: The rank whose values all get: its number among all ranks,
-            also where `process_set` is a part of them.
+        variables: One or more TensorFlow variables (resource variables or
+            TF1's reference variables), Keras variables, or a mixture.
+        root_rank: The global rank whose values all get, also if `process_set`
+            holds only some of the ranks.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.
 
     Returns:
-        The new values, in the order of `variables`. In a graph, a variable is
-        set when its value is.
+        The new values, in the order of `variables`. In a graph, computing a
+        value sets its variable.
 
     Raises:
         NotInitializedError: `init()` was not called.
@@ -88,7 +88,7 @@ def broadcast_(
 
 
 def to_list(variables: Iterable[Any], name: str | None = None) -> list[Any]:
-    """Returns a list; raises if `variables` is one variable or no iterable."""
+    """Returns a list; raises if `variables` is not a list of variables."""
     if _inside(variables) is not None or not isinstance(variables, Iterable):
         raise _errors.invalid_argument(
             "`variables` must be a list of variables. Received: "
@@ -99,7 +99,7 @@ def to_list(variables: Iterable[Any], name: str | None = None) -> list[Any]:
 
 
 def to_variable(variable: Any, name: str | None = None) -> tf.Variable:
-    """Returns TensorFlow's variable, of one of Keras that inside."""
+    """Returns the TensorFlow variable: `variable`, or the one inside it."""
     found = _inside(variable)
     if found is None:
         raise _errors.invalid_argument(
@@ -110,7 +110,7 @@ def to_variable(variable: Any, name: str | None = None) -> tf.Variable:
 
 
 def _inside(variable: Any) -> tf.Variable | None:
-    # Not `value` of Keras, which is another tensor in a layer that casts.
+    # Keras's `value` will not do: in a layer that casts it is another tensor.
     found = getattr(variable, "_value", variable)
     return found if isinstance(found, tf.Variable) else None
 

@@ -25,10 +25,12 @@ def grouped_allgather(
 ) -> list[tf.Tensor]:
     """Concatenates each of `tensors` over the ranks, all in one request.
 
-    Members may differ in dtype and shape, and each in its first dimension by
-    rank. Differentiable as `allgather`: the gradient is the average over the
-    ranks of the upstream gradients (1/size of the derivative of the sum of the
-    ranks' losses, as in Horovod), for the members of floating dtype.
+    Members may differ in dtype and shape. The first dimension of each may
+    differ by rank.
+
+    Differentiable like `allgather`, for the members of floating dtype: the
+    ranks average their upstream gradients. As in Horovod, this is 1/size of
+    the derivative of the sum of the ranks' losses.
 
     Args:
         tensors: What `allgather` takes, one or more.
@@ -36,7 +38,7 @@ def grouped_allgather(
             in eager mode to a count of the nameless calls.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its first tensor, and not with the name scopes around it.
+            its first tensor, without the name scopes around the call.
 
     Returns:
         A list as long as `tensors`: what `allgather` gives for each.

@@ -38,21 +38,21 @@ def grouped_allreduce(
 
     The ranks agree once for the whole group, and no member waits for another
     call. Members may differ in dtype and shape; every rank passes the same list
-    of dtypes and shapes. Differentiable as `allreduce`; the gradient reduces
-    the members of floating dtype. Members that are `tf.IndexedSlices` are
-    reduced as by `allreduce`, together in requests of their own.
+    of dtypes and shapes. Differentiable like `allreduce`, for the members of
+    floating dtype. Members that are `tf.IndexedSlices` are reduced as in
+    `allreduce`, together in requests of their own.
 
     Args:
         tensors: What `allreduce` takes, one or more.
-        op: How values combine, for all members; by default `Average`.
+        op: How the values of all members combine. Defaults to `Average`.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
-        prescale_factor: Factor of the tensors before the reduction.
-        postscale_factor: Factor of the results.
+        prescale_factor: Multiplies the tensors before the reduction.
+        postscale_factor: Multiplies the results.
         compression: As for `allreduce`, for each member.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its first tensor, and not with the name scopes around it.
+            its first tensor, without the name scopes around the call.
         **deprecated: As for `allreduce`.
 
     Returns:
@@ -61,8 +61,8 @@ def grouped_allreduce(
     Raises:
         NotInitializedError: `init()` was not called.
         InvalidArgumentError: The call is wrong on this rank.
-        NotImplementedError: A member is a `tf.IndexedSlices` and `op` neither
-            `Average` nor `Sum`.
+        NotImplementedError: A member is a `tf.IndexedSlices` and `op` is
+            neither `Average` nor `Sum`.
         MismatchError: Ranks disagree on the number of tensors, a shape, a
             dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.

@@ -1,4 +1,4 @@
-"""Grouped reducescatter: many tensors, reduced and shared as one request."""
+"""Grouped reducescatter: many tensors, reduced and cut up as one request."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """Reduces each of `tensors` and gives each rank shares, in one request.
 
-    Members may differ in dtype and shape; each is shared out by its own rows.
-    Differentiable as `reducescatter`, for the members of floating dtype.
+    Members may differ in dtype and shape. Each rank gets some rows of each.
+    Differentiable like `reducescatter`, for the members of floating dtype.
 
     Args:
         tensors: What `reducescatter` takes, one or more.
-        op: How values combine, for all members; by default `Average`.
+        op: How the values of all members combine. Defaults to `Average`.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
-        prescale_factor: Factor of the tensors before the reduction.
-        postscale_factor: Factor of the results.
+        prescale_factor: Multiplies the tensors before the reduction.
+        postscale_factor: Multiplies the results.
         compression: As for `allreduce`, for each member.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its first tensor, and not with the name scopes around it.
+            its first tensor, without the name scopes around the call.
         **deprecated: As for `reducescatter`.
 
     Returns:

@@ -9,7 +9,7 @@ from hvd_keras.ops import _arguments
 from hvd_keras.ops._emit import emit
 from hvd_keras.process_set import ProcessSet, global_process_set
 
-# One for all calls: a rank cannot join twice at once.
+# One name for all calls: a rank cannot join twice at once.
 _NAME = "join"
 
 
@@ -21,24 +21,24 @@ def join(
 ) -> tf.Tensor:
     """Takes part in the others' allreduces until every rank has joined.
 
-    For ranks with unequal amounts of data: each calls it when it has no more.
-    While it waits, this rank gives every `allreduce` and `grouped_allreduce`
-    of `process_set` the value that changes nothing: 0 to `Sum`, `Average` and
-    `Adasum`, the largest number to `Min`, the lowest to `Max`, 1 to `Product`.
-    All other collectives of the set fail on the ranks that call them, also an
-    allreduce of `tf.IndexedSlices`, which gathers. When all have joined,
-    everything is as before.
+    It serves ranks with unequal amounts of data: each calls it when it has no
+    more. While it waits, this rank gives every `allreduce` and
+    `grouped_allreduce` of `process_set` a value that changes nothing: 0 to
+    `Sum`, `Average` and `Adasum`, the largest number to `Min`, the lowest to
+    `Max`, 1 to `Product`. All other collectives of the set fail on the ranks
+    that call them. So does an allreduce of `tf.IndexedSlices`, because it
+    gathers. When all have joined, everything is as before.
 
-    Where embeddings are trained, optimizers and tapes need
-    `sparse_as_dense=True`. A distributed optimizer needs one step on each rank
-    at least: in the first one the ranks compare their gradients.
+    To train embeddings, give optimizers and tapes `sparse_as_dense=True`. With
+    a distributed optimizer, each rank must take at least one step: in the first
+    step the ranks compare their gradients.
 
-    In a `tf.function` it runs in the order of the program among other side
-    effects; collectives are not among these, so let it depend on them.
+    In a `tf.function` it runs in order with other side effects. Collectives are
+    not side effects, so make it depend on them.
 
     Args:
         process_set: The ranks that take part. Defaults to all.
-        average_over_active: Whether an `Average` is divided by the number of
+        average_over_active: Whether an `Average` divides by the number of
             ranks that have not joined, rather than by the size of the set; the
             same on all ranks.
 

@@ -32,15 +32,15 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduces `tensor` over the ranks and gives each rank a share of the rows.
 
-    Every rank calls this with the same `name`, shape and dtype. The rows are
-    shared out in order of rank; where their number is not divisible by that of
-    the ranks, the first `rows mod size` ranks get one row more.
+    Every rank calls this with the same `name`, shape and dtype. The ranks get
+    the rows in order of rank. If the number of rows is not divisible by the
+    size, the first `rows mod size` ranks get one row more.
 
     Differentiable. For `Sum` the gradient is the allgather of the upstream
     gradients, times the size and the factors; for `Average` the same without
-    the size. (As in Horovod, and size times the derivative of the sum of the
-    ranks' losses.) For `Min`, `Max` and `Product` it is that derivative itself,
-    as for `allreduce`.
+    the size. As in Horovod, both are size times the derivative of the sum of
+    the ranks' losses. For `Min`, `Max` and `Product` the gradient is that
+    derivative itself, as for `allreduce`.
 
     Args:
         tensor: Dense tensor with one dimension or more, of any floating,
@@ -50,14 +50,14 @@ def reducescatter(
             integers is rounded towards zero.
         name: Pairs this call across ranks. Defaults to the op's graph name, or
             in eager mode to a count of the nameless calls.
-        prescale_factor: Factor of the tensor before the reduction.
-        postscale_factor: Factor of the result.
+        prescale_factor: Multiplies the tensor before the reduction.
+        postscale_factor: Multiplies the result.
         compression: As for `allreduce`.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
-            its tensor, and not with the name scopes around it.
-        **deprecated: None. Horovod's `device_dense` is refused with a word on
-            what to write.
+            its tensor, without the name scopes around the call.
+        **deprecated: None. The error for Horovod's `device_dense` says what to
+            write instead.
 
     Returns:
         Tensor of the dtype of `tensor`: this rank's rows of the reduction.
@@ -95,7 +95,7 @@ def reducescatter_attributes(
     name: str | None,
     process_set: ProcessSet,
 ) -> dict[str, Any]:
-    """Returns the attributes of the op; raises if an argument is bad."""
+    """Returns the attributes of the op; raises on a bad argument."""
     attributes = reduction_attributes(
         op, prescale_factor, postscale_factor, name, process_set
     )
@@ -130,12 +130,12 @@ def _reducescatter_gradient(
 def scattered_gradient(
     op: tf.Operation, x: tf.Tensor, upstream: tf.Tensor, *, name: Any
 ) -> tf.Tensor:
-    """Returns the gradient by one input of a reducescatter.
+    """Returns the gradient with respect to one input of a reducescatter.
 
     Args:
         op: The reducescatter, of one tensor or of a group.
         x: The input.
-        upstream: The gradient by its output.
+        upstream: The gradient with respect to its output.
         name: Pairs the collectives of the gradient across ranks.
     """
     reduce_op = ReduceOp(op.get_attr("reduce_op"))
@@ -159,7 +159,7 @@ def gather_shares(
     name: Any,
     process_set_id: int,
 ) -> list[tf.Tensor]:
-    """Puts what a reducescatter has shared out together again.
+    """Gathers the ranks' shares of reducescatters into whole tensors.
 
     Args:
         shares: This rank's rows of each tensor.
@@ -175,7 +175,7 @@ def gather_shares(
     kind = "grouped_allgather"
     attributes: dict[str, Any] = {"process_set_id": process_set_id}
     if _xla.in_context() and not is_even:
-        # There an allgather takes as many rows of each rank.
+        # Under XLA all ranks must give an allgather the same number of rows.
         kind = "grouped_allreduce"
         attributes["reduce_op"] = int(Sum)
         index = _gradients.index_in_set(process_set_id)
@@ -192,7 +192,7 @@ def gather_shares(
 def _padded(
     share: tf.Tensor, whole: tf.Tensor, size: int, index: int
 ) -> tf.Tensor:
-    """Returns a rank's share with zeros for the rows of the others."""
+    """Returns a rank's share, padded with zeros for the others' rows."""
     num_rows = tf.shape(whole)[0]
     begin = index * (num_rows // size) + tf.minimum(index, num_rows % size)
     rest = num_rows - begin - tf.shape(share)[0]
@@ -204,7 +204,7 @@ def linear_gradient(op: tf.Operation, gathered: tf.Tensor) -> tf.Tensor:
 
     Args:
         op: The reducescatter.
-        gathered: The upstream gradients of all ranks, one after the other.
+        gathered: The upstream gradients of all ranks, concatenated.
     """
     gradient = _gradients.scaled(gathered, _gradients.factor(op))
     if op.get_attr("reduce_op") == Sum:

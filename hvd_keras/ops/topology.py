@@ -1,6 +1,6 @@
-"""Who this process is, as ops: a graph reads it each time that it runs.
+"""Ranks and sizes as ops, which a graph reads each time that it runs.
 
-A program of XLA holds what it was when the program was traced.
+A program that XLA compiled keeps the values from when it was traced.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ def rank_op(name: str | None = None) -> tf.Tensor:
         name: A name for the operation.
 
     Raises:
-        NotInitializedError: `init()` was not called; when the op runs.
+        NotInitializedError: When the op runs, `init()` was not called.
     """
     return _query("rank", name)
 
 
 @as_it_is
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Returns the size of a process set as an int32 scalar, read on running.
+    """Returns a process set's size as an int32 scalar, read when the op runs.
 
     Args:
         process_set_id: `ProcessSet.process_set_id`; 0: all ranks.
         name: A name for the operation.
 
     Raises:
-        NotInitializedError: `init()` was not called; when the op runs.
-        InvalidArgumentError: There is no such process set then.
+        NotInitializedError: When the op runs, `init()` was not called.
+        InvalidArgumentError: When it runs, there is no such process set.
     """
     return _query("size", name, process_set_id=process_set_id)
 
@@ -51,7 +51,7 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
         name: A name for the operation.
 
     Raises:
-        NotInitializedError: `init()` was not called; when the op runs.
+        NotInitializedError: When the op runs, `init()` was not called.
     """
     return _query("local_rank", name)
 
@@ -64,7 +64,7 @@ def local_size_op(name: str | None = None) -> tf.Tensor:
         name: A name for the operation.
 
     Raises:
-        NotInitializedError: `init()` was not called; when the op runs.
+        NotInitializedError: When the op runs, `init()` was not called.
     """
     return _query("local_size", name)
 
@@ -82,8 +82,8 @@ def process_set_included_op(
         name: A name for the operation.
 
     Raises:
-        NotInitializedError: `init()` was not called; when the op runs.
-        InvalidArgumentError: There is no such process set then.
+        NotInitializedError: When the op runs, `init()` was not called.
+        InvalidArgumentError: When it runs, there is no such process set.
     """
     return _query("process_set_included", name, process_set_id=process_set_id)
 
@@ -104,7 +104,7 @@ def _query(kind: str, name: str | None, **attributes: Any) -> tf.Tensor:
 
 
 def _value_now(kind: str, process_set_id: int = 0) -> int:
-    """Returns what the op would. XLA's programs are made for one job."""
+    """Returns what the op would: a program of XLA serves one job only."""
     if kind == "local_rank":
         return basics.local_rank()
     if kind == "local_size":
