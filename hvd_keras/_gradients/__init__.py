@@ -1,1 +1,1 @@
-"""From the gradients of one rank to those of all."""
+"""Reduces the gradients of optimizers and tapes over the ranks."""

@@ -1,4 +1,4 @@
-"""Cuts a list of gradients into those that are reduced as one."""
+"""Cuts a list of gradients into buckets, each reduced as one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from hvd_keras._keras.names import identity_of
 def bucket_indices(
     num_bytes: Sequence[int], bucket_bytes: int
 ) -> list[list[int]]:
-    """Cuts gradients into the lists that are reduced as one.
+    """Cuts gradients into buckets, each reduced as one.
 
-    They go in reverse order of creation, because backpropagation gives the
-    gradients of the last layers first; so a bucket is complete, and on its
-    way, while the layers before it are still being computed.
+    Buckets go in reverse order of creation, because backpropagation computes
+    the gradients of the last layers first. So a bucket is complete, and on its
+    way, while the gradients of earlier layers are still being computed.
 
     Args:
         num_bytes: Size of each gradient, in order of creation.
-        bucket_bytes: No bucket of two gradients or more is larger.
+        bucket_bytes: Limit of a bucket. A gradient that is larger gets a bucket
+            of its own.
 
     Returns:
         The indices of each bucket; every index is in exactly one.
@@ -40,15 +41,15 @@ def bucket_indices(
 def group_indices(
     variables: Sequence[Any], groups: int | VariableGroups
 ) -> list[list[int]]:
-    """Cuts gradients into the lists that the user wants reduced as one.
+    """Cuts gradients into the groups that the user asked for.
 
     Args:
         variables: The variable of each gradient, in order of creation.
-        groups: A number of lists of about equal length, or the lists.
-            Variables that are in none of these are reduced one by one.
+        groups: A number of groups of about equal length, or lists of variables.
+            Variables in no list are reduced one by one.
 
     Returns:
-        The indices of each list, as of `bucket_indices`.
+        The indices of each group, like those of `bucket_indices`.
     """
     order = list(reversed(range(len(variables))))
     if isinstance(groups, int):

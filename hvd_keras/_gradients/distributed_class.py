@@ -1,4 +1,4 @@
-"""The class that a distributed optimizer has, and how to tell one."""
+"""Makes the class of a distributed optimizer, and tells such optimizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def local_variables_of(optimizer: Any) -> list[Any]:
 
 
 def reduces_over_ranks(model: Any) -> bool:
-    """Whether the gradients of `model` are reduced, or may be, after `init`."""
+    """Whether the gradients of `model` are reduced, or may be after `init`."""
     part = _distributed_part(getattr(model, "optimizer", None))
     return part is not None and part.hvd_settings.reduce.process_set.size() != 1
 
@@ -60,7 +60,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def is_multi_optimizer(optimizer: Any) -> bool:
-    # Newer than the oldest Keras that we support.
+    # The oldest Keras that we support lacks it.
     multi_optimizer = getattr(keras.optimizers, "MultiOptimizer", ())
     return isinstance(optimizer, multi_optimizer)
 
@@ -72,11 +72,11 @@ def _distributed_part(optimizer: Any) -> ReducingOptimizer | None:
     return next((o for o in parts if isinstance(o, ReducingOptimizer)), None)
 
 
-_lock = threading.Lock()  # so that there is one class a base class
+_lock = threading.Lock()  # so that a base class gets only one subclass
 
 
 def distribute(optimizer: Any, settings: Settings) -> None:
-    """Lets `optimizer`, plain or distributed, reduce as `settings` say."""
+    """Makes `optimizer`, plain or distributed, reduce as `settings` say."""
     if not isinstance(optimizer, ReducingOptimizer):
         optimizer.__class__ = _distributed_class(type(optimizer))
     optimizer.hvd_distribute(settings)
@@ -85,7 +85,7 @@ def distribute(optimizer: Any, settings: Settings) -> None:
 def _distributed_class(base: type) -> type:
     """Returns the subclass of `base` that reduces; always the same one.
 
-    A class knows its subclasses, but does not keep them alive.
+    It is found among the subclasses of `base`, which does not keep it alive.
     """
     with _lock:
         known: type
@@ -111,8 +111,8 @@ def check_finite_on_all_ranks(
 ) -> Any:
     """Whether the gradients are finite on every rank.
 
-    Ranks that answered differently would apply, skip and rescale apart, and
-    pair a reduction of one step with that of another.
+    All ranks must get the same answer. Otherwise one would apply a step that
+    another skips, and reductions of different steps would pair.
     """
     finite = check(optimizer, grads)
     inner = _distributed_part(optimizer)

@@ -11,7 +11,7 @@ from hvd_keras._keras.names import identity_of
 
 
 class LocalVariables:
-    """The variables, and layers, that were registered as local."""
+    """The variables and layers that were registered as local."""
 
     def __init__(self) -> None:
         self.registered: list[Any] = []
@@ -21,15 +21,15 @@ class LocalVariables:
         """Registers a variable."""
         if not hasattr(variable, "assign"):
             raise TypeError(
-                "What is registered as local must be a variable. Received: "
+                "Only a variable can be registered as local. Received: "
                 f"{type(variable).__name__}."
             )
         self.registered.append(variable)
 
     def add_layers(self, layers: Any) -> None:
-        """Registers the trainable variables of a layer, or of several.
+        """Registers the trainable variables of one or more layers.
 
-        A layer may be built later.
+        The layers may be built later.
         """
         if layers is None:
             return
@@ -45,7 +45,7 @@ class LocalVariables:
         self._layers += layers
 
     def ids(self) -> frozenset[int]:
-        """`identity_of` each local variable that exists by now."""
+        """Returns `identity_of` each local variable that exists by now."""
         return frozenset(map(identity_of, self))
 
     def __iter__(self) -> Iterator[Any]:

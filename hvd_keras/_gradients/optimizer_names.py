@@ -1,4 +1,4 @@
-"""Names of optimizers that are the same on all ranks, whatever ranks did."""
+"""Names of optimizers that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hvd_keras.process_set import ProcessSet
 
 
 def label_of(optimizer_name: str) -> str:
-    """Returns an optimizer's name without the numbers that Keras puts to it.
+    """Returns an optimizer's name without the numbers that Keras appends.
 
-    Keras counts the optimizers that the process has made: "sgd", "sgd_1".
+    Keras counts the optimizers of the process: "sgd", "sgd_1".
     """
     return re.sub(r"(_\d+)+$", "", optimizer_name)
 
@@ -28,14 +28,14 @@ _num_named: collections.Counter[tuple[int, int | None, str]] = (
 def agreed_name(label: str, epoch: int, process_set: ProcessSet) -> str:
     """Returns a name that no other optimizer of the epoch has.
 
-    All ranks of the set call this together, when they first use an optimizer,
-    and get the same name: the largest of the ranks' numbers counts. So a rank
-    that has used more optimizers, or none, does not matter.
+    All ranks of the set call this together when they first use an optimizer.
+    They all get the same name, because they take the largest of their numbers.
+    So the name does not depend on how many optimizers a rank used before.
 
     Args:
         label: First part of the name.
-        epoch: That of the job's membership. A program that was traced in
-            another one has other names.
+        epoch: The epoch of the job's membership. A program that was traced in
+            another epoch uses other names.
         process_set: The ranks that use the optimizer; this rank is one.
     """
     key = (epoch, process_set.process_set_id, label)

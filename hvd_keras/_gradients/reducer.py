@@ -1,4 +1,4 @@
-"""Reduces a list of gradients: buckets, names, and what ranks must agree on."""
+"""Reduces a list of gradients, after the ranks agreed on the list."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 
 @dataclasses.dataclass(frozen=True)
 class GradientInfo:
-    """What one gradient is, as known while it is traced."""
+    """What is known of one gradient while it is traced."""
 
     index: int  # of its variable in the optimizer
     path: str  # of its variable, for messages
     tensor: TensorInfo
 
     def key(self) -> tuple[Any, ...]:
-        """What must be equal on all ranks: not the path."""
+        """Returns what must be equal on all ranks: all but the path."""
         tensor = self.tensor
         return (self.index, tensor.dtype, tensor.shape, tensor.is_sparse)
 
@@ -48,10 +48,10 @@ class GradientReducer:
     Args:
         label: First part of the names that pair reductions across ranks.
         options: How to reduce.
-        what: Whose gradients they are, for messages.
+        what: "optimizer" or "tape", for messages.
         agrees: Whether the ranks agree on a name when they first reduce, and
-            compare a list of gradients when it is first seen. Else `label` is
-            the name, and the engine compares the list with each bucket.
+            compare each new list of gradients. If not, `label` is the name, and
+            the engine compares the list with each bucket.
     """
 
     def __init__(
@@ -66,14 +66,15 @@ class GradientReducer:
         self._options = options
         self._what = what
         self._agrees = agrees
-        # For which epoch and process set the ranks have agreed on what.
+        # The epoch and process set for which the ranks agreed on these lists.
         self._scope: tuple[int, int | None] | None = None
         self._agreed: set[tuple[Any, ...]] = set()
 
     def name(self) -> str:
-        """Returns what the names of all its collectives begin with.
+        """Returns the first part of the names of all its collectives.
 
-        The first call in an epoch is collective in the process set.
+        In each epoch, all ranks of the process set make the first call
+        together.
         """
         process_set = self._options.process_set
         epoch = state.epoch()
@@ -93,7 +94,7 @@ class GradientReducer:
         factor: float = 1.0,
         local_ids: frozenset[int] = frozenset(),
     ) -> list[Gradient]:
-        """Returns the gradients, reduced; those of a rank and all its peers.
+        """Returns the gradients, reduced over the process set.
 
         A rank that is not in the process set keeps its own.
 
@@ -110,7 +111,7 @@ class GradientReducer:
         size = process_set.size()
         if size is None:
             raise InvalidArgumentError(
-                "`process_set` must be registered, by `init` or "
+                "`process_set` must be registered with `init` or "
                 f"`add_process_set`. Received: {process_set} ({self._what} "
                 f"{self._label!r}, rank {basics.rank()})."
             )
@@ -177,7 +178,7 @@ class GradientReducer:
         reduced = list(gradients)
         if not reduced:
             return reduced
-        # A rank cannot know whether a later list is new to the others as well.
+        # Without tracing, a rank cannot tell if a later list is new to others.
         seal = None if self._agrees and backend.traces else _seal(infos)
         options = self._options
         compression = options.compression
@@ -222,10 +223,11 @@ class GradientReducer:
     ) -> None:
         """Raises MismatchError on all ranks unless they hold the same list.
 
-        Asked when a list is first seen, so while it is traced or, in eager
-        mode, in the first step: the ranks see a new list at the same time, a
-        retraced old one need not be asked about. Otherwise a rank without a
-        gradient for some variable would wait for its peers, and they for it.
+        The ranks compare a list when they first see it: during tracing or, in
+        eager mode, in the first step. They all see a new list at the same time,
+        and a known one that is traced again needs no comparison. Without this
+        check, a rank that lacks a gradient and its peers would wait for each
+        other.
         """
         options = self._options
         compression = name_of(options.compression)
@@ -268,34 +270,35 @@ class GradientReducer:
 
 
 def mark_reduced(gradients: Iterable[Gradient]) -> None:
-    """Notes that a tape has reduced the gradients."""
+    """Marks gradients as reduced by a tape."""
     for gradient in gradients:
         if gradient is not None:
             gradient._hvd_is_reduced = True
 
 
 def refuse_reduced_twice(gradients: Iterable[Gradient], name: str) -> None:
-    """Raises if a tape has reduced one of the gradients already."""
+    """Raises ValueError if a tape has already reduced a gradient."""
     if any(getattr(g, "_hvd_is_reduced", False) for g in gradients):
         raise ValueError(
             "Gradients must be reduced once: by DistributedGradientTape or by "
             "DistributedOptimizer. Received: gradients of a "
-            f"DistributedGradientTape for the distributed optimizer {name!r}; "
-            "pass the plain one of the two."
+            f"DistributedGradientTape for the distributed optimizer {name!r}. "
+            "Use a plain tape or a plain optimizer."
         )
 
 
 def _bucket_name(name: str, number: int, infos: Sequence[GradientInfo]) -> str:
-    # Without the paths, which may differ by rank.
+    # The name must not contain paths: they may differ by rank.
     bucket = f"{name}/bucket_{number}"
     error_text.note_gradients(bucket, [info.path for info in infos])
     return bucket
 
 
 def _seal(infos: Sequence[GradientInfo]) -> tuple[int, ...]:
-    """The shape of an empty tensor that tells which gradients a rank has.
+    """Returns the shape of an empty tensor that encodes the gradients.
 
-    The engine compares the shapes of what it reduces, and this moves nothing.
+    The engine compares the shapes of all tensors that it reduces. This one
+    holds no data to move.
     """
     which = [(info.index, info.tensor.is_sparse) for info in infos]
     return (0, len(infos), zlib.crc32(repr(which).encode()) >> 1)
@@ -320,7 +323,7 @@ def _describe_difference(
         "All ranks must reduce the same gradients in the same way. Received: "
         f"{counts} gradients on ranks {global_ranks}, which differ "
         f"first at entry {index - 2 if index >= 2 else 'options'}: {ranks}. A "
-        "variable that a rank's loss does not use has no gradient there; "
-        "optimizers that ranks first use in another order have other names "
-        "(pass `name=` to DistributedOptimizer)."
+        "variable has no gradient on a rank whose loss does not use it. If the "
+        "ranks first use their optimizers in different orders, the names "
+        "differ: pass `name=` to DistributedOptimizer."
     )

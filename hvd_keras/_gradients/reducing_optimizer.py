@@ -1,4 +1,4 @@
-"""What a distributed optimizer does beside the work of its base class."""
+"""What a distributed optimizer adds to its base class."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Settings:
 
 
 class _Config(dict[str, Any]):
-    """What `get_config` returns: settings come along to `from_config`.
+    """The config from `get_config`; it carries the settings to `from_config`.
 
-    A file, a pickle or a copy has a plain config.
+    In a file, a pickle or a copy it is a plain dict without them.
     """
 
     def __init__(self, config: dict[str, Any], settings: Settings) -> None:
@@ -44,11 +44,11 @@ class _Config(dict[str, Any]):
 
 
 class ReducingOptimizer(OptimizerHooks):
-    """Mixin in front of the class of an optimizer.
+    """Mixin that comes before the class of an optimizer.
 
-    While gradients are accumulated, Keras moves the average of the weights and
-    the schedule on with every batch. Here it is with every update, as if the
-    accumulated batches were one.
+    While it accumulates gradients, Keras advances the average of the weights
+    and the schedule with every batch. Here they advance with every update, as
+    if the accumulated batches were one.
     """
 
     hvd_base: ClassVar[type]
@@ -56,11 +56,12 @@ class ReducingOptimizer(OptimizerHooks):
     global_clipnorm: float | None
     gradient_accumulation_steps: int | None
 
-    # The state is put past `__setattr__`, where Keras and TensorFlow track.
+    # State goes directly into `vars(self)`: Keras and TensorFlow track what
+    # `__setattr__` sets.
 
     @property
     def hvd_settings(self) -> Settings:
-        """The defaults, for an instance that its class has made."""
+        """The settings; the defaults if `hvd_distribute` was not called."""
         settings: Settings = vars(self).setdefault("_hvd_settings", Settings())
         return settings
 
@@ -83,7 +84,10 @@ class ReducingOptimizer(OptimizerHooks):
         return reducer
 
     def hvd_distribute(self, settings: Settings) -> None:
-        """Takes settings; equal ones only for a process set made anew."""
+        """Takes new settings. Equal ones count if the set was registered anew.
+
+        Equal settings may hold a process set that now has another id.
+        """
         state = vars(self)
         old = state.get("_hvd_settings")
         new_id = settings.reduce.process_set.process_set_id
@@ -101,8 +105,8 @@ class ReducingOptimizer(OptimizerHooks):
         """
         if "_hvd_is_checked" in vars(self):
             raise ValueError(
-                "A local variable must be registered before the first step: "
-                "a step that is traced does not change any more. Received: "
+                "A local variable must be registered before the first step, "
+                "because a traced step cannot change. Received: "
                 f"{path_of(variable)!r} for optimizer {self.name!r}."
             )
         self.hvd_local.add(variable)
@@ -166,7 +170,7 @@ class ReducingOptimizer(OptimizerHooks):
             local_ids=self.hvd_local.ids(),
         )
 
-    # ---- What follows updates, not batches ----
+    # ---- What advances with updates, not batches ----
 
     def hvd_schedule_counts_updates(self) -> bool:
         return bool(
@@ -183,7 +187,7 @@ class ReducingOptimizer(OptimizerHooks):
             call()
 
     def _is_update(self) -> Any:
-        """Whether this batch ends an accumulation of gradients; a tensor."""
+        """Returns a tensor: whether this batch ends an accumulation."""
         num_batches = private.num_batches_seen_by(self) + 1
         steps = self.gradient_accumulation_steps
         return keras.ops.equal(num_batches % steps, 0)
@@ -204,17 +208,17 @@ class ReducingOptimizer(OptimizerHooks):
             "A distributed optimizer must pass its gradients through "
             "Keras's `_clip_gradients`, where they are reduced. Received: "
             f"{self.hvd_base.__module__}.{self.hvd_base.__qualname__}, whose "
-            "`apply` does not, so that ranks would train apart."
+            "`apply` does not. Each rank would train alone."
         )
 
     def _check_clipping(self) -> None:
         size = self.hvd_settings.reduce.process_set.size() or 1
         if self.hvd_local and self.global_clipnorm and size > 1:
             raise ValueError(
-                "`global_clipnorm` must be None where variables are local: "
-                "the norm of all gradients differs by rank then, and would "
-                "clip the shared ones apart. Received: global_clipnorm="
-                f"{self.global_clipnorm} (optimizer {self.name!r}); use "
+                "`global_clipnorm` must be None if variables are local: the "
+                "norm of all gradients then differs by rank, and ranks would "
+                "clip shared gradients differently. Received: global_clipnorm="
+                f"{self.global_clipnorm} (optimizer {self.name!r}). Use "
                 "`clipnorm` or `clipvalue`."
             )
 
@@ -232,9 +236,9 @@ class ReducingOptimizer(OptimizerHooks):
             for variable in variables:
                 if known and private.identity_of(variable) not in known:
                     raise ValueError(
-                        f"Variables of `{where}` must be among those that the "
-                        f"optimizer trains. Received: {path_of(variable)!r}, "
-                        f"which is none of the {len(known)} of optimizer "
+                        f"`{where}` must hold variables that the optimizer "
+                        f"trains. Received: {path_of(variable)!r}, which is "
+                        f"not one of the {len(known)} variables of optimizer "
                         f"{self.name!r}."
                     )
 
@@ -252,12 +256,12 @@ class ReducingOptimizer(OptimizerHooks):
         return made
 
     def __reduce__(self) -> Any:
-        # A pickle names the plain class: it loads without hvd_keras.
+        # A pickle names the plain class, so it loads without hvd_keras.
         reduced: Any = super().__reduce__()
         return (private.unpickler_of(self.hvd_base), *reduced[1:])
 
     def __copy__(self) -> Any:
-        # Of a plain optimizer too, a copy has variables of its own.
+        # Even a shallow copy of a plain optimizer has its own variables.
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What Keras does differently for a model that was made under `HvdStrategy`."""
+"""Hooks into Keras for models that were made under `HvdStrategy`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def install(
 
     Args:
         distribute: `DistributedOptimizer`.
-        global_logs: Gives the logs of all ranks, of a model, of the function
-            that gives its own, and of what that gets.
+        global_logs: Returns the logs of all ranks. It gets a model, the
+            function that returns this rank's logs, and that function's
+            argument.
     """
     private.patch_compile(functools.partial(_distribute_optimizer, distribute))
     private.patch_saving()
@@ -32,9 +33,9 @@ def install(
 
 
 def _distribute_optimizer(distribute: Callable[..., Any], model: Any) -> None:
-    """Lets gradients be summed before they are clipped, not after.
+    """Makes the model's optimizer sum gradients before it clips them.
 
-    Keras has divided the loss by the number of replicas.
+    It sums because Keras has divided the loss by the number of replicas.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -44,12 +45,12 @@ def _distribute_optimizer(distribute: Callable[..., Any], model: Any) -> None:
     if is_reducing and inner.hvd_settings.reduce.op != Sum:
         raise ValueError(
             "Under `hvd.HvdStrategy` a model must be compiled with a plain "
-            "optimizer, which the strategy makes distributed. Received: "
+            "optimizer; the strategy makes it distributed. Received: "
             f"{optimizer.name!r}, which averages over the ranks by itself."
         )
     distribute(optimizer, op=Sum)
 
 
 def _gather(outputs: Any) -> Any:
-    """Returns the predictions for all rows of a global batch, in order."""
+    """Returns the ranks' predictions for a global batch, in order of rows."""
     return tf.nest.map_structure(allgather, outputs)

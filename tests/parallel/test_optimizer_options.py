@@ -289,7 +289,7 @@ def test_variables_that_are_not_trained_are_refused(groups: bool) -> None:
     )
     if not groups:
         optimizer.register_local_var(other)
-    with pytest.raises(ValueError, match="'other:0', which is none of the 1"):
+    with pytest.raises(ValueError, match="'other:0', which is not one of"):
         optimizer.apply([tf.ones(1)], [trained])
 
 
