@@ -1,7 +1,7 @@
-"""What differs between the frameworks that Keras runs on.
+"""Adapters to the frameworks that Keras runs on.
 
-`interface.py` says what an adapter does; there is one file an adapter, which
-alone imports its framework, and is imported when it is needed.
+`interface.py` says what an adapter does. Each adapter has a file, the only one
+here that imports its framework. The file is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def current() -> Backend:
     """Returns the adapter of the framework that Keras runs on.
 
     Raises:
-        ImportError: There is none.
+        ImportError: That framework has no adapter.
     """
     import keras
 
@@ -30,12 +30,12 @@ def current() -> Backend:
     return named(name)
 
 
-# Not `functools.cache`, of which torch warns where it compiles.
+# A plain dict, because torch warns about `functools.cache` when it compiles.
 _adapters: dict[str, Backend] = {}
 
 
 def named(name: str) -> Backend:
-    """Returns the adapter of a framework, and imports that."""
+    """Imports a framework and returns its adapter."""
     if name not in _adapters:
         module = importlib.import_module(f"hvd_keras._backends.{name}")
         _adapters[name] = module.BACKEND

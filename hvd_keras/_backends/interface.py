@@ -24,7 +24,7 @@ Gradient = Any  # a tensor, or TensorFlow's IndexedSlices
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """What a gradient or a variable is; a dimension may be unknown (None)."""
+    """The dtype and shape of a gradient or variable; None: unknown length."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -39,19 +39,19 @@ class TensorInfo:
 
 
 class Backend:
-    """The adapter of a framework; what is here serves frameworks in general.
+    """The adapter of a framework. The methods here suit most frameworks.
 
-    Gradients are of the framework, values of variables are NumPy's.
+    Gradients are tensors of the framework, values of variables NumPy arrays.
     """
 
-    # Whether steps are traced: the ranks see a new list of gradients together.
+    # Whether steps are traced: then ranks see new lists of gradients together.
     traces = True
-    # Whether Keras, while it accumulates gradients, clips those of each batch.
+    # Whether Keras clips the gradients of each batch while it accumulates them.
     clips_each_batch = False
 
     @property
     def skips_alone(self) -> bool:
-        """Whether one process reduces nothing at all."""
+        """Whether a job of one process skips reductions altogether."""
         return True
 
     # Gradients.
@@ -79,14 +79,14 @@ class Backend:
     ) -> list[Tensor]:
         """Reduces gradients over the ranks, as one request.
 
-        The results are for `together` alone.
+        Only `together` may use the results.
 
         Args:
-            tensors: Dense ones, compressed; they may be overwritten.
+            tensors: Dense gradients, compressed; they may be overwritten.
             name: Pairs the call across ranks.
             options: The op, the process set.
-            postscale: Factor of the results.
-            seal: Shape of an empty tensor that is compared over the ranks.
+            postscale: Multiplies the results.
+            seal: Shape of an empty tensor that the ranks compare.
         """
         raise NotImplementedError
 
@@ -99,17 +99,17 @@ class Backend:
         factor: float,
         seal: tuple[int, ...] | None = None,
     ) -> Gradient:
-        """Gathers a sparse gradient from all ranks; where there are such."""
+        """Gathers a sparse gradient from all ranks; not on every framework."""
         raise NotImplementedError
 
     def reducing(
         self, last: Gradient, device: str
     ) -> contextlib.AbstractContextManager[Any]:
-        """A context for reductions that follow the gradient `last`."""
+        """A context for reductions on `device` that wait for `last`."""
         return contextlib.nullcontext()
 
     def together(self, gradients: list[Gradient]) -> list[Gradient]:
-        """Returns gradients that were reduced, for use when all are there."""
+        """Returns reduced gradients, ready for use when all are there."""
         return gradients
 
     def reduce_if(
@@ -121,17 +121,17 @@ class Backend:
         """Returns `reduce(gradients)`, never compiled by the framework.
 
         Args:
-            condition: A tensor, where Keras clips the gradients of each batch:
-                if it is false, `gradients` are returned as they are.
+            condition: None, or a tensor if `clips_each_batch`: if it is false,
+                `gradients` are returned as they are.
             reduce: Reduces over the ranks.
-            gradients: This rank's.
+            gradients: This rank's gradients.
         """
         return reduce(gradients)
 
     def call_if(
         self, condition: Any, call: Callable[[], None], changes: Sequence[Any]
     ) -> None:
-        """Calls `call`, which assigns to the variables `changes`, or not."""
+        """If `condition`, calls `call`, which assigns to `changes`."""
         import keras
 
         keras.ops.cond(condition, call, lambda: None)
@@ -141,13 +141,17 @@ class Backend:
         raise NotImplementedError
 
     def xla_problem(self) -> str | None:
-        """Returns why "auto" is not to choose XLA here; None: it may."""
+        """Returns why "auto" must not choose XLA here; None if it may."""
         return None
 
     # Variables.
 
     def describe(self, variable: Any) -> TensorInfo:
-        """Raises InvalidArgumentError for what is no variable of numbers."""
+        """Describes a variable.
+
+        Raises:
+            InvalidArgumentError: It is not a variable that holds numbers.
+        """
         import keras
 
         if not isinstance(variable, keras.Variable):
@@ -159,7 +163,7 @@ class Backend:
         return TensorInfo(dtype, tuple(variable.shape))
 
     def read(self, variable: Any) -> Array:
-        """Returns the value, bit for bit; not to be written to."""
+        """Returns the value, bit for bit. Do not write to it."""
         import keras
 
         return np.asarray(keras.ops.convert_to_numpy(variable.value))
@@ -170,17 +174,17 @@ class Backend:
     def broadcast_in_graph(
         self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
     ) -> Any:
-        """Returns the operation that does it later; None: do it now."""
+        """Returns an operation that broadcasts later; None to do it now."""
         return None
 
     # Keras.
 
     def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
-        """Hooks into Keras, when there is the first distributed optimizer.
+        """Hooks into Keras when an optimizer is made distributed.
 
         Args:
-            reduces_over_ranks: Whether steps of a model are a matter of all
-                ranks.
+            reduces_over_ranks: Whether the steps of a model reduce gradients
+                over the ranks.
         """
 
     def change_state(
@@ -190,12 +194,12 @@ class Backend:
 
         Args:
             model: The model, in the middle of an epoch of `fit`.
-            state: What a train function gets beside data, and returns beside
-                logs: nothing, unless on JAX.
+            state: The state that a train function gets with the data and
+                returns with the logs; empty except on JAX.
             change: Assigns to variables.
 
         Returns:
-            The state after that.
+            The state after `change`.
         """
         change()
         return state

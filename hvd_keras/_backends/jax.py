@@ -19,7 +19,7 @@ from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
 
-# Of the last call in a list of reductions: they are a chain, see `call`.
+# The token of the last reduction: reductions form a chain, see `call`.
 _token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
 
 
@@ -82,7 +82,7 @@ class JaxBackend(Backend):
     def call_if(
         self, condition: Any, call: Callable[[], None], changes: Sequence[Any]
     ) -> None:
-        # What a branch assigns cannot leave it.
+        # JAX discards what is assigned to variables inside a branch.
         before = [variable.value for variable in changes]
         call()
         for variable, value in zip(changes, before, strict=True):

@@ -1,4 +1,4 @@
-"""How gradients are reduced: what DistributedOptimizer and the tape share."""
+"""Options of reductions, which DistributedOptimizer and the tape share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum
 class VariableGroups:
     """Lists of variables whose gradients are reduced as one.
 
-    Variables are told apart by identity: `==` on them compares values. One of
-    Keras and that of TensorFlow in it are the same.
+    Variables are told apart by identity, because `==` compares their values. A
+    Keras variable and the TensorFlow variable in it count as the same.
     """
 
     def __init__(self, lists: Iterable[Iterable[Any]]) -> None:
@@ -29,7 +29,7 @@ class VariableGroups:
         return itertools.chain.from_iterable(self.lists)
 
     def numbers(self) -> dict[int, int]:
-        """The index of the list that holds a variable, by its identity."""
+        """Maps each variable's `identity_of` to the index of its list."""
         return {
             identity_of(variable): number
             for number, members in enumerate(self.lists)
@@ -50,13 +50,13 @@ class VariableGroups:
 
 @dataclasses.dataclass(frozen=True)
 class ReduceOptions:
-    """How gradients become one; the same on all ranks of the process set."""
+    """How to reduce gradients; the same on all ranks of the process set."""
 
     op: ReduceOp = Average
     compression: type[Compressor] = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
-    groups: int | VariableGroups | None = None  # None: by HVD_BUCKET_BYTES
+    groups: int | VariableGroups | None = None  # None: use HVD_BUCKET_BYTES
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
     device_dense: str = ""
@@ -74,11 +74,11 @@ class ReduceOptions:
         process_set: Any,
         **others: Any,
     ) -> ReduceOptions:
-        """The options for arguments of users; raises what is wrong with them.
+        """Makes options from a user's arguments, which it checks.
 
         Raises:
-            ValueError: An argument, or two together, cannot be honoured.
-            TypeError: An argument is of another type.
+            ValueError: A value is invalid, or two arguments contradict.
+            TypeError: An argument has the wrong type.
         """
         _check_op(op)
         _check_predivide(gradient_predivide_factor, op)
@@ -106,8 +106,8 @@ def _check_op(op: Any) -> None:
     is_int = isinstance(op, int) and not isinstance(op, bool)
     if not is_int or op not in (Average, Sum, Adasum):
         raise ValueError(
-            "`op` must be Average, Sum or Adasum: the others are no way to "
-            f"combine gradients. Received: op={op!r}."
+            "`op` must be Average, Sum or Adasum to reduce gradients. "
+            f"Received: op={op!r}."
         )
 
 
@@ -124,7 +124,7 @@ def _check_predivide(factor: Any, op: Any) -> None:
     if float(factor) != 1.0 and op != Average:
         raise ValueError(
             "`gradient_predivide_factor` must be 1 unless `op` is Average: it "
-            "moves a part of the division before the sum. Received: "
+            "moves part of the division before the sum. Received: "
             f"gradient_predivide_factor={factor!r}, op={op!r}."
         )
 
@@ -138,7 +138,7 @@ def _to_groups(groups: Any, num_groups: Any) -> int | VariableGroups | None:
     if num_groups:
         if groups is not None:
             raise ValueError(
-                "`groups` must be given alone: `num_groups` is its old name. "
+                "`groups` and its old name `num_groups` exclude each other. "
                 f"Received: groups={groups!r}, num_groups={num_groups}."
             )
         groups = num_groups
@@ -166,12 +166,12 @@ def _check_lists(lists: Sequence[Sequence[Any]]) -> None:
     for variable in (variable for members in lists for variable in members):
         if not hasattr(variable, "assign"):
             raise ValueError(
-                "`groups` must hold variables. Received: "
+                "The lists in `groups` must hold variables. Received: "
                 f"{type(variable).__name__} in a list."
             )
         if identity_of(variable) in seen:
             raise ValueError(
-                "`groups` must hold a variable once. Received: "
+                "`groups` must hold each variable once. Received: "
                 f"{path_of(variable)!r} twice."
             )
         seen.add(identity_of(variable))

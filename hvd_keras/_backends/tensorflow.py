@@ -27,8 +27,8 @@ class TensorFlowBackend(Backend):
 
     @property
     def skips_alone(self) -> bool:
-        # A graph may live longer than a job of one rank. A program of XLA is
-        # made for a number of ranks.
+        # A graph may outlive a job of one rank and run in a larger one, so it
+        # must reduce. A program of XLA is made for one number of ranks.
         return _xla.in_context()
 
     def describe_gradient(self, gradient: Any, variable: Any) -> TensorInfo:
@@ -94,7 +94,7 @@ class TensorFlowBackend(Backend):
     def together(self, gradients: list[Any]) -> list[Any]:
         if not _xla.in_context():
             return gradients
-        # Slices have few bytes, and their lengths may not be known.
+        # Slices have few bytes, and their lengths may be unknown.
         dense = [g for g in gradients if isinstance(g, tf.Tensor)]
         if not dense:
             return gradients
@@ -118,7 +118,7 @@ class TensorFlowBackend(Backend):
     def xla_problem(self) -> str | None:
         problem = _xla_library.problem()
         if problem is None and _xla_library.sees_gpu():
-            # Nobody gets unasked what was never tried.
+            # Opt-in: never run on a GPU.
             problem = (
                 "its collectives were never run on a GPU; "
                 "`jit_compile=True` tries them"
@@ -135,7 +135,7 @@ class TensorFlowBackend(Backend):
                 f"Received: {path_of(variable)!r} of dtype {dtype.name} (rank "
                 f"{basics.rank()})."
             )
-        # That of a variable may be unknown in part.
+        # The variable's own shape may be partly unknown.
         shape = target.read_value().shape.as_list()
         return TensorInfo(dtype.name, tuple(shape))
 
@@ -167,12 +167,12 @@ class TensorFlowBackend(Backend):
 def _after(gradient: Any) -> contextlib.AbstractContextManager[Any]:
     """A context in which ops wait for `gradient` and for the batch.
 
-    A dataset of unknown length ends inside a step, and TensorFlow then still
-    runs what does not depend on the batch. A gradient that does not, such as
-    that of a weight penalty alone, must not make a collective run then: the
-    next step's would pair with it. The batch is among the arguments of the
-    function that is traced, or, in a loop that reads it inside, behind the
-    gradient that comes first.
+    A dataset of unknown length ends inside a step. TensorFlow then still runs
+    ops that do not depend on the batch. Some gradients do not, such as that of
+    a weight penalty alone. Their collective must not run then, because it would
+    pair with that of the next step. So ops wait for the arguments of the traced
+    function, which hold the batch. A loop may read the batch inside instead;
+    then the gradient that comes first depends on it.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
@@ -184,7 +184,7 @@ def _after(gradient: Any) -> contextlib.AbstractContextManager[Any]:
 def _arguments_of_function() -> list[tf.Tensor]:
     """Returns the arguments of the innermost function that has any.
 
-    A branch has none: all that it uses is captured.
+    A branch has none: it captures all that it uses.
     """
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):

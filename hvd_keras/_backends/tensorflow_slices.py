@@ -1,4 +1,4 @@
-"""Gradients of embeddings: the slices of all ranks, one after the other."""
+"""Gathers the gradients of embeddings: the slices of all ranks in a row."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def gather_slices(
 ) -> tf.IndexedSlices:
     """Returns the gradient of all ranks, unmerged.
 
-    Keras's optimizers and `global_clipnorm` take slices with one index one by
-    one, in squares and norms. What `allreduce` returns has them merged, and
-    would train otherwise than one process on the whole batch.
+    `allreduce` merges slices that have the same index; this function does not.
+    Keras's optimizers and `global_clipnorm` square such slices one by one. With
+    merged slices, training would differ from one process on the whole batch.
 
     Args:
         gradient: This rank's slices.
         options: How gradients are reduced.
         name: Pairs the call across ranks.
         factor: Multiplies the result.
-        seal: Shape of an empty tensor, compared over the ranks; None: none.
+        seal: Shape of an empty tensor that the ranks compare, if any.
     """
     if options.op not in (Average, Sum):
         raise NotImplementedError(
-            "Gradients that are `tf.IndexedSlices`, as those of embeddings, "
-            f"must be reduced by Average or Sum. Received: op="
-            f"{options.op.name} ({name!r}); pass `sparse_as_dense=True`."
+            "Gradients that are `tf.IndexedSlices`, such as those of "
+            f"embeddings, must be reduced by Average or Sum. Received: op="
+            f"{options.op.name} ({name!r}). Pass `sparse_as_dense=True`."
         )
     values, context = options.compression.compress(gradient.values)
     members = [values, gradient.indices]

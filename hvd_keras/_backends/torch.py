@@ -1,4 +1,4 @@
-"""torch: a plain call of the engine, on the memory of the tensors."""
+"""torch: plain calls of the engine, on the memory of the tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Min
 
-# What NumPy does not know: integers of the size, and what it is there.
+# dtypes that NumPy lacks: an integer type of the same size, and the dtype of
+# ml_dtypes.
 _FOREIGN = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
     torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
@@ -91,9 +92,10 @@ class TorchBackend(Backend):
 
 
 def _in_memory_of_their_own(tensors: list[Any]) -> list[torch.Tensor]:
-    """Returns contiguous tensors of the host's; copies where they are not.
+    """Returns contiguous tensors in host memory; copies where necessary.
 
-    No two share memory: of a sum, say, autograd gives all terms one gradient.
+    No two of them share memory. The inputs may: autograd, for example, gives
+    all terms of a sum the same gradient.
     """
     seen: set[int] = set()
     members = []
@@ -108,7 +110,7 @@ def _in_memory_of_their_own(tensors: list[Any]) -> list[torch.Tensor]:
 
 
 def _as_array(tensor: torch.Tensor) -> Array:
-    """Returns an array in the memory of a tensor of the host's."""
+    """Returns an array that shares the memory of a tensor on the host."""
     if tensor.dtype in _FOREIGN:
         bits, dtype = _FOREIGN[tensor.dtype]
         array: Array = tensor.view(bits).numpy()
