@@ -1,7 +1,7 @@
 """Data-parallel training of Keras 3 models on TensorFlow, JAX and torch.
 
-Nothing is imported until it is used: `import hvd_keras` brings in neither
-TensorFlow nor Keras.
+Names are imported when they are first used: `import hvd_keras` alone imports
+neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ __all__ = [
     "stats",
 ]
 
-# Where each name lives; what is not here is a module of its own.
+# The module of each name. Names that are missing here are modules themselves.
 _HOMES = {
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
@@ -252,7 +252,7 @@ _HOME_OF = {
 
 
 def _import_ops() -> None:
-    # What the ops change in TensorFlow is to be there before it traces one.
+    # The ops patch TensorFlow, which must happen before it traces one.
     if sys.modules.get("tensorflow") is not None:
         importlib.import_module("hvd_keras.ops")
 

@@ -1,4 +1,4 @@
-"""Joining a job and leaving it; who this process is in it."""
+"""Joins a job and leaves it; tells the place of this process in it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def init(
     """Joins the job that the launcher has started; a second call does nothing.
 
     Every rank calls this once before anything else. It reads the settings
-    (`hvdrun --help-env`), finds out rank and size from the launcher's
-    environment variables and waits for the other ranks. Without a launcher
-    the job has one rank. Whoever leaves the job without `shutdown()` while
-    others need it makes their calls fail.
+    (`hvdrun --help-env`), takes rank and size from the launcher's environment
+    variables and waits for the other ranks. Without a launcher the job has one
+    rank. If a rank leaves the job without `shutdown()` while others need it,
+    their calls fail.
 
     Args:
         comm: None, or a list of all ranks, which means the same.
-        process_sets: The sets of ranks that run collectives of their own,
-            equal on all ranks, each a `ProcessSet` or a list of ranks; they
-            get the ids 1, 2, ... in that order at the first `init()`. Or
-            "dynamic": none yet, `add_process_set` may add some.
+        process_sets: Sets of ranks that run their own collectives: a list of
+            `ProcessSet` or lists of ranks, equal on all ranks. At the first
+            `init()` they get the ids 1, 2, ... in that order. "dynamic" makes
+            none now and lets `add_process_set` add some later.
 
     Raises:
         ConfigError: A setting is unknown or has a bad value.
-        LaunchError: The launcher's description of the job cannot be used.
+        LaunchError: The launcher's description of the job is unusable.
         InvalidArgumentError: `process_sets` names a rank that does not exist,
             or a set twice.
         MismatchError: The ranks differ in version or settings.
-        ProcessSetMismatchError: The ranks differ in `process_sets`; it is a
+        ProcessSetMismatchError: The ranks differ in `process_sets`. It is a
             `ValueError` too.
-        NotImplementedError: `comm` is an MPI communicator or a part of the
-            ranks.
+        NotImplementedError: `comm` is an MPI communicator, or it has only some
+            of the ranks.
         PeerLostError: A rank died before all had joined.
         StalledError: A rank did not join within HVD_START_TIMEOUT.
 
@@ -98,10 +98,10 @@ def init(
 
 
 def shutdown() -> None:
-    """Leaves the job in peace; collectives that still wait fail.
+    """Leaves the job properly. Collectives that still wait fail.
 
-    `init()` may follow and joins anew, if every rank calls both. Without a
-    job it does nothing.
+    `init()` may follow and joins again, if every rank calls both. Without a
+    job this does nothing.
     """
     with _lock:
         if state.leave() is not None:
@@ -124,12 +124,12 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """The index of this process among those of the job on this host."""
+    """The index of this process among the job's processes on this host."""
     return state.topology("local_rank").local_rank
 
 
 def local_size() -> int:
-    """The number of processes of the job on this host."""
+    """The number of the job's processes on this host."""
     return state.topology("local_size").local_size
 
 
@@ -147,12 +147,15 @@ def stats() -> dict[str, int]:
     """Counts of what this rank has done since `init()`.
 
     Returns:
-        `num_requests` (tensors or groups submitted), `num_collectives` (run,
-        after fusion), `num_bytes` (of their inputs), `num_cache_hits` and
-        `num_cache_misses` (requests agreed on by a bit, or in full),
-        `pending_ns` (nanoseconds in which a request of this rank was in
-        flight, waiting for other ranks or being run), each the sum over all
-        process sets.
+        Each count is the sum over all process sets:
+
+        - `num_requests`: tensors or groups submitted.
+        - `num_collectives`: collectives run, after fusion.
+        - `num_bytes`: bytes of their inputs.
+        - `num_cache_hits`, `num_cache_misses`: requests that the ranks agreed
+          on by one bit, or in full.
+        - `pending_ns`: nanoseconds in which at least one request of this rank
+          waited for other ranks or ran.
     """
     state.topology("stats")
     counts: dict[str, int] = _native.core().stats()
@@ -193,9 +196,9 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """The version of NCCL that is found: 22707 is 2.27.7; 0: none.
+    """The version of the NCCL that is found: 22707 means 2.27.7, 0 none.
 
-    It is no part of the build, but opened when tensors on GPUs ask for it.
+    NCCL is not part of the build. It is opened when tensors on GPUs need it.
     `verbose` changes nothing.
     """
     startup.set_gpu_libraries()
@@ -213,7 +216,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether a CUDA runtime is found, see `nccl_built`."""
+    """Whether a CUDA runtime is found. See `nccl_built`."""
     startup.set_gpu_libraries()
     return gpu.has_cuda()
 
@@ -247,15 +250,15 @@ def _check_comm(comm: Any, size: int) -> None:
         ranks = [size]
     if ranks[-1] >= size:
         raise InvalidArgumentError(
-            f"`comm` must be None or a list of all ranks, which are in [0, "
-            f"{size}). Received: comm={comm!r}."
+            f"`comm` must be None or a list of all ranks in [0, {size}). "
+            f"Received: comm={comm!r}."
         )
     if len(ranks) < size:
         raise NotImplementedError(
-            f"`comm` must be None or a list of all {size} ranks: a job of some "
-            f"of the ranks cannot be made. Received: comm={comm!r}. Call "
-            f"`init(process_sets=[{ranks}])` on all ranks, and give the "
-            "collectives that process set."
+            f"`comm` must be None or a list of all {size} ranks: a job cannot "
+            f"have only some of them. Received: comm={comm!r}. Call "
+            f"`init(process_sets=[{ranks}])` on all ranks, and pass that "
+            "process set to the collectives."
         )
 
 
@@ -265,11 +268,11 @@ def _stop(reason: str) -> None:
 
 
 def _leave_failing(reason: str) -> None:
-    """Tells launcher and peers why this rank fails, and leaves the job."""
+    """Tells the launcher and the peers why this rank fails; leaves the job."""
     job = state.leave()
     if job is None:
         return
-    with contextlib.suppress(Exception):  # the exception must be printed
+    with contextlib.suppress(Exception):  # Python must print the first one
         _native.core().note_failure(reason)
         bootstrap.report_failure(
             job.topology, job.config, state.epoch(), reason
@@ -281,6 +284,6 @@ def _leave_failing(reason: str) -> None:
 def _leave_at_exit() -> None:
     job = state.leave()
     if job is not None:
-        # The launcher first: a peer may fail because of it, and sooner.
+        # Tell the launcher first: a peer may fail as soon as this rank stops.
         bootstrap.report_leaving(job.topology, job.config, state.epoch())
         _stop("the process exited without shutdown()")

@@ -1,7 +1,7 @@
-"""Smaller forms that tensors take on their way between ranks.
+"""Makes tensors smaller while they travel between ranks.
 
-A form of 16 bits halves the bytes. Sums are unharmed by it: the engine adds
-16-bit floats in float32 and rounds once.
+With 16 bits a float32 tensor needs half the bytes. The engine adds 16-bit
+floats in float32 and rounds the sum once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Tensor = Any  # of TensorFlow, JAX or torch
 class Compressor:
     """The base of the classes that may be passed as `compression`.
 
-    A subclass overrides both functions. All ranks use the same one, and what
-    `compress` returns has the same dtype and shape on all of them.
+    A subclass overrides both functions. All ranks use the same subclass, and
+    the tensor from `compress` has the same dtype and shape on all of them.
 
     Example:
 
@@ -33,12 +33,12 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """Returns the tensor that is reduced, and a note for `decompress`."""
+        """Returns the tensor to reduce, and a context for `decompress`."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """Returns the result that a reduced tensor stands for."""
+        """Returns the result, given the reduced tensor and the context."""
         raise NotImplementedError
 
 
@@ -57,7 +57,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Sends floats of more than 16 bits as float16: 11 bits, up to 65504."""
+    """Sends larger floats as float16: 11 significant bits, up to 65504."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
@@ -71,7 +71,7 @@ class FP16Compressor(Compressor):
 
 
 class BF16Compressor(Compressor):
-    """Sends floats of more than 16 bits as bfloat16: 8 bits, any size."""
+    """Sends larger floats as bfloat16: 8 significant bits, float32's range."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
@@ -93,10 +93,10 @@ class Compression:
 
 
 def to_compressor(compression: Any) -> Any:
-    """Returns what compresses; of None, `Compression.none`.
+    """Returns `compression`, or `Compression.none` for None.
 
     Raises:
-        TypeError: `compression` has not the functions of a `Compressor`.
+        TypeError: `compression` lacks a function of a `Compressor`.
     """
     if compression is None:
         return Compression.none
@@ -111,7 +111,7 @@ def to_compressor(compression: Any) -> Any:
 
 
 def name_of(compression: Any) -> str:
-    """The name of a class of compressors, or that of an instance's."""
+    """Returns the name of a compressor class, or of an instance's class."""
     return str(getattr(compression, "__name__", type(compression).__name__))
 
 

@@ -1,10 +1,10 @@
 """Every setting of hvd_keras: name, type, unit, default and effect.
 
-The fields of `Config` are the one table. A setting is an environment
-variable `HVD_*`; where Horovod has the same one, its `HOROVOD_*` name is
-accepted too and `HVD_*` wins. Settings are read once, in `init()`; before it,
-`nccl_built()` and the like read them as it would. An `HVD_*` name that is not
-in the table is an error.
+The fields of `Config` are the one table. A setting is an environment variable
+`HVD_*`. If Horovod has the same setting, its `HOROVOD_*` name works too, but
+`HVD_*` wins. `init()` reads the settings once. Before `init()`, functions such
+as `nccl_built()` read them in the same way. An `HVD_*` name that is not in the
+table is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NCCL_PREFIX = "HVD_NCCL_"
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One row of the table: what the environment may say about a field."""
+    """One row of the table: how the environment sets a field of `Config`."""
 
     name: str  # "HVD_FUSION_THRESHOLD"
     field: str  # "fusion_threshold_bytes"
@@ -40,7 +40,7 @@ class Setting:
     secret: bool = False  # never shown
 
     def parse(self, text: str, name: str) -> Any:
-        """The value that `text` means; `name` is where it was found."""
+        """Returns the value that `text` means; `name` held it, for messages."""
         value: Any = text.strip()
         lowered = value.lower()
         if self.kind == "text" and value:
@@ -62,13 +62,13 @@ class Setting:
         )
 
     def describe_values(self) -> str:
-        """What the value must be, in words."""
+        """Says in words what the value must be."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "bool":
             return "0 or 1"
         if self.kind == "text":
-            return "a text that is not empty"
+            return "a non-empty text"
         number = "a whole number" if self.kind == "int" else "a number"
         unit = f" of {self.unit}" if self.unit else ""
         return f"{number}{unit}, {self.minimum:g} or more"
@@ -84,7 +84,7 @@ def _setting(
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The settings in force; each field is described in its own row."""
+    """The settings in force. Each field's row describes it."""
 
     rank: int | None = _setting(
         "HVD_RANK", "int", None, "Index of this process in the job; hvdrun "
@@ -115,19 +115,19 @@ class Config:
         "`unix:/path/of/a/socket`; hvdrun sets it.",
     )  # fmt: skip
     secret: str | None = _setting(
-        "HVD_SECRET", "text", None, "64 hexadecimal digits that prove a "
-        "process to belong to the job; hvdrun makes them anew for each job.",
+        "HVD_SECRET", "text", None, "64 hexadecimal digits that prove "
+        "that a process belongs to the job; hvdrun makes them for each job.",
         secret=True,
     )  # fmt: skip
     start_timeout_seconds: float = _setting(
-        "HVD_START_TIMEOUT", "float", 120.0, "How long `init()` waits for "
+        "HVD_START_TIMEOUT", "float", 120.0, "Time that `init()` waits for "
         "the other ranks.", unit="seconds", alias="HOROVOD_START_TIMEOUT",
         minimum=0.001,
     )  # fmt: skip
     fusion_threshold_bytes: int = _setting(
         "HVD_FUSION_THRESHOLD", "int", 128 << 20, "Tensors that are ready "
-        "together are reduced as one collective up to this size; 0: each "
-        "alone.", unit="bytes", alias="HOROVOD_FUSION_THRESHOLD",
+        "together are reduced as one collective up to this size; 0: each by "
+        "itself.", unit="bytes", alias="HOROVOD_FUSION_THRESHOLD",
         same_on_all_ranks=True,
     )  # fmt: skip
     bucket_bytes: int = _setting(
@@ -136,13 +136,13 @@ class Config:
         minimum=1, same_on_all_ranks=True,
     )  # fmt: skip
     cycle_time_ms: float = _setting(
-        "HVD_CYCLE_TIME", "float", 0.0, "Waits this long to gather tensors "
-        "before each round; 0: starts as soon as a tensor is ready.",
+        "HVD_CYCLE_TIME", "float", 0.0, "Wait this long to gather tensors "
+        "before each round; 0: start as soon as a tensor is ready.",
         unit="ms", alias="HOROVOD_CYCLE_TIME",
     )  # fmt: skip
     cache_capacity: int = _setting(
         "HVD_CACHE_CAPACITY", "int", 1024, "Number of known requests that "
-        "are agreed on by one bit each; 0: none.",
+        "ranks agree on by one bit each; 0: none.",
         alias="HOROVOD_CACHE_CAPACITY", same_on_all_ranks=True,
     )  # fmt: skip
     stall_check_disable: bool = _setting(
@@ -151,14 +151,14 @@ class Config:
         alias="HOROVOD_STALL_CHECK_DISABLE",
     )  # fmt: skip
     stall_warning_seconds: float = _setting(
-        "HVD_STALL_CHECK_TIME_SECONDS", "float", 10.0, "Warns about a "
-        "collective that some ranks have not called for so long; 0: never.",
+        "HVD_STALL_CHECK_TIME_SECONDS", "float", 10.0, "Warn about a "
+        "collective that some ranks have not called after this time; 0: never.",
         unit="seconds", alias="HOROVOD_STALL_CHECK_TIME_SECONDS",
     )  # fmt: skip
     stall_timeout_seconds: float = _setting(
-        "HVD_STALL_SHUTDOWN_TIME_SECONDS", "float", 60.0, "Fails a "
-        "collective that some ranks have not called for so long, with "
-        "`StalledError`; 0: never.", unit="seconds",
+        "HVD_STALL_SHUTDOWN_TIME_SECONDS", "float", 60.0, "Raise "
+        "`StalledError` from a collective that some ranks have not called "
+        "after this time; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
     dynamic_process_sets: bool = _setting(
@@ -169,35 +169,34 @@ class Config:
     gpu: str = _setting(
         "HVD_GPU", "choice", "auto", "on: `init()` connects the GPUs of the "
         "ranks, and fails if it cannot; auto: the first collective on a GPU "
-        "does.", choices=("auto", "on"), same_on_all_ranks=True,
+        "connects them.", choices=("auto", "on"), same_on_all_ranks=True,
     )  # fmt: skip
     gpu_fusion_buffer_bytes: int = _setting(
-        "HVD_GPU_FUSION_BUFFER", "int", 64 << 20, "Memory on each GPU in which "
-        "small tensors are reduced as one, in two halves.", unit="bytes",
+        "HVD_GPU_FUSION_BUFFER", "int", 64 << 20, "Memory on each GPU, in two "
+        "halves, where small tensors are reduced as one.", unit="bytes",
         minimum=2, same_on_all_ranks=True,
     )  # fmt: skip
     gpu_direct_bytes: int = _setting(
-        "HVD_GPU_DIRECT", "int", 4 << 20, "Tensors on GPUs of this size or "
-        "more are reduced where they are, without the buffer.", unit="bytes",
-        same_on_all_ranks=True,
+        "HVD_GPU_DIRECT", "int", 4 << 20, "Tensors on GPUs that have this size "
+        "or more are reduced in their own memory, not in that buffer.",
+        unit="bytes", same_on_all_ranks=True,
     )  # fmt: skip
     gpu_async_completion: bool = _setting(
         "HVD_GPU_ASYNC_COMPLETION", "bool", False, "1: an op on a GPU ends as "
-        "soon as its work is queued, and its stream waits; where a rank is "
-        "lost, what is computed until the next collective is garbage.",
+        "soon as its work is queued, and its stream waits. If a rank is lost, "
+        "results until the next collective are garbage.",
         alias="HOROVOD_ENABLE_ASYNC_COMPLETION",
     )  # fmt: skip
     cuda_runtime_library: str | None = _setting(
-        "HVD_CUDART_LIBRARY", "text", None, "The CUDA runtime to use, a path; "
-        "else it is looked for.",
+        "HVD_CUDART_LIBRARY", "text", None, "Path of the CUDA runtime; unset: "
+        "search for it.",
     )  # fmt: skip
     nccl_library: str | None = _setting(
-        "HVD_NCCL_LIBRARY", "text", None, "The NCCL to use, a path; else it is "
-        "looked for.",
+        "HVD_NCCL_LIBRARY", "text", None, "Path of NCCL; unset: search for it.",
     )  # fmt: skip
     log_level: str = _setting(
-        "HVD_LOG_LEVEL", "choice", "info", "Least grave messages that are "
-        "logged.", alias="HOROVOD_LOG_LEVEL", choices=LOG_LEVELS,
+        "HVD_LOG_LEVEL", "choice", "info", "The least severe messages to log.",
+        alias="HOROVOD_LOG_LEVEL", choices=LOG_LEVELS,
     )  # fmt: skip
 
     @classmethod
@@ -208,7 +207,7 @@ class Config:
             environ: Environment variables, usually `os.environ`.
 
         Returns:
-            The settings given in `environ`, defaults for the others.
+            The settings in `environ`, and defaults for the others.
 
         Raises:
             ConfigError: An `HVD_*` name is unknown, or a value is bad.
@@ -260,8 +259,8 @@ def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:
         environ: Environment variables, usually `os.environ`.
 
     Returns:
-        What to add to the environment before NCCL is opened; a variable that
-        has NCCL's own name already is left as it is.
+        The variables to add to the environment before NCCL is opened. They
+        leave out those that `environ` has under NCCL's own name.
     """
     known = {row.name for row in settings()}
     return {
@@ -292,7 +291,7 @@ def render_table() -> str:
 
 
 def _text(value: Any) -> str:
-    # As the environment would have it: 10, 0, 1024, info.
+    # As one would write it in the environment: 10, 0, 1024, info.
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

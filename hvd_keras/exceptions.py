@@ -4,17 +4,17 @@
      ├── NotInitializedError (ValueError)   init() was not called, or undone
      ├── InvalidArgumentError (ValueError)  this rank's own call is wrong
      ├── ConfigError (ValueError)           a setting is unknown or bad
-     ├── LaunchError                        the launcher's word cannot be used
+     ├── LaunchError                        the launcher's data are unusable
      ├── MismatchError                      ranks disagree
      │    └── ProcessSetMismatchError (ValueError)  on the process sets
-     └── JobError                           a collective could not be done:
+     └── JobError                           a collective failed:
           ├── PeerLostError                 a rank died or left the job
           ├── StalledError                  a rank did not come in time
           ├── ShutdownError                 shutdown() while the call waited
           └── InternalError                 a system call failed, or a bug
 
-What a TensorFlow op raises is in addition an instance of TensorFlow's own
-class, for instance `tf.errors.UnavailableError` for `PeerLostError`.
+Errors of TensorFlow ops are also instances of TensorFlow's own classes: a
+`PeerLostError`, for example, is a `tf.errors.UnavailableError` too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class HvdError(Exception):
-    """The base of all that hvd_keras raises on purpose."""
+    """The base of all exceptions that hvd_keras raises on purpose."""
 
 
 class NotInitializedError(HvdError, ValueError):
@@ -44,15 +44,15 @@ class NotInitializedError(HvdError, ValueError):
 
 
 class InvalidArgumentError(HvdError, ValueError):
-    """A call is wrong in itself: this rank alone can see it."""
+    """A call is wrong in itself; this rank can tell without the others."""
 
 
 class ConfigError(HvdError, ValueError):
-    """A setting has no such name, or a value that it cannot have."""
+    """A setting is unknown or has an invalid value."""
 
 
 class LaunchError(HvdError):
-    """The launcher's word on this job cannot be used: see the message."""
+    """The launcher's description of the job is unusable: see the message."""
 
 
 class MismatchError(HvdError):
@@ -64,7 +64,7 @@ class ProcessSetMismatchError(MismatchError, ValueError):
 
 
 class JobError(HvdError):
-    """A collective could not be done, and no argument was wrong."""
+    """A collective failed although its arguments were right."""
 
 
 class PeerLostError(JobError):
@@ -80,4 +80,4 @@ class ShutdownError(JobError):
 
 
 class InternalError(JobError):
-    """A system call failed, or something that must hold does not."""
+    """A system call failed, or hvd_keras has a bug."""

@@ -1,4 +1,4 @@
-"""Gradient tapes that reduce what they compute over the ranks."""
+"""Gradient tapes that reduce their gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -36,43 +36,44 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
 ) -> tf.GradientTape:
     """Makes the `gradient` method of `gradtape` reduce over all ranks.
 
-    The tape itself is changed and returned, before or after it has recorded;
-    it may be persistent or nested, in eager code and in a `tf.function`. All
-    ranks call `gradient` with sources of the same shapes, in the same order.
+    This changes the tape itself and returns it, before or after it has
+    recorded. The tape may be persistent or nested, in eager code and in a
+    `tf.function`. All ranks call `gradient` with sources of the same shapes, in
+    the same order.
 
     With N ranks on shares of the same batch, the gradients become those of one
-    process on the whole batch. Use it where a plain optimizer applies them: a
-    distributed one reduces by itself, and refuses what is reduced already.
+    process on the whole batch. Apply them with a plain optimizer. A distributed
+    one reduces by itself, and refuses gradients that are already reduced.
 
-    The methods of the tape, beside its own:
+    The tape changes or gains these methods:
 
     - `gradient(target, sources, output_gradients=None,
-      unconnected_gradients=..., use_generic_names=False)`: the last has no
-      effect, since names come from the shapes and the order of the sources.
+      unconnected_gradients=..., use_generic_names=False)` reduces. Its last
+      argument has no effect: names never come from those of the sources.
     - `register_local_source(source)` keeps the gradient of `source` on this
       rank.
-    - `get_local_and_global_gradients(target, sources, ...)`: what `gradient`
-      returns, as two lists of pairs (source, gradient).
-
-    `jacobian` and `batch_jacobian` raise: take them from a plain tape.
+    - `get_local_and_global_gradients(target, sources, ...)` returns the result
+      of `gradient` as two lists of pairs (source, gradient).
+    - `jacobian` and `batch_jacobian` raise: take them from a plain tape.
 
     Args:
         gradtape: A `tf.GradientTape`.
-        device_dense: Device of the reductions of dense gradients; "": where
-            TensorFlow places them.
+        device_dense: Device on which dense gradients are reduced; "" lets
+            TensorFlow choose.
         device_sparse: The same for gradients of embeddings.
-        compression: What gradients travel as: `Compression.none`, `fp16` or
-            `bf16`.
-        sparse_as_dense: Whether gradients of embeddings are made dense before
-            they are reduced, instead of gathered from all ranks.
+        compression: The form in which gradients travel: `Compression.none`,
+            `fp16` or `bf16`.
+        sparse_as_dense: Whether gradients of embeddings are made dense and
+            reduced, instead of gathered from all ranks.
         op: `Average`, `Sum` or `Adasum`.
         gradient_predivide_factor: Divides gradients before the sum over the
-            ranks; their average is then multiplied by it.
-        num_groups: Old name of `groups`, where that is a number; 0: none.
-        groups: Which gradients are reduced as one: a number of groups, or
-            lists of variables, of which unlisted ones are reduced singly.
-            None: as many as HVD_BUCKET_BYTES holds.
-        process_set: Ranks that reduce together; others keep their own.
+            ranks, and multiplies their average by the same factor.
+        num_groups: Old name for a number of `groups`; 0: none.
+        groups: Which gradients are reduced as one: a number of groups, or lists
+            of variables; variables in no list are reduced one by one. None:
+            groups of up to HVD_BUCKET_BYTES.
+        process_set: The ranks that reduce together. Other ranks keep their own
+            gradients.
         scale_local_gradients: Whether gradients of local sources are divided
             by the size of the process set, as averaged ones are.
 
@@ -80,14 +81,13 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
         `gradtape`.
 
     Raises:
-        TypeError: `gradtape` is no `tf.GradientTape`, or another argument is
-            of a wrong type.
-        ValueError: Arguments cannot be honoured, or the tape is distributed
-            already.
+        TypeError: `gradtape` is not a `tf.GradientTape`, or another argument
+            has the wrong type.
+        ValueError: A value is invalid, or the tape is already distributed.
 
-    `gradient` raises MismatchError on all ranks where they have gradients of
-    different sources. The text then shows the shape of an empty tensor that
-    stands for them: 0, their number, and a checksum of which they are.
+    `gradient` raises MismatchError on all ranks if they have gradients of
+    different sources. Its text shows the shape of an empty tensor that encodes
+    them: 0, the number of gradients, and a checksum of their sources.
 
     Example:
 
@@ -116,13 +116,12 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kw: Any
 ) -> tf.GradientTape:
-    """Makes `gradtape` reduce all gradients but those of `local_layers`.
+    """Makes `gradtape` reduce all gradients except those of `local_layers`.
 
     Args:
         gradtape: A `tf.GradientTape`.
         *args: As in `DistributedGradientTape`.
-        local_layers: A Keras layer, or a list of them, that each rank trains
-            by itself.
+        local_layers: One or more Keras layers that each rank trains by itself.
         **kw: As in `DistributedGradientTape`.
 
     Returns:
@@ -146,7 +145,7 @@ def PartialDistributedGradientTape(  # noqa: N802
 
 
 class _DistributedTape:
-    """Mixin in front of the class of a tape."""
+    """Mixin that comes before the class of a tape."""
 
     hvd_base: ClassVar[type]
     _hvd_options: ReduceOptions
@@ -194,7 +193,7 @@ class _DistributedTape:
     def jacobian(self, *args: Any, **kw: Any) -> Any:
         raise NotImplementedError(
             "A jacobian must be taken from a plain `tf.GradientTape`: a "
-            "distributed one reduces gradients alone. Received: a call of "
+            "distributed one reduces only gradients. Received: a call of "
             "`jacobian` or `batch_jacobian`."
         )
 
@@ -213,9 +212,9 @@ class _DistributedTape:
         present = [i for i, g in enumerate(gradients) if g is not None]
         if not present:
             return gradients
-        # A tape lives for a step: the ranks cannot compare its list when it is
-        # first seen, as those of an optimizer. So each bucket carries what the
-        # engine compares.
+        # A tape lives for one step, so the ranks cannot compare its list once,
+        # as they do for an optimizer. Each bucket encodes the list instead, and
+        # the engine compares that.
         reducer = GradientReducer(
             _next_name(), self._hvd_options, what="tape", agrees=False
         )
@@ -242,8 +241,8 @@ def _distribute(
 ) -> Any:
     if isinstance(tape, _DistributedTape):
         raise ValueError(
-            "A tape must be made distributed once, or its gradients would be "
-            "reduced twice. Received: a tape that is distributed."
+            "A tape must be made distributed once; otherwise its gradients "
+            "would be reduced twice. Received: a distributed tape."
         )
     if not isinstance(tape, tf.GradientTape):
         raise TypeError(
@@ -260,16 +259,16 @@ def _distribute(
 
 
 def _next_name() -> str:
-    """A name that pairs the reductions of one call of `gradient`.
+    """Returns a name that pairs the reductions of one call of `gradient`.
 
-    It comes from the function that is traced, and from the number of the call
-    in it. Names of variables depend on what else a rank has made, and a count
-    of all calls is ahead on a rank that traces once more than the others.
+    It holds the name of the traced function and the number of the call in it.
+    Other choices would differ by rank: names of variables depend on what else a
+    rank has made, and a count of all calls on how often it has traced.
     """
     if tf.executing_eagerly():
         return _NAME
     graph: Any = tf.compat.v1.get_default_graph()
     graph._hvd_num_gradients = getattr(graph, "_hvd_num_gradients", 0) + 1
-    # TensorFlow ends the names of branches and loops in a count of its own.
+    # TensorFlow appends its own count to the names of branches and loops.
     function = re.sub(r"_\d+$", "", getattr(graph, "name", "graph"))
     return f"{_NAME}/{function}/{graph._hvd_num_gradients}"

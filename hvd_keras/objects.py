@@ -1,10 +1,10 @@
-"""Python objects from rank to rank, without pickle.
+"""Sends Python objects from rank to rank, without pickle.
 
-All functions go through the core's blocking collectives on host memory and
-not through TensorFlow ops: they work before TensorFlow is imported, in eager
-code, while a `tf.function` is traced and in TF1-style graphs alike, and their
-bytes never pass a device. They are for small things: settings, histories,
-names. For weights there is `broadcast_variables`.
+All functions use the core's blocking collectives on host memory, not TensorFlow
+ops. So they work before TensorFlow is imported, in eager code, while a
+`tf.function` is traced and in TF1-style graphs. Their bytes stay in host
+memory. They are for small things: settings, histories, names. For weights use
+`broadcast_variables`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def broadcast_object(
 
     Objects may be built of None, bool, int, float, complex, str, bytes, list,
     tuple, dict, set, frozenset, numpy arrays and scalars. TensorFlow tensors
-    and variables arrive as numpy arrays. Nothing that is received is executed.
+    and variables arrive as numpy arrays. Received data are never executed.
 
     Args:
         obj: The object on `root_rank`; ignored on the others.
-        root_rank: The rank whose object all get: its number among all ranks,
-            also where `process_set` is a part of them.
-        session: Ignored: no TensorFlow session is needed. Horovod has it.
+        root_rank: The global rank whose object all get, also if `process_set`
+            holds only some of the ranks.
+        session: Ignored. Horovod has it; here no session is needed.
         name: Pairs this call across ranks. Calls without one pair in order.
         process_set: The ranks that take part. Defaults to all.
 
@@ -44,8 +44,8 @@ def broadcast_object(
         A copy of the object of `root_rank`, also on `root_rank` itself.
 
     Raises:
-        TypeError: The object holds a type that has no form on the wire; on
-            all ranks, with the type and its place in the object.
+        TypeError: The object holds a type that cannot be sent. All ranks raise
+            it; it names the type and its place in the object.
         InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
             is not.
         PeerLostError: A rank left before all had answered.
@@ -68,7 +68,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function of an object that is `broadcast_object` of it.
+    """Returns a function that calls `broadcast_object` on its argument.
 
     Args:
         root_rank: As for `broadcast_object`.
@@ -103,16 +103,16 @@ def allgather_object(
 
     Args:
         obj: This rank's object, of the types that `broadcast_object` takes.
-        session: Ignored: no TensorFlow session is needed. Horovod has it.
+        session: Ignored. Horovod has it; here no session is needed.
         name: Pairs this call across ranks. Calls without one pair in order.
         process_set: The ranks that take part. Defaults to all.
 
     Returns:
-        A list as long as the set; copies, this rank's own included.
+        A list of copies, one a rank, including this rank's own object.
 
     Raises:
-        TypeError: An object holds a type that has no form on the wire; on all
-            ranks, with the rank, the type and its place in the object.
+        TypeError: An object holds a type that cannot be sent. All ranks raise
+            it; it names the rank, the type and its place in the object.
         InvalidArgumentError: This rank is not in `process_set`.
         PeerLostError: A rank left before all had answered.
 

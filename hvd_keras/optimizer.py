@@ -45,71 +45,70 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
 ) -> keras.optimizers.Optimizer:
     """Makes `optimizer` reduce its gradients over all ranks.
 
-    The optimizer itself is changed and returned: its class becomes a subclass
-    that averages gradients over the ranks before it clips and applies them.
-    Its state, its learning rate and `isinstance` stay as they were, and a
-    model that is saved with it loads where hvd_keras is not installed, with
-    the plain optimizer; `hvd.load_model` loads and distributes it again.
+    This changes the optimizer itself and returns it. Its class becomes a
+    subclass that averages gradients over the ranks before it clips and applies
+    them. Its state, its learning rate and `isinstance` stay as they were. A
+    model saved with it also loads where hvd_keras is not installed, and then
+    has the plain optimizer. `hvd.load_model` loads it and distributes it again.
 
     With N ranks on shares of the same batch, the weights become those of one
-    process on the whole batch. Mixed precision works: whether a step with
-    loss scaling is skipped is decided for all ranks together.
+    process on the whole batch. Mixed precision works: with loss scaling, all
+    ranks skip a step or none does.
 
-    On torch, gradients are reduced in the memory that they come in: what is
-    passed to `apply` is overwritten. On JAX, a step of `fit` does not reuse the
-    memory of the model, so that the model outlives a step that fails.
+    On torch, gradients are reduced in place: the tensors passed to `apply` are
+    overwritten. On JAX, a step of `fit` does not reuse the memory of the model,
+    so that the model survives a step that fails.
 
-    `optimizer.register_local_var(variable)`, before training, keeps the
+    `optimizer.register_local_var(variable)`, called before training, keeps the
     gradient of a variable on its rank.
 
     Args:
-        optimizer: A Keras 3 optimizer; of a `LossScaleOptimizer`, the inner
+        optimizer: A Keras 3 optimizer. In a `LossScaleOptimizer`, the inner
             optimizer is changed.
         name: First part of the names that pair reductions across ranks.
-            Defaults to `optimizer.name` without the number at its end, which
-            Keras gives. Ranks that use several optimizers of one name use
-            them for the first time in the same order.
+            Defaults to `optimizer.name` without the number that Keras appends.
+            If ranks use several optimizers of one name, they must first use
+            them in the same order.
         op: `Average`, `Sum`, or `Adasum`, which adds gradients that point in
             different directions and averages those that agree.
-        compression: What gradients travel as: `Compression.none`, `fp16` or
-            `bf16`.
-        sparse_as_dense: Whether gradients of embeddings are made dense before
-            they are reduced, instead of gathered from all ranks. Optimizers
-            with slots then also update rows that no batch has used. Needed
-            where XLA compiles (`jit_compile=True`) and the ranks have batches
-            of unequal size.
-        backward_passes_per_step: Batches whose gradients are accumulated
-            before they are reduced and applied, by Keras's own
-            `gradient_accumulation_steps`. `iterations`, the moving average of
-            weights (`use_ema`) and weight decay count updates.
+        compression: The form in which gradients travel: `Compression.none`,
+            `fp16` or `bf16`.
+        sparse_as_dense: Whether gradients of embeddings are made dense and
+            reduced, instead of gathered from all ranks. Optimizers with slots
+            then also update rows that no batch has used. Needed if XLA compiles
+            (`jit_compile=True`) and the ranks have batches of unequal size.
+        backward_passes_per_step: Number of batches whose gradients Keras
+            accumulates (`gradient_accumulation_steps`) before they are reduced
+            and applied. `iterations`, the moving average of weights (`use_ema`)
+            and weight decay count updates.
         average_aggregated_gradients: Whether accumulated gradients are
             averaged over the batches, as in Keras, or summed.
         schedule_counts_batches: Whether a learning rate schedule advances with
             each batch, as in Horovod and plain Keras, or with each update.
         gradient_predivide_factor: Divides gradients before the sum over the
-            ranks; their average is then multiplied by it. Keeps float16 sums
-            in range.
-        groups: Which gradients are reduced as one: a number of groups, or
-            lists of variables, of which unlisted ones are reduced singly.
-            None: as many as HVD_BUCKET_BYTES holds.
-        num_groups: Old name of `groups`, where that is a number; 0: none.
-        process_set: Ranks that reduce together. Ranks outside of it train
-            with gradients of their own.
+            ranks, and multiplies their average by the same factor. Keeps
+            float16 sums in range.
+        groups: Which gradients are reduced as one: a number of groups, or lists
+            of variables; variables in no list are reduced one by one. None:
+            groups of up to HVD_BUCKET_BYTES.
+        num_groups: Old name for a number of `groups`; 0: none.
+        process_set: The ranks that reduce together. Other ranks train with
+            their own gradients.
         scale_local_gradients: Whether gradients of local variables are divided
             by the size of the process set, as averaged ones are.
-        device_dense: Device of the reductions of dense gradients; "": where
-            TensorFlow places them.
+        device_dense: Device on which dense gradients are reduced; "" lets
+            TensorFlow choose.
         device_sparse: The same for gradients of embeddings.
 
     Returns:
         `optimizer`. A second call with the same arguments changes nothing.
 
     Raises:
-        TypeError: `optimizer` is no Keras 3 optimizer, or another argument is
-            of a wrong type.
-        ValueError: Arguments cannot be honoured; the optimizer is built, or
-            accumulates already, and `backward_passes_per_step` says otherwise;
-            or it was made distributed with other arguments.
+        TypeError: `optimizer` is not a Keras 3 optimizer, or another argument
+            has the wrong type.
+        ValueError: A value is invalid. Or the optimizer was made distributed
+            with other arguments. Or `backward_passes_per_step` contradicts an
+            optimizer that is built, or that already accumulates.
 
     Example:
 
@@ -130,15 +129,15 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            "`optimizer` must be a Keras 3 optimizer, from "
+            "`optimizer` must be a Keras 3 optimizer from "
             "`keras.optimizers`. Received: "
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__}."
         )
     inner = unwrapped(optimizer)
     if is_multi_optimizer(inner):
         raise TypeError(
-            "Of a MultiOptimizer, the optimizers inside must be made "
-            "distributed, before it is made of them: "
+            "The optimizers inside a MultiOptimizer must be made "
+            "distributed before they go into it: "
             "MultiOptimizer(OptimizerMap(hvd.DistributedOptimizer(...))). "
             f"Received: {inner.name!r}."
         )
@@ -166,12 +165,12 @@ def PartialDistributedOptimizer(  # noqa: N802
     local_layers: Any = None,
     **options: Any,
 ) -> keras.optimizers.Optimizer:
-    """Makes `optimizer` reduce all gradients but those of `local_layers`.
+    """Makes `optimizer` reduce all gradients except those of `local_layers`.
 
     Args:
         optimizer: As in `DistributedOptimizer`.
-        local_layers: A Keras layer, or a list of them, that each rank trains
-            by itself. They may be built later.
+        local_layers: One or more Keras layers that each rank trains by itself.
+            They may be built later.
         **options: As in `DistributedOptimizer`.
 
     Returns:
@@ -195,7 +194,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 
 
 def _hook_into_keras() -> None:
-    """Prepares what Keras calls beside optimizers."""
+    """Hooks into the parts of Keras that are not optimizers."""
     patches.patch_check_finite(check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)
@@ -225,9 +224,9 @@ def _set_accumulation(optimizer: Any, num_passes: int) -> None:
     if optimizer.built:
         raise ValueError(
             "`backward_passes_per_step` must be set before the optimizer is "
-            "built, because accumulation needs variables of its own. "
+            "built, because accumulation needs its own variables. "
             f"Received: backward_passes_per_step={num_passes} for "
-            f"{optimizer.name!r}, which is built; give it "
-            "`gradient_accumulation_steps` when it is made."
+            f"{optimizer.name!r}, which is built. Give it "
+            "`gradient_accumulation_steps` when you make it."
         )
     optimizer.gradient_accumulation_steps = num_passes

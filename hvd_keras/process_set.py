@@ -1,8 +1,8 @@
-"""Process sets: ranks that run collectives of their own.
+"""Process sets: some of the ranks, which run their own collectives.
 
-Sets are made in `init(process_sets=...)`, or later where that was "dynamic".
-Every rank of the job takes part in making and in removing one, its members or
-not. Collectives of sets without a common rank run at the same time.
+`init(process_sets=...)` makes sets. With "dynamic" they can be made later too.
+Every rank of the job, member or not, takes part in making and removing a set.
+Collectives of sets without a common rank run at the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
-        """The global ranks, ascending; None: all, before `init()`."""
+        """The global ranks, ascending; None: all ranks, before `init()`."""
         return None if self._ranks is None else list(self._ranks)
 
     def size(self) -> int | None:
@@ -88,8 +88,7 @@ class ProcessSet:
         return self._ranks == other._ranks
 
     def __hash__(self) -> int:
-        # The ranks of `global_process_set` come and go with the job, and a
-        # hash must not.
+        # A hash must not change, and the ranks of `global_process_set` do.
         return hash(ProcessSet)
 
     def __repr__(self) -> str:
@@ -100,7 +99,7 @@ class ProcessSet:
 
 
 def _make_global() -> ProcessSet:
-    made = ProcessSet.__new__(ProcessSet)  # which ranks, only `init` knows
+    made = ProcessSet.__new__(ProcessSet)  # `init` sets its ranks
     made.process_set_id = 0
     made._ranks = None
     return made
@@ -116,15 +115,15 @@ class _Registry:
     rank: int
     size: int
     is_dynamic: bool
-    # Its rank on this host if `init` has connected the GPUs; None: it has not.
+    # This rank's index on its host; None if `init` has not connected GPUs.
     gpu_local_rank: int | None
     sets: dict[int, ProcessSet]
 
 
 _registry: _Registry | None = None
 _lock = threading.Lock()  # one thread at a time adds or removes
-# An id means one set for the life of the process: what was traced with it must
-# not meet another one.
+# Ids are never reused in a process: a traced function may still hold an id, and
+# must not run on another set.
 _next_id = 1
 
 
@@ -135,15 +134,15 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         process_set: The set, or its ranks.
 
     Returns:
-        The set, which now has a `process_set_id`: `process_set` itself if it
-        is a `ProcessSet`.
+        The set, which now has a `process_set_id`. It is `process_set` itself if
+        that is a `ProcessSet`.
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: Sets are fixed in this job; or, on every rank,
-            `process_set` has no ranks, ranks that do not exist, or those of a
-            set that is registered.
-        ProcessSetMismatchError: The ranks have different calls; a `ValueError`.
+        InvalidArgumentError: Sets are fixed in this job. Or, on every rank:
+            `process_set` has no ranks, ranks that do not exist, or the same
+            ranks as a registered set.
+        ProcessSetMismatchError: The ranks made different calls; a `ValueError`.
         PeerLostError: A rank died or left.
 
     Example, on 4 ranks after `hvd.init(process_sets="dynamic")`:
@@ -158,11 +157,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a set; every rank of the job calls this with the same one.
 
-    What is pending on the set fails with `ShutdownError`. Its id is not used
-    again, and the object has none from now on; it may be added anew.
+    Pending calls on the set fail with `ShutdownError`. The object loses its id,
+    which is not used again. It may be added again and then gets a new one.
 
     Args:
-        process_set: A set that is registered.
+        process_set: A registered set.
 
     Returns:
         True; False for the global set and for one that is not registered.
@@ -170,7 +169,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Raises:
         NotInitializedError: `init()` was not called.
         InvalidArgumentError: Sets are fixed in this job.
-        ProcessSetMismatchError: The ranks have different calls; a `ValueError`.
+        ProcessSetMismatchError: The ranks made different calls; a `ValueError`.
         PeerLostError: A rank died or left.
     """
     with _lock:
@@ -188,7 +187,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:
-    """The registered set with that id; 0: `global_process_set`.
+    """Returns the registered set with that id; 0: `global_process_set`.
 
     Raises:
         NotInitializedError: `init()` was not called.
@@ -199,14 +198,14 @@ def process_set_by_id(process_set_id: int) -> ProcessSet:
     found = _registry_of("process_set_by_id").sets.get(process_set_id)
     if found is None:
         raise InvalidArgumentError(
-            f"`process_set_id` must be that of a registered process set. "
+            f"`process_set_id` must be the id of a registered process set. "
             f"Received: process_set_id={process_set_id}, which does not exist."
         )
     return found
 
 
 def with_ranks(ranks: Sequence[int]) -> ProcessSet:
-    """The registered set of these ranks; a new one, if there is none."""
+    """Returns the registered set of these ranks, or a new set."""
     wanted = ProcessSet(ranks)
     known = [] if _registry is None else list(_registry.sets.values())
     return next((one for one in known if one == wanted), wanted)
@@ -216,10 +215,10 @@ def with_ranks(ranks: Sequence[int]) -> ProcessSet:
 
 
 def parse(value: Any, size: int) -> list[ProcessSet]:
-    """The sets in the argument `process_sets` of `init`, not registered yet.
+    """Returns the sets in `init`'s argument `process_sets`; registers none.
 
     Raises:
-        InvalidArgumentError: It is not what `init` takes on `size` ranks.
+        InvalidArgumentError: `init` does not take this value on `size` ranks.
     """
     if value is None or (isinstance(value, str) and value == "dynamic"):
         return []
@@ -234,7 +233,7 @@ def parse(value: Any, size: int) -> list[ProcessSet]:
 def attach(
     rank: int, size: int, *, is_dynamic: bool, gpu_local_rank: int | None
 ) -> None:
-    """Notes that this process has joined a job, with the global set alone."""
+    """Notes that this process has joined a job; registers the global set."""
     global _registry
     global_process_set._ranks = list(range(size))
     _registry = _Registry(
@@ -243,14 +242,14 @@ def attach(
 
 
 def register_static(sets: Sequence[ProcessSet]) -> None:
-    """Registers the sets given to `init`; on all ranks, or on none."""
+    """Registers the sets given to `init`, on all ranks or on none."""
     if sets:
         with _lock:
             _register(_registry_of("init"), "init", sets)
 
 
 def detach() -> None:
-    """Notes that this process has left its job: no set is registered."""
+    """Notes that this process has left its job; unregisters all sets."""
     global _registry
     registry, _registry = _registry, None
     if registry is not None:
@@ -319,8 +318,8 @@ def _dynamic_registry(caller: str) -> _Registry:
     if not registry.is_dynamic:
         raise InvalidArgumentError(
             f'`{caller}()` needs `init(process_sets="dynamic")`, or '
-            "HVD_DYNAMIC_PROCESS_SETS=1. Received: `init()` without it, which "
-            "fixes the process sets."
+            "HVD_DYNAMIC_PROCESS_SETS=1. Received: `init()` without it, so the "
+            "process sets are fixed."
         )
     return registry
 
@@ -336,7 +335,7 @@ def _not_a_set(value: Any) -> Exception | None:
 def _check_new(
     candidates: Sequence[Any], size: int, known: Iterable[list[int]]
 ) -> list[ProcessSet]:
-    """The candidates as sets that may be registered beside the known ones."""
+    """Returns the candidates as sets; raises if one cannot be registered."""
     seen = list(known)
     sets: list[ProcessSet] = []
     for candidate in candidates:
@@ -345,9 +344,8 @@ def _check_new(
         ranks = one._ranks
         if ranks is None or ranks in seen or one.process_set_id is not None:
             raise InvalidArgumentError(
-                "A process set must have other ranks than those that are "
-                f"registered. Received: ranks {_join(ranks or range(size))} a "
-                "second time."
+                "A process set must have other ranks than all registered sets. "
+                f"Received: ranks {_join(ranks or range(size))} a second time."
             )
         if ranks[-1] >= size:
             raise InvalidArgumentError(
@@ -373,7 +371,7 @@ def _to_ranks(ranks: Any) -> list[int]:
     repeats = len(set(members)) < len(members)
     if not members or is_bool or repeats or members[0] < 0:
         raise InvalidArgumentError(
-            "The ranks of a process set must be a list of at least one rank, "
+            "The ranks of a process set must be a list of one or more ranks, "
             f"each once. Received: {ranks!r}."
         )
     return members

@@ -1,4 +1,4 @@
-"""How the values of the ranks combine."""
+"""The operations that combine the values of the ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import enum
 
 
 class ReduceOp(enum.IntEnum):
-    """The reductions of `allreduce`; the numbers are those of the engine.
+    """The reductions of `allreduce`. The engine uses the same numbers.
 
-    `Adasum` adds what is orthogonal and averages what is parallel (Maleki et
-    al. 2020, arXiv:2006.02924); for floating dtypes, in an allreduce.
+    `Adasum` adds gradients that are orthogonal and averages those that are
+    parallel (Maleki et al. 2020, arXiv:2006.02924). It needs a floating dtype,
+    and only allreduces have it.
     """
 
     Average = 0

@@ -1,4 +1,4 @@
-"""Models from files, ready to be trained on by all ranks."""
+"""Loads models from files so that all ranks can train them further."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def load_model(
 ) -> keras.Model:
     """Loads a model and makes its optimizer distributed.
 
-    This is `keras.models.load_model`, then `DistributedOptimizer` on the
-    optimizer that was saved with the model, which goes on where it was. Every
-    rank calls it, and reads the file by itself.
+    This calls `keras.models.load_model`, then `DistributedOptimizer` on the
+    optimizer that was saved with the model. The optimizer continues from its
+    saved state. Every rank calls this and reads the file itself.
 
     Args:
-        filepath: A file that `model.save` has written, on any number of ranks;
-            of an H5 file, too, the state of the optimizer is loaded.
+        filepath: A file that `model.save` has written, on any number of ranks.
+            The optimizer's state is loaded from H5 files too.
         custom_objects: Classes and functions that Keras does not know.
-        safe_mode: Whether code in the file is refused, as Keras does.
+        safe_mode: Whether to refuse code in the file, as Keras does.
         **options: Arguments of `DistributedOptimizer`.
 
     Returns:
-        The model. One that was saved without an optimizer has none. Where XLA
-        cannot run collectives it is compiled without XLA.
+        The model. It has no optimizer if it was saved without one. Where XLA
+        cannot run collectives, it is compiled without XLA.
 
     Raises:
         ValueError: As `keras.models.load_model` or `DistributedOptimizer`; or
-            the state in an H5 file is of another optimizer.
+            the state in an H5 file belongs to another optimizer.
 
     Example:
 
@@ -51,14 +51,14 @@ def load_model(
         _restore_state(model, filepath)
         DistributedOptimizer(model.optimizer, **options)
         if model.jit_compile and must_not_use_xla(model):
-            model.jit_compile = False  # the file says what "auto" was
+            model.jit_compile = False  # the file holds what "auto" was then
     return model
 
 
 def _restore_state(model: keras.Model, filepath: Any) -> None:
-    """Gives a model from an H5 file the optimizer that was saved with it.
+    """Restores the optimizer's state of a model from an H5 file.
 
-    Keras builds that for no variables, and leaves its state out.
+    Keras builds that optimizer for no variables and does not load its state.
     """
     built = model.optimizer
     if (
@@ -74,10 +74,10 @@ def _restore_state(model: keras.Model, filepath: Any) -> None:
     shapes = [tuple(variable.shape) for variable in optimizer.variables]
     if shapes != [value.shape for value in values]:
         raise ValueError(
-            "The state of the optimizer must be that of the model's variables. "
+            "The optimizer's state in the file must match its variables. "
             f"Received: {len(values)} arrays in {str(filepath)!r} for "
-            f"{len(shapes)} variables of {optimizer.name!r}, or other shapes; "
-            "save the model in a file that ends in `.keras`."
+            f"{len(shapes)} variables of {optimizer.name!r}, or other shapes. "
+            "Save the model in a file that ends in `.keras`."
         )
     for variable, value in zip(optimizer.variables, values, strict=True):
         variable.assign(value)

@@ -1,4 +1,4 @@
-"""A `tf.distribute.Strategy` of one replica a process."""
+"""A `tf.distribute.Strategy` with one replica on each rank."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ class HvdStrategy(tf.distribute.Strategy):
     Keras's `fit`, and needs none of our callbacks:
 
     - Every rank passes all the data, and gets its part of each batch, in order
-      of rank: the batch size is that of all ranks together. Arrays are
-      shuffled alike. All ranks must see the same batches, so a `tf.data`
-      pipeline shuffles with a seed. What `hvd.shard` made of arrays or of a
-      `tf.data.Dataset` is left as it is; a `PyDataset` must be whole.
-    - Variables begin with the values of rank 0, but for the states of seed
-      generators, which differ by rank.
-    - Gradients are summed before they are clipped, as by
-      `hvd.DistributedOptimizer`, which `compile` makes of the optimizer;
-      whether a step with loss scaling is skipped is decided for all.
+      of rank. So the batch size is that of all ranks together. Arrays are
+      shuffled in the same way on all ranks. All ranks must see the same
+      batches, so give a `tf.data` pipeline that shuffles a seed. Arrays and
+      `tf.data.Dataset`s from `hvd.shard` stay as they are; a `PyDataset` must
+      be whole.
+    - Variables begin with the values of rank 0. Only the states of seed
+      generators differ by rank.
+    - `compile` makes the optimizer an `hvd.DistributedOptimizer`. It sums
+      gradients before it clips them. With loss scaling, all ranks skip a step
+      or none does.
     - The metrics of `fit` and `evaluate` are those of all ranks; `predict`
       returns all predictions, on every rank. So all ranks call them.
-    - `BatchNormalization(synchronized=True)` takes the statistics of all.
+    - `BatchNormalization(synchronized=True)` takes the statistics of all ranks.
 
-    A batch that does not divide by the number of ranks gives ranks unequal
-    parts, of which each weighs the same in the gradient.
+    If the ranks cannot share a batch evenly, they get unequal parts. Each part
+    weighs the same in the gradient.
 
-    `model.save` and `model.save_weights` write on rank 0, and do nothing on
-    the others; so does Keras's `ModelCheckpoint`. To resume a run, take
+    `model.save` and `model.save_weights` write on rank 0 and do nothing on the
+    others; so does Keras's `ModelCheckpoint`. To resume a run, use
     `hvd.callbacks.BackupAndRestore`.
 
-    In a loop of your own, `run`, `reduce`, `gather`,
+    In your own training loop, `run`, `reduce`, `gather`,
     `experimental_distribute_dataset` and the replica context's `all_reduce`
-    and `all_gather` work, and a plain optimizer sums gradients after clipping,
-    as under any other strategy.
+    and `all_gather` work. A plain optimizer there sums gradients after
+    clipping, as under any other strategy.
 
     Raises:
         NotInitializedError: `init()` was not called.
@@ -72,13 +73,13 @@ class HvdStrategy(tf.distribute.Strategy):
         basics.size()  # raises before `init()`
         super().__init__(_Extended(self))
         strategy_hooks.install(DistributedOptimizer, global_logs)
-        # Of this Keras makes the order of arrays in `fit`.
+        # Keras derives the order of arrays in `fit` from this seed.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)
 
 
 class _Extended(tf.compat.v1.distribute.StrategyExtended):
-    """What TensorFlow and Keras call; values are plain tensors."""
+    """The methods that TensorFlow and Keras call; values are plain tensors."""
 
     hvd_is_ours = True
 
@@ -92,7 +93,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
         variable = next_creator(**kw)
         if not tf.executing_eagerly() or basics.size() == 1:
             return variable
-        if _SEED_NAME in variable.name:  # a seed, and how often it was used
+        if _SEED_NAME in variable.name:  # it holds a seed and a use count
             seed, counter = variable.numpy().tolist()
             variable.assign([seed_of_rank(seed, basics.rank()), counter])
             return variable
@@ -100,7 +101,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
         return variable
 
     def _validate_colocate_with_variable(self, variable: Any) -> None:
-        """Any will do: there is one copy of each."""
+        """Accepts any variable: there is one copy of each."""
 
     def value_container(self, value: Any) -> Any:
         return value
@@ -182,7 +183,7 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
         gathered = allgather(tf.transpose(value, order))
         return tf.transpose(gathered, order)
 
-    # ---- What there is ----
+    # ---- Properties ----
 
     @property
     def _num_replicas_in_sync(self) -> int:

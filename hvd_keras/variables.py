@@ -1,4 +1,4 @@
-"""Variables from one rank to all."""
+"""Broadcasts variables from one rank to all."""
 
 from __future__ import annotations
 
@@ -31,32 +31,31 @@ def broadcast_variables(
 ) -> tf.Operation | None:
     """Gives the variables of all ranks the values they have on `root_rank`.
 
-    Every rank passes the same variables in the same order, by shape and
-    dtype; names may differ. All of them travel in a few messages, bit for
-    bit, whatever their dtype.
+    Every rank passes variables of the same shapes and dtypes in the same order;
+    names may differ. They travel in a few messages, bit for bit.
 
-    In eager code this goes through the core's blocking collectives on host
-    memory and not through TensorFlow ops: it leaves no ops in a graph and
-    blocks until the values are in place, which is what the start of a training
-    run wants. In a `tf.function` or a TF1-style graph it adds ops, as
-    `broadcast_` does, and takes the dtypes that collectives take. Seeds are the
-    caller's business: variables that hold them are broadcast like any other.
+    In eager code this uses the core's blocking collectives on host memory, not
+    TensorFlow ops. It leaves no ops in a graph and returns when the values are
+    in place, which suits the start of a training run. All dtypes work. In a
+    `tf.function` or a TF1-style graph it adds ops, as `broadcast_` does, and
+    takes the dtypes that collectives take. Variables that hold seeds are
+    broadcast like any others; give ranks different seeds yourself.
 
     Args:
         variables: Keras variables, TensorFlow variables, or a mixture.
-        root_rank: The rank whose values all get: its number among all ranks,
-            also where `process_set` is a part of them.
+        root_rank: The global rank whose values all get, also if `process_set`
+            holds only some of the ranks.
         process_set: The ranks that take part. Defaults to all.
-        inplace: Ignored: it is the memory of the variables that is written in
-            any case. Horovod has it.
+        inplace: Ignored. Horovod has it; here variables are always changed in
+            place.
 
     Returns:
         None; in a graph the operation that sets the variables.
 
     Raises:
-        InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
-            is not; `variables` holds something else, or variables whose values
-            are not numbers or booleans.
+        InvalidArgumentError: `root_rank` or this rank is not in `process_set`.
+            Or `variables` holds something else, or variables whose values are
+            not numbers or booleans.
         MismatchError: Ranks passed different variables; on all ranks.
         PeerLostError: A rank left before all had answered.
 
@@ -108,7 +107,7 @@ def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
         The operation that does so.
 
     Raises:
-        RuntimeError: Called in eager code, where there is no list of all
+        RuntimeError: It was called in eager code, which has no list of all
             variables.
 
     Example, in a graph:
@@ -159,13 +158,13 @@ def _agree(
 
 
 def as_bytes(variable: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns a variable's value, as bytes that are not to be written to."""
+    """Returns a variable's value as bytes. Do not write to them."""
     value = np.ascontiguousarray(_backends.current().read(variable))
     return value.reshape(-1).view(np.uint8)
 
 
 def assign_bytes(variable: Any, info: TensorInfo, data: Any) -> None:
-    """Gives a variable the value that `as_bytes` was of another rank's."""
+    """Assigns the value whose bytes `as_bytes` returned on another rank."""
     value = np.ascontiguousarray(data).view(np.dtype(info.dtype))
     shape = [length or 0 for length in info.shape]
     _backends.current().assign(variable, value.reshape(shape))

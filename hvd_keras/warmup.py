@@ -1,4 +1,4 @@
-"""The learning rate schedule that begins with a warm-up."""
+"""A learning rate schedule that begins with a warm-up."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from hvd_keras import basics
 
 @keras.saving.register_keras_serializable(package="hvd_keras")
 class Warmup(keras.optimizers.schedules.LearningRateSchedule):
-    """Raises the rate, step by step, to that of another schedule.
+    """Raises the rate step by step to that of another schedule.
 
-    It does to an optimizer with a schedule what `LearningRateWarmupCallback`
-    does to one whose rate is a number: with N ranks the rate begins near
-    1 / N of `learning_rate` and rises in a straight line, to be that of
-    `learning_rate` from the last step of the warm-up on (Goyal et al.,
-    https://arxiv.org/abs/1706.02677, section 2.2). A schedule inside counts
-    the steps of the warm-up too. Momentum is not corrected: a schedule does
-    not know the optimizer.
+    It does for an optimizer with a schedule what `LearningRateWarmupCallback`
+    does for one whose rate is a number. With N ranks the rate begins near
+    1 / N of `learning_rate` and rises in a straight line. It reaches
+    `learning_rate` at the last step of the warm-up (Goyal et al.,
+    https://arxiv.org/abs/1706.02677, section 2.2). If `learning_rate` is a
+    schedule, it counts the steps of the warm-up too. Momentum is not corrected,
+    because a schedule does not know the optimizer.
 
-    A step is an update of the weights: with `backward_passes_per_step=n`, n
-    batches, unless `schedule_counts_batches=True` was given with it.
+    A step is an update of the weights. With `backward_passes_per_step=n` that
+    is n batches, unless `schedule_counts_batches=True` was given with it.
 
     Args:
         learning_rate: The rate to reach, for all ranks: a number or a
             schedule.
-        warmup_steps: Steps in which the rate rises; for a warm-up of E epochs,
-            E times the steps per epoch.
-        start_multiplier: Part of the rate at which the line begins. Defaults
-            to 1 / N, of the N ranks that made the schedule.
+        warmup_steps: Number of steps in which the rate rises. For a warm-up of
+            E epochs, E times the steps per epoch.
+        start_multiplier: The line begins at this part of the rate. Defaults to
+            1 / N, with the N ranks of the job that makes the schedule.
 
     Raises:
-        ValueError: `warmup_steps` is no positive integer.
+        ValueError: `warmup_steps` is not a positive integer.
         TypeError: `learning_rate` is neither a number nor a schedule.
 
     Example:

@@ -320,5 +320,5 @@ def test_optimizers_in_a_multi_optimizer_can_be_distributed(
     scaled = optimizers.LossScaleOptimizer(optimizer)
     own = tf.constant(np.inf if rank == size - 1 else 1.0)
     assert not scaled.check_finite([own])
-    with pytest.raises(TypeError, match="inside must be made distributed"):
+    with pytest.raises(TypeError, match="must be made distributed before"):
         hvd.DistributedOptimizer(multi(lambda o: o))
