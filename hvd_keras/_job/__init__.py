@@ -1,1 +1,1 @@
-"""The job this process belongs to: its start, its state, its end."""
+"""Starts and ends the job of this process, and keeps its state."""

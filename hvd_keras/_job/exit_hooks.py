@@ -17,7 +17,7 @@ _pid = os.getpid()
 def install(on_failure: Callable[[str], None]) -> None:
     """Calls `on_failure` with a reason before an exception ends the process.
 
-    Chains to the hooks that are there. A second call does nothing.
+    Earlier hooks run after it. A second call of `install` does nothing.
     """
     global _installed, _pid
     _pid = os.getpid()
@@ -39,8 +39,8 @@ def install(on_failure: Callable[[str], None]) -> None:
             previous(kind, value, trace)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
-        # The process goes on, but without what the thread was to do; if it
-        # ends for want of it, this is why.
+        # The process goes on without the thread. Note the error: if the
+        # process ends later, this is the likely reason.
         try:
             thread = args.thread.name if args.thread else "?"
             value = args.exc_value or args.exc_type()
@@ -69,8 +69,8 @@ def _describe(kind: type[BaseException], value: BaseException) -> str:
 
 
 def _gist(lines: list[str]) -> str:
-    # TensorFlow puts the stack in front of what a kernel said, and the node
-    # behind it; in eager mode it wraps the text in names.
+    # In a graph, TensorFlow puts the stack before a kernel's text and the node
+    # after it. In eager mode, it wraps the text in names.
     if lines[0] == "Graph execution error:":
         for number, line in enumerate(lines):
             if "[[{{node " in line and number > 0:

@@ -1,6 +1,6 @@
-"""What is to be done when this process has joined a job.
+"""Functions that run when this process has joined a job.
 
-Layers above ask for it here, for `init()` knows none of them.
+Layers above register them here, because `init()` does not know those layers.
 """
 
 from __future__ import annotations

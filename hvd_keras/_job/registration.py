@@ -1,8 +1,8 @@
 """Makes a process set on all ranks together, or on none.
 
-Every rank tells what it wants; members map the memory that their lowest rank
-has made; every rank hears how it went on the others. All of it goes through
-the global set, as an allgather of one line of JSON a rank.
+Every rank tells the others what it wants. Members map the memory that their
+lowest rank has made. Then every rank hears how it went on the others. The ranks
+do this by allgathers over the global set, one line of JSON from each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvd_keras.exceptions import (
 _EXCHANGE = "hvd_keras.process_sets"  # a name that no user's tensor has
 
 Segment = tuple[int, int, bytes]  # see startup.py
-Answers = list[dict[str, Any]]  # what each rank has told
+Answers = list[dict[str, Any]]  # what each rank has told, by rank
 
 
 class Segments:
@@ -45,7 +45,7 @@ class Segments:
 
 @contextlib.contextmanager
 def open_segments() -> Iterator[Segments]:
-    """Closes the memory in the end: all have mapped it, or never will."""
+    """Closes the memory at the end: by then all who will map it have."""
     segments = Segments()
     try:
         yield segments
@@ -56,12 +56,12 @@ def open_segments() -> Iterator[Segments]:
 
 
 def exchange(call: str, failure: Exception | None, **facts: Any) -> Answers:
-    """Tells all ranks what this one does; returns what each does, by rank.
+    """Tells all ranks what this one does, and returns what each one does.
 
     Raises:
         ProcessSetMismatchError: `call` is not the same on all ranks.
-        Exception: `failure`, after all have heard of it; or an error of the
-            class that another rank has failed with.
+        Exception: `failure`, after all have heard of it. Or another rank failed
+            with an error of this class.
     """
     import numpy as np
 
@@ -87,12 +87,13 @@ def exchange(call: str, failure: Exception | None, **facts: Any) -> Answers:
 def add_to_core(
     rank: int, sets: Mapping[int, list[int]], answers: Answers
 ) -> None:
-    """Registers the sets, ranks by id, with the core of every rank, or of none.
+    """Registers sets with the core of every rank, or of none.
 
     Args:
-        rank: This one.
-        sets: The new sets, in the order of the segments in `answers`.
-        answers: What the ranks have told; the segments among it.
+        rank: This rank.
+        sets: The ranks of each new set, by its id. The order is that of the
+            segments in `answers`.
+        answers: The answers of `exchange`, which hold the segments.
     """
     core = _native.core()
     added = []
@@ -115,7 +116,7 @@ def add_to_core(
 
 
 def remove_from_core(ids: Iterable[int]) -> None:
-    """Takes back what this rank has registered with its core."""
+    """Unregisters sets from the core of this rank."""
     for one in ids:
         with contextlib.suppress(HvdError):  # shutdown() was faster
             _native.core().remove_process_set(one)
@@ -125,6 +126,6 @@ def _check_calls(calls: list[str]) -> None:
     for rank, call in enumerate(calls):
         if call != calls[0]:
             raise ProcessSetMismatchError(
-                "All ranks must make the same calls about process sets. "
+                "All ranks must add and remove the same process sets. "
                 f"Received: {calls[0]} on rank 0, {call} on rank {rank}."
             )

@@ -1,4 +1,4 @@
-"""Brings up the core in agreement with the other ranks, and takes it down."""
+"""Starts the core together with the other ranks, and stops it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hvd_keras.exceptions import (
     ProcessSetMismatchError,
 )
 
-_PROTOCOL_VERSION = 2  # of what the ranks exchange here
+_PROTOCOL_VERSION = 2  # of the values that the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
 
@@ -33,19 +33,20 @@ def start(
     config: Config,
     check_arguments: Callable[[], str],
 ) -> None:
-    """Starts the core on this rank when every rank can; else on none.
+    """Starts the core on all ranks, or on none.
 
-    From then on `state.epoch()` is that of the membership, also if it fails.
+    It sets `state.epoch()` to that of the membership, even if it fails later.
 
     Args:
         topology: The place of this process.
         config: The settings.
-        check_arguments: Raises if the arguments of `init` cannot be used, and
-            the other ranks are told; returns them as they must be on all ranks.
+        check_arguments: Checks the arguments of `init` and returns them as a
+            text that must be equal on all ranks. If it raises, the other ranks
+            are told.
 
     Raises:
-        HvdError: What went wrong on this rank or, in the same words, on
-            another one.
+        HvdError: Something went wrong on this rank or on another one. All ranks
+            get the reason.
     """
     native = _native.core()
     if topology.size == 1:
@@ -73,21 +74,22 @@ def start(
 
 
 def set_gpu_libraries() -> None:
-    """Tells the core where to look for CUDA and NCCL, if no job has yet.
+    """Tells the core where to look for CUDA and NCCL if there is no job.
 
-    Outside of a job the settings are those that `init()` would read now.
+    It uses the settings that `init()` would read now. In a job, `init()` has
+    done it already.
     """
     if state.job() is None:
         gpu.set_libraries(Config.from_environ(os.environ))
 
 
 def stop(reason: str) -> None:
-    """Takes down the core, which tells the peers `reason`."""
+    """Stops the core, which tells the peers `reason`."""
     _native.core().shutdown(reason)
 
 
 def describe(topology: Topology, config: Config) -> str:
-    """One line on the job, for the log."""
+    """Returns a line about the job, for the log."""
     stall = "off"
     if not config.stall_check_disable:
         stall = (
@@ -142,8 +144,8 @@ def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:
 
 
 def _host_identity() -> str:
-    # Shared memory and pidfds reach as far as this: one kernel, one user, one
-    # set of process numbers.
+    # Shared memory and pidfds work only within one kernel, one user and one
+    # PID namespace.
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     pid_namespace = os.readlink("/proc/self/ns/pid")
@@ -154,8 +156,8 @@ def _check_equality(peers: list[dict[str, Any]]) -> None:
     names = {
         "protocol": "versions of the start protocol",
         "version": "versions of hvd_keras",
-        "host": "hosts, users or containers (one of each is what this "
-        "version can do)",
+        "host": "hosts, users and containers (this version supports one of "
+        "each)",
     }
     for key, what in names.items():
         _check_equal(what, [peer[key] for peer in peers])
@@ -185,7 +187,7 @@ def _init_core(
     segment: Segment | None,
 ) -> None:
     checks_stalls = not config.stall_check_disable
-    # The stall warning is all that the core itself says to people.
+    # The stall warning is the only message that the core itself prints.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
     gpu.set_libraries(config)
     native.set_local_topology(topology.local_rank, topology.local_size)

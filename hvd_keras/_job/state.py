@@ -1,6 +1,6 @@
 """What this process knows of its job: its place, the settings, the epoch.
 
-The one place that holds it; `basics.py` alone changes it.
+Only this module holds it; only `basics.py` and `startup.py` change it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Job:
 
     topology: Topology
     config: Config
-    pid: int  # a forked child has the memory of its parent, and is no member
+    pid: int  # a forked child inherits this object, but is not a member
 
 
 _job: Job | None = None
@@ -28,17 +28,18 @@ _epoch = 0
 
 
 def job() -> Job | None:
-    """The job that this process is in; None: it is in none."""
+    """Returns the job that this process is in, or None."""
     if _job is None or _job.pid != os.getpid():
         return None
     return _job
 
 
 def topology(caller: str) -> Topology:
-    """The place of this process in its job.
+    """Returns the place of this process in its job.
 
     Raises:
-        NotInitializedError: It is in none; names the function `caller`.
+        NotInitializedError: It is in no job. The message names the function
+            `caller`.
     """
     if _job is None:
         raise not_initialized(caller)
@@ -52,7 +53,7 @@ def topology(caller: str) -> Topology:
 
 
 def not_initialized(caller: str) -> NotInitializedError:
-    """What the function `caller` raises where there is no job."""
+    """Returns the error that the function `caller` raises without a job."""
     return NotInitializedError(
         f"`init()` must be called before `{caller}()`. It was not, or "
         "`shutdown()` followed."
@@ -60,15 +61,16 @@ def not_initialized(caller: str) -> NotInitializedError:
 
 
 def config() -> Config:
-    """The settings in force: those that `init()` read, else the defaults."""
+    """Returns the settings that `init()` read last; before it, the defaults."""
     return _config
 
 
 def epoch() -> int:
-    """The number of the membership that this process has joined last.
+    """Returns the number of the last membership that this process joined.
 
-    The launcher gives it, so it is the same on all ranks, whether they were
-    there before or not. 0: none yet. It stays after `shutdown()`.
+    The rendezvous server numbers memberships, so the number is the same on all
+    ranks, new ones included. It is 0 before the first one, and `shutdown()`
+    does not change it.
     """
     return _epoch
 

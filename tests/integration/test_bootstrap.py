@@ -229,7 +229,7 @@ def test_no_server_is_an_error_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(LaunchError, match="must listen at '/nowhere'"):
         Rendezvous("/nowhere", SECRET, identity, timeout_seconds=60)
-    with pytest.raises(StalledError, match="has rank 0 called"):
+    with pytest.raises(StalledError, match="Has rank 0 called"):
         Rendezvous(
             "/nowhere",
             SECRET,

@@ -167,7 +167,7 @@ def test_the_shell_of_a_slurm_allocation_is_no_rank() -> None:
     ],
 )
 def test_several_hosts_are_refused(environ: dict[str, str]) -> None:
-    assert "not there yet" in _error(environ)
+    assert "several hosts yet" in _error(environ)
 
 
 @pytest.mark.parametrize(

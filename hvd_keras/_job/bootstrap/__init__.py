@@ -1,7 +1,8 @@
-"""Brings the ranks of a job together, once, before the core takes over.
+"""Brings the ranks of a job together before the core takes over.
 
-The one primitive is `Rendezvous.exchange(value) -> values of all ranks`. It
-imports nothing but the standard library, for the launcher uses it too.
+The one primitive is `Rendezvous.exchange(value) -> values of all ranks`. From
+outside hvd_keras this package imports only the standard library, because the
+launcher uses it too.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def join(
 
     Args:
         topology: The place of this process; its size is over 1.
-        config: Where to meet, and for how long to wait.
-        last_epoch: The last one that this process was told; 0: none.
-        on_notice: Takes a line for people while ranks are late.
+        config: Where to meet, and how long to wait.
+        last_epoch: The last epoch that this process was told; 0: none.
+        on_notice: Called with a line for the log while other ranks are late.
 
     Returns:
-        The connection, over which the ranks exchange values, and which has
-        the epoch that this process has joined.
+        A connection over which the ranks exchange values. It has the epoch that
+        this process has joined.
     """
     identity = _identity(topology, last_epoch)
     in_launcher = config.rendezvous is not None
@@ -67,14 +68,14 @@ def join(
 def report_failure(
     topology: Topology, config: Config, epoch: int, reason: str
 ) -> None:
-    """Tells hvdrun, where there is one, that this rank is failing."""
+    """Tells hvdrun, if it started this rank, that the rank is failing."""
     if config.rendezvous is not None and topology.size > 1:
         path, secret = _launcher_address(config)
         report(path, secret, _identity(topology, epoch), reason)
 
 
 def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
-    """Tells hvdrun, where there is one, that this rank is ending."""
+    """Tells hvdrun, if it started this rank, that the rank is ending."""
     report_failure(topology, config, epoch, "")
 
 

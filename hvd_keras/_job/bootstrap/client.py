@@ -1,4 +1,4 @@
-"""The side of a rank: `exchange()` and `abort()` through the server."""
+"""A rank's side of the rendezvous: `exchange()` and `abort()`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hvd_keras.exceptions import (
 )
 
 _RETRY_SECONDS = 0.02
-_SERVER_REPLY_SECONDS = 10.0  # after its own deadline
+_SERVER_REPLY_SECONDS = 10.0  # for its answer after its own deadline
 
 
 class Rendezvous:
     """One rank's connection to the server, for one membership.
 
-    Not thread-safe. As a context manager it says goodbye when all went well,
-    and tells the others the reason when an exception comes out.
+    Not thread-safe. As a context manager it says goodbye if all went well. If
+    an exception leaves the block, it tells the others the reason.
 
     Attributes:
-        epoch: The epoch of the membership, which all of its ranks are told.
+        epoch: The epoch of the membership, the same on all of its ranks.
     """
 
     def __init__(
@@ -48,18 +48,19 @@ class Rendezvous:
         """Connects, proves both sides to each other and asks to join.
 
         Args:
-            path: Of the server's Unix socket.
-            secret: Of the job.
-            identity: Of this process.
-            timeout_seconds: For the connection, and for each exchange.
-            warning_seconds: After which a late exchange gives notices; 0:
+            path: The path of the server's Unix socket.
+            secret: The secret of the job.
+            identity: The identity of this process.
+            timeout_seconds: Limit for the connection and for each exchange.
+            warning_seconds: After this time a late exchange gives notices; 0:
                 never.
-            on_notice: Takes the notices.
-            server_may_come_later: Waits for the server until the timeout.
+            on_notice: Called with each notice.
+            server_may_come_later: Whether to wait for the server until the
+                timeout.
 
         Raises:
             LaunchError: There is no server at `path`, or it refuses.
-            StalledError: There is no server at `path` in time.
+            StalledError: No server came to `path` in time.
         """
         self._identity = identity
         self._timeout_seconds = timeout_seconds
@@ -78,7 +79,7 @@ class Rendezvous:
             raise
 
     def exchange(self, value: bytes) -> list[bytes]:
-        """Brings `value`; returns the values of all ranks in rank order.
+        """Gives `value` and returns the values of all ranks, in rank order.
 
         Raises:
             PeerLostError: A rank died or gave up.
@@ -86,7 +87,7 @@ class Rendezvous:
         """
         if len(value) > wire.MAX_VALUE_BYTES:
             raise InternalError(
-                f"A value must have {wire.MAX_VALUE_BYTES} bytes at most. "
+                f"A value must have at most {wire.MAX_VALUE_BYTES} bytes. "
                 f"Received: {len(value)} bytes."
             )
         header = wire.EXCHANGE_HEADER.pack(
@@ -106,13 +107,13 @@ class Rendezvous:
                 self._on_notice(body.decode("utf-8", "replace"))
 
     def abort(self, reason: str) -> None:
-        """Ends the exchange for all ranks, who are told `reason`."""
-        with contextlib.suppress(HvdError):  # then they know already
+        """Ends the exchange for all ranks and tells them `reason`."""
+        with contextlib.suppress(HvdError):  # then they already know
             self._send(wire.frame(FrameType.ABORT, wire.text(reason)))
         self._sock.close()
 
     def close(self) -> None:
-        """Leaves for good reason: this rank has all it needs."""
+        """Leaves normally: this rank has all it needs."""
         with contextlib.suppress(HvdError):
             self._send(wire.frame(FrameType.GOODBYE))
         self._sock.close()
@@ -134,14 +135,14 @@ class Rendezvous:
             self.abort(f"{type(value).__name__}: {value}")
 
     def _meet(self, path: str, deadline: float, patient: bool) -> bytes:
-        """Connects; returns what the server says first."""
+        """Connects; returns the server's first message."""
         while True:
             self._sock = _connect(path, deadline, patient)
             try:
                 return self._receive(wire.HELLO_BYTES, deadline)
             except PeerLostError:
                 self._sock.close()
-                # The server of the last membership may just have ended.
+                # It may be the server of the last membership, just ending.
                 if not patient:
                     raise
             except BaseException:
@@ -153,7 +154,7 @@ class Rendezvous:
         kind, body = self._receive_frame(deadline)
         if kind != FrameType.JOINED:
             raise InternalError(
-                "The rendezvous server must say first which epoch this rank "
+                "The rendezvous server must first say which epoch this rank "
                 f"has joined. Received: a frame of type {kind}."
             )
         self.epoch = wire.unpack_epoch(body)
@@ -180,8 +181,8 @@ class Rendezvous:
             ) from None
         if mac != wire.server_mac(secret, nonce, message):
             raise LaunchError(
-                "The rendezvous server must know HVD_SECRET, and does not. "
-                "Received: a wrong proof; nothing was sent to it."
+                "The rendezvous server must know HVD_SECRET. Received: a wrong "
+                "proof. Nothing was sent to it."
             )
 
     def _send(self, data: bytes) -> None:
@@ -189,19 +190,19 @@ class Rendezvous:
             self._sock.settimeout(wire.HANDSHAKE_SECONDS)
             self._sock.sendall(data)
         except OSError:
-            # What it said last may be waiting to be read; and that raises.
+            # Its last message may still be unread. Reading raises its error.
             while True:
                 self._receive_frame(time.monotonic() + 1.0)
 
     def _receive_frame(self, deadline: float) -> tuple[int, bytes]:
-        """The next frame; an ERROR frame is raised."""
+        """Returns the next frame; raises the error in an ERROR frame."""
         header = self._receive(wire.FRAME_HEADER_BYTES, deadline)
         kind, length = wire.frame_header(header)
         cap = self._identity.size * (wire.MAX_VALUE_BYTES + 4)
         if length > max(cap, wire.MAX_TEXT_BYTES):
             raise InternalError(
-                f"A frame of the rendezvous server must have {cap} bytes at "
-                f"most. Received: {length} bytes."
+                f"A frame of the rendezvous server must have at most {cap} "
+                f"bytes. Received: {length} bytes."
             )
         body = self._receive(length, deadline)
         if kind == FrameType.ERROR:
@@ -220,9 +221,9 @@ class Rendezvous:
                 part = self._sock.recv(num_bytes - len(data))
             except TimeoutError:
                 raise StalledError(
-                    "The rendezvous server must answer within "
-                    f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT), and "
-                    f"did not (rank {self._identity.rank})."
+                    "The rendezvous server did not answer within "
+                    f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT) on rank "
+                    f"{self._identity.rank}."
                 ) from None
             except OSError:
                 part = b""
@@ -247,7 +248,7 @@ def report(path: str, secret: bytes, identity: Identity, reason: str) -> None:
 
 
 def error_class(name: str) -> type[HvdError]:
-    """The class of that name in `hvd_keras.exceptions`."""
+    """Returns the class of that name in `hvd_keras.exceptions`."""
     found = getattr(exceptions, name, None)
     if isinstance(found, type) and issubclass(found, HvdError):
         return found
@@ -255,15 +256,15 @@ def error_class(name: str) -> type[HvdError]:
 
 
 def parse_secret(text: str | None) -> bytes:
-    """The bytes of HVD_SECRET."""
+    """Returns the bytes of HVD_SECRET."""
     try:
         secret = bytes.fromhex(text or "")
     except ValueError:
         secret = b""
     if len(secret) != 32:
         raise ConfigError(
-            "`HVD_SECRET` must be 64 hexadecimal digits where HVD_RENDEZVOUS "
-            "is set; hvdrun sets both. Received: "
+            "`HVD_SECRET` must be 64 hexadecimal digits if HVD_RENDEZVOUS is "
+            "set; hvdrun sets both. Received: "
             f"{len(text or '')} characters (hidden)."
         )
     return secret
@@ -291,7 +292,7 @@ def _connect(path: str, deadline: float, patient: bool) -> socket.socket:
                 raise LaunchError(f"{what} Has the job ended?") from error
             if time.monotonic() >= deadline:
                 raise StalledError(
-                    f"{what} Waited for HVD_START_TIMEOUT; has rank 0 called "
-                    "`init()`?"
+                    f"{what} It did not within HVD_START_TIMEOUT. Has rank 0 "
+                    "called `init()`?"
                 ) from error
         time.sleep(_RETRY_SECONDS)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """One connection; `identity` is None until the other side is proved."""
+    """One connection; `identity` is None until the other side proves itself."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self.sock = sock
@@ -25,7 +25,7 @@ class Connection:
         self.close_when_sent = False
 
     def needed_bytes(self) -> int:
-        """How much must have arrived before the next thing can be read."""
+        """Returns how many bytes must arrive before there is more to read."""
         if self.identity is None:
             return wire.PROOF_BYTES
         if len(self.received) < wire.FRAME_HEADER_BYTES:

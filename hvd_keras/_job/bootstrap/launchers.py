@@ -1,7 +1,7 @@
-"""Which launcher speaks through which environment variables.
+"""The environment variables by which launchers describe a job.
 
-A launcher describes the job to each process with a family of variables. The
-order of `FAMILIES` is the order in which they are believed.
+Each launcher has a family of variables. If there are several, the first
+complete one in `FAMILIES` counts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 Environ = Mapping[str, str]
 
-# Slurm gives numbers from here on to the steps that are no srun of the user:
-# the batch script, the interactive shell of salloc, extern.
+# Slurm numbers steps from here on if the user's srun did not start them: the
+# batch script, the interactive shell of salloc, extern.
 _FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
 
 
@@ -22,7 +22,7 @@ _FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
 class Family:
     """The variables by which one kind of launcher describes the job."""
 
-    name: str  # as messages call it
+    name: str  # for messages
     rank: str
     size: str
     local_rank: str
@@ -32,16 +32,16 @@ class Family:
     # Together they name the job, and are equal in all of its processes.
     identity: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()  # beyond the four above
-    # Whether the family is there at all; None: if any of the four is.
+    # Whether the launcher was used; None: if any of the four is set.
     is_present: Callable[[Environ], bool] | None = None
 
     def required(self) -> tuple[str, ...]:
-        """The names without which the family is not complete."""
+        """Returns the names that a complete family must have."""
         names = (self.rank, self.size, self.local_rank, self.local_size)
         return names + self.needed
 
     def found_in(self, environ: Environ) -> bool:
-        """Whether this launcher has left a trace in `environ`."""
+        """Whether this launcher seems to have made `environ`."""
         if self.is_present is not None:
             return self.is_present(environ)
         four = (self.rank, self.size, self.local_rank, self.local_size)
@@ -49,13 +49,13 @@ class Family:
 
 
 def _torch_is_present(environ: Environ) -> bool:
-    # Names as plain as RANK are used by others too: it takes two.
+    # Others use names as plain as RANK too, so it takes two of them.
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
     return sum(1 for name in names if environ.get(name, "").strip()) >= 2
 
 
 def _slurm_is_present(environ: Environ) -> bool:
-    # The shell of an allocation has SLURM_* too, and is no job of its own.
+    # The shell of an allocation has SLURM_* too, but is not a job.
     step, rank = environ.get("SLURM_STEP_ID"), environ.get("SLURM_PROCID")
     if step is None or rank is None or not step.isdigit():
         return False
@@ -118,7 +118,7 @@ FAMILIES = (
         "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS",
         "SLURM_LOCALID",
-        "",  # known only where the step is on one host
+        "",  # known only if the step is on one host
         "SLURM_NODEID",
         "SLURM_STEP_NUM_NODES",
         identity=("SLURM_JOB_ID", "SLURM_STEP_ID"),
@@ -129,10 +129,12 @@ FAMILIES = (
 
 
 def num_declared_hosts(environ: Environ) -> tuple[int, str]:
-    """How many hosts a job has whose description names hosts, not ranks.
+    """Returns how many hosts the job has, as variables about hosts say.
+
+    Some launchers describe the hosts of a job and not its ranks.
 
     Returns:
-        The number and the variable that says so; (1, "") where none does.
+        The number and the variable that says so; (1, "") if none does.
     """
     for name in ("PET_NNODES", "JAX_NUM_PROCESSES"):
         text = environ.get(name, "").split(":")[0]
@@ -146,7 +148,7 @@ def num_declared_hosts(environ: Environ) -> tuple[int, str]:
         try:
             num_hosts = count(json.loads(environ.get(name, "") or "[]"))
         except (ValueError, TypeError, AttributeError):
-            continue  # not ours to complain about
+            continue  # another program must complain about it
         if num_hosts > 1:
             return num_hosts, name
     return 1, ""
@@ -159,9 +161,9 @@ def _num_tf_config_tasks(value: object) -> int:
 
 
 def process_manager() -> str:
-    """Names the MPICH process manager above this process, or "".
+    """Returns a name of the MPICH process manager above this process, or "".
 
-    Hydra gives its ranks no name of the job; but on one host all of them are
+    Hydra gives its ranks no name of the job. But on one host they are all
     descendants of one proxy.
     """
     pid = os.getppid()

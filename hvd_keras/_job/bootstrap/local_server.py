@@ -1,9 +1,9 @@
-"""The rendezvous server where there is no hvdrun: in a thread of rank 0.
+"""Runs the rendezvous server in a thread of rank 0 if there is no hvdrun.
 
-The ranks of torchrun, mpiexec or srun share no channel that we could use, but
-they know the name of their job. The server's socket lies under a digest of
-it, in a directory that nobody but this user can enter; the server refuses
-other users besides. The socket file is gone as soon as the ranks are in.
+Ranks that torchrun, mpiexec or srun started have no channel that we could use,
+but they know the name of their job. The file name of the server's socket is a
+digest of it. Only this user can enter the socket's directory, and the server
+refuses other users too. When all ranks are in, the socket file is removed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hvd_keras.exceptions import LaunchError
 
 
 def secret_of(job_identity: str) -> bytes:
-    """A key that separates jobs; what keeps others out is the directory."""
+    """Returns a key that separates jobs; the directory keeps others out."""
     return hashlib.sha256(b"hvd_keras job\n" + job_identity.encode()).digest()
 
 
 def socket_path(job_identity: str) -> str:
-    """Where the server of the job listens."""
+    """Returns the path where the server of the job listens."""
     name = hashlib.sha256(job_identity.encode())
     return os.path.join(_private_directory(), name.hexdigest()[:32])
 
@@ -54,9 +54,9 @@ def serve(path: str, secret: bytes, size: int, last_epoch: int) -> None:
 
     Args:
         path: Where it listens.
-        secret: Of the job.
+        secret: The secret of the job.
         size: Number of ranks in the job.
-        last_epoch: The last one that this process was in.
+        last_epoch: The last epoch that this process was in.
 
     Raises:
         LaunchError: Another live job uses the same name.
@@ -81,7 +81,7 @@ def serve(path: str, secret: bytes, size: int, last_epoch: int) -> None:
 
 
 class _ServerThread(threading.Thread):
-    """Runs the server until all ranks are in the last epoch asked for."""
+    """Runs the server until all ranks are in the last requested epoch."""
 
     def __init__(self, server: ExchangeServer, path: str, epoch: int) -> None:
         super().__init__(name="hvd_keras rendezvous", daemon=True)
@@ -94,7 +94,7 @@ class _ServerThread(threading.Thread):
         self._has_ended = False
 
     def goes_on(self, path: str, epoch: int) -> bool:
-        """Lets it serve `epoch` too; False if it has ended, or cannot."""
+        """Makes it serve `epoch` too; returns False if it cannot."""
         if self._pid != os.getpid() or self._path != path:
             return False
         with self._lock:
@@ -108,7 +108,7 @@ class _ServerThread(threading.Thread):
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)
         except OSError:
-            pass  # cleaned up by somebody else
+            pass  # somebody else has removed it
         self._server.close()
 
     def _ends(self) -> bool:
@@ -127,7 +127,7 @@ def _refuse_second_server(path: str) -> None:
         except OSError:
             return
     raise LaunchError(
-        "The name of a job must be its own: rank 0 of another live job of "
-        "this user serves under the same one. Give this job another "
-        "MASTER_PORT, or start it with hvdrun."
+        "The name of a job must be unique: rank 0 of another live job of this "
+        "user serves under the same name. Give this job another MASTER_PORT, "
+        "or start it with hvdrun."
     )

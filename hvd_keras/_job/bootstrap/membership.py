@@ -1,4 +1,4 @@
-"""One membership of the job: the exchanges of one `init()` of all ranks."""
+"""One membership of the job: the exchanges while all ranks call `init()`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_keras._job.bootstrap.connection import Connection
 
 
 class Membership:
-    """Who has come, and what they brought to the exchange under way."""
+    """The ranks that have come, and their values for the current exchange."""
 
     def __init__(self, epoch: int, size: int) -> None:
         self.epoch = epoch
@@ -25,11 +25,11 @@ class Membership:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody needs this membership any more."""
+        """Whether the membership is over: it failed, or all ranks have left."""
         return self.failure is not None or len(self._left) == self.size
 
     def needs(self, rank: int) -> bool:
-        """Whether the others cannot go on without `rank`."""
+        """Whether the others need `rank` to go on."""
         return not self.ended and rank not in self._left
 
     def bring(self, rank: int, body: bytes, now: float) -> bool:
@@ -50,11 +50,11 @@ class Membership:
         return True
 
     def is_round_complete(self) -> bool:
-        """Whether all ranks have brought their value."""
+        """Whether all ranks have brought their values."""
         return len(self._values) == self.size
 
     def next_round(self) -> bytes:
-        """The values of all ranks, packed; then the next exchange begins."""
+        """Returns the packed values of all ranks; begins the next exchange."""
         values = [self._values[rank] for rank in range(self.size)]
         self._stop_waiting()
         self._round += 1
@@ -66,7 +66,7 @@ class Membership:
         self._left.add(rank)
 
     def fail(self, error: str, message: str) -> list[Connection]:
-        """Ends the membership; returns those who must be told."""
+        """Ends the membership; returns the connections that must be told."""
         if self.failure is None:
             self.failure = (error, message)
         members = list(self.members.values())
@@ -75,17 +75,17 @@ class Membership:
         return members
 
     def deadlines(self) -> list[float]:
-        """When something is due."""
+        """Returns the times at which something is due."""
         if not self._values:
             return []
         return [self._fails_at, *self._notices_at.values()]
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the exchange under way has taken too long."""
+        """Whether the current exchange has taken too long."""
         return bool(self._values) and self._fails_at <= now
 
     def overdue(self) -> str:
-        """What to say when the exchange under way has taken too long."""
+        """Returns the error for an exchange that has taken too long."""
         seconds = self._fails_at - self._waits_since
         return (
             f"All {self.size} ranks must call `init()` within {seconds:g} s "
@@ -93,7 +93,7 @@ class Membership:
         )
 
     def due_notices(self, now: float) -> list[tuple[Connection, bytes]]:
-        """Whom to tell now that others are late, and in which words."""
+        """Returns who must be told now that others are late, and the text."""
         due = [rank for rank, at in self._notices_at.items() if at <= now]
         for rank in due:
             del self._notices_at[rank]

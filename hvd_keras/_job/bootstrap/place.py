@@ -1,4 +1,4 @@
-"""A rank's place in the job, which one process after the other may hold."""
+"""A rank's place in the job. One process after the other may hold it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hvd_keras._job.bootstrap import wire
 
 @dataclasses.dataclass
 class Place:
-    """Who holds a rank of the job, and how far that rank has come."""
+    """The process that holds a rank of the job, and its last epoch."""
 
-    epoch: int  # the last one that a process of this rank was told
-    pid: int | None = None  # None: of nobody yet
-    is_for_newcomer: bool = False  # the launcher has started a process anew
+    epoch: int  # the last epoch that a process of this rank was told
+    pid: int | None = None  # None: nobody holds it yet
+    is_for_newcomer: bool = False  # the launcher has started a new process
 
     def refusal(self, identity: wire.Identity) -> str | None:
-        """Why that process must not take this place; None: it may."""
+        """Returns why that process must not take this place; None if it may."""
         rank, pid = identity.rank, identity.pid
         if identity.epoch > self.epoch:
             return (
-                f"Rank {rank} must be in an epoch that this server has given, "
-                f"up to {self.epoch}. Received: pid {pid}, which was in epoch "
+                f"Rank {rank} must come from an epoch of this server, up to "
+                f"{self.epoch}. Received: pid {pid}, which was in epoch "
                 f"{identity.epoch}."
             )
         if self.pid == pid or (self.pid is None and not self.is_for_newcomer):
@@ -36,6 +36,6 @@ class Place:
             )
         return (
             f"Rank {rank} is there already: pid {self.pid} has joined epoch "
-            f"{self.epoch}. Received: pid {pid}, which may be a child of it "
-            "and must not call `init()`."
+            f"{self.epoch}. Received: pid {pid}. It may be a child of that "
+            "process, which must not call `init()`."
         )

@@ -1,11 +1,12 @@
-"""The rendezvous server: hands every rank what all ranks have brought.
+"""The rendezvous server: gives every rank the values of all ranks.
 
-It runs in hvdrun, or in rank 0 where another launcher started the ranks. It
-gives each membership of the job its number, the epoch: ranks ask to join, and
-are told the epoch that they have joined, survivors and newcomers the same one.
+It runs in hvdrun, or in rank 0 if another launcher started the ranks. It
+numbers the memberships of the job; the number is the epoch. Ranks ask to join
+and are told the epoch that they have joined. Survivors and newcomers join the
+same one.
 
-It is one state machine over non-blocking sockets, without threads: the owner
-calls `step()` when `fileno()` is readable or `next_deadline()` has come.
+The server is one state machine over non-blocking sockets, without threads. Its
+owner calls `step()` when `fileno()` is readable or `next_deadline()` has come.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hvd_keras._job.bootstrap.membership import Membership
 from hvd_keras._job.bootstrap.place import Place
 from hvd_keras._job.bootstrap.wire import FrameType, Role
 
-# Connections beside one a rank that may be amid the handshake.
+# Connections in the handshake that are allowed beside one for each rank.
 _SPARE_CONNECTIONS = 64
 _PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -44,11 +45,11 @@ class ExchangeServer:
 
         Args:
             listener: A Unix socket that listens.
-            secret: What a rank must know to belong to the job.
+            secret: The secret that a rank of the job must know.
             size: Number of ranks in the job.
-            on_report: Called with a rank that is ending and the reason for
-                which it fails, or "".
-            last_epoch: The first membership here has the epoch after it.
+            on_report: Called with a rank that is ending and the reason why it
+                fails; "" if it does not fail.
+            last_epoch: The first membership here gets the next epoch.
         """
         self._listener = listener
         self._secret = secret
@@ -63,19 +64,19 @@ class ExchangeServer:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `step()` has work."""
+        """Returns a descriptor that is readable when `step()` has work."""
         # An epoll descriptor: it can be watched by another epoll.
         return self._selector.fileno()
 
     def next_deadline(self) -> float | None:
-        """When (monotonic) `step()` must be called at the latest."""
+        """Returns the monotonic time by which `step()` must be called."""
         deadlines = [c.deadline for c in self._connections if c.deadline]
         for membership in self._memberships.values():
             deadlines += membership.deadlines()
         return min(deadlines, default=None)
 
     def step(self, timeout_seconds: float | None = 0.0) -> None:
-        """Does what is to be done, after waiting for it up to the timeout."""
+        """Waits for work up to the timeout, then does it."""
         deadline = self.next_deadline()
         if deadline is not None:
             left = max(0.0, deadline - time.monotonic())
@@ -89,10 +90,10 @@ class ExchangeServer:
         self._check_deadlines()
 
     def rank_started(self, rank: int) -> None:
-        """Tells that a process has been started for `rank`.
+        """Notes that a process was started for `rank`.
 
-        It may take the place of one that was there before, which is refused
-        from now on. What had failed by now is no business of the new one.
+        If there was one before, the new one may take its place, and the old one
+        is refused from now on. Earlier failures do not concern the new one.
         """
         place = self._places[rank]
         failed = (m.epoch for m in self._memberships.values() if m.failure)
@@ -102,14 +103,14 @@ class ExchangeServer:
         self._exited.pop(rank, None)
 
     def rank_exited(self, rank: int, what: str) -> None:
-        """Tells that the process of `rank` is no more, and how it ended."""
+        """Notes that the process of `rank` has ended, and how."""
         self._exited[rank] = what
         for membership in self._memberships.values():
             if membership.needs(rank):
                 self._fail(membership, "PeerLostError", self._lost(rank, what))
 
     def is_done(self, epoch: int) -> bool:
-        """Whether all has ended up to `epoch`, and nobody is connected."""
+        """Whether all epochs up to `epoch` are over and nobody is connected."""
         return (
             epoch in self._memberships
             and all(m.ended for m in self._memberships.values())
@@ -142,8 +143,8 @@ class ExchangeServer:
         self._flush(connection)
 
     def _make_room(self) -> None:
-        # Ranks prove themselves at once: the oldest of those that have not is
-        # the least likely to be one.
+        # Ranks prove themselves at once. So the oldest unproved connection is
+        # the least likely to come from a rank.
         unproved = [c for c in self._connections if c.identity is None]
         if len(unproved) >= self._size + _SPARE_CONNECTIONS:
             self._drop(min(unproved, key=lambda c: c.deadline or 0.0))
@@ -153,7 +154,7 @@ class ExchangeServer:
         if connection not in self._connections or connection.close_when_sent:
             return
         try:
-            # Never more than what is next: nothing piles up here.
+            # Read no more than the next message, so that nothing piles up.
             wanted = connection.needed_bytes() - len(connection.received)
             data = connection.sock.recv(wanted)
         except BlockingIOError:
@@ -193,7 +194,7 @@ class ExchangeServer:
             return
         events = selectors.EVENT_READ
         if connection.close_when_sent:
-            events = selectors.EVENT_WRITE  # nothing that it says matters
+            events = selectors.EVENT_WRITE  # whatever it says is ignored
         elif connection.unsent:
             events |= selectors.EVENT_WRITE
         self._selector.modify(connection.sock, events, connection)
@@ -241,7 +242,7 @@ class ExchangeServer:
             for member, notice in membership.due_notices(now):
                 self._send(member, wire.frame(FrameType.NOTICE, notice))
 
-    # ---- What proved peers say ----
+    # ---- Messages of proved peers ----
 
     def _authenticate(self, connection: Connection, message: bytes) -> None:
         identity = wire.check_proof(self._secret, connection.nonce, message)
@@ -262,7 +263,7 @@ class ExchangeServer:
             self._flush(connection)
 
     def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
-        """Class and text of the error for who has no business here."""
+        """Returns class and text of the error for a rank that must not join."""
         rank = identity.rank
         if identity.size != self._size or rank >= self._size:
             return "MismatchError", (
@@ -289,7 +290,7 @@ class ExchangeServer:
         joined = wire.pack_epoch(membership.epoch)
         self._send(connection, wire.frame(FrameType.JOINED, joined))
         if connection not in self._connections:
-            return  # it has hung up
+            return  # the other side hung up
         if failure is not None:
             self._refuse(connection, *failure)
         elif self._exited:
@@ -309,7 +310,7 @@ class ExchangeServer:
         if membership is None:
             self._take_report(connection, identity, kind, body)
         elif membership.failure is not None:
-            pass  # it will find the error when it reads
+            pass  # the rank will find the error when it reads
         elif membership.members.get(identity.rank) is not connection:
             self._refuse(
                 connection,

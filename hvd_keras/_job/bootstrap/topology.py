@@ -25,17 +25,17 @@ class Topology:
 
 
 def detect(environ: Mapping[str, str]) -> Topology:
-    """Reads the place of this process from what a launcher left in `environ`.
+    """Reads the place of this process from a launcher's variables.
 
-    A complete set of `HVD_*` with an `HVD_RENDEZVOUS`, as hvdrun gives it, is
-    final. Otherwise every family of variables that is there must agree with
-    the first complete one.
+    hvdrun sets all of `HVD_*` and `HVD_RENDEZVOUS`. If they are there, nothing
+    else counts. Otherwise all families of variables that are there must agree
+    with the first complete one.
 
     Args:
         environ: Environment variables, usually `os.environ`.
 
     Returns:
-        The place of this process; size 1 where no launcher is seen.
+        The place of this process; size 1 if there is no launcher.
 
     Raises:
         LaunchError: The description is partial or contradictory, or needs
@@ -43,7 +43,7 @@ def detect(environ: Mapping[str, str]) -> Topology:
     """
     found = [family for family in FAMILIES if family.found_in(environ)]
     complete = [family for family in found if not _missing(family, environ)]
-    # A cluster's description of a job of one node is no launcher's.
+    # A cluster may describe a job of one node without any launcher.
     found = [f for f in found if f in complete or environ.get(f.size) != "1"]
     if not complete:
         if found:
@@ -72,18 +72,18 @@ def _missing(family: Family, environ: Mapping[str, str]) -> list[str]:
 def _partial(family: Family, environ: Mapping[str, str]) -> str:
     present = [f"{n}={environ[n]}" for n in family.required() if n in environ]
     return (
-        f"The variables of {family.name} must be there together. Received: "
+        f"The variables of {family.name} must all be set. Received: "
         f"{', '.join(present)}; missing: "
         f"{', '.join(_missing(family, environ))}. Start the ranks with "
-        "`hvdrun -np N python ...`, or unset what is left over from another "
-        "job."
+        "`hvdrun -np N python ...`, or unset variables that are left over "
+        "from another job."
     )
 
 
 def _several_hosts(what: str) -> str:
     return (
-        "All ranks must be on one host: a job over several hosts is not there "
-        f"yet in this version of hvd_keras. Received: {what} hosts."
+        "All ranks must be on one host: this version of hvd_keras cannot run a "
+        f"job over several hosts yet. Received: {what} hosts."
     )
 
 
@@ -162,7 +162,7 @@ def _check_agreement(
         value = environ.get(theirs, "").strip()
         if value and value != environ[mine].strip():
             raise LaunchError(
-                "Two launchers describe this process, and must agree. "
+                "Launchers that describe the same process must agree. "
                 f"{chosen.name} says {_describe(chosen, environ)}; "
                 f"{other.name} says {_describe(other, environ)}. Unset the "
                 "variables of the one that did not start this job."

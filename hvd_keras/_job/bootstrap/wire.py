@@ -1,11 +1,11 @@
-"""What travels between a rank and the rendezvous server, byte by byte.
+"""The bytes that travel between a rank and the rendezvous server.
 
-The server speaks first (`Hello`), the rank proves that it knows the secret of
-the job and says who it is (`Proof`), the server proves itself (a MAC). Both
-MACs cover both nonces under different labels, so neither can be replayed nor
-reflected. Only then come frames: a type, a length, a body. The first tells a
-member the epoch of the membership that it has joined. There is no pickle here,
-and no length is believed beyond its cap.
+The server speaks first (`Hello`). The rank proves that it knows the secret of
+the job and says who it is (`Proof`). Then the server proves itself (a MAC).
+Both MACs cover both nonces, under different labels, so they can neither be
+replayed nor reflected. Only then come frames: a type, a length, a body. The
+first frame tells a member the epoch of the membership that it has joined. There
+is no pickle here, and each length has a cap.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ class FrameType(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Who a rank says that it is; covered by its MAC."""
+    """Who a rank claims to be; its MAC covers this."""
 
     role: Role
     rank: int
     size: int
-    epoch: int  # the last one that this process was told; 0: none
+    epoch: int  # the last epoch that this process was told; 0: none
     pid: int
 
 
 def new_nonce() -> bytes:
-    """Bytes that no one has seen before."""
+    """Returns bytes that nobody has seen before."""
     return os.urandom(NONCE_BYTES)
 
 
 def proof(secret: bytes, server_nonce: bytes, identity: Identity) -> bytes:
-    """The answer of a rank to the server's hello."""
+    """Returns a rank's answer to the server's hello."""
     packed = _IDENTITY.pack(*dataclasses.astuple(identity))
     body = new_nonce() + packed
     return body + _mac(secret, _RANK_LABEL, server_nonce + body)
@@ -83,7 +83,7 @@ def proof(secret: bytes, server_nonce: bytes, identity: Identity) -> bytes:
 def check_proof(
     secret: bytes, server_nonce: bytes, message: bytes
 ) -> Identity | None:
-    """Who sent `message`, or None if that one does not know the secret."""
+    """Returns who sent `message`; None if the sender lacks the secret."""
     body, mac = message[:-MAC_BYTES], message[-MAC_BYTES:]
     expected = _mac(secret, _RANK_LABEL, server_nonce + body)
     if len(message) != PROOF_BYTES or not hmac.compare_digest(mac, expected):
@@ -95,7 +95,7 @@ def check_proof(
 
 
 def server_mac(secret: bytes, server_nonce: bytes, message: bytes) -> bytes:
-    """Proves the server to the rank that sent `message`."""
+    """Returns the server's proof for the rank that sent `message`."""
     return _mac(secret, _SERVER_LABEL, server_nonce + message)
 
 
@@ -104,23 +104,23 @@ def _mac(secret: bytes, label: bytes, body: bytes) -> bytes:
 
 
 def frame(kind: FrameType, body: bytes = b"") -> bytes:
-    """One frame, ready to be sent."""
+    """Returns a frame, ready to send."""
     return _FRAME.pack(kind, len(body)) + body
 
 
 def frame_header(header: bytes) -> tuple[int, int]:
-    """The type (not yet checked) and the length of a frame."""
+    """Returns the type (not yet checked) and the length of a frame."""
     kind, length = _FRAME.unpack(header)
     return kind, length
 
 
 def pack_epoch(epoch: int) -> bytes:
-    """The body of a JOINED frame."""
+    """Returns the body of a JOINED frame."""
     return _U32.pack(epoch)
 
 
 def unpack_epoch(body: bytes) -> int:
-    """The epoch in the body of a JOINED frame."""
+    """Returns the epoch in the body of a JOINED frame."""
     if len(body) != _U32.size:
         raise InternalError(
             f"An epoch must have {_U32.size} bytes. Received: {len(body)} "
@@ -131,18 +131,18 @@ def unpack_epoch(body: bytes) -> int:
 
 
 def text(message: str) -> bytes:
-    """A message for people, cut to the cap."""
+    """Returns a text as bytes, cut to the cap."""
     return message.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
 
 
 def pack_values(values: list[bytes]) -> bytes:
-    """The body of a RESULT frame."""
+    """Returns the body of a RESULT frame."""
     parts = [_U32.pack(len(value)) + value for value in values]
     return b"".join(parts)
 
 
 def unpack_values(body: bytes, size: int) -> list[bytes]:
-    """The values of `size` ranks in the body of a RESULT frame."""
+    """Returns the values of `size` ranks in the body of a RESULT frame."""
     values: list[bytes] = []
     offset = 0
     while len(values) < size and offset + _U32.size <= len(body):
