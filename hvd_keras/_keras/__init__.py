@@ -1,1 +1,1 @@
-"""The private names of Keras that hvd_keras leans on, and patches of them."""
+"""The private names of Keras that hvd_keras uses, and patches of them."""

@@ -1,10 +1,10 @@
-"""What hvd_keras needs to know of a `fit` that runs, and of its callbacks.
+"""Keeps track of running calls of `fit`, and of their callbacks and data.
 
-Importing this wraps `fit`, `evaluate` and `predict` of `keras.Model`, so that
-their calls are known where callbacks, data and train functions are called.
+Importing this wraps `fit`, `evaluate` and `predict` of `keras.Model`. So
+callbacks, data and train functions can find the call that runs them.
 
-Like `names.py`, this is the one place for the private names that it
-leans on; they are checked when it is imported.
+The private names of Keras in this table are used only here. They are checked
+when this module is imported.
 
 | Name | Used to |
 |---|---|
@@ -38,19 +38,19 @@ _EpochIterator: Any = private_module("trainers.epoch_iterator").EpochIterator
 
 
 class Call:
-    """A call of `fit`, `evaluate` or `predict` that runs."""
+    """A running call of `fit`, `evaluate` or `predict`."""
 
     def __init__(self, method: str) -> None:
         self.method = method
         self.epochs: Any = None  # the first EpochIterator that it has made
-        self.data: Any = None  # what that was made of
+        self.data: Any = None  # the data of that iterator
 
     def end(self) -> None:
-        """Lets the data go: who keeps the call does not keep them."""
+        """Drops the data, so that this object does not keep them alive."""
         self.epochs = self.data = None
 
 
-# Those of this thread, innermost first.
+# The running calls of this thread, innermost first.
 _running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
     "_running", default=()
 )
@@ -61,7 +61,7 @@ _at_end_of_fit: list[Callable[[Any], None]] = []
 
 
 def running_calls() -> tuple[Call, ...]:
-    """Returns the calls of Keras's methods that run, innermost first."""
+    """Returns the running calls of Keras's methods, innermost first."""
     return _running.get()
 
 
@@ -72,7 +72,7 @@ def is_caller(call: Call) -> bool:
 
 
 def running_fit() -> Call | None:
-    """Returns the innermost call, if that is one of Keras's `fit`."""
+    """Returns the innermost running call if it is a `fit`."""
     for call in _running.get()[:1]:
         if call.method == "fit" and call.epochs is not None:
             return call
@@ -92,9 +92,9 @@ def is_capped(fit: Call) -> bool:
 def num_batches_of(fit: Call) -> float | None:
     """Returns how many batches the data of a running `fit` has.
 
-    None where nobody knows, infinity where it has no end.
+    It is None if unknown, and infinity if the data have no end.
     """
-    tf = sys.modules.get("tensorflow")  # where it is not, there are no datasets
+    tf = sys.modules.get("tensorflow")  # without it there are no datasets
     if tf is not None and isinstance(fit.data, tf.data.Dataset):
         cardinality = int(fit.data.cardinality().numpy())
         if cardinality == tf.data.INFINITE_CARDINALITY:
@@ -107,8 +107,9 @@ def num_batches_of(fit: Call) -> float | None:
 def keep_order(data: Any) -> None:
     """Keeps a running `fit` from shuffling the batches of a `PyDataset`.
 
-    Keras does so on each rank apart, unless `fit` gets `shuffle=False`. Where
-    the data have several workers it has done so by now.
+    Otherwise each rank would shuffle them in its own order, unless `fit` gets
+    `shuffle=False`. If the data have several workers, Keras has already
+    shuffled by now.
     """
     fit = running_fit()
     if fit is None:
@@ -120,11 +121,14 @@ def keep_order(data: Any) -> None:
 
 
 def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:
-    """Lets `decide` end the epochs of a running `fit`, where that is on torch.
+    """Lets `decide` end the epochs of a running `fit` on torch.
 
-    There, and only there, a batch is taken before the train function is
-    called. `decide` gets 1, or 0 where there is no batch left, and returns 0
-    to end the epoch, else 1.
+    Only on torch does Keras take a batch before it calls the train function.
+    `decide` gets 1, or 0 if there is no batch left. It returns 0 to end the
+    epoch, else 1.
+
+    Returns:
+        Whether Keras runs on torch; on other backends this does nothing.
     """
     if keras.backend.backend() != "torch":
         return False
@@ -139,7 +143,7 @@ def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:
         if decide(1):
             return item
         with require(self, "catch_stop_iteration")():
-            raise StopIteration  # so that the data begin anew
+            raise StopIteration  # so that the data start again
         raise StopIteration
 
     fit.epochs.__class__ = type(base.__name__, (base,), {"__next__": __next__})
@@ -147,13 +151,13 @@ def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:
 
 
 def beginning_callback_list() -> Any | None:
-    """Returns the list whose callbacks hear now that training begins."""
+    """Returns the list that is telling its callbacks that training begins."""
     return _beginning.get()
 
 
 def remove_callback(callback_list: Any, callback: Any) -> None:
     """Removes a callback from a list that may be calling its callbacks."""
-    # Another list, so that the one that is being walked stays as it is.
+    # A new list: Keras may be walking the old one.
     callback_list.callbacks = [
         each for each in callback_list.callbacks if each is not callback
     ]
@@ -162,20 +166,20 @@ def remove_callback(callback_list: Any, callback: Any) -> None:
 def call_batch_ends_in_order(callback_list: Any) -> None:
     """Keeps Keras from calling `on_train_batch_end` in other threads.
 
-    It does not do so anyway for the callbacks of a list that have that hook;
-    but for a single one that is no list, and for those that are added later.
+    Keras would do so for a single callback that is not in a list, and for
+    callbacks that are added later.
     """
     require(callback_list, "_async_train")
     callback_list._async_train = False
 
 
 def set_initial_epoch(model: Any, epoch: int | None) -> None:
-    """Makes a `fit` that begins start with `epoch`; None: with its own."""
+    """Makes a beginning `fit` start at `epoch`; None: at its own first one."""
     model._initial_epoch = epoch
 
 
 class CheckpointOfAllRanks(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint, which leaves it to `hvd_save` to save."""
+    """Keras's ModelCheckpoint, but `hvd_save` decides which rank saves."""
 
     def hvd_save(self, save: Callable[[], None]) -> None:
         """Calls `save`, or lets another rank do so."""
@@ -196,16 +200,16 @@ def check_names() -> None:
     require(_EpochIterator, "catch_stop_iteration", ["self"])
     if "x" not in inspect.signature(_EpochIterator).parameters:
         raise ImportError(
-            "hvd_keras leans on the parameter `x` of Keras's `EpochIterator`, "
+            "hvd_keras needs the parameter `x` of Keras's `EpochIterator`, "
             f"which is missing in Keras {keras.__version__}."
         )
 
 
 def _wrap_everything() -> None:
-    """Wraps what tells of a running `fit`; a second call does nothing.
+    """Wraps the methods that show a running `fit`. A second call does nothing.
 
-    A method that somebody else has put in front of Keras's is wrapped as well
-    as Keras's: each may be put back, or called, without the other.
+    If somebody else has overridden a method of Keras, both are wrapped: either
+    may be restored, or called, without the other.
     """
     for method in ("fit", "evaluate", "predict"):
         for owner in keras.Model.__mro__:
@@ -259,7 +263,7 @@ def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
         original(self, x, *args, **kw)
-        # Another one, of validation data, comes later.
+        # Later ones hold validation data.
         for call in _running.get()[:1]:
             if call.epochs is None:
                 call.epochs, call.data = self, x

@@ -1,4 +1,4 @@
-"""The private names that hvd_keras leans on with Keras on JAX.
+"""The private names of Keras that hvd_keras uses only on JAX.
 
 | Name | Used to |
 |---|---|
@@ -29,7 +29,8 @@ _STATE = (
     "metrics_variables",
 )
 
-# From here on memory that is new costs time; below, a program more arguments.
+# Larger arrays get spare memory. For smaller ones, the additional arguments of
+# a program would cost more time than new memory does.
 _LARGE_BYTES = 1 << 16
 
 
@@ -53,11 +54,11 @@ def patch_make_train_function(
     guards: Callable[[Any], bool],
     typed_errors: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """Lets a model for which `guards(model)` outlive a step that fails.
+    """Makes a model survive a failing step if `guards(model)`.
 
-    Keras gives the memory of the model to a step, which leaves nothing if it
-    fails. Here a step writes elsewhere, and when it fails the model has the
-    values that it had before. A second call does nothing.
+    Keras gives the model's memory to a step, so the values are lost if the step
+    fails. Here a step writes elsewhere. If it fails, the model has the values
+    that it had before. A second call of this function does nothing.
 
     Args:
         guards: Whether the steps of a model may fail because of another rank.
@@ -73,7 +74,7 @@ def patch_make_train_function(
         if self.train_function is not None and not force:
             return
         original(self, force)
-        # Values that are spread over devices stay Keras's matter.
+        # If values are spread over devices, Keras handles the step alone.
         if guards(self) and keras.distribution.distribution() is None:
             step = self.train_step
             if self.jit_compile and not self.run_eagerly:
@@ -84,13 +85,13 @@ def patch_make_train_function(
             self.train_function.forget = getattr(step, "forget", None)
 
     make_train_function._hvd_wrapped = True  # type: ignore[attr-defined]
-    # Keras compares a model's method with this one: it is not overridden.
+    # Keras compares a model's method with this one to see if it is overridden.
     owner.make_train_function = make_train_function
     call_at_end_of_fit(_forget)
 
 
 def _forget(model: Any) -> None:
-    """Lets the state before go when a training ends."""
+    """Drops the previous state when training ends."""
     forget = getattr(model.train_function, "forget", None)
     if forget is not None:
         forget()
@@ -99,13 +100,13 @@ def _forget(model: Any) -> None:
 def _compiled(
     train_step: Callable[[Any, Any], Any], steps_per_execution: int
 ) -> Callable[[Any, Any], Any]:
-    """Compiles a step that leaves the state which it gets as it is.
+    """Compiles a step that does not overwrite its input state.
 
-    The results are written over the state before that one, which is of no use
-    any more: memory that is new in each step costs more than the update. It is
-    kept until `forget()` is called.
+    The step writes its results over the state before that, which nobody needs
+    any more. New memory in each step would cost more than the update itself.
+    That older state is kept until `forget()` is called.
     """
-    if steps_per_execution > 1:  # the state before is that to go back to
+    if steps_per_execution > 1:  # a failure goes back to the older state
         return jax.jit(train_step)
     compiled = jax.jit(
         lambda spare, state, data: train_step(state, data),
@@ -125,7 +126,7 @@ def _compiled(
 
 
 def _spare(before: list[jax.Array], now: list[jax.Array]) -> list[jax.Array]:
-    """Returns arrays like those of `now`, of `before` where these are free."""
+    """Returns arrays like those of `now`, from `before` if they are free."""
     taken = set(map(id, now))
     spare = []
     for i, array in enumerate(now):
@@ -147,7 +148,7 @@ def _guarded(
         try:
             with typed_errors():
                 return jax.block_until_ready(function(state, iterator))
-        except StopIteration:  # the data have ended: no step was done
+        except StopIteration:  # the data have ended: no step ran
             raise
         except BaseException:
             _give_state(model, state)
@@ -157,14 +158,14 @@ def _guarded(
 
 
 def _give_state(model: Any, state: Any) -> None:
-    """Gives the variables of a model the values that `fit` holds."""
+    """Assigns the values in `fit`'s state to the variables of a model."""
     model._jax_state = dict(zip(_STATE, state, strict=True))
     model._jax_state_synced = False
     model.jax_state_sync()
 
 
 def changed_state(model: Any, state: Any, change: Callable[[], None]) -> Any:
-    """Returns what `state` is after `change`, which assigns to variables."""
+    """Returns `state` after `change`, which assigns to variables."""
     _give_state(model, state)
     change()
     changed = model._get_jax_state(

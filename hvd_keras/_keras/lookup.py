@@ -1,4 +1,4 @@
-"""Finds private names of Keras, or says which one is gone."""
+"""Finds private names of Keras, or says which one is missing."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ def private_module(*paths: str) -> Any:
     """Imports a module of `keras.src` from the first path that exists.
 
     Args:
-        paths: Where releases of Keras have it, relative to `keras.src`.
+        paths: Its places in releases of Keras, relative to `keras.src`.
 
     Raises:
-        ImportError: It is at none of them.
+        ImportError: It is in none of these places.
     """
     names = [f"keras.src.{path}" for path in paths]
     for name in names:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # Another one may be missing, which the module imports.
+            # The missing module may be one that this module imports.
             if not f"{name}.".startswith(f"{error.name}."):
                 raise
     raise ImportError(
-        f"hvd_keras leans on the private module `{' or '.join(names)}`, which "
-        f"is missing in {_version()}"
+        f"hvd_keras needs the private module `{' or '.join(names)}`, which is "
+        f"missing in {_version()}"
     )
 
 
 def require(
     owner: object, name: str, parameters: Sequence[str] | None = None
 ) -> Any:
-    """Returns `owner.name`, or says which private name is gone.
+    """Returns `owner.name`, or says which private name is missing.
 
     Args:
         owner: Class or module of Keras or TensorFlow.
@@ -58,7 +58,7 @@ def require(
             return found
         problem = f"takes {received}, expected {list(parameters)}"
     raise ImportError(
-        f"hvd_keras leans on the private name `{where}`, which {problem} in "
+        f"hvd_keras needs the private name `{where}`, which {problem} in "
         f"{_version()}"
     )
 

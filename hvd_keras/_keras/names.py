@@ -1,11 +1,11 @@
-"""The private names of Keras that hvd_keras leans on, on any backend.
+"""The private names of Keras that hvd_keras uses on every backend.
 
-Each is named here once and checked when this module is imported, so that a new
-release of Keras that moves one fails here, in words, and not in the middle of
-a training run. Those of a running `fit` are in `fit.py`, those of one
-backend in `tensorflow.py` and `jax.py`; everything else in
+Each is named here once and checked when this module is imported. If a new
+release of Keras moves one, the import fails with a clear message, and not in
+the middle of a training run. `fit.py` has the names for a running `fit`,
+`tensorflow.py` and `jax.py` have those of one backend. Everything else in
 hvd_keras uses public names. `optimizer.py` overrides the methods of an
-optimizer, `patches.py` replaces the others.
+optimizer; `patches.py` replaces the others.
 
 | Name | Used to |
 |---|---|
@@ -14,17 +14,17 @@ optimizer, `patches.py` replaces the others.
 | `Optimizer._trainable_variables` | number the variables |
 | `Optimizer._accumulated_gradients` | keep partial sums on their rank |
 | `Optimizer._iterations` | count batches, and updates, while accumulating |
-| `Optimizer._get_current_learning_rate` | give a schedule the updates |
+| `Optimizer._get_current_learning_rate` | count updates in a schedule |
 | `Optimizer._update_model_variables_moving_average` | average once an update |
 | `Optimizer._overwrite_model_variables_with_average_value` | the same |
 | `Optimizer._model_variables_moving_average` | the same |
 | `Optimizer._unpickle_model` | pickle an optimizer whose class was swapped |
 | `LossScaleOptimizer.check_finite` | skip a step on all ranks or on none |
-| `Variable._value` | know a variable of Keras by that of TensorFlow in it |
+| `Variable._value` | identify a Keras variable by the TensorFlow one in it |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
 | `Model._flatten_layers` | see that a model has all its weights |
-| `Trainer._resolve_auto_jit_compile` | keep XLA off unless it is asked for |
+| `Trainer._resolve_auto_jit_compile` | keep XLA off unless the user asks |
 | `load_optimizer_weights_from_hdf5_group` | load an optimizer from H5 |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
 | `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
@@ -77,10 +77,11 @@ def check_names() -> None:
 
 
 def identity_of(variable: Any) -> int:
-    """Returns the `id` of a variable of TensorFlow, alone or in Keras's.
+    """Returns the `id` of a TensorFlow variable, alone or in a Keras variable.
 
-    Not of `value`, which is another tensor in a layer that casts. On other
-    backends than TensorFlow, what is in a variable changes.
+    It does not use Keras's `value`, which is another tensor in a layer that
+    casts. On other backends it returns the `id` of the Keras variable, because
+    the tensor inside changes.
     """
     is_wrapped = keras.backend.backend() == "tensorflow"
     value = getattr(variable, "_value", None) if is_wrapped else None
@@ -88,9 +89,10 @@ def identity_of(variable: Any) -> int:
 
 
 def num_batches_seen_by(optimizer: Any) -> Any:
-    """Returns how many batches an optimizer has had, in a variable.
+    """Returns the variable that counts the batches of an optimizer.
 
-    `iterations` counts updates, which are fewer while gradients accumulate.
+    `iterations` counts updates instead; while gradients accumulate, these are
+    fewer.
     """
     return require(optimizer, "_iterations")
 
@@ -110,8 +112,8 @@ def gradient_accumulators_of(optimizer: Any) -> list[Any]:
 def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
     """Returns the momentum buffers that contain the learning rate.
 
-    SGD and RMSprop have such buffers; those of Adam and its kin average the
-    gradients themselves and need no correction when the rate changes.
+    SGD and RMSprop have such buffers. Those of Adam and similar optimizers
+    average the gradients themselves, and stay right when the rate changes.
     """
     if not optimizer.built:
         return []
@@ -128,12 +130,12 @@ def is_fully_built(model: Any) -> bool:
 
 
 def unpickler_of(optimizer_class: type) -> Callable[..., Any]:
-    """Returns the function that pickles of `optimizer_class` call."""
+    """Returns the function that loads pickles of `optimizer_class`."""
     return optimizer_class._unpickle_model  # type: ignore[attr-defined]
 
 
 def share_saved_name(subclass: type, base: type) -> None:
-    """Makes Keras save `subclass` under the name that `base` has."""
+    """Makes Keras save `subclass` under the name of `base`."""
     for table in (
         _api_export.REGISTERED_OBJS_TO_NAMES,
         _object_registration.GLOBAL_CUSTOM_NAMES,
@@ -143,7 +145,7 @@ def share_saved_name(subclass: type, base: type) -> None:
 
 
 def optimizer_values_in_h5(filepath: Any) -> list[Any]:
-    """Returns the arrays of an optimizer's variables in a model's file."""
+    """Returns an optimizer's variables, as arrays, from a model's H5 file."""
     import h5py
 
     with h5py.File(filepath, "r") as file:

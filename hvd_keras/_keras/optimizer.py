@@ -1,4 +1,4 @@
-"""The private methods of a Keras optimizer, under names of ours."""
+"""Turns the private methods of a Keras optimizer into hooks of ours."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hvd_keras._keras.lookup import require
 
 
 class OptimizerHooks:
-    """Mixin in front of a Keras optimizer, which calls the methods `hvd_*`.
+    """Mixin that comes before the class of a Keras optimizer.
 
-    What they do is the matter of a subclass.
+    The optimizer then calls the methods `hvd_*`, which a subclass defines.
     """
 
     iterations: Any
@@ -21,33 +21,33 @@ class OptimizerHooks:
     def hvd_reduce(
         self, gradients: list[Any], variables: list[Any] | None
     ) -> list[Any]:
-        """Returns what is to be clipped and applied.
+        """Returns the gradients that Keras is to clip and apply.
 
         Args:
-            gradients: Without None.
-            variables: That of each gradient; None: nobody knows.
+            gradients: This rank's gradients, without None.
+            variables: The variable of each gradient; None if unknown.
         """
         raise NotImplementedError
 
     def hvd_at_update(
         self, call: Callable[[], None], changes: Sequence[Any]
     ) -> None:
-        """Calls `call`, which assigns to `changes`, if it is to be now."""
+        """Calls `call`, which assigns to `changes`, if this is an update."""
         raise NotImplementedError
 
     def hvd_schedule_counts_updates(self) -> bool:
-        """Whether a schedule is to see updates, in place of batches."""
+        """Whether a schedule counts updates instead of batches."""
         raise NotImplementedError
 
     def hvd_is_applying(self) -> bool:
-        """Whether gradients are being applied, on this rank's thread."""
+        """Whether gradients are being applied now."""
         return "_hvd_variables" in vars(self)
 
     def _backend_apply_gradients(
         self, grads: Any, trainable_variables: Any
     ) -> None:
-        # What arrives here is free of None; `_clip_gradients`, which Keras
-        # calls next (in a branch when it accumulates), gets gradients alone.
+        # The gradients here contain no None. Keras then calls
+        # `_clip_gradients` (in a branch if it accumulates) without variables.
         vars(self)["_hvd_variables"] = list(trainable_variables)
         try:
             super()._backend_apply_gradients(  # type: ignore[misc]
@@ -65,7 +65,7 @@ class OptimizerHooks:
         from hvd_keras._keras import tensorflow as keras_tensorflow
 
         if keras_tensorflow.is_in_our_strategy():
-            return grads_and_vars  # summed already, before they were clipped
+            return grads_and_vars  # they were summed before they were clipped
         return super()._all_reduce_sum_gradients(  # type: ignore[misc]
             grads_and_vars
         )

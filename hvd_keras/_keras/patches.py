@@ -1,4 +1,4 @@
-"""Patches of private methods of Keras, on any backend."""
+"""Patches of Keras's private methods on every backend."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def patch_check_finite(
 
 
 def patch_auto_jit_compile(refuses: Callable[[Any], bool]) -> None:
-    """Makes `jit_compile="auto"` mean False where `refuses(model)`.
+    """Makes `jit_compile="auto"` mean False if `refuses(model)`.
 
     A second call does nothing.
     """

@@ -1,4 +1,4 @@
-"""The private names of Keras that `HvdStrategy` leans on.
+"""The private names of Keras that only `HvdStrategy` uses.
 
 | Name | Used to |
 |---|---|
@@ -21,13 +21,13 @@ from hvd_keras._keras import names as private
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.tensorflow import is_ours
 
-# Wherever a release of Keras has it.
+# The module differs by release of Keras.
 _trainer: Any = sys.modules[owner_of("make_predict_function").__module__]
 require(_trainer, "reduce_per_replica", ["values", "strategy", "reduction"])
 
 
 def patch_compile(after: Callable[[Any], None]) -> None:
-    """Makes `compile` call `after(model)` for models of a strategy of ours."""
+    """Makes `compile` call `after(model)` for models under our strategy."""
     owner = owner_of("compile")
     original = owner.compile
     if hasattr(original, "_hvd_wrapped"):
@@ -41,12 +41,12 @@ def patch_compile(after: Callable[[Any], None]) -> None:
         return result
 
     compile_model._hvd_wrapped = True  # type: ignore[attr-defined]
-    # Keras compares a model's method with this one: it is not overridden.
+    # Keras compares a model's method with this one to see if it is overridden.
     owner.compile = compile_model
 
 
 def patch_saving() -> None:
-    """Makes `save` and `save_weights` do nothing where another rank saves."""
+    """Makes `save` and `save_weights` do nothing if another rank saves."""
     for method in ("save", "save_weights"):
         owner = owner_of(method)
         original = getattr(owner, method)
@@ -75,7 +75,7 @@ def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
 
     @functools.wraps(original)
     def get_logs(self: Any, logs: Any) -> Any:
-        # A callback that hooks into the instance has summed already.
+        # If a callback hooks into this instance, it has already summed.
         is_hooked = private.GET_LOGS in vars(self)
         own = functools.partial(original, self)
         if is_hooked or not is_ours(self.distribute_strategy):
@@ -87,7 +87,7 @@ def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
 
 
 def patch_predictions(gather: Callable[[Any], Any]) -> None:
-    """Makes `predict` return what `gather` makes of a rank's outputs."""
+    """Makes `predict` return `gather(outputs)` of a rank's outputs."""
     original = _trainer.reduce_per_replica
     if hasattr(original, "_hvd_wrapped"):
         return

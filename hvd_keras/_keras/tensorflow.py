@@ -1,8 +1,8 @@
-"""The private names that hvd_keras leans on with Keras on TensorFlow.
+"""The private names of Keras that hvd_keras uses only on TensorFlow.
 
 | Name | Used to |
 |---|---|
-| `Optimizer._all_reduce_sum_gradients` | not to sum a second time |
+| `Optimizer._all_reduce_sum_gradients` | sum gradients only once |
 | `BatchNormalization._moments` | normalize with the batches of all ranks |
 | `BatchNormalization._reduction_axes` | the same |
 """
@@ -63,8 +63,9 @@ def patch_synchronized_moments(
 ) -> None:
     """Makes `BatchNormalization(synchronized=True)` call `moments`.
 
-    It gets the layer, its inputs, their mask and the axes to reduce; not where
-    another `tf.distribute.Strategy` is in scope. A second call does nothing.
+    `moments` gets the layer, its inputs, their mask and the axes to reduce. It
+    is not called if another `tf.distribute.Strategy` is in scope. A second call
+    of this function does nothing.
     """
     owner = keras.layers.BatchNormalization
     original = owner._moments
