@@ -1,4 +1,4 @@
-"""The native libraries: `_core`, the ops, the handlers of XLA; finding CUDA."""
+"""Loads the native libraries (core, ops, XLA handlers), and finds CUDA."""
 
 from hvd_keras._native.libraries import core, ops, xla
 

@@ -1,7 +1,7 @@
 """Finds CUDA and NCCL, and connects the GPUs of the ranks.
 
-Nothing of them is needed to install or to import hvd_keras. They are looked for
-where `set_libraries` has said.
+They are not needed to install or import hvd_keras. The core looks for them in
+the places that `set_libraries` has given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hvd_keras import config as config_module
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InternalError
 
-# Where the NVIDIA wheels keep them, below a folder of `sys.path`.
+# Their paths in the NVIDIA wheels, below a folder of `sys.path`.
 _CUDA_RUNTIMES = (
     "nvidia/cuda_runtime/lib/libcudart.so.12",
     "nvidia/cu13/lib/libcudart.so.13",
@@ -28,7 +28,7 @@ _CONNECT = "hvd_keras.init.gpu"
 def set_libraries(config: Config) -> None:
     """Tells the core where to look for CUDA and NCCL; opens nothing.
 
-    `HVD_NCCL_*` become the settings of NCCL, which reads them when it is
+    It makes `HVD_NCCL_*` the settings of NCCL, which reads them when it is
     opened.
     """
     os.environ.update(config_module.nccl_variables(os.environ))
@@ -44,17 +44,17 @@ def connect(local_rank: int) -> None:
     """Connects the GPUs of all ranks; every rank calls it.
 
     Raises:
-        InternalError: On all ranks, if one of them has no GPU, no memory on it
-            or no NCCL; it says which and why.
+        InternalError: A rank has no GPU, no memory on it or no NCCL. All ranks
+            raise this; it says which rank and why.
     """
     ordinal = _ordinal(local_rank)
     _native.core().gpu_submit("barrier", _CONNECT, [], ordinal, 0).wait()
 
 
 def split(process_set_ids: Iterable[int], local_rank: int) -> None:
-    """Makes the communicators of process sets; every rank calls it.
+    """Makes the NCCL communicators of process sets; every rank calls it.
 
-    They are split off that of all ranks, which `connect` has made.
+    It splits them off the communicator of all ranks, made by `connect`.
     """
     for process_set_id in process_set_ids:
         _native.core().gpu_split(process_set_id, _CONNECT, _ordinal(local_rank))
@@ -65,7 +65,7 @@ def _ordinal(local_rank: int) -> int:
 
 
 def nccl_version() -> int:
-    """The number of the NCCL that is found, such as 22707; 0: none."""
+    """Returns the version of the NCCL that is found: 22707, or 0 for none."""
     text = _found("gpu_nccl_version")
     if text is None:
         return 0
@@ -74,12 +74,15 @@ def nccl_version() -> int:
 
 
 def has_cuda() -> bool:
-    """Whether a CUDA runtime is found; there may be no GPU."""
+    """Whether a CUDA runtime is found, even if there is no GPU."""
     return _found("gpu_cuda_version") is not None
 
 
 def problem() -> str | None:
-    """Why collectives cannot run on GPUs; None: CUDA and NCCL are found."""
+    """Returns why collectives cannot run on GPUs.
+
+    None means that CUDA and NCCL are found.
+    """
     try:
         _native.core().gpu_cuda_version()
         _native.core().gpu_nccl_version()
@@ -96,7 +99,7 @@ def _found(query: str) -> str | None:
 
 
 def _files(names: tuple[str, ...]) -> list[str]:
-    # Not importlib: it would read the records of all wheels.
+    # importlib would read the records of all wheels.
     folders = [Path(entry) for entry in sys.path if entry]
     return [
         str(folder / name)

@@ -1,9 +1,8 @@
-"""Loads the native libraries; no other module does.
+"""Loads the native libraries; only this module does.
 
-`core()` is the engine and knows no framework. `ops()` holds the TensorFlow
-ops; `tensorflow_version()` is the only place that looks at TensorFlow's
-version. `xla()` holds the handlers for programs of XLA, of TensorFlow and JAX
-alike.
+`core()` is the engine and knows no framework. `ops()` holds the TensorFlow ops.
+`xla()` holds the handlers for XLA programs of both TensorFlow and JAX. Only
+`tensorflow_version()` looks at TensorFlow's version.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import types
 
 from hvd_keras import gpu_shim
 
-# One binary serves all of these (TF's C API). What is newer is tried first.
+# One binary serves all of these (TF's C API). Newer ones are tested first.
 _OLDEST_TENSORFLOW = (2, 16)
 NEWEST_TENSORFLOW = (2, 21)
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -62,9 +61,9 @@ def ops() -> types.ModuleType:
 
 
 def _set_gpu_shim(version: tuple[int, int]) -> None:
-    """Tells the kernels on GPUs where they find their stream.
+    """Tells the kernels on GPUs where to find their stream.
 
-    Without the shim, which only GPUs need, they say how to build it.
+    Only GPUs need the shim. If it is missing, the kernels say how to build it.
     """
     shim = gpu_shim.path(version)
     if shim.exists():
@@ -75,7 +74,7 @@ def _set_gpu_shim(version: tuple[int, int]) -> None:
 @functools.cache
 def xla() -> ctypes.CDLL:
     """Returns the library of the handlers in tf_ops/xla/handlers.h."""
-    core()  # the library that both need
+    core()  # loads the library that both need
     if not _XLA_LIBRARY.exists():
         raise ImportError(
             f"The handlers for XLA must be at {_XLA_LIBRARY}. Received: no "
@@ -85,10 +84,10 @@ def xla() -> ctypes.CDLL:
 
 
 def tensorflow_version() -> tuple[int, int]:
-    """Returns major and minor of the TensorFlow here.
+    """Returns the major and minor version of the installed TensorFlow.
 
     Raises:
-        ImportError: There is none, or it is too old for the ops.
+        ImportError: TensorFlow is missing, or too old for the ops.
     """
     try:
         import tensorflow as tf
@@ -111,16 +110,16 @@ def tensorflow_version() -> tuple[int, int]:
 def _self_test(library: types.ModuleType) -> None:
     """Runs one op that ends at once on this rank, without the other ranks.
 
-    Our kernels call TensorFlow's `done` through the layout of a C++ object. If
-    a new release changed it, the process dies here, after a word about why,
-    and not somewhere in the first step of a training.
+    Our kernels rely on the layout of a C++ object to call TensorFlow's `done`.
+    If a new release has changed it, the process dies here, after a warning that
+    says why, and not in the first step of training.
     """
     import tensorflow as tf
 
     newest = ".".join(map(str, NEWEST_TENSORFLOW))
     _logger.warning(
-        "hvd_keras has been tried with TensorFlow up to %s, and this is %s. "
-        "It tests one op now; if the process crashes here, use TensorFlow %s.",
+        "hvd_keras was tested with TensorFlow up to %s, and this is %s. "
+        "It tests one op now. If the process crashes here, use TensorFlow %s.",
         newest,
         tf.__version__,
         newest,
