@@ -1,1 +1,1 @@
-"""What ranks tell each other: objects, agreement, the root rank."""
+"""Exchanges objects between ranks, compares values, checks the root rank."""

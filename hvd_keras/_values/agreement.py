@@ -1,4 +1,4 @@
-"""Checks that all ranks hold the same value, before they rely on it."""
+"""Checks that all ranks hold the same value before they rely on it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ def disagreement(
     *,
     process_set: ProcessSet = global_process_set,
 ) -> list[tuple[Any, Any]] | None:
-    """Compares `value` over the ranks; a collective call, outside TensorFlow.
+    """Compares `value` over the ranks. All ranks call it, outside TensorFlow.
 
-    Costs one gather of 32 bytes a rank while the ranks agree.
+    While the ranks agree, it costs one gather of 32 bytes a rank.
 
     Args:
         name: Pairs the call across ranks.
-        value: What must be equal: anything that `broadcast_object` takes.
-        detail: Words for the message; may differ, sent only on disagreement.
-        process_set: Ranks that compare; this rank is one of them.
+        value: The value to compare: anything that `broadcast_object` takes.
+        detail: Words for an error message. It may differ by rank, and is sent
+            only if the ranks disagree.
+        process_set: The ranks that compare; this rank is one of them.
 
     Returns:
-        None if all ranks have the same value, else (value, detail) of every
-        rank, in order of rank in the process set; the same on all of them.
+        None if all ranks have the same value. Otherwise the same list on all
+        ranks: (value, detail) of each, in the order of the process set.
     """
     if process_set.size() == 1:
         return None
@@ -52,13 +53,13 @@ def disagreement(
 def differing_indices(
     name: str, arrays: Sequence[np.ndarray[Any, Any]]
 ) -> list[int]:
-    """Returns which of the ranks' arrays are not equal on all, bit for bit.
+    """Returns the indices of arrays that differ by rank in any bit.
 
-    Costs one gather of 32 bytes an array and rank.
+    It costs one gather of 32 bytes for each array and rank.
 
     Args:
         name: Pairs the call across ranks.
-        arrays: Arrays in host memory, as many on all ranks.
+        arrays: Arrays in host memory; the same number on all ranks.
     """
     if global_process_set.size() == 1 or not arrays:
         return []
@@ -76,7 +77,8 @@ def differing_indices(
 def first_difference(lists: list[list[Any]]) -> tuple[int, list[Any]]:
     """Returns the first index at which lists differ, and each one's entry.
 
-    A list that ended before has None there. Of equal lists, the last index.
+    The entry is None if a list has ended before. If all lists are equal, it
+    returns the last index.
     """
     index, here = 0, [None] * len(lists)
     for index in range(max(len(entries) for entries in lists)):

@@ -1,4 +1,4 @@
-"""Who takes part in a call: the checks of `process_set` and `root_rank`."""
+"""Checks the arguments `process_set` and `root_rank`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from hvd_keras.process_set import ProcessSet
 
 
 def members_of(process_set: ProcessSet, what: str) -> list[int]:
-    """Returns the ranks of a process set that this rank is in.
+    """Returns the ranks of a process set, which must include this rank.
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The set is not registered, or not with this rank.
+        InvalidArgumentError: The set is not registered, or this rank is not in
+            it.
     """
     rank = state.topology("rank").rank
     ranks = process_set.ranks
     if process_set.process_set_id is None or ranks is None:
         raise InvalidArgumentError(
-            f"`process_set` must be registered, with `init(process_sets=...)` "
+            f"`process_set` must be registered with `init(process_sets=...)` "
             f"or `add_process_set`. Received: process_set={process_set!r} "
             f"(rank {rank}, {what})."
         )
@@ -36,7 +37,7 @@ def members_of(process_set: ProcessSet, what: str) -> list[int]:
 
 
 def to_root_rank(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """Returns `root_rank`; raises as `members_of`, or if it is not in it."""
+    """Returns `root_rank`; raises like `members_of`, or if it is no member."""
     members_of(process_set, what)
     return checked_root_rank(root_rank, process_set, f" ({what})")
 
@@ -44,15 +45,15 @@ def to_root_rank(root_rank: Any, process_set: ProcessSet, what: str) -> int:
 def checked_root_rank(
     root_rank: Any, process_set: ProcessSet, what: str
 ) -> int:
-    """Returns `root_rank` as an int, a global rank and one of the set.
+    """Returns `root_rank` as an int, the global rank of a member of the set.
 
     Args:
         root_rank: An integer of Python or numpy.
         process_set: The ranks that take part.
-        what: Words on the call, for the end of the message.
+        what: Words about the call, for the end of the message.
 
     Raises:
-        InvalidArgumentError: It is something else.
+        InvalidArgumentError: It is not an integer, or not a rank of the set.
     """
     ranks = process_set.ranks
     try:

@@ -1,4 +1,4 @@
-"""Objects of Python from rank to rank: a header with the length, the bytes."""
+"""Sends Python objects from rank to rank: first their lengths, then bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOO_LARGE = 2  # the payload is the text of a ValueError
 def broadcast(
     obj: Any, root_rank: int, name: str, process_set: ProcessSet
 ) -> Any:
-    """Returns the object of `root_rank`: see `objects.broadcast_object`."""
+    """Returns the object of `root_rank`. See `objects.broadcast_object`."""
     root_rank = to_root_rank(root_rank, process_set, f"object {name!r}")
     process_set_id = process_set.process_set_id
     status, payload = _OK, b""
@@ -47,7 +47,7 @@ def broadcast(
 
 
 def allgather(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
-    """Returns the objects of all ranks: see `objects.allgather_object`."""
+    """Returns the objects of all ranks. See `objects.allgather_object`."""
     ranks = members_of(process_set, f"object {name!r}")
     process_set_id = process_set.process_set_id
     status, payload = _try_encode(obj)

@@ -1,7 +1,7 @@
 """The bytes of a Python object on the wire: plain values, never code.
 
 A message is `HVDO`, one byte for the version, then one value. A value is a
-one-byte tag and what the tag says; lengths are 8 bytes, little-endian:
+one-byte tag, then what the table says. Lengths are 8 bytes, little-endian:
 
     N T F          None, True, False
     i n            length, two's complement bytes
@@ -13,9 +13,9 @@ one-byte tag and what the tag says; lengths are 8 bytes, little-endian:
     a g            dtype (s), number of dimensions (1 byte), dimensions, bytes:
                    numpy array, numpy scalar (no dimensions)
 
-`decode` believes nothing: each length is held against what is left of the
-message before anything is allocated, nesting is limited, and whatever is
-wrong ends in InvalidArgumentError.
+`decode` trusts nothing. Before it allocates memory, it compares each length
+with the rest of the message. It limits nesting, and raises InvalidArgumentError
+for everything that is wrong.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def encode(value: Any) -> bytes:
     a `numpy()` method become numpy arrays.
 
     Raises:
-        TypeError: Names the type that has no form on the wire and its place
-            in `value`, such as `value['history'][3]`.
+        TypeError: A type cannot be sent. The message names it and its place in
+            `value`, such as `value['history'][3]`.
         ValueError: `value` is nested too deeply or too large.
     """
     parts = [MAGIC]
@@ -97,7 +97,7 @@ def decode(message: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """Returns the value in `message`.
 
     Raises:
-        InvalidArgumentError: `message` is not what `encode` gives.
+        InvalidArgumentError: `message` does not come from `encode`.
     """
     if len(message) > max_bytes:
         raise InvalidArgumentError(
@@ -230,7 +230,7 @@ class _Reader:
         return self._message[self._at - num_bytes : self._at]
 
     def count(self, least_bytes: int = 1) -> int:
-        """Reads a length of things that take `least_bytes` each."""
+        """Reads a number of things that take at least `least_bytes` each."""
         (count,) = _LENGTH.unpack(self.take(_LENGTH.size))
         if count * least_bytes > self.left:
             raise self.error(f"a length of {count} goes beyond the end")

@@ -1,4 +1,4 @@
-"""Variables in groups that travel together."""
+"""Cuts variables into groups that travel together."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import TypeVar
 
 Variable = TypeVar("Variable")
 
-# Host memory that one step of a broadcast takes beside the variables.
+# The host memory that one step of a broadcast needs for its group.
 _STEP_BYTES = 64 << 20
 
 
 def in_steps(
     variables: Sequence[Variable], sizes: Sequence[int]
 ) -> Iterator[list[Variable]]:
-    """Yields them in groups of so many bytes that travel together.
+    """Yields `variables` in groups of at most `_STEP_BYTES`.
+
+    A variable that is larger gets a group of its own.
 
     Args:
-        variables: What is grouped.
-        sizes: The bytes of each.
+        variables: The variables, in order.
+        sizes: The size of each in bytes.
     """
     group: list[Variable] = []
     num_bytes = 0
