@@ -1,1 +1,1 @@
-"""What every layer may use: logging, dtypes, texts of errors, seeds."""
+"""Helpers that every layer may use: logging, dtypes, error texts, seeds."""

@@ -10,21 +10,22 @@ NAMES = (
     *("uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
-# Those that a CPU moves and does not reduce.
+# CPUs move these dtypes but do not reduce them.
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _MOVES = ("broadcast", "allgather", "alltoall")
 
 
 def check_dtype(dtype: str, kind: str, name: str) -> None:
-    """Raises unless a collective takes `dtype`, as NumPy names it.
+    """Checks that a collective takes a dtype, given by its NumPy name.
 
     Raises:
-        InvalidArgumentError: There is no collective for it.
+        InvalidArgumentError: It does not.
     """
     known = [*NAMES, *(FLOAT8 if kind in _MOVES else ())]
     if dtype in known:
         return
     raise InvalidArgumentError(
-        f"{kind} '{name}': a tensor must be of type {', '.join(known)}. "
+        f"{kind} '{name}': a tensor must have one of the dtypes "
+        f"{', '.join(known)}. "
         f"Received: {dtype}"
     )

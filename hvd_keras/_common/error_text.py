@@ -1,4 +1,4 @@
-"""The texts of errors: those that XLA passes on, and what they are about."""
+"""Reads errors that XLA passes on, and adds what a collective is about."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from hvd_keras import exceptions
 
-# What `ToFfiError` in tf_ops/xla/ffi_request.cc writes: nothing but the text
-# of an error comes through XLA.
+# `ToFfiError` in tf_ops/xla/ffi_request.cc writes this, because XLA passes on
+# only the text of an error.
 MARK = re.compile(r"hvd_keras\.exceptions\.(\w+)Error: ")
 
 
-# What a collective is about, by its name; for those that do not say it.
+# What collectives are about, by name, if their names do not say it.
 _subjects: dict[str, str] = {}
 
 
@@ -25,7 +25,7 @@ def note_gradients(name: str, paths: Sequence[str]) -> None:
 
 
 def with_subject(text: str) -> str:
-    """Returns the text of an error that says what its collective is about."""
+    """Returns an error's text; adds what its collective is about, if known."""
     for name, subject in list(_subjects.items()):  # other threads may add some
         added = f" ('{name}' is {subject} on this rank)"
         if f"'{name}'" in text and added not in text:
@@ -34,7 +34,7 @@ def with_subject(text: str) -> str:
 
 
 def error_in(text: str) -> exceptions.HvdError | None:
-    """Returns the error that a handler of ours told XLA, if there is one."""
+    """Returns the error that one of our handlers told XLA, if any."""
     match = MARK.search(text)
     if match is None:
         return None

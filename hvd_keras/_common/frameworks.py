@@ -1,11 +1,11 @@
-"""Which framework a tensor is of, and what any tensor can tell of itself."""
+"""Finds the framework and the dtype of a tensor, and casts it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# The first part of a class's module, by framework. A tensor that JAX traces is
-# of its own package, an array of jaxlib.
+# The framework, by the first part of a class's module. JAX's tracers come from
+# the package jax, its arrays from jaxlib.
 _FRAMEWORK_OF = {
     "torch": "torch",
     "jax": "jax",
@@ -15,8 +15,8 @@ _FRAMEWORK_OF = {
 
 
 def framework_of(tensor: Any) -> str:
-    """Returns "torch", "jax" or, also for what is no tensor, "tensorflow"."""
-    # A user's subclass of a tensor class is in a module of the user's.
+    """Returns "torch" or "jax"; for anything else "tensorflow"."""
+    # A user may subclass a tensor class, in a module of any name.
     for base in type(tensor).__mro__:
         framework = _FRAMEWORK_OF.get(base.__module__.partition(".")[0])
         if framework is not None:
@@ -31,7 +31,7 @@ def dtype_of(tensor: Any) -> str:
 
 
 def cast(tensor: Any, dtype: str) -> Any:
-    """Returns `tensor` as a dtype that has this name in NumPy."""
+    """Returns `tensor` cast to the dtype that has this name in NumPy."""
     framework = framework_of(tensor)
     if framework == "torch":
         import torch

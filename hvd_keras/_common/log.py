@@ -1,4 +1,4 @@
-"""What hvd_keras says to people, in absl's format on stderr."""
+"""Logs messages of hvd_keras, in absl's format on stderr."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _LEVELS = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
 
 
 def configure(level: str, rank: int) -> None:
-    """Shows messages from `level` on; `rank` goes before each."""
+    """Shows messages of `level` or above, each with `rank` in front."""
     global _prefix
     _prefix = f"hvd_keras rank {rank}: "
     _logger.setLevel(_LEVELS.get(level, level.upper()))
     if not _logger.hasHandlers():
-        # absl comes with TensorFlow, but does not bring it in.
+        # absl comes with TensorFlow, but does not import it.
         from absl import logging as absl_logging
 
         handler = logging.StreamHandler()
@@ -27,10 +27,10 @@ _prefix = "hvd_keras: "
 
 
 def info(message: str) -> None:
-    """Says what is as it should be."""
+    """Logs a message about normal operation."""
     _logger.info("%s%s", _prefix, message, stacklevel=2)
 
 
 def warning(message: str) -> None:
-    """Says what may become an error."""
+    """Logs a message about something that may become an error."""
     _logger.warning("%s%s", _prefix, message, stacklevel=2)

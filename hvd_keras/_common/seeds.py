@@ -1,13 +1,13 @@
-"""Seeds of random numbers that ranks must not share."""
+"""Gives each rank its own seed of random numbers."""
 
 from __future__ import annotations
 
-# Between the seeds of neighbouring ranks; larger than the differences between
-# the seeds of one model's layers are likely to be.
+# The distance between the seeds of neighbouring ranks. It is likely larger than
+# the distances between the seeds of one model's layers.
 _STRIDE = 1_000_003
 _MODULUS = 1 << 31
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """Returns what `seed`, equal on all ranks, becomes on one of them."""
+    """Returns the seed of one rank, given `seed`, which all ranks share."""
     return (seed + rank * _STRIDE) % _MODULUS

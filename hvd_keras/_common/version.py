@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def package_version() -> str:
-    """The version that pip knows."""
+    """Returns the installed version; "unknown" without an installation."""
     try:
         return importlib.metadata.version("hvd-keras")
     except importlib.metadata.PackageNotFoundError:
