@@ -1,37 +1,42 @@
-"""Collectives on arrays of JAX, under `jax.jit` and `jax.grad` too.
+"""Collectives on JAX arrays, which also work under `jax.jit` and `jax.grad`.
 
 >>> import hvd_keras.jax
 >>> hvd_keras.jax.allreduce(x, hvd.Sum)
 
-A Keras model on JAX needs none of them: `hvd.DistributedOptimizer` reduces its
-gradients. They are for loops of your own.
+A Keras model on JAX does not need them, because `hvd.DistributedOptimizer`
+reduces its gradients. They are for your own training loops.
 
-*Names* pair the calls of the ranks. A call without one is counted: outside of
-`jax.jit` when it runs, inside while it is traced, once however often the
-program runs. So the ranks must trace the same calls in the same order, and
-trace again at the same time. Where one may trace more than the others (for
-another shape, in a test of its own), give names.
+*Names* pair the calls of the ranks. Calls without a name are counted. Outside
+of `jax.jit` a call counts each time it runs. Inside it counts once, when it is
+traced, however often the program runs. So the ranks must trace the same calls
+in the same order, and trace again at the same time. If one rank may trace more
+than the others (another shape, a test that only it runs), give names.
 
-*Calls in a program* run at the same time where the data allow, in any order.
-Where the programs of the ranks differ, as for batches of different sizes, XLA
-may make independent calls wait for one another in different orders, which ends
-as `StalledError`: reduce such arrays as one, with `grouped_allreduce`.
-A call that is under way must not be made a second time with the same name, as
-by `jax.pmap` or from two threads.
+*Calls in a program* run at the same time if the data allow it, in any order.
+If the ranks' programs differ, as for batches of different sizes, XLA may make
+independent calls wait for one another in different orders. This ends in a
+`StalledError`. Reduce such arrays as one, with `grouped_allreduce`. While a
+call is running, do not make another with the same name, as `jax.pmap` or two
+threads would.
 
-*Transformations*: `jax.jit`, `jax.grad` (again and again), `jax.checkpoint`,
-which keeps what was reduced and does not reduce again, loops and branches that
-all ranks take, `jax.vmap` (the batch as one call; of Adasum and the collectives
-that mix rows, one call after the other). Not those that differentiate forward:
-`jax.jvp`, `jax.jacfwd`, `jax.linearize`. Once a collective is traced,
-`jax.checkpoint` takes every `jax.ffi.ffi_call` with side effects in the
-process, others' too, and keeps its results likewise.
+*Transformations* that work:
 
-*Errors* are those of `hvd_keras.exceptions`; of a program, inside
-`typed_errors()` and in Keras's `fit`.
+- `jax.jit`, and `jax.grad` of any order.
+- `jax.checkpoint`. It keeps the reduced values and does not reduce again.
+- Loops and branches that all ranks take.
+- `jax.vmap`: the batch is one call. For Adasum and for collectives that mix
+  rows, it is one call after the other.
 
-Programs run on the CPU: there is no handler for other platforms yet. Arrays of
-other devices go through the host's memory, outside of `jax.jit` alone.
+Forward differentiation does not work: `jax.jvp`, `jax.jacfwd`,
+`jax.linearize`. Once a collective has been traced, `jax.checkpoint` accepts
+every `jax.ffi.ffi_call` with side effects in the process, also those of other
+packages, and keeps its results too.
+
+*Errors* are those of `hvd_keras.exceptions`. Errors of a program have these
+types inside `typed_errors()` and in Keras's `fit`.
+
+Programs run on the CPU: there is no handler for other platforms yet. Outside of
+`jax.jit`, arrays on other devices go through host memory.
 """
 
 from hvd_keras.jax.allgather import allgather

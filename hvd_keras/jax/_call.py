@@ -1,4 +1,4 @@
-"""The one function that every collective on arrays of JAX goes through."""
+"""The one function that every collective on JAX arrays goes through."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hvd_keras.reduce_op import Average, ReduceOp, Sum
 _KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
 LINEAR = (Average, Sum)
 
-# Of the nameless calls, by kind, whether traced, process set and epoch.
+# Count the nameless calls, by kind, whether traced, process set and epoch.
 _counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
@@ -40,25 +40,28 @@ def call(
     token: Any = None,
     **attributes: Any,
 ) -> list[jax.Array]:
-    """Runs a collective, or adds it to the program that is traced.
+    """Runs a collective, or adds it to the program that is being traced.
 
-    XLA may let a computation wait for a call whose memory it is to use again,
-    in an order that depends on the program. So independent calls of one program
-    should be a chain of tokens, in an order that is the same on all ranks, if
-    the ranks' programs may differ: see tf_ops/xla/handlers.h.
+    XLA may let a computation wait for a call in order to reuse the call's
+    memory. The order of such waits depends on the program. So if the ranks'
+    programs may differ, chain their independent calls with tokens, in the same
+    order on all ranks: see tf_ops/xla/handlers.h.
 
     Args:
         kind: One of `_KINDS`.
-        arrays: One, or the members of a group; of dtypes that there are
-            collectives for, else an InvalidArgumentError is raised.
+        arrays: One array, or the members of a group.
         name: Pairs the call across ranks.
         process_set_id: The set that runs it.
-        shapes: Those of the results in a program, if not those of the arrays.
-        token: An int32 scalar, the last result of the call that comes before
-            this one in a chain. Then the token for the next one is the last of
-            the results.
-        attributes: Those of the handler (tf_ops/xla/handlers.h). The results
-            of calls with `has_together` are for `together` alone.
+        shapes: Shapes of the results in a program. Defaults to those of the
+            arrays.
+        token: An int32 scalar: the last result of the previous call in a chain.
+            Then the last result of this call is the token for the next one.
+        attributes: The attributes of the handler (tf_ops/xla/handlers.h). Only
+            `together` may use the results of calls with `has_together`.
+
+    Raises:
+        InvalidArgumentError: The collective does not take the dtype of an
+            array.
     """
     arrays = [jnp.asarray(array) for array in arrays]
     for array in arrays:
@@ -83,7 +86,7 @@ def call(
             for shape, array in zip(shapes, arrays, strict=True)
         ],
         has_side_effect=True,
-        # One call for the batch, where its elements do not mix.
+        # One call for the whole batch if its elements do not mix.
         vmap_method="broadcast_all"
         if in_place and token is None and not is_adasum
         else "sequential",
@@ -101,9 +104,9 @@ def call(
 
 
 def together(arrays: Sequence[Any]) -> list[Any]:
-    """Ends calls with `has_together` that are traced; returns their results.
+    """Ends traced calls that have `has_together`; returns their results.
 
-    On GPUs they only start before.
+    On GPUs, these calls only start before that.
     """
     if not is_traced(arrays):
         return list(arrays)
@@ -119,7 +122,7 @@ def together(arrays: Sequence[Any]) -> list[Any]:
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Whether a program is traced that has one of `arrays`."""
+    """Whether one of `arrays` belongs to a program that is being traced."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
@@ -133,7 +136,7 @@ def checked_name(
     """
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidArgumentError(
-            f"`name` must be None or a string that is not empty. Received: "
+            f"`name` must be None or a non-empty string. Received: "
             f"name={name!r}."
         )
     members_of(process_set, f"{kind} {name!r}")
@@ -147,10 +150,10 @@ def checked_name(
 def reduction(
     op: Any, prescale_factor: float, postscale_factor: float
 ) -> tuple[int, float, float]:
-    """Returns the checked arguments of a reduction; `op` None: `Average`.
+    """Returns the checked arguments of a reduction; `op` None is `Average`.
 
     Raises:
-        InvalidArgumentError: `op` is no `ReduceOp`.
+        InvalidArgumentError: `op` is not a `ReduceOp`.
     """
     op = Average if op is None else op
     if isinstance(op, bool) or op not in tuple(ReduceOp):
@@ -162,7 +165,7 @@ def reduction(
 
 
 def refuse_gradient(kind: str, name: str, op: int) -> None:
-    """Raises unless `op` is one whose gradient is known here."""
+    """Raises NotImplementedError unless `op` has a gradient here."""
     if op not in LINEAR:
         raise NotImplementedError(
             f"`{kind}` must be a Sum or an Average to be differentiated. "
@@ -177,7 +180,7 @@ def is_floating(array: Any) -> bool:
 @functools.cache
 def _register() -> None:
     library = _native.xla()
-    # Where there are GPUs, programs for the CPU may run as well.
+    # Even with GPUs, some programs may run on the CPU.
     platforms = {"cpu": "HvdFfi"}
     if jax.default_backend() == "gpu":
         platforms["CUDA"] = "HvdFfiGpu"
@@ -187,10 +190,11 @@ def _register() -> None:
             jax.ffi.register_ffi_target(
                 f"hvd_{kind}", jax.ffi.pycapsule(handler), platform=platform
             )
-    # `jax.checkpoint` refuses calls with side effects that are not in this
-    # list. Of those that are it keeps the results: no call is made again. The
-    # list is the process's, and knows no difference between our calls and the
-    # `jax.ffi.ffi_call(has_side_effect=True)` of others, which it lets in too.
+    # `jax.checkpoint` refuses calls with side effects unless their type is in
+    # this list. For these it keeps the results and does not call again. The
+    # list holds for the whole process. It also lets in the calls
+    # `jax.ffi.ffi_call(has_side_effect=True)` of other packages, which have the
+    # same type.
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import effects, ffi
 
@@ -204,7 +208,7 @@ def _run(
     process_set_id: int,
     **attributes: Any,
 ) -> list[jax.Array]:
-    """Runs a collective on memory of the host's, now."""
+    """Runs a collective now, on host memory."""
     members = [np.asarray(array) for array in arrays]
     core = _native.core()
     if kind == "alltoall":

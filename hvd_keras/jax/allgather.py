@@ -28,13 +28,14 @@ def allgather(
     ranks' gradients.
 
     Args:
-        tensor: Array with a dimension or more; the ranks' differ in the first
-            one at most, and under `jax.jit` and `jax.grad` not at all.
+        tensor: Array with one dimension or more. The first one may differ by
+            rank, except under `jax.jit` and `jax.grad`.
         name: As for `allreduce`.
         process_set: The ranks that take part. Defaults to all.
 
     Returns:
-        Array whose first dimension is the sum of the ranks'.
+        Array with the rows of all ranks: its first dimension is the sum of
+        theirs.
 
     Raises:
         MismatchError: Ranks disagree on a dimension or the dtype.
@@ -49,7 +50,7 @@ def allgather(
     name = _call.checked_name("allgather", name, array, process_set)
     if array.ndim == 0:
         raise InvalidArgumentError(
-            "`tensor` must have a dimension or more. Received: a scalar "
+            "`tensor` must have one dimension or more. Received: a scalar "
             f"(allgather {name!r})."
         )
     size = process_set.size() or 1

@@ -31,9 +31,9 @@ def allreduce(
         op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
             `Product` or, for floating dtypes, `Adasum`.
         name: Pairs this call across ranks. Defaults to a count of the nameless
-            calls, see `hvd_keras.jax`.
-        prescale_factor: Factor of the array before the reduction.
-        postscale_factor: Factor of the result.
+            calls: see `hvd_keras.jax`.
+        prescale_factor: Multiplies the array before the reduction.
+        postscale_factor: Multiplies the result.
         compression: `Compression.none`, `fp16`, `bf16` or a `Compressor`.
         process_set: The ranks that take part. Defaults to all.
 

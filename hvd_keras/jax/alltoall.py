@@ -21,18 +21,18 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Sends an equal part of the rows to each rank, the first to the first.
+    """Sends an equal part of the rows to each rank, in order of rank.
 
-    Differentiable: the gradient goes back the same way.
+    Differentiable: the gradient sends each row's upstream gradient back.
 
     Args:
-        tensor: Array whose first dimension is a multiple of the number of
-            ranks, the same on all of them.
+        tensor: Array of the same shape on all ranks. Its first dimension is a
+            multiple of the number of ranks.
         name: As for `allreduce`.
         process_set: The ranks that take part. Defaults to all.
 
     Returns:
-        Array of the shape of `tensor`: what the ranks have sent, in order.
+        Array of the shape of `tensor`: the rows from each rank, in order.
 
     Raises:
         HvdError: As for `allreduce`.
@@ -47,8 +47,9 @@ def alltoall(
     size = process_set.size() or 1
     if array.ndim == 0 or array.shape[0] % size:
         raise InvalidArgumentError(
-            f"`tensor` must have a multiple of {size} rows, the number of "
-            f"ranks. Received: shape {list(array.shape)} (alltoall {name!r})."
+            f"The number of rows of `tensor` must be a multiple of {size}, the "
+            f"number of ranks. Received: shape {list(array.shape)} (alltoall "
+            f"{name!r})."
         )
     return _exchanged((name, process_set.process_set_id or 0), array)
 

@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets the array of one of them."""
+"""Broadcast: every rank gets the array of one rank."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def broadcast(
 ) -> jax.Array:
     """Returns the array of `root_rank`, on every rank of a process set.
 
-    Differentiable: the gradient of the root is the average of the ranks', that
-    of the others is zero.
+    Differentiable: the root's gradient is the average of the ranks' gradients;
+    the other ranks' is zero.
 
     Args:
         tensor: Array of the same shape and dtype on all ranks.
-        root_rank: The rank whose array all get: its number among all ranks,
-            also where `process_set` is a part of them.
+        root_rank: The global rank whose array all get, also if `process_set`
+            holds only some of the ranks.
         name: As for `allreduce`.
         process_set: The ranks that take part. Defaults to all.
 

@@ -1,4 +1,4 @@
-"""Errors of programs that XLA runs, as ours."""
+"""Turns errors of programs that XLA runs into ours."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hvd_keras._common.error_text import error_in
 
 @contextlib.contextmanager
 def typed_errors() -> Iterator[None]:
-    """A context in which errors of collectives in programs are of our types.
+    """A context in which collectives in programs raise errors of our types.
 
-    JAX raises what a program has failed with where its results are waited for,
-    which must be inside: call `jax.block_until_ready` on them.
+    JAX raises the error of a program where somebody waits for its results. Wait
+    inside the context: call `jax.block_until_ready` on the results.
 
     Raises:
-        HvdError: In place of a `jax.errors.JaxRuntimeError` that a collective
-            has caused, which is its `__cause__`.
+        HvdError: A collective failed. The `jax.errors.JaxRuntimeError` that JAX
+            raised is its `__cause__`.
 
     Example:
 

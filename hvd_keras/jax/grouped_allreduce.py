@@ -32,14 +32,14 @@ def grouped_allreduce(
     """Reduces each of `tensors` over the ranks, all in one request.
 
     Members may differ in dtype and shape; every rank passes the same list of
-    dtypes and shapes. Differentiable as `allreduce`.
+    dtypes and shapes. Differentiable like `allreduce`.
 
     Args:
         tensors: What `allreduce` takes, one or more.
-        op: How values combine, for all members; by default `Average`.
+        op: How the values of all members combine. Defaults to `Average`.
         name: As for `allreduce`.
-        prescale_factor: Factor of the arrays before the reduction.
-        postscale_factor: Factor of the results.
+        prescale_factor: Multiplies the arrays before the reduction.
+        postscale_factor: Multiplies the results.
         compression: As for `allreduce`, for each member.
         process_set: The ranks that take part. Defaults to all.
 
@@ -97,7 +97,7 @@ def _backward(
 ) -> tuple[list[Any]]:
     name, process_set_id, op, prescale, postscale = settings
     _call.refuse_gradient("allreduce", name, op)
-    # Those of integers are of a dtype without values.
+    # The gradients of integers have a dtype without values.
     places = [i for i, array in enumerate(upstream) if _has_values(array)]
     gradients = list(upstream)
     if places:

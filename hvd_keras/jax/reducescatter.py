@@ -28,16 +28,17 @@ def reducescatter(
 ) -> jax.Array:
     """Returns this rank's part of the reduction of the ranks' arrays.
 
-    The rows are dealt out in order of rank; where they do not divide evenly,
-    the first ranks get one more. Differentiable for `Sum` and `Average`, where
-    they do divide evenly.
+    The ranks get the rows in order of rank. If the rows do not divide evenly,
+    the first ranks get one more. Differentiable for `Sum` and `Average` if the
+    rows divide evenly.
 
     Args:
-        tensor: Array with a dimension or more, of the same shape on all ranks.
-        op: As for `allreduce`, but for `Adasum`.
+        tensor: Array with one dimension or more, of the same shape on all
+            ranks.
+        op: As for `allreduce`, except `Adasum`.
         name: As for `allreduce`.
-        prescale_factor: Factor of the array before the reduction.
-        postscale_factor: Factor of the result.
+        prescale_factor: Multiplies the array before the reduction.
+        postscale_factor: Multiplies the result.
         process_set: The ranks that take part. Defaults to all.
 
     Returns:
@@ -55,7 +56,7 @@ def reducescatter(
     name = _call.checked_name("reducescatter", name, array, process_set)
     if array.ndim == 0:
         raise InvalidArgumentError(
-            "`tensor` must have a dimension or more. Received: a scalar "
+            "`tensor` must have one dimension or more. Received: a scalar "
             f"(reducescatter {name!r})."
         )
     settings = (
@@ -94,9 +95,9 @@ def _backward(settings: _Settings, array: Any, upstream: Any) -> tuple[Any]:
     _call.refuse_gradient("reducescatter", name, op)
     if array.shape[0] % size:
         raise NotImplementedError(
-            "`reducescatter` must have a multiple of the ranks' number of rows "
-            f"to be differentiated. Received: {array.shape[0]} rows, {size} "
-            f"ranks ({name!r})."
+            "To differentiate `reducescatter`, the number of rows must be a "
+            f"multiple of the number of ranks. Received: {array.shape[0]} "
+            f"rows, {size} ranks ({name!r})."
         )
     (gathered,) = _call.call(
         "allgather",
