@@ -2,13 +2,15 @@
 
     import hvd_keras.compat as hvd
 
-is what `import horovod.tensorflow as hvd` was: the deprecated `average=`,
-`device_dense=` and `device_sparse=` are accepted, and arguments by position in
-Horovod's order. For programs that are not to be changed at all there is
-`hvdrun --horovod-compat`, or `import hvd_keras.compat.horovod` as their first
-line: `import horovod.tensorflow.keras as hvd` and the like then end here.
+replaces `import horovod.tensorflow as hvd`. The functions accept the deprecated
+`average=`, `device_dense=` and `device_sparse=`, and positional arguments in
+Horovod's order.
 
-What differs from Horovod, and what is missing, is in docs/horovod.md.
+To run programs without any change, use `hvdrun --horovod-compat`, or make
+`import hvd_keras.compat.horovod` their first line. Then
+`import horovod.tensorflow.keras as hvd` and the like import this package.
+
+docs/horovod.md lists what differs from Horovod and what is missing.
 """
 
 from hvd_keras.compat import callbacks, elastic

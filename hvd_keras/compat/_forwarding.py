@@ -1,4 +1,4 @@
-"""Functions of Horovod's that only pass their arguments on to ours."""
+"""Makes functions that pass Horovod's arguments on to our functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_keras.compression import Compression
 from hvd_keras.process_set import global_process_set
 from hvd_keras.reduce_op import Average
 
-# The defaults of Horovod's parameters; one that is not here has none.
+# The defaults of Horovod's parameters. Parameters that are not here have none.
 _DEFAULTS: dict[str, Any] = {
     "average": None,
     "average_aggregated_gradients": False,
@@ -51,11 +51,12 @@ def forwarding(
 
     Args:
         target: Our function; its parameters have Horovod's names.
-        parameters: Those of Horovod's function, in its order.
-        call: Calls the target with the arguments, by name; it may change them.
-        doc: The docstring, if the function is not that of hvd_keras.
-        name: The name, if it is not that of `target`.
-        **defaults: Defaults where Horovod's differ from function to function.
+        parameters: The parameters of Horovod's function, in its order.
+        call: Calls the target with the arguments, given by name; it may change
+            them. None: call it directly.
+        doc: The docstring. Defaults to one that names our function.
+        name: The name. Defaults to that of `target`.
+        **defaults: Defaults of this function that differ from `_DEFAULTS`.
     """
     names = parameters.split()
     known = {**_DEFAULTS, **defaults}
@@ -68,8 +69,8 @@ def forwarding(
         for each in names
     )
     own_name = name or target.__name__
-    # A function with these parameters, as dataclasses make theirs: one that
-    # takes any and sorts them out would need 5 us more a call.
+    # Make a function with exactly these parameters, as dataclasses do. One that
+    # takes any arguments and sorts them would need 5 us more for each call.
     namespace = {
         "__name__": sys._getframe(1).f_globals["__name__"],
         "_call": call,

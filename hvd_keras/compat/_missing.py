@@ -1,4 +1,4 @@
-"""Stand-ins for what Horovod has and hvd_keras has not: they raise on use."""
+"""Stand-ins for names that hvd_keras lacks: they raise when they are used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 
 
 def missing(name: str, remedy: str) -> type:
-    """A class that stands for a class, a function or a decorator.
+    """Returns a class that stands for a class, a function or a decorator.
 
-    It can be imported; to call it or to derive from it raises, so that a
-    program which never gets there runs.
+    It can be imported, so a program that never uses it runs. It raises if it is
+    called or if a class derives from it.
 
     Args:
         name: Its name in Horovod.
@@ -18,7 +18,7 @@ def missing(name: str, remedy: str) -> type:
 
     def refuse(*args: Any, **kw: Any) -> NoReturn:
         raise NotImplementedError(
-            f"hvd_keras has no `{name}` of Horovod's: {remedy}."
+            f"hvd_keras does not have Horovod's `{name}`: {remedy}."
         )
 
     return type(

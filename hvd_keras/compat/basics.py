@@ -1,4 +1,4 @@
-"""Lifecycle and topology, as in `horovod.tensorflow`."""
+"""Start, end, ranks and sizes, as in `horovod.tensorflow`."""
 
 from __future__ import annotations
 
@@ -101,20 +101,20 @@ def handle_average_backwards_compatibility(
         return Average if op is None else ReduceOp(op)
     if op is not None:
         raise ValueError(
-            "`op` must be given alone: `average` is its old name. Received: "
+            "`op` and its old form `average` exclude each other. Received: "
             f"op={op!r}, average={average!r}."
         )
     return Average if average else Sum
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """True: what programs ask is whether they can do without MPI."""
+    """True: programs ask this to learn whether they can do without MPI."""
     del verbose
     return True
 
 
 def gloo_enabled() -> bool:
-    """True: see `gloo_built`."""
+    """True. See `gloo_built`."""
     return True
 
 

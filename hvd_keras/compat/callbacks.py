@@ -19,7 +19,7 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-# Horovod's arguments; `filepath` is an attribute there too, set later.
+# It takes Horovod's arguments; `filepath` may be set later, as there.
 BestModelCheckpoint = callbacks.BestModelCheckpoint
 
 
@@ -30,7 +30,7 @@ class BroadcastGlobalVariablesCallback(
 
     Args:
         root_rank: The rank whose state all get.
-        device: No effect: this goes through host memory.
+        device: No effect, because this goes through host memory.
         local_variables: Variables of the model that are not broadcast.
     """
 
@@ -47,10 +47,10 @@ class BroadcastGlobalVariablesCallback(
 class MetricAverageCallback(callbacks.MetricAverageCallback):
     """`hvd_keras.callbacks.MetricAverageCallback`, in and out of `fit`.
 
-    Where no `fit` runs, `on_epoch_end(epoch, logs)` averages `logs` itself.
+    Outside of `fit`, `on_epoch_end(epoch, logs)` averages `logs` itself.
 
     Args:
-        device: No effect: this goes through host memory.
+        device: No effect, because this goes through host memory.
     """
 
     def __init__(self, device: str = "") -> None:

@@ -1,4 +1,4 @@
-"""`horovod.tensorflow.elastic`: not there yet; everything raises on use."""
+"""`horovod.tensorflow.elastic`: missing yet; all names raise when used."""
 
 from __future__ import annotations
 

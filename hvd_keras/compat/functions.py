@@ -1,4 +1,4 @@
-"""Variables and objects from rank to rank, as in `horovod.tensorflow`."""
+"""Sends variables and objects between ranks, as in `horovod.tensorflow`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def broadcast_variables(
     """Gives the variables of all ranks the values they have on `root_rank`.
 
     Args:
-        variables: Variables of Keras or TensorFlow, or what Keras 2 gave as a
-            method: `optimizer.variables`.
+        variables: Keras or TensorFlow variables, or a function that returns
+            them, such as `optimizer.variables` of Keras 2.
         root_rank: The rank whose values all get.
-        process_set: Ranks that take part.
-        inplace: No effect: variables are assigned in place in any case.
+        process_set: The ranks that take part.
+        inplace: No effect, because variables are always assigned in place.
 
     Returns:
-        An operation, where a graph is being built; else None.
+        An operation if a graph is being built, else None.
     """
     return variables_module.broadcast_variables(
         variables() if callable(variables) else variables,
@@ -56,7 +56,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return variables_module.broadcast_global_variables(root_rank)
 
 
-# Sessions are ignored: objects travel outside of TensorFlow.
+# Sessions are ignored, because objects travel outside of TensorFlow.
 broadcast_object = forwarding(
     objects.broadcast_object,
     "obj root_rank session name process_set",
@@ -74,7 +74,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function of an object that broadcasts it."""
+    """Returns a function that broadcasts an object."""
     return lambda obj: broadcast_object(
         obj, root_rank, session, name, process_set
     )
@@ -85,7 +85,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
         root_rank: The rank whose values all get.
-        device: Device of the broadcasts; "": where TensorFlow places them.
+        device: Device of the broadcasts; "" lets TensorFlow choose.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:

@@ -1,11 +1,11 @@
-"""Makes `import horovod` mean hvd_keras, from here on in this process.
+"""Makes `import horovod` import hvd_keras from here on in this process.
 
     import hvd_keras.compat.horovod
     import horovod.tensorflow.keras as hvd
 
-The package `horovod` that is found then lies in `_site`, beside this file;
-`hvdrun --horovod-compat` puts the same folder on the PYTHONPATH of the ranks,
-which reaches the processes that they start, too.
+Python then finds the package `horovod` in `_site`, beside this file.
+`hvdrun --horovod-compat` puts the same folder on the PYTHONPATH of the ranks.
+Processes that the ranks start find it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `horovod.tensorflow.keras` and `horovod.keras` have in common."""
+"""The functions that `horovod.tensorflow.keras` and `horovod.keras` share."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def load_model(
         filepath: A file that `model.save` has written.
         custom_optimizers: Classes of optimizers that Keras does not know.
         custom_objects: Other classes and functions that it does not know.
-        compression: What gradients travel as.
-        legacy_opts: False: Keras 3 has no legacy optimizers.
+        compression: The form in which gradients travel.
+        legacy_opts: Must be False, because Keras 3 has no legacy optimizers.
     """
     if legacy_opts:
         raise NotImplementedError(

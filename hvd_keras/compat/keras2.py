@@ -1,6 +1,7 @@
-"""What Keras 2 had, Keras 3 has not, and Horovod programs use.
+"""Restores parts of Keras 2 that Horovod programs use and Keras 3 lacks.
 
-`install` changes classes of Keras; only `horovod` (see `_site`) calls it.
+`install` changes classes of Keras. Only the package `horovod` in `_site` calls
+it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Arguments of `compile` that Keras 3 does not take, and that asked for nothing
-# but what it does.
+# Arguments of `compile` that Keras 3 does not take. They asked for what it does
+# anyway.
 _GONE_FROM_COMPILE = ("experimental_run_tf_function",)
 
 
 class _CallableList(list[Any]):
-    """A list that, called, returns itself: `variables` and `variables()`."""
+    """A list that returns itself when called: `variables`, `variables()`."""
 
     def __call__(self) -> _CallableList:
         return self
@@ -38,7 +39,7 @@ def install() -> None:
 
 
 def _let_compile_ignore(names: tuple[str, ...]) -> None:
-    # In the class that has it: Keras asks whether a subclass overrides it.
+    # Patch the class that defines it: Keras asks if a subclass overrides it.
     owner: Any = _owner(keras.Model, "compile")
     original = owner.compile
 
@@ -69,7 +70,7 @@ def _make_variables_callable(cls: Any) -> None:
 
 
 def _set_value(x: Any, value: Any) -> None:
-    # Keras 3's own asks for `x.dtype.name`, which its variables do not have.
+    # Keras 3's own function uses `x.dtype.name`, which its variables lack.
     x.assign(value)
 
 

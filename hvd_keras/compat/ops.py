@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _call(target: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Understands the arguments that ours have not."""
+    """Handles the arguments that our functions do not have."""
     device = arguments.pop("device_dense", "")
     sparse_device = arguments.pop("device_sparse", "")
     if isinstance(arguments.get("tensor"), tf.IndexedSlices):

@@ -21,29 +21,29 @@ def distribute_tf1_optimizer(
 ) -> Any:
     """Makes `compute_gradients` of `optimizer` reduce over all ranks.
 
-    Its class is swapped in place, as that of a Keras optimizer.
+    Its class is swapped in place, like that of a Keras optimizer.
 
     Raises:
-        NotImplementedError: An option has no meaning here yet.
+        NotImplementedError: An option is not supported here yet.
         ValueError: As `hvd_keras.DistributedOptimizer`.
     """
-    del average_aggregated_gradients  # of one batch
+    del average_aggregated_gradients  # only one batch is aggregated
     if backward_passes_per_step != 1:
         raise NotImplementedError(
             "`backward_passes_per_step` must be 1 with an optimizer of "
             "`tf.compat.v1.train`. Received: backward_passes_per_step="
-            f"{backward_passes_per_step}; use an optimizer of Keras."
+            f"{backward_passes_per_step}. Use a Keras optimizer."
         )
     if options["op"] == Adasum:
         raise NotImplementedError(
             "`op` must be Average or Sum with an optimizer of "
-            "`tf.compat.v1.train`: Horovod reduces changes of variables by "
-            "Adasum there, which is not built. Received: op=Adasum."
+            "`tf.compat.v1.train`: Horovod's Adasum reduces the changes of "
+            "variables there, which hvd_keras cannot do. Received: op=Adasum."
         )
     if isinstance(optimizer, _DistributedTf1Optimizer):
         raise ValueError(
             "An optimizer must be made distributed once. Received: "
-            f"{type(optimizer).__name__}, which is distributed."
+            f"{type(optimizer).__name__}, which is already distributed."
         )
     reduce_options = ReduceOptions.checked(**options)
     base = type(optimizer)
@@ -60,7 +60,7 @@ def distribute_tf1_optimizer(
 
 
 class _DistributedTf1Optimizer:
-    """Mixin in front of the class of an optimizer of TensorFlow 1."""
+    """Mixin that comes before the class of a TensorFlow 1 optimizer."""
 
     _hvd_local: LocalVariables
     _hvd_reducer: GradientReducer

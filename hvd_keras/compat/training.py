@@ -1,4 +1,4 @@
-"""Optimizers and tapes with the arguments of Horovod's."""
+"""Optimizers and tapes with Horovod's arguments."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def DistributedGradientTape(  # noqa: N802
 ) -> Any:
     """`DistributedGradientTape` of `horovod.tensorflow`.
 
-    The arguments are those of `hvd_keras.DistributedGradientTape`; the fourth
-    one of its `gradient` may be `use_generic_names`, as in Horovod.
+    It takes the arguments of `hvd_keras.DistributedGradientTape`. The fourth
+    argument of the tape's `gradient` may be `use_generic_names`, as in Horovod.
     """
     return _take_fourth(
         gradient_tape.DistributedGradientTape(gradtape, *args, **kw)
@@ -131,7 +131,7 @@ PartialDistributedGradientTape = forwarding(
 
 
 class _HorovodTape:
-    """Mixin: `gradient` has Horovod's fourth argument as well as TF's."""
+    """Mixin: the fourth argument of `gradient` may be Horovod's or TF's."""
 
     @as_it_is
     def gradient(

@@ -1,1 +1,1 @@
-"""Put on the path by `hvdrun --horovod-compat`: see hvd_keras.compat."""
+"""`hvdrun --horovod-compat` puts this on the path: see hvd_keras.compat."""

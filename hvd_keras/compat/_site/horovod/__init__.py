@@ -1,20 +1,20 @@
-"""hvd_keras under the name of Horovod: what its TF and Keras programs import.
+"""hvd_keras under Horovod's name, for its TensorFlow and Keras programs.
 
-This is not Horovod. Its modules for other frameworks (torch, mxnet, spark,
-ray) are not here.
+This is not Horovod. It lacks Horovod's modules for other frameworks (torch,
+mxnet, spark, ray).
 """
 
 from typing import Any
 
 from hvd_keras.compat._missing import missing
 
-__version__ = "0.28.1"  # whose interface this is
+__version__ = "0.28.1"  # the Horovod whose interface this has
 
 run = missing("run", "start ranks with `hvdrun`")
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"hvd_keras stands in for horovod.tensorflow, horovod.keras and "
-        f"horovod.common alone; it has no `horovod.{name}`"
+        f"hvd_keras replaces only horovod.tensorflow, horovod.keras and "
+        f"horovod.common. It has no `horovod.{name}`."
     )

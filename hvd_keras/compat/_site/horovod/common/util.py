@@ -1,4 +1,4 @@
-"""`horovod.common.util`: what is there that programs use."""
+"""`horovod.common.util`: the functions that programs use."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from hvd_keras.compat.basics import rocm_built as rocm_built
 def get_average_backwards_compatibility_fun(
     reduce_ops: Any,
 ) -> Callable[[Any, Any], Any]:
-    """The function that maps `average=` to a reduction."""
+    """Returns the function that maps `average=` to a reduction."""
     del reduce_ops
     return _handle_average
 

@@ -1,3 +1,3 @@
-"""`horovod.tensorflow.elastic`; what is there raises on use."""
+"""`horovod.tensorflow.elastic`; all names raise when used."""
 
 from hvd_keras.compat.elastic import *  # noqa: F403

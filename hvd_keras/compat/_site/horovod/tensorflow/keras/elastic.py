@@ -1,3 +1,3 @@
-"""`horovod.tensorflow.keras.elastic`; what is there raises on use."""
+"""`horovod.tensorflow.keras.elastic`; all names raise when used."""
 
 from hvd_keras.compat.elastic import *  # noqa: F403
