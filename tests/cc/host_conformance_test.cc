@@ -1,5 +1,5 @@
-// The contract of each role of a host group, for groups of every kind: ranks
-// as processes over shared memory, and as threads.
+// The contract of each role of a host group. Ranks are processes over shared
+// memory, or threads.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -20,11 +20,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Far more than a wake-up takes, far less than a test may.
+// Far longer than a wake-up takes, far shorter than a test may take.
 constexpr seconds kLong{20};
 
-// Returns when all ranks have come. A wait for a rank that is gone, or after an
-// interrupt, ends early: then it waits again.
+// Returns when all ranks have come. Waits again if a wait ends early, as for a
+// rank that is gone or after an interrupt.
 void Barrier(HostSlabs* slabs) {
   const uint32_t value = slabs->next_chunk() + 1;
   slabs->AdvanceChunks(1);
@@ -59,7 +59,7 @@ void TestSlabsCarryData(HostGroup* group) {
     CHECK(slabs->next_chunk() == chunk);
     slabs->AdvanceChunks(1);
   }
-  // The flags count each for itself.
+  // Each flag has its own count.
   slabs->Post(Flag::kOut, 7);
   CHECK_OK(slabs->WaitAll(Flag::kOut, 7));
   Barrier(slabs);
@@ -277,8 +277,8 @@ void TestBrokenRankIsQuoted(HostGroup* group) {
   Barrier(group->slabs());
 }
 
-// What a rank has finished before it leaves, rank 0 may still have to tell the
-// others to run.
+// Rank 0 may still have to tell the others to run what a rank finished before
+// it left.
 void TestRankZeroSaysWhoLeft(HostGroup* group) {
   Membership* const membership = group->membership();
   if (group->rank() == 2) membership->Leave("no more work");
@@ -406,7 +406,7 @@ TEST_CASE("a process set knows what its job knows") {
   CHECK(Contains(set->CheckPeers().message(), "rank 0 died"));
 }
 
-// Who cannot see deaths waits for nobody, in no process set.
+// A rank that cannot see deaths waits for nobody, in any process set.
 TEST_CASE("a rank that cannot see deaths does not wait") {
   auto jobs = CreateInMemory(2);
   auto sets = CreateInMemory(2);
@@ -422,7 +422,7 @@ TEST_CASE("a rank that cannot see deaths does not wait") {
                                  group->slabs()->Wait(1, Flag::kIn, 1),
                                  group->control()->FlushAll()}) {
       CHECK(status.code() == StatusCode::kInternal);
-      CHECK(Contains(status.message(), "rank 0 cannot see"));
+      CHECK(Contains(status.message(), "rank 0 can no longer see"));
       CHECK(Contains(status.message(), "it is dark"));
     }
     CHECK(!group->membership()->IsGone(1));

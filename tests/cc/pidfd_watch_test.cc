@@ -1,6 +1,6 @@
-// The watch over the ranks' processes goes on, or says that it cannot, where
-// poll() refuses to wait: a process may have lowered its limit of open files
-// below the number of ranks.
+// If poll() refuses to wait, the watch over the ranks' processes goes on or
+// says that it cannot. A process may have lowered its limit of open files below
+// the number of ranks.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -85,8 +85,7 @@ std::future<Outcome> Sum(Engine* engine) {
                 {Fill(DataType::kFloat32, {4}, 1)});
 }
 
-// Makes poll() return in the thread that watches, the only one that takes the
-// signal.
+// Makes poll() return in the watching thread, which alone takes the signal.
 void InterruptPoll() {
   struct sigaction action = {};
   action.sa_handler = [](int) {};
@@ -94,7 +93,7 @@ void InterruptPoll() {
   CHECK(kill(getpid(), SIGUSR1) == 0);
 }
 
-// Who cannot see deaths must not wait for anybody.
+// A rank that cannot see deaths must not wait for others.
 void WatchWithNoFile(std::unique_ptr<HostGroup> own) {
   const std::shared_ptr<HostGroup> group = std::move(own);
   Meet(group->slabs());
@@ -113,7 +112,7 @@ void WatchWithNoFile(std::unique_ptr<HostGroup> own) {
   CHECK(status.code() ==
         (group->rank() == 0 ? StatusCode::kInternal : StatusCode::kPeerLost));
   CHECK(Contains(status.message(), "rank 0"));
-  CHECK(Contains(status.message(), "cannot see"));
+  CHECK(Contains(status.message(), "can no longer see"));
   CHECK(Contains(status.message(), "poll"));
 }
 

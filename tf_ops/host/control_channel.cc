@@ -121,9 +121,9 @@ Status ControlChannel::FlushAll() {
       if (membership_.IsGone(peer)) {
         outbox.clear();
       } else if (late) {
-        return Status::Stalled(
-            membership_.label(peer) + " reads nothing of what rank " +
-            std::to_string(membership_.own_global_rank()) + " tells it");
+        return Status::Stalled(membership_.label(peer) +
+                               " does not read the messages of rank " +
+                               std::to_string(membership_.own_global_rank()));
       }
     }
     // Not Doorbell::Wait: the engine's thread may be sleeping there.

@@ -12,8 +12,9 @@
 
 namespace hvd {
 
-// Trusts no counter that it shares with a peer: Internal, naming the peer, if
-// one makes no sense; the stream is lost then. For one thread at a time.
+// Checks every counter that it shares with a peer. If one makes no sense, calls
+// fail with Internal, naming the peer, and the stream is lost. For one thread
+// at a time.
 class ControlChannel {
  public:
   // Borrows both.
@@ -31,12 +32,11 @@ class ControlChannel {
   Status Flush();
   // Whether something is left to send.
   bool has_unsent() const;
-  // Sends all of it, waiting for the readers, who must not be waiting for this
-  // rank. What a rank that is gone does not read is dropped. Fails as
-  // HostSlabs::Wait.
+  // Sends everything, waiting for the readers, which must not be waiting for
+  // this rank. Drops what a lost rank has not read. Fails as HostSlabs::Wait.
   Status FlushAll();
 
-  // Appends what `peer` has sent to `*bytes`; `*received`: it was something.
+  // Appends what `peer` has sent to `*bytes`; `*received`: if anything.
   Status Receive(int peer, std::vector<uint8_t>* bytes, bool* received);
 
   void set_wait_timeout(std::chrono::milliseconds timeout) {
@@ -48,7 +48,7 @@ class ControlChannel {
   ControlRing* Incoming(int peer) const;
   ControlRing* Outgoing(int peer) const;
   Status CheckCounters(int peer, uint64_t num_written, uint64_t num_read) const;
-  // `*sent`: it was something.
+  // Sets `*sent` if it sent anything.
   Status SendWhatFits(int peer, bool* sent);
 
   const RegionView region_;

@@ -15,14 +15,14 @@
 
 namespace hvd {
 
-// Tells a Membership who has died, as long as it lives.
+// While alive, tells a Membership who has died.
 class DeathWatch {
  public:
   virtual ~DeathWatch() = default;
 };
 
-// Owns the roles of one rank. Who uses a role takes that one alone; each says
-// which threads may call it. shm/ and in_memory/ make groups.
+// Owns the roles of one rank. Users take only the roles they need; each role
+// says which threads may call it. shm/ and in_memory/ make groups.
 class HostGroup {
  public:
   // `memory` holds an initialised region; see Membership for `epoch`.

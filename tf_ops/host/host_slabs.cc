@@ -52,7 +52,7 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
     const uint32_t seq = word->load();
     if (HasReached(seq, value)) break;
     FutexWait(word, seq, kNap);
-    // Before the flag: what a peer posted before it went counts.
+    // Checked before the flag: what a peer posted before it went counts.
     status = membership_.CheckWaitFor(peer);
     if (HasReached(word->load(), value)) {
       status = Status::Ok();

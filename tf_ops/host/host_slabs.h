@@ -17,10 +17,10 @@ namespace hvd {
 // Which sequence of a rank a waiter looks at.
 enum class Flag { kIn = 0, kOut = 1 };
 
-// Collectives number their chunks without gaps, alike on all ranks; chunk c
-// lives in slot c % kNumSlots of a rank's slab. The contract of posting: who
-// posts kIn = c + 1 has finished to read the peers' slabs of all chunks up to
-// c - 3. See collectives/host/pipeline.h.
+// Collectives number their chunks without gaps, equally on all ranks. Chunk c
+// lives in slot c % kNumSlots of a rank's slab. A rank that posts kIn = c + 1
+// has finished reading the peers' slabs of all chunks up to c - 3. See
+// collectives/host/pipeline.h.
 //
 // For one thread at a time.
 class HostSlabs {
@@ -41,9 +41,9 @@ class HostSlabs {
 
   void Post(Flag flag, uint32_t value);
 
-  // Returns once `peer` has posted `value` or more. PeerLost if it is gone
-  // without having done so, Shutdown after Membership::Interrupt, Stalled after
-  // the timeout.
+  // Returns once `peer` has posted `value` or more. PeerLost if it has gone
+  // before that, Shutdown after Membership::Interrupt, Stalled after the
+  // timeout.
   Status Wait(int peer, Flag flag, uint32_t value);
   Status WaitAll(Flag flag, uint32_t value);  // every other rank
 

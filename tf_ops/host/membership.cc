@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 void Store(const std::string& text, Words* words) {
-  uint32_t unset = 0;  // the first ones stay
+  uint32_t unset = 0;  // the first words stay
   if (!words->is_set.compare_exchange_strong(unset, 1)) return;
   const size_t count = std::min(text.size(), kWordsBytes - 1);
   std::memcpy(words->text, text.data(), count);
@@ -70,7 +70,7 @@ Status Membership::CheckInterrupt() const {
 }
 
 Status Membership::CheckWaitFor(int peer) const {
-  // Before the interrupt: it may be gone because this rank leaves.
+  // Read before the interrupt: it may be gone because this rank leaves.
   const bool gone = IsGone(peer);
   HVD_RETURN_IF_ERROR(CheckInterrupt());
   return gone ? GoneStatus(peer) : CheckSight();
@@ -119,7 +119,7 @@ Status Membership::CheckSight() const {
   if (!blind_.load()) return Status::Ok();
   return Status::Internal(
       labels_[static_cast<size_t>(rank_)] +
-      " cannot see any more which ranks die: " + blind_reason_);
+      " can no longer see which ranks die: " + blind_reason_);
 }
 
 Status Membership::CheckDeaths() const {
@@ -141,15 +141,15 @@ Status Membership::CheckPeers() const {
   if (!IsAlarmed() && region_.header()->num_gone.load() == 0) {
     return Status::Ok();
   }
-  // Who has left needs nobody; the others give up because of it.
+  // A rank that has left needs nobody; the others give up because of it.
   if (IsGone(rank_)) return Status::Ok();
   // A dead rank explains more than one that gave up because of it.
   int gone = -1;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || !IsGone(peer)) continue;
     const uint32_t state = region_.area(peer)->info.state.load();
-    // Rank 0 may still have to tell us to run what a rank that left in peace
-    // has finished already; once it has told all, it gives up itself.
+    // The rank that left may have finished collectives that rank 0 has yet to
+    // tell us to run. Once it has told us, rank 0 itself gives up.
     if (state == static_cast<uint32_t>(RankState::kLeft) && peer != 0 &&
         rank_ != 0 && !IsGone(0)) {
       continue;
@@ -165,7 +165,7 @@ Status Membership::CheckPeers() const {
 
 Status Membership::GoneStatus(int rank) const {
   const RankInfo& info = region_.area(rank)->info;
-  // Before the reason, which was written before the state changed.
+  // Read before the reason, which was written before the state changed.
   const RankState state = static_cast<RankState>(info.state.load());
   const std::string reason = Load(info.reason);
   const std::string last = Load(info.last);
@@ -175,13 +175,13 @@ Status Membership::GoneStatus(int rank) const {
       return Status::PeerLost(who + " left the job" +
                               (reason.empty() ? "" : ": " + reason));
     case RankState::kBroken:
-      // Mostly it quotes which rank it has lost.
+      // The reason mostly names the rank that it has lost.
       return Status::PeerLost(
           reason.rfind("rank ", 0) == 0 ? reason : who + " gave up: " + reason);
     case RankState::kPresent:
       break;
   }
-  // Its last words are where all ranks of the job can read them.
+  // Its last words are in the memory of the job, not of this set.
   if (job_ != nullptr) return job_->GoneStatus(global_rank(rank));
   return Status::PeerLost(who + " died" +
                           (last.empty() ? "" : "; its last words: " + last));

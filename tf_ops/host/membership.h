@@ -14,7 +14,7 @@
 
 namespace hvd {
 
-// For any thread, but for SetLabel and BindToJob, which come first.
+// Any thread may call it, except SetLabel and BindToJob, which come first.
 class Membership {
  public:
   // Borrows `doorbell`. `epoch`: which membership of the job this is.
@@ -24,16 +24,16 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   void SetLabel(int rank, std::string label);
-  // Makes this the membership of a process set of `job`, that of all ranks of
-  // the job, of the same epoch: rank i of the set is `global_ranks[i]` there,
-  // and `job` knows who died.
+  // Makes this the membership of a process set of `job`, which has all ranks
+  // and the same epoch. Rank i of the set is `global_ranks[i]` there; `job`
+  // knows who died.
   void BindToJob(std::shared_ptr<Membership> job, std::vector<int> global_ranks)
       EXCLUDES(sets_mu_);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   uint64_t epoch() const { return epoch_; }
-  // What the rank is called in the whole job.
+  // The rank's number in the whole job.
   int global_rank(int rank) const {
     return job_ == nullptr ? rank : global_ranks_[static_cast<size_t>(rank)];
   }
@@ -44,13 +44,14 @@ class Membership {
   }
 
   // ---- What this rank says ----
-  // Tells the peers that this rank goes, or cannot go on; `reason` is quoted.
+  // Tells the peers that this rank leaves, or cannot go on; they quote
+  // `reason`.
   void Leave(const std::string& reason);
   void DeclareBroken(const std::string& reason);
   // What peers quote if this process ends without Leave().
   void NoteExitReason(const std::string& reason);
-  // This rank has failed and will Leave(). For ranks that share no process set
-  // with it, the end of its process is then a death.
+  // This rank has failed and will Leave(). Ranks that share no process set with
+  // it then treat the end of its process as a death.
   void NoteFailure(const std::string& reason);
 
   // ---- What it knows of its peers ----
@@ -61,8 +62,8 @@ class Membership {
   bool IsGone(int rank) const;
   // `rank` was found dead.
   void MarkDead(int rank) EXCLUDES(sets_mu_);
-  // Nobody would notice a death any more: this rank must not wait for others.
-  // Once.
+  // This rank can no longer notice deaths, so it must not wait for others. Call
+  // it once.
   void MarkBlind(const std::string& why) EXCLUDES(sets_mu_);
   Status CheckSight() const;  // Internal after MarkBlind
 
@@ -71,8 +72,8 @@ class Membership {
   void Interrupt(const std::string& reason);
   Status CheckInterrupt() const;  // Shutdown after Interrupt
   // Whether to go on waiting for `peer`: Shutdown after Interrupt, PeerLost if
-  // it is gone, Internal after MarkBlind. What it did before it went is to be
-  // seen after this call.
+  // it is gone, Internal after MarkBlind. What it did before it went is visible
+  // after this call.
   Status CheckWaitFor(int peer) const;
 
  private:
@@ -81,8 +82,8 @@ class Membership {
   bool IsDead(int rank) const;
   bool IsAlarmed() const;
   void Alarm() EXCLUDES(sets_mu_);
-  // Of the job: PeerLost naming a rank whose process has ended otherwise than
-  // in peace, or ok.
+  // For the job: PeerLost naming a rank whose process has ended without having
+  // left in peace, or ok.
   Status CheckDeaths() const;
 
   const RegionView region_;
@@ -100,7 +101,7 @@ class Membership {
   std::atomic<bool> failed_{false};
 
   // Of a process set:
-  std::shared_ptr<Membership> job_;  // null: this is the one of the job
+  std::shared_ptr<Membership> job_;  // null: this is the job's own
   std::vector<int> global_ranks_;
   // Of the job: whom to ring at an alarm.
   Mutex sets_mu_;

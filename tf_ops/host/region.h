@@ -28,7 +28,7 @@ struct RegionHeader {
 
 enum class RankState : uint32_t { kPresent = 0, kLeft = 1, kBroken = 2 };
 
-// Everything that is read by others sits on lines of its own.
+// What other ranks read has cache lines of its own.
 struct alignas(128) RankFlags {
   std::atomic<uint32_t> seq[2];  // by Flag
   std::atomic<uint32_t> num_waiters;
@@ -47,7 +47,7 @@ struct alignas(128) RankInfo {
   std::atomic<uint32_t> state;          // RankState
   std::atomic<uint32_t> left_in_peace;  // 1: and its process may end
   Words reason;                         // why it left or is broken
-  Words last;                           // for the case that it dies
+  Words last;                           // its last words, if it dies
 };
 // A byte stream with one writer and one reader.
 struct alignas(128) ControlRing {
@@ -65,7 +65,7 @@ struct RankArea {
   alignas(4096) std::byte slab[kSlabBytes];
 };
 
-// Borrows memory of RegionBytes(size) bytes, zeroed before Initialize.
+// Borrows Bytes(size) bytes of memory, which are zero before Initialize.
 class RegionView {
  public:
   RegionView() = default;

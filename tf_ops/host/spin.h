@@ -12,7 +12,7 @@ namespace hvd {
 // |----------------|----------------------------------------------------------|
 // | kMinSpins      | every waiter spins this often: about a microsecond       |
 // | kMaxSpins      | as long as it helped lately: a peer that runs is near    |
-// | kNumYields     | then it yields so often: a peer may need this very core  |
+// | kNumYields     | then it yields this often: a peer may need this core     |
 // | kNap           | a sleeper looks this often whether its peer is gone      |
 // | kProbeInterval | each such wait spins kMaxSpins, whatever it has learnt   |
 inline constexpr int kMinSpins = 50;
@@ -20,14 +20,13 @@ inline constexpr int kMaxSpins = 1000;
 inline constexpr int kNumYields = 40;
 inline constexpr std::chrono::microseconds kNap{20000};
 
-// Learns from what spinning was good for: a peer that runs answers soon, but it
-// may need this very core, be it because there are more ranks than cores or
-// because of the model's threads or others' work; and a core that is yielded
-// may be gone for long. Not thread-safe.
+// Learns whether spinning helps. A peer that runs answers soon. But it may need
+// this very core, if ranks, the model's threads and other programs outnumber
+// the cores; and a core, once yielded, may be gone for long. Not thread-safe.
 class SpinLimit {
  public:
   int Next() { return ++num_waits_ % kProbeInterval == 0 ? kMaxSpins : limit_; }
-  // What was waited for came after so many spins.
+  // The wait ended after `num_spins` spins.
   void Helped(int num_spins) {
     if (num_spins > kMinSpins) limit_ = kMaxSpins;
   }

@@ -15,7 +15,7 @@
 namespace hvd {
 namespace {
 
-// How often to look where poll() does not wait for all processes at once.
+// How often to look if poll() cannot wait for all processes at once.
 constexpr std::chrono::milliseconds kLookInterval{20};
 
 // Sets each `revents`, without waiting. False, and errno, if that fails too.
@@ -68,8 +68,8 @@ void PidfdWatch::Watch() {
   while (!must_stop()) {
     if (poll(polled_.data(), polled_.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      // The process may open fewer files than there are ranks, or memory is
-      // short: then one at a time will do.
+      // The limit of open files may be below the number of ranks, or memory
+      // may be short: poll them one at a time.
       if (!PollEach(&polled_)) {
         membership_->MarkBlind(SystemError("poll").message());
         return;

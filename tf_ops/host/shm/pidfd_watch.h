@@ -15,13 +15,13 @@
 
 namespace hvd {
 
-// A thread that sleeps until a process ends. Where poll() refuses to wait, it
-// looks now and then instead; where it can do neither, it says so to the
-// membership. Start and end it on one thread.
+// A thread that sleeps until a process ends. If poll() cannot wait for all
+// processes at once, it looks now and then; if it cannot look either, it tells
+// the membership. Start and end it on one thread.
 class PidfdWatch : public DeathWatch {
  public:
-  // Watches `pids`, by rank, for `membership`, which it borrows; labels the
-  // ranks with them first.
+  // Watches `pids`, by rank, for `membership`, which it borrows. First puts
+  // the pids into the ranks' labels.
   static Status Start(const std::vector<pid_t>& pids, Membership* membership,
                       std::unique_ptr<DeathWatch>* watch);
   ~PidfdWatch() override;
@@ -36,7 +36,7 @@ class PidfdWatch : public DeathWatch {
   Membership* const membership_;
   std::vector<Fd> pidfds_;  // by rank; none for this one
   Fd stop_;                 // an eventfd that ends the thread
-  // Of the thread alone: by rank, and last that of `stop_`; -1 is passed over.
+  // Used by the thread alone: by rank, then `stop_`; poll() skips fd -1.
   std::vector<pollfd> polled_;
   std::thread thread_;
 };

@@ -31,8 +31,8 @@ Status AttachSegment(const ShmSegment& segment, int rank,
                      const std::vector<pid_t>& pids, uint64_t epoch,
                      std::unique_ptr<HostGroup>* group);
 
-// Maps the region of a process set, see Membership::BindToJob; who watches for
-// `job` does so for the set.
+// Maps the region of a process set, see Membership::BindToJob. The watch of
+// `job` serves the set too.
 Status AttachSegmentOfSet(const ShmSegment& segment, int rank,
                           std::shared_ptr<Membership> job,
                           const std::vector<int>& global_ranks,

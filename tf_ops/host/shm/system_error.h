@@ -1,4 +1,4 @@
-// What a failed system call is called.
+// Turns the errno of a failed system call into a status.
 #pragma once
 
 #include <cerrno>
