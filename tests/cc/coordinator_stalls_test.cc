@@ -34,7 +34,7 @@ TEST_CASE("ranks that wait for different names are told") {
   REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1)));
   CHECK(Contains(c.CheckStalls(After(10))[0],
                  "'a': rank 3 waits, ranks 5 and 8 have not come for 10 s; "
-                 "rank 8 waits for 'b' instead: calls without `name`"));
+                 "rank 8 waits for 'b' instead. Calls without `name`"));
   REQUIRE(c.CheckStalls(After(60)).size() == 1);
   CHECK(c.CheckStalls(After(61)).empty());
   std::vector<std::string> errors;

@@ -1,6 +1,6 @@
 // Collectives on fake GPUs through whole engines, as threads: fused sequences
-// behind slow streams, and all that can go wrong. Values of all kinds and types
-// are tests/gpu's.
+// behind slow streams, and all that can go wrong. tests/gpu checks values of
+// all kinds and types.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -20,7 +20,7 @@ EngineOptions GpuOptionsOfTests() {
   return options;
 }
 
-// Of 64 MB each; after each test nobody must have misused them.
+// GPUs of 64 MB each; after each test, checks that they were used correctly.
 struct FakeGpus {
   FakeGpus() {
     setenv("FAKE_GPU_MEMORY", "67108864", 1);
@@ -29,8 +29,8 @@ struct FakeGpus {
   ~FakeGpus() { CHECK(UseFakes().num_misuses() == 0); }
 };
 
-// Tensors of all sizes, below and above what goes through the buffer, in an
-// order of each rank's own, behind streams that are late.
+// Tensors smaller and larger than what goes through the fusion buffer, in
+// another order on each rank, behind streams that are late.
 void TestFusedSequences(int size) {
   const Engines engines = MakeEngines(size, GpuOptionsOfTests());
   RunRanks(engines, [size](int rank, Engine* engine) {
@@ -123,12 +123,12 @@ TEST_CASE_FIXTURE(FakeGpus,
           whole.Submit(engine, scaled).get());
     Request adasum = sum;
     adasum.op = ReduceOp::kAdasum;
-    fails(StatusCode::kInvalidArgument, "Adasum is not there on GPUs",
+    fails(StatusCode::kInvalidArgument, "Adasum does not run on GPUs",
           good.Submit(engine, adasum).get());
   });
 }
 
-// A CUDA call of one rank fails when it submits: all ranks hear of it at once.
+// A CUDA call fails when one rank submits: all ranks hear of it at once.
 TEST_CASE_FIXTURE(FakeGpus,
                   "a CUDA failure of one rank fails the call on all") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
@@ -151,7 +151,6 @@ TEST_CASE_FIXTURE(FakeGpus,
   });
 }
 
-// While a launch is reduced the next one is packed.
 TEST_CASE_FIXTURE(FakeGpus, "the next launch is packed while one is reduced") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   const int before = UseFakes().num_overlaps();
@@ -216,7 +215,7 @@ TEST_CASE_FIXTURE(FakeGpus, "ranks join") {
   });
 }
 
-// In the middle of a kernel, which waits for the dead rank.
+// The kernel waits for the dead rank.
 TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
   std::vector<HostGroup*> groups;
   const Engines engines = MakeEngines(3, GpuOptionsOfTests(), &groups);
@@ -243,7 +242,7 @@ TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
   });
 }
 
-// It goes when its part is done, while this rank's launch is still in progress.
+// It leaves when its part is done, while the other rank's launch still runs.
 TEST_CASE_FIXTURE(FakeGpus, "a rank may leave after its last call") {
   const Engines engines = MakeEngines(2, GpuOptionsOfTests());
   RunRanks(engines, [](int rank, Engine* engine) {
@@ -259,8 +258,8 @@ TEST_CASE_FIXTURE(FakeGpus, "a rank may leave after its last call") {
   UseFakes().tell_late(-1, 0);
 }
 
-// Too little memory for the second tensor of a rank that has joined: the first
-// one's is given back.
+// A rank that has joined has too little memory for the second tensor: it frees
+// that of the first.
 TEST_CASE_FIXTURE(FakeGpus,
                   "out of memory after a join gives back what it took") {
   UserGpu joined(1);

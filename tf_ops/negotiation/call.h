@@ -1,4 +1,4 @@
-// A collective by its name, from the first rank that asks for it on.
+// A collective by its name, as the ranks submit it.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ struct Call {
   ParamsByRank arrived;  // the request of each rank; null: not yet
   int num_arrived = 0;
   bool is_complete = false;         // all ranks have come, or have joined
-  Clock::time_point first_arrival;  // if any has
+  Clock::time_point first_arrival;  // once a rank has come
   Clock::time_point last_arrival;   // likewise
-  int last_rank = -1;               // that of the last arrival
+  int last_rank = -1;               // the rank of the last arrival
 
   bool HasCome(int rank) const {
     return arrived[static_cast<size_t>(rank)] != nullptr;

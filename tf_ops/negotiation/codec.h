@@ -1,5 +1,5 @@
-// Flat binary encoding of control messages: little pieces in host order (the
-// ranks share a host), every length checked before it is believed.
+// Flat binary encoding of control messages, in host byte order (the ranks share
+// a host). The reader checks every length before it uses it.
 #pragma once
 
 #include <cstdint>

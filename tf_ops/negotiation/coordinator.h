@@ -30,14 +30,14 @@ class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options);
 
-  // What `rank` says. Internal if it is nonsense.
+  // Takes in a message of `rank`. Internal if it is invalid.
   Status OnMessage(int rank, const RankMessage& message, Clock::time_point now);
 
-  // What all ranks have to do, in order, as known by now.
+  // Returns what all ranks have to do now, in order.
   std::vector<Response> TakeResponses();
 
-  // Fails what has waited too long, by TakeResponses, and returns a line of
-  // warning for each call that has waited long. See StallMonitor.
+  // Returns a warning for each call that has waited long. Calls that have
+  // waited too long fail with the next TakeResponses. See StallMonitor.
   std::vector<std::string> CheckStalls(Clock::time_point now);
 
   bool has_pending() const { return num_pending_ > 0; }
@@ -47,8 +47,8 @@ class Coordinator {
 
   // A call while it is pending, and what the cache holds of its name.
   struct Entry : Call {
-    bool all_cached = true;  // every arrival was by id
-    // Whether to average over those that have come, where some have joined.
+    bool all_cached = true;  // every rank came with an id
+    // If ranks have joined: whether to average over the others alone.
     bool average_over_active = false;
     int duplicate_rank = -1;
 
@@ -56,7 +56,7 @@ class Coordinator {
     std::vector<Params> cached;  // by rank
     uint64_t last_use = 0;
   };
-  // What an id meant, until no rank can still mean it.
+  // What an evicted id meant, until no rank can still send it.
   struct Retired {
     std::string name;
     std::vector<Params> cached;
@@ -72,12 +72,12 @@ class Coordinator {
   void Arrive(Entry* entry, int rank, Params params, bool by_id,
               Clock::time_point now);
   void CompleteIfAllCame(Entry* entry);
-  // Answers a rank that comes for a call which has failed without it.
+  // Answers a rank that comes for a call that has failed without it.
   bool AnswerLate(const std::string& name, int rank);
   Entry* FindOrAdd(const std::string& name);
   void Reset(Entry* entry);  // no longer pending; drops it if not cached
 
-  // The response of a complete entry: an error, or an item to be run.
+  // Decides what a complete entry gets: `*item` to run (true) or `*error`.
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
   Status Check(const Entry& entry) const;
   Status FailureOf(const Entry& entry) const;

@@ -11,15 +11,15 @@
 namespace hvd {
 
 // Collects items into responses. Allreduces, reducescatters and broadcasts of
-// one dtype that are alike in kind, dtype, op, scale and root go together until
-// the threshold; an item that does not fit begins another response, later ones
-// may still join the first. A group is one item: it is never taken apart.
+// one dtype fuse up to the threshold if they have the same kind, device, dtype,
+// op, scale and root. An item that does not fit begins another response; later
+// ones may still join the first. A group is one item and is never split.
 class FusionPlan {
  public:
   explicit FusionPlan(int64_t threshold_bytes)
       : threshold_bytes_(threshold_bytes) {}
 
-  // `divisor`: of the response, see there.
+  // `divisor`: see Response.
   void Add(ResponseItem item, std::shared_ptr<const RequestParams> params,
            int32_t divisor);
   std::vector<Response> Take();

@@ -1,5 +1,5 @@
-// Which ranks have joined: they have no more data and wait until all have
-// come to that, while the others go on without them.
+// Which ranks have joined: they have no more data and wait until all ranks have
+// joined. The others go on without them.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ class JoinRound {
   // Borrows `global_ranks`, one for each rank.
   explicit JoinRound(const std::vector<int>* global_ranks);
 
-  // `rank` has joined. True if it counts as joined from now on; false if it
-  // fails, because ranks want different averages.
+  // `rank` joins. True if it counts as joined from now on; false if the join
+  // fails because ranks want different averages.
   bool Join(int rank, bool average_over_active);
 
   bool any() const { return num_joined_ > 0; }
   bool has(int rank) const { return ranks_[static_cast<size_t>(rank)].joined; }
   bool average_over_active() const { return average_over_active_; }
 
-  // Appends how joins have ended, and begins a new round if all have joined.
+  // Appends the answers to joins, and begins a new round if all have joined.
   void TakeResponses(std::vector<Response>* responses);
 
  private:

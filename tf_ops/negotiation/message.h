@@ -21,7 +21,7 @@ struct TensorParams {
   }
 };
 
-// All of a request that ranks must agree on, its shapes and splits.
+// What ranks must agree on in a request, and its shapes and splits.
 struct RequestParams {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   int32_t process_set_id = 0;
@@ -40,7 +40,7 @@ struct RequestParams {
   int64_t num_bytes() const;
 };
 RequestParams ParamsOf(const Request& request);
-// Whether ParamsOf(request) == params, without making it.
+// Whether ParamsOf(request) == params, without building it.
 bool HasParams(const Request& request, const RequestParams& params);
 
 // A run of consecutive cache ids.

@@ -21,7 +21,7 @@ std::string DoubleToString(double value) {
   return text;
 }
 
-// Compares `describe` of the requests that are there.
+// Compares what `describe` returns for each request that is not null.
 struct Checker {
   const ParamsByRank& by_rank;
   const std::vector<int>& global_ranks;
@@ -105,7 +105,7 @@ std::string RanksToString(const std::vector<int>& ranks) {
 
 Status Disagreement(const std::string& what,
                     const std::vector<ValueOnRank>& values) {
-  // The ranks of each value, the values as they first appear.
+  // Each value and its ranks, in order of first appearance.
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const ValueOnRank& one : values) {
     size_t i = 0;

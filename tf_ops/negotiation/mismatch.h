@@ -1,4 +1,4 @@
-// Finds what ranks disagree on, and says it.
+// Finds what ranks disagree on, and words the error.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,8 @@ namespace hvd {
 // The requests of all ranks of a set; null: the rank has joined.
 using ParamsByRank = std::vector<std::shared_ptr<const RequestParams>>;
 
-// Ok if the requests of all ranks under one name belong together; otherwise
-// Mismatch with each value and the ranks, by their global numbers, that hold
-// it.
+// Ok if the requests of all ranks under one name agree; otherwise Mismatch with
+// each value and the global ranks that hold it.
 Status CheckAgreement(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks);
 

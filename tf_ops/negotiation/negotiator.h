@@ -1,5 +1,5 @@
 // One rank's part in the negotiation: tells the coordinator what this rank is
-// ready for, and hears from it what to run. On rank 0 it is the coordinator.
+// ready for, and hears from it what to run. Rank 0 has the coordinator itself.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ class Negotiator {
   // ranks have to do now to `*responses`.
   Status Exchange(std::vector<Response>* responses);
 
-  // Looks for ranks that do not come, and appends warnings; not ok: the
-  // coordinator does not answer. `oldest`: when the request of this rank that
-  // has waited longest was submitted; none if there is none.
+  // Looks for missing ranks and appends warnings; an error if the coordinator
+  // does not answer. `oldest`: when this rank submitted the oldest request that
+  // is still pending; nullopt if none is.
   Status CheckStalls(Clock::time_point now,
                      std::optional<Clock::time_point> oldest,
                      std::vector<std::string>* warnings);
 
   bool is_coordinator() const { return coordinator_ != nullptr; }
-  // Whether a rank waits for another one, as far as this rank can see.
+  // Whether a rank waits for another one; only the coordinator knows.
   bool has_pending() const {
     return coordinator_ != nullptr && coordinator_->has_pending();
   }
@@ -50,7 +50,7 @@ class Negotiator {
   const CoordinatorOptions options_;
   const MessageLimits limits_;
   std::unique_ptr<Coordinator> coordinator_;   // on rank 0
-  std::vector<std::vector<uint8_t>> inboxes_;  // by peer: a part of a frame
+  std::vector<std::vector<uint8_t>> inboxes_;  // by peer: an incomplete frame
 };
 
 }  // namespace hvd

@@ -21,9 +21,8 @@ struct GpuPlace {
   int ordinal = -1;        // as the CUDA runtime counts; -1: host memory
   void* stream = nullptr;  // a cudaStream_t
   bool is_second = false;  // see DeviceKind; the worker sets it
-  // Call `done` as soon as all work is queued on the GPU and `stream` is made
-  // to wait for it, and not only when that work has ended. An error that comes
-  // later is that of a later request.
+  // Call `done` once all work is queued on the GPU and `stream` waits for it,
+  // instead of when that work has ended. A later error fails a later request.
   bool done_in_stream_order = false;
 };
 
@@ -44,27 +43,27 @@ struct Request {
   double prescale = 1.0;   // allreduce, reducescatter: factor of every input
   double postscale = 1.0;  // allreduce, reducescatter: factor of the result
   bool average = false;    // allgather: divide the values by the size
-  // Allgather, alltoall: the shapes of the outputs are fixed before the ranks
-  // meet, as a compiler wants it: all ranks must give as many rows.
+  // Allgather, alltoall: all ranks must give equally many rows, because a
+  // compiler has fixed the shapes of the outputs before the ranks meet.
   bool equal_rows = false;
   // Join: Average divides by the ranks that have not joined, not by all.
   bool average_over_active = false;
-  // Alltoall: rows of the one tensor for each rank of the set, their sum its
-  // first dimension; empty: equal parts.
+  // Alltoall: how many rows of the one tensor each rank of the set gets; they
+  // sum to its first dimension. Empty: equal parts.
   std::vector<int64_t> splits;
   // One, or the members of a group; none for barrier and join.
   std::vector<RequestTensor> tensors;
-  // What is queued on its stream when the request is submitted comes first.
+  // The collective runs behind what its stream has queued at submission.
   GpuPlace gpu;
-  std::shared_ptr<GpuEvent> ready;  // on a GPU: when that is so; Submit sets it
-  // Not ok: this rank has come, and cannot take part. The call fails with that
-  // on all ranks, when all have come.
+  std::shared_ptr<GpuEvent> ready;  // GPU: the end of that work; Submit sets it
+  // Not ok: this rank comes but cannot take part. Once all ranks have come, the
+  // call fails on all of them with this error.
   Status failure;
 
-  // Allgather, alltoall and reducescatter: gives the memory for output
-  // `index`, whose shape is `shape`. Called at most once for each tensor, on
-  // any thread, before data moves, perhaps under the engine's lock: it must
-  // wait for nobody. In host memory an error fails this call on all ranks.
+  // Allgather, alltoall and reducescatter: allocates output `index` of shape
+  // `shape`. Called at most once for each tensor, on any thread, before data
+  // moves, perhaps under the engine's lock: it must not wait. In host memory an
+  // error fails this call on all ranks.
   std::function<Status(size_t index, const Shape& shape, void** output)>
       allocate_output;
 
@@ -72,20 +71,20 @@ struct Request {
   // that joined last, as one value. Called once, on any thread, before `done`.
   std::function<Status(const std::vector<int64_t>& values)> take_values;
 
-  // On a GPU, may be null: takes a point behind the work of the call as soon as
-  // all of that is queued, for `stream` to be made to wait for it later; so it
-  // is not made to by `done_in_stream_order`. Called at most once, on any
-  // thread, before `done`.
+  // On a GPU, may be null: gets an event behind the work of the call once all
+  // of it is queued. The caller later makes `stream` wait for the event;
+  // `done_in_stream_order` then does not. Called at most once, on any thread,
+  // before `done`.
   std::function<void(std::shared_ptr<GpuEvent> end)> take_end;
 
-  // May be null. Barrier on a GPU: what to do with the communicator, in the
-  // order of the collectives, with nothing in flight; on the engine's thread.
+  // May be null. Barrier on a GPU: uses the communicator, in the order of the
+  // collectives, with nothing in flight. Called on the engine's thread.
   std::function<Status(Gpu* gpu, Communicator* communicator, int rank,
                        const std::function<Status()>& look)>
       with_communicator;
 
-  // Called exactly once, on the engine's completion thread or on a thread that
-  // submits, perhaps before its Submit returns; never under a lock.
+  // Called exactly once, on a thread of the engine or on one that submits,
+  // perhaps before its Submit returns; never under a lock.
   std::function<void(const Status&)> done;
 };
 

@@ -17,24 +17,25 @@ namespace hvd {
 struct PendingRequest {
   Request request;
   uint64_t collective_id = 0;                   // see Event; 0: not negotiated
-  bool has_begun = false;                       // its collective has
+  bool has_begun = false;                       // its collective has begun
   std::shared_ptr<const RequestParams> params;  // null: a join
   Clock::time_point submitted;
-  // Calls under the same name that came too early; they fail with this one.
+  // Calls under the same name that came too early; they fail when this one
+  // ends.
   std::vector<Request> duplicates;
 };
 
 struct NamedRequest;
 
-// The coordinator's words about a known request.
+// What the coordinator has said about a known request.
 struct KnownRequest {
   std::string name;
-  NamedRequest* named = nullptr;                // of that name
+  NamedRequest* named = nullptr;                // the one of that name
   std::shared_ptr<const RequestParams> params;  // of this rank
   std::vector<std::vector<int64_t>> rows;       // see ResponseItem
 };
 
-// All that is known under a name, while there is any.
+// Everything known under a name, as long as there is anything.
 struct NamedRequest {
   std::unique_ptr<PendingRequest> pending;  // null: none
   uint32_t id = 0;                          // the newest; 0: none
@@ -45,13 +46,13 @@ struct NamedRequest {
 // Not thread-safe: the worker alone uses it.
 class RequestTable {
  public:
-  // What has become of a request that was taken in.
+  // How a request was taken in.
   struct Admission {
     const Request* request;  // where it is now
     enum { kKnown, kNew, kDuplicate } as;
   };
-  // Takes the request in and tells what to say of it: its id, appended to
-  // `*ready`, or a message, appended to `*messages`.
+  // Takes the request in and appends what to tell the coordinator: its id to
+  // `*ready`, or a message to `*messages`.
   Admission Admit(Request request, Clock::time_point now,
                   std::vector<IdRun>* ready,
                   std::vector<RankMessage>* messages);
@@ -70,8 +71,8 @@ class RequestTable {
 
   bool empty() const { return size() == 0; }
   size_t size() const { return num_pending_ + (join_ == nullptr ? 0 : 1); }
-  // Of the request that has waited longest; null if there is none. Without
-  // the join: it may wait for as long as the others have data.
+  // The request that has waited longest; null if there is none. Ignores the
+  // join, which may wait for as long as the others have data.
   const PendingRequest* Oldest() const;
 
   void Remember(uint32_t id, const ResponseItem& item,
@@ -86,7 +87,7 @@ class RequestTable {
 
   Names names_;
   std::unordered_map<uint32_t, KnownRequest> known_;  // by id
-  std::unique_ptr<PendingRequest> join_;              // goes by no name
+  std::unique_ptr<PendingRequest> join_;              // has no name
   size_t num_pending_ = 0;                            // without the join
 };
 

@@ -7,9 +7,10 @@
 namespace hvd {
 namespace {
 
-// When the missing ranks are asked, where there is no warning.
+// When to ask the ranks if warnings are off.
 constexpr double kQuerySeconds = 10.0;
-// How much later than the coordinator fails a call another rank blames it.
+// Another rank blames the coordinator this long after that should have failed
+// the call.
 constexpr double kCoordinatorGraceSeconds = 3.0;
 
 using Seconds = std::chrono::duration<double>;
@@ -23,8 +24,8 @@ std::string SecondsToString(double seconds) {
 
 std::string CrossingText(const std::string& name, int rank) {
   return "; rank " + std::to_string(rank) + " waits for '" + name +
-         "' instead: calls without `name` are numbered as they are made or "
-         "traced, so give names where ranks do that in other orders";
+         "' instead. Calls without `name` are paired in the order in which "
+         "ranks make or trace them: pass `name` if that order differs";
 }
 
 std::string SetName(int process_set_id) {
@@ -58,7 +59,7 @@ StallMonitor::Findings StallMonitor::Check(
       watched->warned = true;
       findings.warnings.push_back(Warn(pending, *call));
     }
-    // Again and again: a rank does not always see what it has in flight.
+    // Ask repeatedly: a rank cannot always see what it has in flight.
     if (timeout > 0 && waited >= Seconds(query * (watched->num_queries + 1))) {
       Query(*call, watched, &findings);
     }
@@ -85,7 +86,7 @@ std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
          watched_[call.name].crossing;
 }
 
-// Looks for a call that a missing rank waits for, and a waiting rank misses.
+// Looks for a call that a missing rank has made and a waiting rank has not.
 void StallMonitor::FindCrossing(const std::vector<const Call*>& pending,
                                 const Call& call) {
   if (!watched_[call.name].crossing.empty()) return;
@@ -121,9 +122,9 @@ void StallMonitor::Query(const Call& call, Watched* watched,
   findings->responses.push_back(std::move(response));
 }
 
-// All answers are waited for: who is found to be elsewhere will not come. But
-// where a rank that waits has the name in another set too, the program uses it
-// in both, and the others may come after that.
+// Decides once all have answered: a missing rank that waits elsewhere will not
+// come. But if a waiting rank has the name in another set too, the program uses
+// it in both, and the others may still come.
 StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
                                                  int32_t process_set_id) {
   Findings findings;

@@ -1,5 +1,5 @@
-// What is done about calls that some ranks make and others do not: warn, ask
-// the missing ranks whether they wait elsewhere, fail the call.
+// Handles calls that some ranks make and others do not: warns, asks the ranks
+// whether they wait elsewhere, fails the call.
 #pragma once
 
 #include <chrono>
@@ -37,22 +37,22 @@ class StallMonitor {
     std::vector<std::string> given_up;  // calls that those errors end
   };
 
-  // `pending`: all calls that a rank has made and no response has answered.
+  // `pending`: all calls that a rank has made and that are not answered yet.
   Findings Check(const std::vector<const Call*>& pending,
                  Clock::time_point now);
 
   // `rank` answers a question about `call`.
   Findings OnElsewhere(const Call& call, int rank, int32_t process_set_id);
 
-  // The call of this name is pending no more.
+  // The call of this name is no longer pending.
   void Forget(const std::string& name) {
     if (!watched_.empty()) watched_.erase(name);
   }
 
-  // Whether `rank` comes now for a call that was given up without it, and what
-  // to tell it.
+  // Whether `rank` comes for a call that was given up without it; `*error` then
+  // tells it so.
   bool AnswerLate(const std::string& name, int rank, Response* error);
-  // `rank` has joined: it comes for none of those any more.
+  // `rank` has joined: it will not come for any of those.
   void OnJoin(int rank);
 
  private:
@@ -60,13 +60,13 @@ class StallMonitor {
   struct Watched {
     bool warned = false;
     int num_queries = 0;
-    std::vector<int> asked;              // ranks that owe an answer to the last
-    std::vector<ValueOnRank> elsewhere;  // what they have said
-    bool is_in_two_sets = false;         // or may be, on a rank that waits
-    std::string crossing;  // words on ranks that wait for another name
+    std::vector<int> asked;              // ranks that still owe an answer
+    std::vector<ValueOnRank> elsewhere;  // sets in which missing ranks wait
+    bool is_in_two_sets = false;         // a waiting rank may have it in two
+    std::string crossing;  // for the message: who waits for another name
   };
-  // A call that was given up: the error, without ranks, and who still has it
-  // to come.
+  // A call that was given up: its error, without ranks, and which ranks may
+  // still come for it.
   struct Missed {
     Response error;
     std::vector<bool> by_rank;
@@ -92,9 +92,9 @@ class StallMonitor {
   std::unordered_map<std::string, Missed> missed_;    // likewise
 };
 
-// For other ranks than the coordinator, which itself ends what has waited too
-// long: Stalled if `waited`, of the oldest request of global rank `rank`, says
-// that `coordinator` has stopped.
+// For ranks other than the coordinator, which itself fails stalled calls.
+// Stalled if the oldest request of global rank `rank` has waited so long
+// (`waited`) that `coordinator` must have stopped.
 Status CheckCoordinator(const StallOptions& options, int rank, int coordinator,
                         std::chrono::duration<double> waited);
 

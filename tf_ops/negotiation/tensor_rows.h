@@ -20,7 +20,7 @@ inline size_t NumBytes(const Request& request) {
   return num_bytes;
 }
 
-// Of a shape of at least one dimension.
+// The shape must have at least one dimension.
 inline size_t RowBytes(const RequestTensor& tensor) {
   const Shape row(tensor.shape.begin() + 1, tensor.shape.end());
   return static_cast<size_t>(NumElements(row)) * ElementBytes(tensor.dtype);
@@ -31,8 +31,8 @@ inline Shape WithRows(Shape shape, int64_t rows) {
   return shape;
 }
 
-// Reducescatter: the first ranks have one row more where the rows do not
-// divide.
+// Reducescatter: if the rows do not divide evenly, the first ranks have one
+// more.
 inline int64_t RowsOfRank(int64_t num_rows, int64_t size, int64_t rank) {
   return num_rows / size + (rank < num_rows % size ? 1 : 0);
 }

@@ -32,8 +32,8 @@ Status ValidateReduction(const RequestParams& params) {
     Status status = is_for_nccl ? Status::Ok() : CheckReduce(dtype, params.op);
     if (status.ok() && dtype == DataType::kBool &&
         (params.prescale != 1.0 || params.postscale != 1.0)) {
-      status =
-          Status::InvalidArgument(AKind(params.kind) + " of bool has no scale");
+      status = Status::InvalidArgument(AKind(params.kind) +
+                                       " of bool cannot be scaled");
     }
     if (status.ok()) continue;
     return params.tensors.size() == 1
@@ -100,21 +100,22 @@ Status ValidateSplits(const RequestParams& params, int64_t size,
   if (fits && rest == 0) return Status::Ok();
   return Status::InvalidArgument(
       "`splits` must be " + std::to_string(size) +
-      " values, one a rank, of at least 0, which sum to the first dimension. "
+      " values of at least 0, one for each rank, that sum to the first "
+      "dimension. "
       "Received: splits=" +
       ShapeToString(params.splits) + received);
 }
 
-// A factor of 8 bits would be a coarse one.
+// A factor of 8 bits would be too coarse.
 bool CanScaleOnGpu(DataType dtype) {
   return IsFloating(dtype) && !IsFloat8(dtype);
 }
 
-// NCCL has no kernels of its own for the rest, and we have none on GPUs.
+// Refuses what NCCL has no kernels for: we have no GPU kernels of our own.
 Status ValidateReductionOnGpu(const RequestParams& params, DataType dtype) {
   if (params.op == ReduceOp::kAdasum) {
     return Status::InvalidArgument(
-        "Adasum is not there on GPUs; copy the tensors to the CPU");
+        "Adasum does not run on GPUs; copy the tensors to the CPU");
   }
   if (dtype == DataType::kInt16 || dtype == DataType::kUint16) {
     return Status::InvalidArgument(
@@ -134,7 +135,7 @@ Status ValidateReductionOnGpu(const RequestParams& params, DataType dtype) {
 Status ValidateOnGpu(const RequestParams& params) {
   if (params.device == DeviceKind::kSecondGpu) {
     return Status::InvalidArgument(
-        "all tensors of a rank must be on the one GPU of its first call. "
+        "all tensors of a rank must be on the GPU of its first call. "
         "Received: a tensor on another GPU");
   }
   for (const TensorParams& t : params.tensors) {

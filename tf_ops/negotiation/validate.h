@@ -1,4 +1,4 @@
-// What is wrong with a request although all ranks agree on it.
+// Finds what is wrong with a request that all ranks agree on.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,9 @@
 
 namespace hvd {
 
-// InvalidArgument that says what must hold and what came. `by_rank` agree and
-// hold no nulls. The coordinator asks this once the ranks agree, so that a bad
-// value on one rank alone is an error on all ranks, and nobody is left
-// waiting.
+// InvalidArgument says what must hold and what came. `by_rank` must agree and
+// hold no nulls. The coordinator calls this, so that a bad value on one rank is
+// an error on all, and no rank is left waiting.
 Status ValidateParams(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks);
 
