@@ -1,4 +1,4 @@
-// Whole engines, one a rank, as threads: any order of submission, errors that
+// Whole engines, a thread for each rank: any order of submission, errors that
 // reach all ranks and leave the engine usable, death, leaving, stalls.
 #include <algorithm>
 #include <atomic>
@@ -176,6 +176,8 @@ TEST_CASE("shutdown fails what is pending, and peers quote its reason") {
       Contains(status.message(), "rank 1 left the job: shutdown() was called"));
   const Status after = Sum(engines[1].get(), "z", &b).get();
   CHECK(after.code() == StatusCode::kNotInitialized);
+  CHECK(after.message() ==
+        "allreduce 'z' was submitted after shutdown() was called on rank 1");
 }
 
 // More new names in one round than a ring holds: rank 0 must not begin to run
@@ -197,7 +199,7 @@ TEST_CASE("more new names in one round than a ring holds") {
   });
 }
 
-// A call that came late for one that has failed must not meet the next one.
+// A call that comes late for one that has failed must not pair with the next.
 TEST_CASE("a late call gets the error of its own") {
   EngineOptions options = QuickOptions();
   options.stall_timeout_seconds = 0.3;
@@ -227,7 +229,7 @@ TEST_CASE("ranks may leave after an empty collective") {
   }
 }
 
-// Who leaves right after its last collective takes nothing from the others.
+// A rank that leaves right after its last collective does not fail the others'.
 TEST_CASE("ranks may leave after their last collective") {
   for (int round = 0; round < 50; ++round) {
     Engines engines = MakeEngines(3, QuickOptions());
@@ -240,8 +242,8 @@ TEST_CASE("ranks may leave after their last collective") {
   }
 }
 
-// Where one rank is late, many small calls run as a few collectives, whichever
-// rank is late and in whatever order it comes.
+// If one rank is late, many small calls run as a few collectives, whichever
+// rank is late and in whatever order it submits.
 void TestACrowdRunsTogether(int size) {
   constexpr size_t kNames = 200;
   Engines engines = MakeEngines(size, QuickOptions());
@@ -273,7 +275,7 @@ void TestACrowdRunsTogether(int size) {
 }
 
 #if defined(__x86_64__)
-// TensorFlow's threads take denormal numbers for 0, and run reductions.
+// TensorFlow's threads flush denormal numbers to 0, and may run reductions.
 TEST_CASE("denormals count on a thread that flushes them") {
   constexpr uint32_t kFlushes = 0x8040;
   Engines engines = MakeEngines(2, QuickOptions());
@@ -303,7 +305,7 @@ TEST_CASE("denormals count on a thread that flushes them") {
 }
 #endif
 
-// With no other rank to end them, and the engine waiting for more.
+// No other rank submits, and the engine waits for more.
 TEST_CASE("shutdown while the engine gathers a crowd") {
   Engines engines = MakeEngines(2, QuickOptions());
   std::vector<std::vector<float>> values(10, std::vector<float>(4));

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kSlow{600};
 
-// What each rank is: the thread that runs XLA's programs, and its stream.
+// A rank: the thread that runs XLA's programs, and its stream.
 class Program {
  public:
   explicit Program(int rank) : gpu_(rank), rank_(rank) {
@@ -40,7 +40,7 @@ class Program {
     return buffer;
   }
 
-  // A call of a bucket, which ends here if not `has_together`.
+  // Starts the allreduce of a bucket; without `has_together` it ends here too.
   FfiOutcome Allreduce(const std::string& name,
                        const std::vector<FfiBuffer>& members,
                        bool has_together) {
@@ -71,7 +71,7 @@ class Program {
         .Set("postscale", 1.0);
   }
 
-  // All numbers, when the stream has come to its end.
+  // Checks all numbers once the stream has ended.
   void Check(const FfiBuffer& buffer, double number) {
     UseFakes().stream_synchronize(stream());
     const auto* const begin = static_cast<const float*>(buffer.data);
@@ -126,7 +126,7 @@ std::vector<int> RunPrograms(int size, Body body) {
   });
 }
 
-// Two buckets and their end, and a step of it that the ranks disagree on.
+// One step: two buckets and their end.
 void RunStep(Program* program, const std::string& prefix, int size, int round) {
   const int total = size * (size - 1) / 2;
   const int rank = program->rank();
@@ -217,8 +217,8 @@ void StartLog() {
   start();
 }
 
-// Behind gradients that are late XLA's thread goes on, and so does its stream,
-// up to the end of the group.
+// If gradients are late, XLA's thread goes on, and so does its stream up to the
+// end of the group.
 TEST_CASE("XLA's thread waits for the launch alone") {
   CheckAllExitedWell(RunPrograms(2, [](Program* program) {
     RunStep(program, "a", 2, 0);  // connects
@@ -255,7 +255,7 @@ TEST_CASE("XLA's thread waits for the launch alone") {
   }));
 }
 
-// The starts are a chain; the ends of two groups are where each rank likes.
+// All ranks start calls in one order, but may end groups in any order.
 TEST_CASE("two groups end in an order of each rank") {
   CheckAllExitedWell(RunPrograms(2, [](Program* program) {
     for (int round = 0; round < 10; ++round) {
@@ -293,7 +293,7 @@ TEST_CASE("mistakes fail the end of the group, and the engine lives") {
                  "Internal", "operand 0 must be, and stay, in the memory");
       RunStep(program, "a", 2, round);
     }
-    // A program of XLA that has failed by itself leaves its calls behind.
+    // A program of XLA that fails by itself leaves its calls behind.
     const FfiBuffer left = program->Make({8}, 1);
     CheckOk(program->Allreduce("left", {left}, true));
     CheckOk(program->Allreduce("next", {left}, true));
@@ -317,7 +317,7 @@ TEST_CASE("mistakes fail the end of the group, and the engine lives") {
   }));
 }
 
-// What this process writes to stderr meanwhile.
+// Keeps what this process writes to stderr.
 class Stderr {
  public:
   Stderr() : file_(std::tmpfile()), old_(dup(STDERR_FILENO)) {
@@ -337,8 +337,8 @@ class Stderr {
   const int old_;
 };
 
-// Before the launch the end of the group says it, after it stderr, at once, and
-// the next call. On the GPU nothing hangs.
+// Before the launch, the end of the group reports the death. After it, stderr
+// does at once, and then the next call. Nothing hangs on the GPU.
 void TestDeathOfARank(bool is_launched) {
   const std::vector<int> statuses =
       RunPrograms(3, [is_launched](Program* program) {
@@ -363,7 +363,7 @@ void TestDeathOfARank(bool is_launched) {
           UseFakes().stream_synchronize(program->stream());
           const std::string text = log.Take();
           CHECK(Contains(text, "] allreduce '"));  // x and z, if together
-          CHECK(Contains(text, "' has failed on the GPU after the program"));
+          CHECK(Contains(text, "' failed on the GPU after the program"));
           CHECK(Contains(text, "rank 2"));
           CheckOk(program->Allreduce("y", {y}, true));
           outcome = program->Together({y});

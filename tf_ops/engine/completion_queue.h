@@ -1,5 +1,5 @@
-// Calls requests back on a thread of its own, so that a callback that blocks
-// does not keep the collectives waiting.
+// Runs the callbacks of requests on its own thread, so that a callback that
+// blocks does not delay the collectives.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct Completion {
 class CompletionQueue {
  public:
   CompletionQueue();
-  ~CompletionQueue();  // calls back what is queued, then ends the thread
+  ~CompletionQueue();  // runs the queued callbacks, then ends the thread
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 

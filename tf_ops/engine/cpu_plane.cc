@@ -34,8 +34,8 @@ std::vector<TensorList> AsTensorLists(Lists lists) {
   return result;
 }
 
-// Calls run(dtype) for each dtype, in the order in which they first appear,
-// which is the same on all ranks.
+// Calls run(dtype) for each dtype, in order of first appearance, which is the
+// same on all ranks.
 template <typename F>
 Status ForEachDataType(const std::vector<ReadyRequest>& ready, F run) {
   bool done[kNumDataTypes] = {};
@@ -58,8 +58,8 @@ ReduceSpec SpecOf(const Request& request, DataType dtype, int divisor) {
   return spec;
 }
 
-// A prescale would change the neutral value of a product: the ranks that have
-// one scale it into their outputs first, and reduce those.
+// A prescale would change the neutral value of a product. So ranks with values
+// of their own first scale them into their outputs, and reduce those.
 void PrescaleIntoOutput(ReduceSpec spec, ListTensor* tensor) {
   spec.op = ReduceOp::kSum;
   spec.postscale = 1.0;
@@ -119,10 +119,9 @@ void DivideBySize(DataType dtype, void* values, size_t num_elements, int size) {
   Reduce(spec, &source, 1, values, num_elements);
 }
 
-// The outputs of a collective whose shapes the ranks know once they have met. A
-// rank that has no memory for its own takes part without. Each rank tells all
-// others in one byte behind the data whether it had, so that the call fails on
-// all ranks or on none.
+// Outputs whose shapes the ranks know only once they have met. A rank that has
+// no memory for its outputs takes part without them. Each rank says so to all
+// others in one byte behind the data, so that the call fails on all or on none.
 class AgreedOutputs {
  public:
   AgreedOutputs(const ReadyRequest& ready, int rank, int size)
@@ -136,15 +135,15 @@ class AgreedOutputs {
     memory_.assign(ready.pending->request.tensors.size(), nullptr);
   }
 
-  // Null for all, if there is no memory for one of them.
+  // Null for all outputs if one could not be allocated.
   std::byte* memory(size_t index) const {
     return static_cast<std::byte*>(memory_[index]);
   }
-  // What goes to all ranks, and where it goes that comes from `peer`.
+  // This rank's byte for all ranks, and where the byte of `peer` goes.
   ListTensor Word(size_t peer) { return {&mine_, &told_[peer], kWordBytes}; }
   static constexpr size_t kWordBytes = 1;
 
-  // Once the words have come: the same on all ranks.
+  // Once the bytes have come: the same on all ranks.
   Status Outcome(const std::vector<int>& global_ranks) const {
     for (size_t peer = 0; peer < told_.size(); ++peer) {
       if (told_[peer] == 0) continue;

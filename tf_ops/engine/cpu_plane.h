@@ -8,9 +8,9 @@
 
 namespace hvd {
 
-// For a thread that submits a request on `rank`, one of `size`: gets the memory
-// of outputs whose shapes are known before the ranks meet, so that a rank that
-// has none says so when it comes.
+// Allocates the outputs whose shapes are known before the ranks meet. The
+// submitting thread calls it on `rank`, one of `size`, so that a rank without
+// memory can tell the others when it submits.
 Status AllocateKnownOutputs(int rank, int size, Request* request);
 
 class CpuPlane : public DataPlane {
@@ -18,7 +18,7 @@ class CpuPlane : public DataPlane {
   explicit CpuPlane(HostSlabs* slabs) : slabs_(slabs) {}  // borrowed
 
   bool is_for_callers() const override { return true; }
-  // Takes nothing out: it returns when the data has moved.
+  // Returns when the data has moved, and leaves all requests in `*ready`.
   Status Run(const RunOptions& options,
              std::vector<ReadyRequest>* ready) override;
 

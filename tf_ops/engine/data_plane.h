@@ -16,7 +16,7 @@ struct RunOptions {
   int divisor = 0;                                 // see Response
 };
 
-// For one thread at a time, which holds the engine's lock; a plane may have
+// One thread at a time calls it, holding the engine's lock; a plane may have
 // threads of its own. All ranks of a process set run the same responses on the
 // same planes in the same order.
 class DataPlane {
@@ -26,24 +26,24 @@ class DataPlane {
   // Looks at a request of this rank before the other ranks hear of it.
   virtual void Admit(Request*) {}
 
-  // Whether a thread that submits may Run: it has other work, see schedule.h.
+  // Whether a submitting thread may call Run; see schedule.h, rule 1.
   virtual bool is_for_callers() const = 0;
 
-  // Runs the requests of one response, of one kind, as one collective. They
-  // are alike but for their tensors. What it leaves in `*ready` has ended, each
-  // with its `outcome`. What it takes out ends later: the plane calls `done` on
-  // a thread of its own. Not ok: the ranks are out of step for good, and what
-  // it leaves fails with that.
+  // Runs the requests of one response as one collective. They are of one kind
+  // and differ only in their tensors. Requests left in `*ready` have ended,
+  // each with its `outcome`. Requests taken out end later: the plane calls
+  // `done` on a thread of its own. An error means that the ranks are out of
+  // step for good; the requests left in `*ready` fail with it.
   virtual Status Run(const RunOptions& options,
                      std::vector<ReadyRequest>* ready) = 0;
 
-  // Called in every pass of the engine, for what Run has taken out. Not ok: the
-  // ranks are out of step for good. A plane that finds out rings the rank's
-  // doorbell.
+  // Checks the requests that Run has taken out; the engine calls it in every
+  // pass. An error means that the ranks are out of step for good. A plane that
+  // has found one rings the rank's doorbell.
   virtual Status Poll() { return Status::Ok(); }
 
-  // Takes no more; what is in flight may end, if it does so soon, and fails
-  // with `why` otherwise. Returns at once. Idempotent.
+  // Takes no more requests. Those in flight may still end soon; otherwise they
+  // fail with `why`. Returns at once. Idempotent.
   virtual void End(const Status& why) { (void)why; }
 };
 

@@ -1,4 +1,4 @@
-// Which plane moves the data of a request.
+// The data planes of an engine, and which of them runs a request.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@
 
 namespace hvd {
 
-// For a thread that submits a request on `rank`, one of `size`: does what a
-// plane needs before the request waits its turn. It does not wait itself. Not
-// ok: this rank cannot take part.
+// Prepares a request for its plane. The submitting thread calls it on `rank`,
+// one of `size`; it does not wait. An error means that this rank cannot take
+// part.
 Status PrepareSubmit(const EngineOptions& options, int rank, int size,
                      Request* request);
 
-// The planes of an engine. For one thread at a time.
+// For one thread at a time.
 class DataPlanes {
  public:
   // Borrows all but `options`, which has the global ranks.
@@ -33,7 +33,7 @@ class DataPlanes {
   // The plane of requests whose tensors are on `device`.
   DataPlane* Of(DeviceKind device);
 
-  // Of each plane, see there.
+  // See DataPlane. Admit goes to the request's plane, the others to all.
   void Admit(Request* request);
   Status Poll();
   void End(const Status& why);

@@ -34,10 +34,10 @@ std::string KindAndName(const Request& request) {
          "'";
 }
 
-// Threads: any thread calls Submit. The worker belongs to the thread that
-// holds `work_mu_`: mostly the engine's own, `thread_`; for a moment a thread
-// that submits, which saves the wake-up of the engine, and of the completion
-// thread, where a small collective is ready at once or very soon.
+// Any thread calls Submit. The worker belongs to the thread that holds
+// `work_mu_`, mostly the engine's own, `thread_`. A submitting thread may take
+// it for a moment: if a small collective is ready very soon, this saves waking
+// the engine's thread and the completion thread.
 class EngineImpl : public Engine {
  public:
   EngineImpl(std::shared_ptr<HostGroup> group, const EngineOptions& options);
@@ -67,20 +67,19 @@ class EngineImpl : public Engine {
   void Run() EXCLUDES(mu_, work_mu_);
   // Ends a request that the engine does not take.
   void Refuse(const Request& request, const Status& why);
-  // Fails, and leaves `*request` as it is, after Shutdown or Remove.
-  // `*has_enough`: there is no reason to gather more.
+  // After Shutdown or Remove it fails and leaves `*request` as it is.
+  // `*has_enough`: enough has come to stop gathering.
   Status Enqueue(Request* request, bool* has_enough) EXCLUDES(mu_);
-  // `why`: of what is pending and of what comes later. False if it has stopped.
+  // Makes pending and later requests fail with `why`. False if they already do.
   bool RefuseMore(const Status& why) EXCLUDES(mu_);
   void Stop();
   std::vector<Request> TakeSubmitted() EXCLUDES(mu_);
-  // With HVD_CYCLE_TIME: lets more requests come, if there is one.
+  // With HVD_CYCLE_TIME: if a request has come, waits for more.
   void WaitForCycle() EXCLUDES(mu_, work_mu_);
-  // Returns what is to be called back; `*must_ring` if the engine's thread
-  // has to go on.
+  // Returns what to call back. `*must_ring`: the engine's thread must go on.
   std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
 
-  const std::shared_ptr<HostGroup> group_;  // has the next three
+  const std::shared_ptr<HostGroup> group_;  // owns the next three
   Doorbell* const doorbell_;
   Crowd* const crowd_;
   Membership* const membership_;
@@ -91,15 +90,15 @@ class EngineImpl : public Engine {
   Mutex mu_;  // held for a moment at a time
   std::vector<Request> submitted_ GUARDED_BY(mu_);
   int64_t submitted_bytes_ GUARDED_BY(mu_) = 0;
-  Status stopped_ GUARDED_BY(mu_);  // not ok: why nothing is taken any more
+  Status stopped_ GUARDED_BY(mu_);  // not ok: why Submit fails
 
-  Mutex work_mu_;  // held while collectives run; before `mu_`
+  Mutex work_mu_;  // held while collectives run; lock before `mu_`
   DataPlanes planes_ GUARDED_BY(work_mu_);
   Worker worker_ GUARDED_BY(work_mu_);
   Patience patience_ GUARDED_BY(work_mu_);
 
   Mutex join_mu_;
-  std::atomic<bool> gathering_{false};  // the engine's thread looks soon
+  std::atomic<bool> gathering_{false};  // the engine's thread will look soon
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> num_submitted_{0};
   std::thread thread_;  // last: it uses all of the above
@@ -146,17 +145,17 @@ void EngineImpl::Submit(Request request) {
     request.failure = PrepareSubmit(options_, rank(), size(), &request);
   }
   Status taken;
-  // A rank that is alone in its process set never waits, which is when others
-  // hear of a death.
-  if (size() == 1) taken = membership_->CheckPeers();
+  // Others hear of a death while they wait for peers; a rank that is alone in
+  // its process set never does.
+  if (size() == 1) {
+    taken = membership_->CheckPeers().WithContext(KindAndName(request));
+  }
   bool has_enough = false;  // to end the gathering
   if (taken.ok()) taken = Enqueue(&request, &has_enough);
-  if (!taken.ok()) {
-    return Refuse(request, taken.WithContext(KindAndName(request)));
-  }
+  if (!taken.ok()) return Refuse(request, taken);
   std::vector<Completion> finished;
   bool must_ring = true;
-  // A thread that feeds a GPU has no time to lose.
+  // A thread that feeds a GPU must not be held up.
   if (!is_on_gpu && options_.cycle_time_ms <= 0) {
     if (crowd_->is_crowded()) {
       must_ring = has_enough || !gathering_.load();
@@ -172,7 +171,8 @@ void EngineImpl::Submit(Request request) {
 Status EngineImpl::Enqueue(Request* request, bool* has_enough) {
   MutexLock lock(&mu_);
   if (!stopped_.ok()) {
-    return Status::NotInitialized("it came late: " + stopped_.message());
+    return Status::NotInitialized(KindAndName(*request) +
+                                  " was submitted after " + stopped_.message());
   }
   submitted_bytes_ += static_cast<int64_t>(NumBytes(*request));
   *has_enough = submitted_bytes_ >= kEnoughBytes;
@@ -232,8 +232,8 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
     patience_.Learn(!worker_.has_requests());
   }
   doorbell_->EndWatch();
-  // The engine's thread goes on with what is left, or with what somebody asked
-  // for meanwhile, whose ring has woken nobody.
+  // The engine's thread takes over what is left, and what was submitted
+  // meanwhile: during the watch its ring woke nobody.
   *must_ring = worker_.has_requests() || is_large || stopping_.load() ||
                doorbell_->Ticket() != ticket;
   crowd_->Set(worker_.num_requests() >= kManyRequests);
@@ -246,11 +246,11 @@ void EngineImpl::Shutdown(const std::string& reason) {
   if (!RefuseMore(Status::Shutdown("shutdown() was called on rank " + who))) {
     return;
   }
-  // Whatever this rank owes its peers is in their sight already: it finishes a
-  // collective only after its last post. One that it is in the middle of is
-  // given up, for the peers may not come: before they are told, or it would
-  // hear from them that they have lost a rank.
-  membership_->Interrupt("shutdown() was called in the middle of it");
+  // Peers can already read all they need of finished collectives, which end
+  // only after this rank's last post. A running collective is given up, as the
+  // peers may not come. This precedes Leave: else this rank would hear from the
+  // peers that they have lost a rank.
+  membership_->Interrupt("shutdown() was called while the collective ran");
   membership_->Leave(reason);
   Stop();
 }
@@ -275,7 +275,7 @@ void EngineImpl::Stop() {
   thread_.join();
 }
 
-// Under no lock: others may ask the engine meanwhile.
+// Sleeps without a lock, so that others may use the engine meanwhile.
 void EngineImpl::WaitForCycle() {
   if (options_.cycle_time_ms <= 0) return;
   {
@@ -290,7 +290,7 @@ void EngineImpl::Run() {
   (void)prctl(PR_SET_NAME, "hvd_engine");
   uint64_t last_num_submitted = 0;
   while (true) {
-    // Before the look at `stopping_`: its ring comes after it was set.
+    // Read before `stopping_`, which is set before its ring.
     const uint32_t ticket = doorbell_->Ticket();
     if (stopping_.load()) break;
     WaitForCycle();

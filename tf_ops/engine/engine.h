@@ -20,31 +20,31 @@ namespace hvd {
 class HostGroup;
 class Membership;
 
-// Thread-safe. Outside of tests one instance a process set of this process.
+// Thread-safe. A process has one for each process set that it belongs to.
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Never throws; `request.done` tells the outcome. It may run a small
-  // collective that all ranks have asked for, and waits for them to run it too.
+  // Never throws; `request.done` gets the outcome. The calling thread may run a
+  // small collective that all ranks have submitted, and waits for them in it.
   virtual void Submit(Request request) = 0;
 
   // Leaves the job: pending requests fail with kShutdown, peers are told
   // `reason`. Idempotent; returns when the engine's threads have ended.
   virtual void Shutdown(const std::string& reason) = 0;
 
-  // Ends the engine of a process set that all its ranks remove: pending
-  // requests fail with kShutdown and `reason`, and peers are told nothing, for
-  // they do the same. Otherwise as Shutdown.
+  // Ends the engine of a process set that all its ranks remove. Pending
+  // requests fail with kShutdown and `reason`; peers are told nothing, since
+  // they remove the set too. Otherwise as Shutdown.
   virtual void Remove(const std::string& reason) = 0;
 
-  // What the peers are told if this process ends without Shutdown.
+  // Sets what the peers are told if this process ends without Shutdown.
   virtual void NoteExitReason(const std::string& reason) = 0;
   // See Membership::NoteFailure.
   virtual void NoteFailure(const std::string& reason) = 0;
 
-  // Whether a request of this name is in flight; none if that could not be
-  // seen within `patience`.
+  // Whether a request of this name is in flight; nullopt if the engine was
+  // busy for all of `patience`.
   virtual std::optional<bool> IsInFlight(
       const std::string& name, std::chrono::milliseconds patience) = 0;
 

@@ -1,4 +1,4 @@
-// What happens to a request, as those hear it who look on.
+// The steps of a request that an engine reports to its observers.
 #pragma once
 
 #include <chrono>
@@ -10,39 +10,39 @@
 
 namespace hvd {
 
-// One step of one request. What it points at lives as long as the call of
-// OnEvent.
+// One step of one request. Its pointers are valid only during OnEvent.
 struct Event {
   enum class Step : uint8_t {
     kAdmitted = 0,  // the engine has taken it in, and tells the coordinator
-    kNegotiated,    // this rank has heard what all ranks do about it
+    kNegotiated,    // this rank knows what all ranks will do about it
     kBegun,         // its collective begins
     kEnded,         // its outcome is known; `done` is called next
   };
   Step step = Step::kAdmitted;
   const Request* request = nullptr;  // its name, kind, op, tensors, process set
-  // kAdmitted: always; else if an observer wants times.
+  // Set for kAdmitted; for other steps only if an observer wants times.
   Clock::time_point time{};
-  // kNegotiated, kEnded: how, else null.
+  // kNegotiated, kEnded: the outcome; else null.
   const Status* status = nullptr;
 
-  // The running number of the coordinator's answer in its process set: the same
-  // on all ranks, and for all requests that run together. 0: not negotiated.
+  // The number of the coordinator's answer in its process set: the same on all
+  // ranks, and for all requests that run together. 0: not negotiated.
   uint64_t collective_id = 0;
-  // kAdmitted: whether all ranks knew the request (a cache hit) or not.
+  // kAdmitted: whether all ranks already knew the request (a cache hit).
   enum class Cache : uint8_t { kUnused = 0, kHit, kMiss };
   Cache cache = Cache::kUnused;
-  // kNegotiated on the coordinator, where all ranks have come: the global rank
+  // kNegotiated, on the coordinator, if all ranks have come: the global rank
   // that came last, and how long after the first. -1: not known.
   int last_rank = -1;
   std::chrono::nanoseconds late_by{0};
   // kBegun: the first request of its collective.
   bool is_first = false;
-  // kBegun: of other ranks; this one has joined. No other step is told.
+  // kBegun: the request is of other ranks, and this one has joined. Its other
+  // steps are not reported.
   bool is_neutral = false;
   // kEnded: the request had begun.
   bool has_begun = false;
-  // kEnded: the engine had not even admitted it.
+  // kEnded: the engine refused it, without a kAdmitted.
   bool is_refused = false;
 };
 
@@ -50,11 +50,11 @@ class EventObserver {
  public:
   virtual ~EventObserver() = default;
 
-  // The steps of one request come in their order, those of several from several
-  // threads at once, and of several engines. It is called under the engine's
-  // lock: it must be quick, and not call the engine.
+  // Steps of one request come in order; those of several may come from several
+  // threads and engines at once. The caller may hold the engine's lock: be
+  // quick, and do not call the engine.
   virtual void OnEvent(const Event& event) = 0;
-  // Always the same.
+  // Must always return the same.
   virtual bool wants_times() const { return false; }
 };
 

@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// Thread-safe. Without other observers than the statistics a step costs a few
-// counters: no memory, no clock.
+// Thread-safe. If the statistics are the only observer, a step only updates a
+// few counters: it allocates nothing and reads no clock.
 class EventLog {
  public:
   explicit EventLog(std::vector<std::shared_ptr<EventObserver>> observers);
@@ -21,7 +21,8 @@ class EventLog {
     stats_.OnEvent(event);
     if (has_readers()) TellReaders(event);
   }
-  // Whether anybody looks on but the statistics, which need no kNegotiated.
+  // Whether there are observers besides the statistics, which ignore
+  // kNegotiated.
   bool has_readers() const { return !observers_.empty(); }
 
   EngineStats stats() const { return stats_.stats(); }

@@ -33,7 +33,7 @@ std::string WordsOn(const Request& request) {
 void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
             int global_rank, EventLog* log,
             std::vector<Completion>* completions) {
-  if (pending == nullptr) return;  // this rank had not come
+  if (pending == nullptr) return;  // this rank had not submitted it
   Request* const request = &pending->request;
   if (status.ok() && pending->duplicates.empty()) {
     End(*pending, request, status, log, completions);
@@ -43,7 +43,7 @@ void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
   for (Request& duplicate : pending->duplicates) {
     const Status early = Status::InvalidArgument(
         "rank " + std::to_string(global_rank) +
-        " submitted it before its last call had finished");
+        " submitted it again before its first call had finished");
     End(*pending, &duplicate, (status.ok() ? early : status).WithContext(what),
         log, completions);
   }

@@ -11,9 +11,9 @@
 
 namespace hvd {
 
-// Tells `log` and appends what is to be called back: the request with `status`,
-// and what was submitted under its name too early with an error. `global_rank`:
-// this one. Nothing if `pending` is null.
+// Ends a request with `status`, and its duplicates, submitted too early under
+// the same name, with an error: tells `log` and appends their callbacks.
+// `global_rank` is this rank, for messages. Does nothing if `pending` is null.
 void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
             int global_rank, EventLog* log,
             std::vector<Completion>* completions);

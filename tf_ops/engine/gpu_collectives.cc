@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-// Calls run(dtype, requests and indices of its tensors) for each dtype, in the
-// order in which they first appear, which is the same on all ranks.
+// Calls run(dtype, places of its tensors) for each dtype, in order of first
+// appearance, which is the same on all ranks.
 struct Place {
   size_t request;
   size_t tensor;
@@ -81,7 +81,7 @@ Status LaunchBroadcast(const GpuLane& lane, const RunOptions& options,
   });
 }
 
-// One tensor of an allgather, of `rows` on each rank.
+// Gathers one tensor, which has rows[r] rows on rank r.
 Status GatherOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
                  const RequestTensor& tensor, const std::vector<int64_t>& rows,
                  void* output) {

@@ -24,30 +24,30 @@ struct GpuLane {
   std::byte* fusion_buffer = nullptr;
   size_t fusion_buffer_bytes = 0;
   size_t direct_bytes = 0;  // see GpuOptions
-  // Behind the last NCCL calls, which may be on another stream; null: none.
+  // An event behind the last NCCL calls, perhaps on another stream; null: none.
   std::shared_ptr<GpuEvent>* last_calls = nullptr;
-  // A communicator of this rank alone, which multiplies in place.
+  // Gets a communicator of this rank alone, used to multiply in place.
   std::function<Status(Communicator** communicator)> scaler;
 };
 
-// Runs NCCL calls on the lane's stream, behind those of the launches before:
-// a communicator does one thing at a time.
+// Runs NCCL calls on the lane's stream, behind those of earlier launches: a
+// communicator does one thing at a time.
 Status RunInTurn(const GpuLane& lane, const Communicator::Calls& calls);
 
-// The memory of the outputs, [request][tensor]: that of the requests, or what
-// `allocate_output` gives.
+// Output memory by [request][tensor]: the request's own, or given by its
+// `allocate_output`.
 using GpuOutputs = std::vector<std::vector<void*>>;
 Status AllocateOutputs(const std::vector<ReadyRequest>& ready, int rank,
                        int size, GpuOutputs* outputs);
 
-// Launches requests of one kind that are alike but for their tensors; they
-// have not ended when it returns. After an error the ranks are out of step.
+// Launches requests of one kind that differ only in their tensors, and returns
+// before they have ended. After an error the ranks are out of step.
 Status LaunchCollectives(const GpuLane& lane, const RunOptions& options,
                          const std::vector<ReadyRequest>& ready,
                          const GpuOutputs& outputs);
 
-// InvalidArgument, on all ranks, if the ranks that have joined make this
-// impossible.
+// InvalidArgument, on all ranks, if some have joined and NCCL cannot average
+// over the rest.
 Status CheckDivisor(const RunOptions& options,
                     const std::vector<ReadyRequest>& ready);
 

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kClosePatience{1000};
 // What the ranks tell each other before they connect.
 struct Hello {
   uint8_t is_able = 0;
-  uint8_t is_split = 0;  // its communicator is there
+  uint8_t is_split = 0;  // it has a split communicator
   char problem[510] = {};
   NcclUniqueId id = {};  // of rank 0
 };
@@ -35,7 +35,7 @@ Status CheckNcclSettings() {
 
 GpuConnection::~GpuConnection() {
   if (gpu_ == nullptr) return;
-  const Gpu::Visit visit(*gpu_);  // the thread is somebody else's
+  const Gpu::Visit visit(*gpu_);  // this thread is not ours
   communicator_.reset();
   scaler_.reset();
   for (const GpuTrack& track : tracks_) {
@@ -69,11 +69,12 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
     if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
     return Status::Stalled("rank " +
                            std::to_string(membership_->own_global_rank()) +
-                           " has waited for the others for too long");
+                           " waited too long for the other ranks to connect "
+                           "their GPUs");
   };
   const Status status = Communicator::Create(
       gpu_, id, slabs_->rank(), slabs_->size(), look, &communicator_);
-  *is_fatal = !status.ok();  // others may be connecting still
+  *is_fatal = !status.ok();  // others may still be connecting
   return status;
 }
 
@@ -103,7 +104,7 @@ Status GpuConnection::Prepare(int ordinal) {
   return Status::Ok();
 }
 
-// All ranks get the same outcome: that of the first one that cannot.
+// All ranks get the same outcome: the error of the first rank that has one.
 Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
                                      bool* is_split, bool* is_fatal) {
   const size_t size = static_cast<size_t>(slabs_->size());

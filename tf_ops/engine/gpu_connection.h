@@ -15,14 +15,15 @@
 
 namespace hvd {
 
-// A stream, and the part of the fusion buffer that is used on it alone.
+// A stream and its own part of the fusion buffer.
 struct GpuTrack {
   CudaStream stream = nullptr;
   std::byte* fusion_buffer = nullptr;
   size_t fusion_buffer_bytes = 0;
 };
 
-// Open is for one thread, the rest for any once it has succeeded.
+// One thread calls Open and MakeScaler; once Open has succeeded, any thread may
+// call the rest.
 class GpuConnection {
  public:
   // Borrows all of them.
@@ -33,34 +34,34 @@ class GpuConnection {
   GpuConnection(const GpuConnection&) = delete;
   GpuConnection& operator=(const GpuConnection&) = delete;
 
-  // All ranks call it at about the same time. They tell each other, over shared
-  // memory, whether their GPU can be used, so that all of them refuse if one
-  // has to, and the id of the communicator. `ordinal`: -1 if the rank has used
-  // none; it is the one of its local rank. After an error the ranks are in
-  // step still, unless `*is_fatal`.
+  // All ranks call it at about the same time. Over shared memory they exchange
+  // the communicator's id and whether each GPU can be used; if one cannot, Open
+  // fails on all ranks. `ordinal` is -1 on a rank that has used no GPU: it
+  // takes that of its local rank. After an error the ranks are still in step,
+  // unless `*is_fatal`.
   Status Open(int ordinal, bool* is_fatal);
   bool is_open() const { return communicator_ != nullptr; }
 
-  // In peace, with nothing in flight.
+  // Ends the communicator cleanly; nothing may be in flight.
   void Close();
 
   Gpu* gpu() const { return gpu_; }
   Communicator* communicator() const { return communicator_.get(); }
-  // Launches take turns, so that one is packed while another is reduced.
+  // Launches alternate between tracks: one is packed while another is reduced.
   static constexpr size_t kNumTracks = 2;
   const GpuTrack& track(size_t turn) const {
     return tracks_[turn % kNumTracks];
   }
-  // A communicator of this rank alone. For the thread of Open.
+  // Gets a communicator of this rank alone.
   Status MakeScaler(Communicator** communicator);
 
-  // Not ok if it makes no sense to wait for the other ranks.
+  // An error if waiting for the other ranks has become useless.
   Status Look() const;
 
  private:
   Status Prepare(int ordinal);  // this rank's own part
-  // `*is_split`: whether the communicator of this rank, later of all ranks, is
-  // there already.
+  // `*is_split`: whether this rank (returned: every rank) already has a split
+  // communicator.
   Status AgreeToConnect(const Status& own, NcclUniqueId* id, bool* is_split,
                         bool* is_fatal);
 

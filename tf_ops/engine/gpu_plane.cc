@@ -15,16 +15,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a rank that is gone may have finished already may end here too.
+// Time to end what a rank may have finished before it was lost.
 constexpr milliseconds kGrace{300};
-// How long kernels may take to notice that they were given up.
+// How long kernels may take to notice an abort.
 constexpr milliseconds kAbortPatience{500};
 constexpr milliseconds kCheckInterval{10};
-// All ranks have come, so that what a launch waits for is the work before it,
-// of which a GPU may have a lot: it gets more time than a rank that is awaited.
+// A launch gets this many times the patience for a missing rank: all ranks have
+// come, but each GPU may first have much other work to finish.
 constexpr double kPatienceFactor = 10.0;
 
-// Looks often for what ends soon, less often for the rest.
+// Waits between two looks: first briefly, later longer.
 void Pause(int num_looks) {
   if (num_looks < 100) {
     std::this_thread::yield();
@@ -130,8 +130,8 @@ Status GpuPlane::LaunchFlight(const RunOptions& options,
   if (launched.ok()) {
     launched = LaunchCollectives(Lane(), options, *ready, outputs);
   }
-  // After an error too: a part of it may run, if only the copies of values that
-  // are to be kept until then.
+  // Also after an error: parts of it may run, if only copies of values that
+  // must be kept until they end.
   const Status recorded = gpu()->Record(stream(), &flight->end);
   if (!recorded.ok()) flight->end = nullptr;
   HVD_RETURN_IF_ERROR(launched);
@@ -154,7 +154,7 @@ Status GpuPlane::TellOfEnd(const std::vector<ReadyRequest>& ready,
           request.take_values(ReceivedRows(one, membership_->rank())));
     }
   }
-  for (const ReadyRequest& one : ready) {  // now that nothing can fail here
+  for (const ReadyRequest& one : ready) {  // nothing can fail any more
     const Request& request = one.pending->request;
     if (!one.is_neutral && request.take_end != nullptr) request.take_end(end);
   }
@@ -175,7 +175,7 @@ Status GpuPlane::PrepareFlight(std::vector<ReadyRequest>* ready,
   return LendCommunicator(*ready);
 }
 
-// NCCL wants nothing in flight for what is done there.
+// NCCL needs nothing to be in flight while `with_communicator` runs.
 Status GpuPlane::LendCommunicator(const std::vector<ReadyRequest>& ready) {
   for (const ReadyRequest& one : ready) {
     const Request& request = one.pending->request;
@@ -196,14 +196,14 @@ bool GpuPlane::HasFlights() {
   return !flights_.empty();
 }
 
-// The values of a rank that has joined are made in host memory.
+// The neutral values of a rank that has joined were made in host memory.
 Status GpuPlane::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
   for (RequestTensor& t : neutral->pending->request.tensors) {
     const size_t num_bytes = NumBytes(t);
     if (num_bytes == 0) continue;
     void* memory = nullptr;
     HVD_RETURN_IF_ERROR(moved->Allocate(
-        num_bytes, "the part of a rank that has joined", &memory));
+        num_bytes, "the neutral values of a rank that has joined", &memory));
     HVD_RETURN_IF_ERROR(
         gpu()->CopyAll({{memory, t.input, num_bytes}}, stream()));
     t.input = t.output = memory;
@@ -211,8 +211,8 @@ Status GpuPlane::MoveToGpu(ReadyRequest* neutral, StreamMemory* moved) {
   return Status::Ok();
 }
 
-// Our stream goes on when the tensors are there. New outputs may be memory that
-// the request's stream has still in use.
+// Makes our stream wait for the tensors. The request's stream may still use the
+// memory of new outputs, so then we wait for that too.
 Status GpuPlane::Gate(const std::vector<ReadyRequest>& ready) {
   for (const ReadyRequest& one : ready) {
     if (one.is_neutral) continue;
@@ -343,7 +343,7 @@ Status GpuPlane::Diagnose() {
   if (trouble.ok()) trouble = connection_.communicator()->CheckHealth();
   if (!trouble.ok()) {
     if (trouble_.ok()) trouble_since_ = now;
-    // The first rank that was lost is why others leave.
+    // Keep the first lost rank: others leave because of it.
     if (trouble_.code() != StatusCode::kPeerLost) trouble_ = trouble;
     return now - trouble_since_ < kGrace ? Status::Ok() : trouble_;
   }
@@ -357,7 +357,7 @@ Status GpuPlane::Diagnose() {
 
 // Ends the kernels, then the requests: their memory is in use until then.
 void GpuPlane::Fail(const Status& why) {
-  TellOfLate(why);  // before anybody can read what comes of it
+  TellOfLate(why);  // before anybody can use wrong results
   connection_.communicator()->Abort(why);
   std::deque<Flight> flights;
   {
@@ -378,9 +378,9 @@ void GpuPlane::Fail(const Status& why) {
   doorbell_->RingOwn();
 }
 
-// A later call fails too; but there may be none.
+// A later call fails too, but there may be none.
 void GpuPlane::TellOfLate(const Status& why) {
-  std::string first;  // it is the same with what comes after it
+  std::string first;  // what comes after it is wrong too
   {
     MutexLock lock(&mu_);
     for (const Flight& flight : flights_) {
@@ -390,9 +390,9 @@ void GpuPlane::TellOfLate(const Status& why) {
   if (first.empty()) return;
   std::fprintf(
       stderr,
-      "[hvd_keras, rank %d] %s has failed on the GPU after the program "
-      "had gone on: its results, and all that was computed from them, "
-      "are wrong. %s\n",
+      "[hvd_keras, rank %d] %s failed on the GPU after the program had "
+      "continued: its results, and all that was computed from them, are "
+      "wrong. %s\n",
       membership_->own_global_rank(), first.c_str(), why.message().c_str());
 }
 

@@ -1,25 +1,25 @@
 // Runs the collectives of a process set on this rank's GPU.
 //
-// The engine negotiates requests on GPU memory as it does all others. This
-// plane makes copies and NCCL calls of them on a stream of its own
-// (gpu_collectives.h). The way of a request:
+// The engine negotiates requests on GPU memory like all others. This plane
+// turns them into copies and NCCL calls on its own stream (gpu_collectives.h).
+// A request passes three threads:
 //
-//   thread that submits: an event behind what its stream has to do (MarkReady)
-//   engine's thread:     our stream waits for that event; pack, reduce, unpack;
-//                        an event behind all of it (Run)
-//   this class's thread: looks whether that event has come; calls `done`
+//   submitting thread: records an event behind its stream's work (MarkReady)
+//   engine's thread:   lets our stream wait for that event; queues pack, reduce
+//                      and unpack; records an event behind them (Run)
+//   our thread:        polls that event; calls `done`
 //
-// No thread waits for the GPU, but the last one, which polls. It is also the
-// watchdog: when a rank is lost, or NCCL finds something wrong, or nothing ends
-// for too long, it aborts the communicator, so that no kernel waits for ever,
-// and fails what was in flight. The engine is broken then, as after the loss of
-// a rank in a collective of the CPU; shutdown() and init() make everything new.
+// Only our thread waits for the GPU. It is also the watchdog: if a rank is
+// lost, NCCL reports an error or nothing ends for too long, it aborts the
+// communicator, so that no kernel waits for ever, and fails what is in flight.
+// The engine is then broken, as after the loss of a rank in a collective on the
+// CPU; shutdown() and init() make everything new.
 //
 // The first launch connects the GPUs (gpu_connection.h).
 //
-// Each process set has a communicator and a stream of its own. NCCL asks that
-// kernels of several communicators fit on a GPU together: ranks of two sets
-// that overlap, and use both at once, may launch them in different orders.
+// Each process set has its own communicator and streams. NCCL requires that
+// kernels of several communicators fit on a GPU together: ranks that use two
+// overlapping sets at once may launch them in different orders.
 #pragma once
 
 #include <atomic>
@@ -45,8 +45,8 @@
 
 namespace hvd {
 
-// Prepares a request on a GPU that is submitted now: its `ready`, and what
-// `options` say of it. Any thread; it does not wait.
+// Prepares a GPU request that is being submitted: records its `ready` event and
+// applies `options`. Any thread may call it; it does not wait.
 Status MarkReady(const GpuOptions& options, Request* request);
 
 class GpuPlane : public DataPlane {
@@ -54,15 +54,16 @@ class GpuPlane : public DataPlane {
   // Borrows all but `options`, which has the global ranks.
   GpuPlane(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
            const EngineOptions& options, EventLog* log);
-  ~GpuPlane() override;  // End, and waits for it
+  ~GpuPlane() override;  // calls End and waits for our thread
   GpuPlane(const GpuPlane&) = delete;
   GpuPlane& operator=(const GpuPlane&) = delete;
 
-  // The first one decides which GPU the rank uses.
+  // The first request decides which GPU the rank uses.
   void Admit(Request* request) override;
-  // A thread that feeds a GPU has no time to lose.
+  // A thread that feeds a GPU must not be held up.
   bool is_for_callers() const override { return false; }
-  // Launches the requests and takes them out, unless nothing of them runs.
+  // Launches the requests and takes them out of `*ready`, unless none of their
+  // work runs.
   Status Run(const RunOptions& options,
              std::vector<ReadyRequest>* ready) override EXCLUDES(mu_);
   Status Poll() override EXCLUDES(mu_);
@@ -75,33 +76,33 @@ class GpuPlane : public DataPlane {
     std::vector<std::unique_ptr<PendingRequest>> requests;
     std::vector<ReadyRequest> neutral;  // of ranks that have joined
     Clock::time_point launched;
-    std::string ahead;  // a request whose program does not wait; empty: none
+    std::string ahead;  // a request that its program does not wait for, if any
     Status status;      // not ok: the launch failed half way
   };
 
-  // The ranks are out of step after an error.
+  // After an error the ranks are out of step.
   Status LaunchFlight(const RunOptions& options,
                       std::vector<ReadyRequest>* ready, Flight* flight);
   Status PrepareFlight(std::vector<ReadyRequest>* ready, StreamMemory* moved,
                        GpuOutputs* outputs);
-  // The outputs' events of what has been launched are told.
+  // Tells launched requests where their work ends on the stream.
   Status TellOfEnd(const std::vector<ReadyRequest>& ready,
                    const std::shared_ptr<GpuEvent>& end);
-  // Hands what was launched to the thread that watches.
+  // Hands a launch to the watching thread.
   void TakeOff(Flight flight, std::vector<ReadyRequest>* ready) EXCLUDES(mu_);
   Status LendCommunicator(const std::vector<ReadyRequest>& ready);
   bool HasFlights() EXCLUDES(mu_);
   Status MoveToGpu(ReadyRequest* neutral, StreamMemory* moved);
   Status Gate(const std::vector<ReadyRequest>& ready);
   GpuLane Lane();
-  // Of this launch.
+  // The stream of this launch.
   CudaStream stream() const { return connection_.track(turn_).stream; }
 
   void Watch() EXCLUDES(mu_);  // the thread
-  // Whether the oldest flight has ended.
+  // Takes the oldest flight if it has ended.
   bool TakeEnded(Flight* flight, Status* status) EXCLUDES(mu_);
   double LaunchTimeout() const;  // seconds; 0: none
-  // What is wrong; ok: nothing, or not for long enough.
+  // An error once something has been wrong for long enough.
   Status Diagnose() EXCLUDES(mu_);
   void Fail(const Status& why) EXCLUDES(mu_);
   void TellOfLate(const Status& why) EXCLUDES(mu_);
@@ -117,7 +118,7 @@ class GpuPlane : public DataPlane {
   EventLog* const log_;
 
   GpuConnection connection_;
-  // Of the thread that launches.
+  // Used by the launching thread alone:
   int ordinal_ = -1;  // of the first request; -1: none yet, the rank has joined
   size_t turn_ = 0;
   std::shared_ptr<GpuEvent> last_calls_;  // see GpuLane
@@ -125,13 +126,13 @@ class GpuPlane : public DataPlane {
   Mutex mu_;
   CondVar changed_;
   std::deque<Flight> flights_ GUARDED_BY(mu_);
-  // Launched, and to be called back before they have ended.
+  // Launched requests to call back before they have ended.
   std::vector<std::unique_ptr<PendingRequest>> early_ GUARDED_BY(mu_);
   Status end_ GUARDED_BY(mu_);  // not ok: End was called
   Status broken_ GUARDED_BY(mu_);
   std::atomic<bool> is_broken_{false};
 
-  // Of the thread alone.
+  // Used by the watching thread alone:
   Clock::time_point trouble_since_{};  // when something was first seen wrong
   Status trouble_;                     // what
   std::thread thread_;                 // last: it uses all of the above

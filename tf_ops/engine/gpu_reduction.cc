@@ -29,8 +29,8 @@ void StoreScalar(double value, DataType dtype, void* element) {
   }
 }
 
-// Which tensors are reduced where they are, and which in the fusion buffer: a
-// batch is what fits into it at a time.
+// Which tensors are reduced where they are, and which go through the fusion
+// buffer, one batch at a time.
 struct AllreducePlan {
   std::vector<GpuTensor> direct;
   std::vector<std::vector<GpuTensor>> batches;
@@ -58,7 +58,7 @@ AllreducePlan PlanAllreduce(const GpuLane& lane,
     room -= space;
     plan.batches.back().push_back(t);
   }
-  // Alone in the buffer a tensor would only be copied.
+  // A tensor alone in the buffer would only cost copies.
   auto& batches = plan.batches;
   for (const std::vector<GpuTensor>& batch : batches) {
     if (batch.size() == 1) plan.direct.push_back(batch[0]);

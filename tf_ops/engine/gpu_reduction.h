@@ -1,4 +1,4 @@
-// Reductions as NCCL has them, and what several collectives do with them.
+// Translates reductions to NCCL's, and runs allreduces with them.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// A reduction, as NCCL calls it: of its own, or one made for a factor.
+// A reduction in NCCL's terms: a built-in op, or one made for a factor.
 struct GpuReduction {
   DataType dtype = DataType::kFloat32;
   int op = kNcclSum;
@@ -22,10 +22,10 @@ GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
 
 int NcclType(DataType dtype);
 
-// Whether NCCL and this GPU have the numbers that `request` reduces.
+// InvalidArgument if NCCL or this GPU cannot reduce the dtypes of `request`.
 Status CheckReduction(const Gpu& gpu, const Request& request);
 
-// Calls use(op): the op is made for the calls in it alone.
+// Calls use(op) with an op that is valid during that call only.
 Status WithOp(const Communicator& communicator, const GpuReduction& reduction,
               const NcclApi& nccl, NcclComm comm,
               const std::function<Status(int op)>& use);
@@ -42,8 +42,7 @@ Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
                      const GpuReduction& reduction,
                      const std::vector<GpuTensor>& tensors);
 
-// An allreduce of tensors of one dtype, those that are small through the fusion
-// buffer.
+// Allreduces tensors of one dtype, the small ones through the fusion buffer.
 Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
                       const std::vector<GpuTensor>& tensors);
 

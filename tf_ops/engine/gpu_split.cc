@@ -7,7 +7,7 @@ namespace hvd {
 GpuSplit::~GpuSplit() {
   MutexLock lock(&mu_);
   if (communicator_ == nullptr) return;
-  const Gpu::Visit visit(*gpu_);  // the thread is somebody else's
+  const Gpu::Visit visit(*gpu_);  // this thread is not ours
   communicator_.reset();
 }
 

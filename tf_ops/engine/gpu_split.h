@@ -1,5 +1,5 @@
-// Communicators of process sets that are split off that of all ranks, which
-// spares them to meet and to look at the machine again.
+// Splits the communicators of process sets off that of all ranks: then they
+// need not connect and examine the machine again.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,9 @@ class GpuSplit {
   std::unique_ptr<Communicator> communicator_ GUARDED_BY(mu_);
 };
 
-// What a barrier on GPUs does for it, see Request::with_communicator: all ranks
-// call it, those that are members with the `split` of the set's engine.
+// Makes the Request::with_communicator of a barrier that splits. All ranks
+// submit the barrier: members with the `split` of the set's engine, others with
+// null.
 using WithCommunicator =
     std::function<Status(Gpu* gpu, Communicator* communicator, int rank,
                          const Communicator::Look& look)>;

@@ -1,4 +1,4 @@
-// How an engine works.
+// The settings of an engine.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ class EventObserver;
 class GpuSplit;
 
 struct GpuOptions {
-  // A rank that has used no GPU yet takes this one, or 0 if there is no such.
+  // The GPU of a rank that has used none yet; if it does not exist, GPU 0.
   int local_rank = 0;
-  // Tensors of less than `direct_bytes` are packed into a buffer on the GPU of
+  // Tensors smaller than `direct_bytes` are packed into a GPU buffer of
   // `fusion_buffer_bytes` and reduced there; others are reduced where they are.
   int64_t fusion_buffer_bytes = 64 << 20;
   int64_t direct_bytes = 4 << 20;
-  bool done_in_stream_order = false;  // all requests, see GpuPlace
-  // Of a process set: where its communicator may be; null: nowhere.
+  bool done_in_stream_order = false;  // for all requests; see GpuPlace
+  // The engine of a process set: may hold its communicator. May be null.
   std::shared_ptr<GpuSplit> split;
 };
 
@@ -32,18 +32,17 @@ struct EngineOptions {
   double stall_timeout_seconds = 60.0;  // 0: never fail
   GpuOptions gpu;
 
-  // The engine of a process set: the global rank of each of its members, in
-  // the order of its ranks. Empty: the same numbers.
+  // The engine of a process set: the global rank of each member, in the order
+  // of its ranks. Empty: global ranks are the ranks.
   std::vector<int> global_ranks;
-  // Finds calls that went to another process set by mistake: another set, of
-  // which one of the global ranks `waiting` is a member, in which a request
-  // `name` of this process is in flight; kNotElsewhere or kElsewhereUnknown
-  // otherwise. May be null. Called under the engine's locks: it must not call
-  // back into this engine.
+  // Finds calls made in the wrong process set. Returns another set in which
+  // this process has request `name` in flight and of which one of the global
+  // ranks `waiting` is a member; else kNotElsewhere or kElsewhereUnknown. May
+  // be null. Called under the engine's locks: it must not call this engine.
   std::function<int(const std::string& name, const std::vector<int>& waiting)>
       pending_elsewhere;
 
-  // Who hears of each step of each request, see event.h.
+  // Told of each step of each request; see event.h.
   std::vector<std::shared_ptr<EventObserver>> observers;
 };
 

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Scaling comes after: the value must be neutral after it.
+// Scaling comes later: the value must be neutral once scaled.
 ReduceOp NeutralOp(const RequestParams& params) {
   if (params.op == ReduceOp::kProduct) return params.op;
   if (params.prescale == 0.0) return ReduceOp::kSum;

@@ -6,27 +6,27 @@
 // 1 A thread that submits  | kMaxBytesOfCaller    | Saves waking the engine's
 //   runs what is small     | 4 MiB                | and the completion thread
 // 2 It waits for the other | Patience: 200 us,    | The same, where the ranks
-//   ranks, while that has  | credit 4, a probe    | come together; else no core
-//   lately been of use     | in 32 calls          | is kept busy
+//   ranks, while that has  | credit 4, a probe    | submit together; else no
+//   helped lately          | in 32 calls          | core is kept busy
 // 3 Many requests in       | kManyRequests 4,     | One collective for many
 //   flight on any rank (a  | kGatherTime 100 us,  | small calls, whichever rank
 //   crowd): gather more    | kEnoughBytes 256 KiB | is late
 // 4 Else the engine sleeps | kPendingSleep 100 ms,| A look for stalls; an idle
 //   until it is rung       | kIdleSleep 1 s       | engine uses no core
-// 5 Who waits for a peer   | host/: kMinSpins 50, | A peer that runs answers
-//   spins, then yields     | kMaxSpins 1000, a    | soon; one that needs this
-//   the core; spins as     | probe in 64 waits,   | core gets it
-//   often as helped lately | kNumYields 40        |
+// 5 A rank that waits for  | host/: kMinSpins 50, | A peer that runs answers
+//   a peer spins, as often | kMaxSpins 1000, a    | soon; one that needs this
+//   as helped lately, then | probe in 64 waits,   | core gets it
+//   yields the core        | kNumYields 40        |
 // 6 Then it sleeps, and    | host/: kNap 20 ms    | A lost rank is noticed, no
-//   looks who is gone      |                      | core is kept busy
+//   checks who is gone     |                      | core is kept busy
 // 7 The thread that polls  | gpu_plane.cc: Pause, | Short launches end at once,
 //   a GPU yields, naps     | 10 us, 100 us        | long ones cost little
 //
-// Measured, sections of benchmarks/RESULTS.md:
+// Measurements are in these sections of benchmarks/RESULTS.md:
 // 1, 5: "What waiting costs". 3: "Many small calls". 4: the row "idle" of "The
-// goals" (benchmarks/idle.py). 2: never alone; it shows in
+// goals" (benchmarks/idle.py). 2: not measured alone; it shows in
 // `benchmarks/allreduce.py --mode=chain`, "The goals". 6: not for speed, see
-// tests/integration/test_faults.py. 7: never alone; benchmarks/gpu.py.
+// tests/integration/test_faults.py. 7: not alone; benchmarks/gpu.py.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@
 
 namespace hvd {
 
-// Rule 1. Where there is more to move, the thread has other work to do.
+// Rule 1. More data would keep the submitting thread from its own work.
 inline constexpr int64_t kMaxBytesOfCaller = 4 << 20;
 
 // Rule 2. Not thread-safe.
@@ -44,12 +44,12 @@ class Patience {
   // How long to wait now; 0: not at all.
   std::chrono::nanoseconds Next() {
     if (credit_ > 0) return kWait;
-    // Times change: try again now and then.
+    // The ranks may behave otherwise by now: try again now and then.
     return ++num_skipped_ % kProbeInterval == 0 ? kWait
                                                 : std::chrono::nanoseconds{0};
   }
 
-  // What came of a wait, of Next() more than 0.
+  // Tells whether a wait was worth it, if Next() was more than 0.
   void Learn(bool was_worth_it) {
     if (was_worth_it) {
       if (credit_ < kMaxCredit) ++credit_;
@@ -67,8 +67,9 @@ class Patience {
   unsigned num_skipped_ = 0;
 };
 
-// Rule 3. With so many requests in flight no call waits for the one before it:
-// calls that come within the time, or until they are that large, run as one.
+// Rule 3. With this many requests in flight, calls do not wait for each other:
+// those that come within kGatherTime, or until they have kEnoughBytes, run as
+// one.
 inline constexpr size_t kManyRequests = 4;
 inline constexpr std::chrono::microseconds kGatherTime{100};
 inline constexpr int64_t kEnoughBytes = 256 << 10;

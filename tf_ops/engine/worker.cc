@@ -36,7 +36,7 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control,
       log_(log),
       negotiator_(control, AsCoordinatorOptions(options_)) {}
 
-// Says everything new in as few messages as can be.
+// Tells the coordinator everything new in as few messages as possible.
 void Worker::Admit(std::vector<Request> requests) {
   if (requests.empty()) return;
   const Clock::time_point now = Clock::now();
@@ -56,7 +56,7 @@ void Worker::Admit(std::vector<Request> requests) {
     messages.back().ids = std::move(ready);
   }
   if (table_.has_join() && !had_joined) {
-    // Last: what this rank has submitted before counts.
+    // Last, so that what this rank submitted before the join counts.
     messages.emplace_back();
     messages.back().type = RankMessage::Type::kJoin;
     messages.back().average_over_active =
@@ -80,7 +80,7 @@ void Worker::AdmitOne(Request&& request, Clock::time_point now,
     Finish(std::move(refused),
            Status::InvalidArgument(
                "rank " + std::to_string(global_rank()) +
-               " has joined; it may submit more when join has returned"));
+               " has joined; it may submit again once join has returned"));
   } else if (request.kind == CollectiveKind::kJoin) {
     table_.AdmitJoin(std::move(request));
     TellAdmitted(table_.join().request, now);
@@ -155,13 +155,13 @@ bool Worker::Progress(int64_t max_bytes) {
   if (!broken_.ok()) return false;
   const Status planes = planes_.Poll();
   if (!planes.ok()) Break(planes);
-  // Look who is gone before reading what they said: their words count.
+  // Check who is gone before reading: what they sent before still counts.
   const Status peers = membership_->CheckPeers();
   CheckStalls();
   std::vector<Response> responses;
   Status status;
-  // The coordinator says more only when it owes nobody a collective, so that
-  // all ranks are free to hear it.
+  // The coordinator first runs what it has announced: until then other ranks
+  // may wait for it in a collective and read no more.
   if (!negotiator_.is_coordinator() || responses_.empty()) {
     status = negotiator_.Exchange(&responses);
   }
@@ -197,7 +197,7 @@ std::vector<Completion> Worker::TakeFinished() {
   return std::exchange(finished_, {});
 }
 
-// Roughly: `max_bytes` is a round number.
+// An estimate is enough: `max_bytes` is a round number.
 bool Worker::IsSmall(const Response& response, int64_t max_bytes) {
   if (response.type != Response::Type::kExecute) return true;
   int64_t num_bytes = 0;
@@ -259,7 +259,7 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   const KnownRequest* known =
       item.cached_id == 0 ? nullptr : table_.Find(item.cached_id);
   if (item.cached_id != 0 && known == nullptr) {
-    return Status::Internal("the coordinator speaks of unknown id " +
+    return Status::Internal("the coordinator sent unknown id " +
                             std::to_string(item.cached_id));
   }
   if (const RequestParams* params = ParamsOfItem(item);
@@ -312,7 +312,8 @@ Status Worker::RunItems(const Response& response) {
 
 Status Worker::EndJoin(const Response& response) {
   if (!table_.has_join()) {
-    return Status::Internal("the coordinator ends a join of others");
+    return Status::Internal(
+        "the coordinator ended a join that this rank has not submitted");
   }
   std::unique_ptr<PendingRequest> join = TakeFor(response);
   Status outcome = response.error;
@@ -361,7 +362,7 @@ void Worker::Break(const Status& status) {
   if (broken_.ok()) {
     broken_ = status;
     responses_.clear();
-    // Of a shutdown the others have heard; of a removal they need not.
+    // The others know of a shutdown already, and need not know of a removal.
     if (status.code() != StatusCode::kShutdown) {
       membership_->DeclareBroken(status.message());
     }

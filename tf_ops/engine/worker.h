@@ -31,27 +31,27 @@ class Worker {
   Worker(DataPlanes* planes, ControlChannel* control, Membership* membership,
          const EngineOptions& options, EventLog* log);
 
-  // Takes requests in; Progress tells the coordinator of them.
+  // Takes requests in; Progress sends them to the coordinator.
   void Admit(std::vector<Request> requests);
 
   // Talks to the other ranks and runs the next response, if there is one and
-  // it moves at most `max_bytes`. True if it did anything.
+  // it moves at most `max_bytes`. True if it ran one.
   bool Progress(int64_t max_bytes);
 
   // Fails every request that is in flight.
   void FailAll(const Status& status);
 
-  // What has ended since the last call. Call back outside of any lock.
+  // Returns what has ended since the last call. Call it back outside of locks.
   std::vector<Completion> TakeFinished();
 
   // Whether requests of this rank are in flight.
   bool has_requests() const { return !table_.empty(); }
   size_t num_requests() const { return table_.size(); }
-  // Whether something is to be run that was too large for the last Progress.
+  // Whether a response is waiting that was too large for the last Progress.
   bool has_responses() const { return !responses_.empty(); }
-  // Whether one of this name is in flight, or was a moment ago, and failed
-  // because other ranks have it in another process set, where they still wait
-  // and will ask for it.
+  // Whether a request of this name is in flight, or failed a moment ago because
+  // other ranks made the call in another process set: they still wait there and
+  // will ask for it.
   bool has_request(const std::string& name) const;
   // Whether this rank has to look for stalls.
   bool must_watch() const {
@@ -60,8 +60,8 @@ class Worker {
 
  private:
   void CheckStalls();
-  // Whether the response moves at most `max_bytes`, on a plane for threads that
-  // submit.
+  // Whether the response moves at most `max_bytes`, on a plane that submitting
+  // threads may run.
   bool IsSmall(const Response& response, int64_t max_bytes);
   Status Run(const Response& response);
   Status RunItems(const Response& response);
@@ -78,7 +78,7 @@ class Worker {
                 std::vector<IdRun>* ready, std::vector<RankMessage>* messages);
   void TellAdmitted(const Request& request, Clock::time_point now,
                     Event::Cache cache = Event::Cache::kUnused);
-  // The next response has come; those that look on hear of its requests.
+  // Counts a response that has come and tells observers of its requests.
   void TellNegotiated(const Response& response);
   void TellBegun(const std::vector<ReadyRequest>& ready);
   // This rank's request for `item`; null: it has none.
@@ -98,11 +98,12 @@ class Worker {
   RequestTable table_;
   Negotiator negotiator_;
   std::deque<Response> responses_;  // to be run, in this order
-  // Of responses, which all ranks hear in the same order: Event::collective_id.
+  // Count responses, which all ranks hear in the same order: they number
+  // Event::collective_id.
   uint64_t num_heard_ = 0;
   uint64_t num_run_ = 0;
   std::vector<Completion> finished_;  // to be called back
-  // Names, and when they failed: see has_request.
+  // When the call of each name failed; see has_request.
   std::unordered_map<std::string, Clock::time_point> misplaced_;
   Status broken_;  // why nothing works any more
   Clock::time_point next_stall_check_{};
