@@ -75,5 +75,5 @@ def test_a_rank_without_memory_fails_that_call_on_all_ranks() -> None:
         "shape [134217728]"
     )
     assert job.lines(0) == [text, "2.0"], job.stdout + job.stderr
-    cause = "there is no memory for 134217728 bytes"
+    cause = "no memory for 134217728 bytes"
     assert job.lines(1) == [f"{text}: {cause}", "2.0"]

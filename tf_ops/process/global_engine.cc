@@ -22,7 +22,7 @@ struct ProcessSet {
 
 // Never destroyed: kernels may still run while the process ends.
 struct Holder {
-  // The engine of set 0, which owns nothing: SubmitGlobal takes no lock for it.
+  // The engine of set 0, borrowed from `sets`: SubmitGlobal takes no lock.
   std::atomic<Engine*> global{nullptr};
   std::atomic<int> num_submitting{0};  // threads that may be using `global`
   std::atomic<bool> is_forked{false};  // this process is a child of a rank
@@ -38,8 +38,8 @@ void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { TheHolder().mu.lock(); }
 
 void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { TheHolder().mu.unlock(); }
 
-// A child shares the memory of the job, but is no rank: it must not touch what
-// it has inherited, neither to leave the job nor to destroy it.
+// A child shares the memory of the job but is not a rank. It must not touch the
+// engines it inherits, not even to end or destroy them: they are leaked.
 void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Holder& holder = TheHolder();
   if (holder.global.exchange(nullptr) != nullptr) holder.is_forked.store(true);
@@ -65,9 +65,8 @@ void Add(const EngineStats& from, EngineStats* to) {
   to->pending_ns += from.pending_ns;
 }
 
-// A thread that is just submitting may hold the engine; it must not be the one
-// to destroy it, least of all if it is one of the engine's own. It is leaked
-// rather.
+// A thread that is submitting may still hold the engine. It must not be the one
+// to destroy it, least of all if it is one of the engine's own: rather leak it.
 void Destroy(std::shared_ptr<Engine> engine,
              const std::atomic<int>* num_users) {
   const auto is_used = [&] {
@@ -97,7 +96,7 @@ Status CheckRanks(const std::vector<int>& ranks, const Engine& global,
   if (ranks.empty() || !grow || ranks.front() < 0 ||
       ranks.back() >= global.size()) {
     return Status::InvalidArgument(
-        "the ranks of a process set must grow and be in [0, " +
+        "the ranks of a process set must be ascending and in [0, " +
         std::to_string(global.size()) + ")");
   }
   const bool is_named =
@@ -163,7 +162,7 @@ Status AddProcessSet(int32_t id, std::vector<int> ranks,
       CheckRanks(ranks, *global->second.engine, engine != nullptr));
   if (id <= 0 || holder.sets.count(id) > 0) {
     return Status::InvalidArgument("process set " + std::to_string(id) +
-                                   " exists already");
+                                   " already exists");
   }
   holder.sets[id] = ProcessSet{std::move(ranks), std::move(engine)};
   return Status::Ok();
@@ -235,7 +234,7 @@ int PendingElsewhere(int32_t own_id, const std::string& name,
   holder.mu.unlock();
   int answer = kNotElsewhere;
   for (const auto& [id, engine] : others) {
-    // Those that ask each other at the same time must not both wait.
+    // Of two engines that ask each other at the same time, only one may wait.
     const std::chrono::milliseconds patience{id < own_id ? 20 : 0};
     const std::optional<bool> found = engine->IsInFlight(name, patience);
     if (found.value_or(false)) return id;
@@ -252,7 +251,7 @@ void ShutdownGlobal(const std::string& reason) {
     holder.global.store(nullptr);
     sets.swap(holder.sets);
   }
-  // The global engine, the first one, last: it knows who died.
+  // The global engine, which is the first, goes last: it knows who died.
   for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
     if (set->second.engine != nullptr) set->second.engine->Shutdown(reason);
   }
@@ -267,8 +266,8 @@ void SubmitGlobal(Request request) {
   Holder& holder = TheHolder();
   if (holder.is_forked.load(std::memory_order_relaxed)) {
     Refuse(request, Status::NotInitialized(
-                        "this process was forked from one that had called "
-                        "hvd.init(); it is not a rank"));
+                        "this process was forked after hvd.init(), so it is "
+                        "not a rank"));
     return;
   }
   if (request.process_set_id != 0) {
@@ -278,7 +277,7 @@ void SubmitGlobal(Request request) {
     engine->Submit(std::move(request));
     return;
   }
-  // ShutdownGlobal either sees this count or is seen to have taken the engine.
+  // Either ShutdownGlobal sees this count, or we see that the engine is gone.
   holder.num_submitting.fetch_add(1);
   Engine* const engine = holder.global.load();
   if (engine != nullptr) {

@@ -35,7 +35,7 @@ DataType CheckedDataType(const py::array& array, const Request& request) {
   DataType dtype;
   if (is_native && DataTypeFromName(name, &dtype)) return dtype;
   const std::string received =
-      is_native ? name : name + " in the other byte order";
+      is_native ? name : name + " in non-native byte order";
   RaiseIfError(
       Status::InvalidArgument(
           "a tensor must be of type bool, (u)int8 to (u)int64, float16, "
@@ -61,7 +61,7 @@ void SubmitAndWait(Request request) {
   RaiseIfError(status);
 }
 
-// Inputs and outputs, which the caller keeps alive.
+// Returns C-contiguous arrays of the same values; the caller keeps them alive.
 Arrays Contiguous(const Arrays& arrays) {
   Arrays inputs;
   for (const py::array& array : arrays) {
@@ -91,7 +91,7 @@ void SetReduceArguments(const ReduceArguments& arguments, Request* request) {
   request->postscale = arguments.postscale;
 }
 
-// The arrays themselves, if results can be written into them.
+// Returns the arrays if results can be written into them, else raises.
 Arrays CheckedOutputs(const Arrays& arrays) {
   for (const py::array& array : arrays) {
     if (!(array.flags() & py::array::c_style) || !array.writeable()) {
@@ -102,7 +102,7 @@ Arrays CheckedOutputs(const Arrays& arrays) {
   return arrays;
 }
 
-// The results have the shapes of the arrays.
+// Runs a collective whose results have the shapes of the arrays.
 Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
   const Arrays inputs = in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
   Arrays outputs;
@@ -119,9 +119,9 @@ Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
   return outputs;
 }
 
-// An output that the engine has asked for. Its memory is made without the GIL:
-// the engine, which then holds its lock and may be in the middle of a
-// collective, must not wait for whoever has the GIL.
+// An output that the engine asks for. Allocate does without the GIL: the engine
+// holds its lock then, may be running a collective, and must not wait for the
+// thread that has the GIL.
 class NewOutput {
  public:
   Status Allocate(const Shape& shape, DataType dtype, void** memory) {
@@ -130,15 +130,15 @@ class NewOutput {
     shape_ = shape;
     memory_.reset(std::malloc(std::max<size_t>(num_bytes, 1)));
     if (memory_ == nullptr) {
-      return Status::Internal("there is no memory for " +
-                              std::to_string(num_bytes) + " bytes");
+      return Status::Internal("no memory for " + std::to_string(num_bytes) +
+                              " bytes");
     }
     AdviseHugePages(memory_.get(), num_bytes);
     *memory = memory_.get();
     return Status::Ok();
   }
 
-  // An array that owns the memory. With the GIL.
+  // Returns an array that owns the memory. The caller has the GIL.
   py::array Take(const py::dtype& dtype) {
     const py::capsule owner(memory_.get(), [](void* p) { std::free(p); });
     return py::array(dtype, shape_, {}, memory_.release(), owner);
@@ -153,7 +153,7 @@ class NewOutput {
   std::unique_ptr<void, Free> memory_;
 };
 
-// Where only the engine knows the shapes of the outputs.
+// Runs a collective whose output shapes only the engine knows.
 Arrays RunAllocating(Request request, const Arrays& arrays) {
   const Arrays inputs = Contiguous(arrays);
   std::vector<DataType> dtypes;

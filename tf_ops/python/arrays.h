@@ -14,7 +14,7 @@ namespace hvd {
 
 using Arrays = std::vector<pybind11::array>;
 
-// What the functions that reduce share.
+// The arguments of all functions that reduce.
 struct ReduceArguments {
   int op = 0;
   double prescale = 1.0;

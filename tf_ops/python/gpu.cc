@@ -68,7 +68,7 @@ CollectiveKind KindFromName(const std::string& name) {
         CollectiveKind::kReducescatter, CollectiveKind::kBarrier}) {
     if (name == CollectiveKindName(kind)) return kind;
   }
-  throw py::value_error("no collective on GPUs is called " + name);
+  throw py::value_error("gpu_submit has no collective " + name);
 }
 
 RequestTensor AsRequestTensor(const GpuTensor& from) {
@@ -76,7 +76,8 @@ RequestTensor AsRequestTensor(const GpuTensor& from) {
   tensor.input = AsPointer(std::get<0>(from));
   tensor.output = AsPointer(std::get<1>(from));
   if (!DataTypeFromName(std::get<2>(from), &tensor.dtype)) {
-    throw py::type_error("no collective for dtype " + std::get<2>(from));
+    throw py::type_error("collectives do not support dtype " +
+                         std::get<2>(from));
   }
   tensor.shape = std::get<3>(from);
   return tensor;
@@ -136,7 +137,7 @@ std::shared_ptr<GpuCall> Submit(const std::string& kind,
     } else if (option == "allocate") {
       SetAllocate(value.cast<py::function>(), &request);
     } else {
-      throw py::type_error("no option of gpu_submit is called " + option);
+      throw py::type_error("gpu_submit has no option " + option);
     }
   }
   auto call = std::make_shared<GpuCall>();
@@ -172,7 +173,7 @@ void SplitOff(int32_t process_set_id, const std::string& name, int ordinal) {
   RaiseIfError(status);
 }
 
-// Returns the version and path of a library, or raises why there is none.
+// Returns the version and path of a library; raises the reason if it has none.
 std::string Describe(Status (*describe)(std::string*)) {
   std::string text;
   RaiseIfError(describe(&text));
@@ -189,8 +190,8 @@ void DefineGpu(py::module_* m) {
       .def("wait", &GpuCall::Wait, "Blocks until the call has ended; raises.");
   m->def("gpu_submit", &Submit, "kind"_a, "name"_a, "tensors"_a, "ordinal"_a,
          "stream"_a,
-         "Begins a collective over GPU memory, by address, behind what is "
-         "queued on `stream`; returns a GpuCall.");
+         "Begins a collective over GPU memory, given by address, behind the "
+         "work queued on `stream`; returns a GpuCall.");
   m->def(
       "gpu_set_libraries",
       [](std::string cuda_runtime, std::string nccl,

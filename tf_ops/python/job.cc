@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace hvd {
 namespace {
 
-// Of the job's membership; a job that can grow and shrink will count them.
+// The job's membership; a job that can grow and shrink will count them.
 constexpr uint64_t kEpoch = 0;
 
 ShmSegment AsSegment(const SegmentTuple& tuple) {
