@@ -49,7 +49,7 @@ Vector Adasum(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Of the ranks [begin, begin + count), a power of two of them.
+// The result of ranks [begin, begin + count); `count` is a power of two.
 Vector AdasumTree(const std::vector<Vector>& by_rank, size_t begin,
                   size_t count) {
   if (count == 1) return by_rank[begin];
@@ -107,8 +107,8 @@ Vector Decode(DataType dtype, const std::vector<uint8_t>& bytes) {
   return values;
 }
 
-// What the dtype may cost, in units of the largest value: the roundings of
-// float32 on the way and one to the dtype at the end.
+// The error that the dtype may cause, relative to the largest value: float32
+// roundings on the way and one rounding to the dtype at the end.
 double ToleranceOf(DataType dtype) {
   if (dtype == DataType::kFloat64) return 1e-13;
   if (dtype == DataType::kFloat32) return 1e-6;
@@ -233,8 +233,8 @@ void TestLarge(HostSlabs* t, DataType dtype) {
       /*in_place=*/false);
 }
 
-// More than a batch: of small tensors after a large one, and one that is too
-// large for a batch in the middle.
+// More than one batch: small tensors after a large one, and in the middle one
+// that is too large for a batch.
 void TestBatches(HostSlabs* t) {
   const size_t batch = kAdasumBatchBytes / sizeof(float);
   const std::vector<size_t> counts = {batch / 2,  batch / 2, 5,
@@ -264,7 +264,7 @@ void TestEqualAreAveraged(HostSlabs* t, DataType dtype) {
   CHECK(RunAdasum(t, SpecOf(*t, dtype), inputs, true)[0] == values);
 }
 
-// Parallel ones of different lengths, x and k x: the average of the two.
+// Parallel vectors of different lengths, x and k x, give their average.
 void TestParallelAreAveraged(HostSlabs* t, DataType dtype) {
   if (t->size() != 2) return;
   const Inputs inputs = {{Vector(99, 1.0), Vector(99, 3.0)},
@@ -274,7 +274,7 @@ void TestParallelAreAveraged(HostSlabs* t, DataType dtype) {
   CHECK(averages[1] == Vector(7, -2.0));
 }
 
-// Only one rank has something: it comes out with its own bits.
+// If only one rank has values that are not 0, the result has its bits.
 void TestZeroVectorsDoNotCount(HostSlabs* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   for (size_t only = 0; only < size; ++only) {
@@ -343,7 +343,7 @@ void TestInTurn(HostSlabs* t) {
   }
 }
 
-// With each dtype, on 1 to kMaxSize ranks.
+// Runs a test with each dtype, on 1 to kMaxSize ranks.
 void RunWithFloats(void (*test)(HostSlabs*, DataType)) {
   RunThreadsUpTo(kMaxSize, [test](HostSlabs* t) {
     for (DataType dtype : kFloats) test(t, dtype);

@@ -1,9 +1,9 @@
 // What a failed check prints: values of our types, and statuses with their
 // messages.
 //
-// CHECK goes on after a failure, REQUIRE ends the test by an exception: use it
-// where what follows makes no sense otherwise. On a thread that no runner of
-// test_util.h began, and in what the engine calls back, only CHECK will do.
+// CHECK goes on after a failure. REQUIRE ends the test by an exception: use it
+// where what follows would make no sense. Use only CHECK in the engine's
+// callbacks and on threads that no runner of test_util.h began.
 #pragma once
 
 #include <cstddef>
@@ -78,7 +78,7 @@ std::string Differences(const List& list, const Expected& expected) {
 
 namespace doctest {
 
-// Long ones in part.
+// Prints only the beginning of long ones.
 template <typename T>
 struct StringMaker<std::vector<T>> {
   static String convert(const std::vector<T>& values) {

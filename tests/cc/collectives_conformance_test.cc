@@ -1,6 +1,6 @@
-// The collectives over each kind of host group: on 1 to 5 ranks, of 0 to a
-// million elements, in lists of any cut, one after the other without a barrier
-// in between.
+// The collectives over each kind of host group: on 1 to 5 ranks, with 0 to a
+// million elements, in lists cut anywhere, one after the other without a
+// barrier in between.
 #include <cstdint>
 #include <vector>
 
@@ -129,7 +129,7 @@ void TestAlltoall(HostSlabs* t, size_t count) {
   }
 }
 
-// Rank r ends up with r % 3 * count elements, all of which it has itself.
+// Reduces, in place, r % 3 * count elements for each rank r.
 void TestReducescatter(HostSlabs* t, size_t count) {
   const int n = t->size();
   std::vector<std::vector<float>> values;
@@ -186,7 +186,7 @@ void TestCollectives(HostSlabs* t) {
   }
 }
 
-// Before any test that begins a thread.
+// Runs before any test that begins a thread.
 TEST_CASE("processes: collectives of all kinds and sizes in turn") {
   for (int size = 1; size <= 5; ++size) {
     CheckAllExitedWell(RunProcesses(size, [](std::unique_ptr<HostGroup> group) {

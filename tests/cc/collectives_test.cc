@@ -1,5 +1,5 @@
 // Alltoall and reducescatter on 1 to 9 ranks: any dtype, uneven and empty
-// parts, lists of any cut, in turn with the other collectives on the same
+// parts, lists cut anywhere, in turn with the other collectives on the same
 // slabs.
 #include <algorithm>
 #include <cstdint>
@@ -308,7 +308,7 @@ void TestInTurn(HostSlabs* t, uint32_t seed) {
   }
 }
 
-// Of up to `kMost` elements, the large ones on few ranks.
+// Numbers of elements up to `kMost`; the large ones on few ranks only.
 void RunWithCounts(void (*test)(HostSlabs*, size_t)) {
   RunThreadsUpTo(9, [test](HostSlabs* t) {
     for (size_t count : {0, 1, 7, 1000}) test(t, count);

@@ -71,12 +71,12 @@ TEST_CASE("joined ranks are not waited for") {
     REQUIRE(response.items[0].params != nullptr);
     CHECK(*response.items[0].params == ACall(name).params);
     const uint32_t id = response.items[0].new_id;
-    // By its id: the rank that has joined has been told what it means.
+    // Send its id: the rank that has joined knows what it means.
     for (int rank : {0, 2}) REQUIRE_OK(c.OnMessage(rank, Ready(id), kStart));
     response = Executes(&c);
     CHECK(response.items[0].cached_id == id);
     CHECK(response.divisor == 3);
-    // The last but one to join lets what waits for it run.
+    // Once the last but one rank has joined, what waited for it runs.
     REQUIRE_OK(c.OnMessage(2, ACall("b" + name), kStart));
     CHECK(c.TakeResponses().empty());
     REQUIRE_OK(c.OnMessage(0, Join(), kStart));
@@ -92,7 +92,6 @@ TEST_CASE("joined ranks are not waited for") {
   }
 }
 
-// A request of a rank that joins right after it counts.
 TEST_CASE("a request before the join counts") {
   Coordinator c(3, Options());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
@@ -105,7 +104,6 @@ TEST_CASE("a request before the join counts") {
   CHECK(Executes(&c).divisor == 1);
 }
 
-// Averages of different divisors do not go together.
 TEST_CASE("averages of different divisors do not fuse") {
   Coordinator c(3, Options());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
@@ -179,7 +177,7 @@ TEST_CASE("ranks must agree on average_over_active") {
   CHECK(response.error.code() == StatusCode::kMismatch);
   CHECK(response.error.message() == text);
   CHECK(response.ranks == std::vector<int32_t>{0, 1});
-  // Nobody has joined any more; the last rank gets the same error.
+  // No join is left; the last rank gets the same error.
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
   CHECK(Executes(&c).divisor == 0);
   REQUIRE_OK(c.OnMessage(2, Join(false), kStart));
@@ -202,7 +200,7 @@ TEST_CASE("a stall blames nobody who has joined") {
   CHECK(Only(&c, Response::Type::kQuery).ranks == std::vector<int32_t>{1, 2});
   c.CheckStalls(After(60));
   CHECK(Only(&c, Response::Type::kError).error.code() == StatusCode::kStalled);
-  // Who joins instead of coming late owes nothing any more.
+  // A rank that joins instead of coming late is no longer expected.
   for (int rank : {2, 1}) REQUIRE_OK(c.OnMessage(rank, Join(), kStart));
   CHECK(Only(&c, Response::Type::kJoined).last_rank == 4);
   for (int rank : {0, 1, 2}) {
@@ -212,7 +210,6 @@ TEST_CASE("a stall blames nobody who has joined") {
   CHECK(Executes(&c).items[0].name == "a");
 }
 
-// Joined ranks see evictions in the same order as the others.
 TEST_CASE("joined ranks see evictions in the order of the others") {
   CoordinatorOptions options;
   options.cache_capacity = 8;
@@ -267,7 +264,6 @@ TEST_CASE("a call in another process set is a mismatch") {
   CHECK(Executes(&c).items[0].name == "a");
 }
 
-// They are only late: nothing fails, and they are asked again later.
 TEST_CASE("ranks that are only late are asked again") {
   CoordinatorOptions options = Options();
   options.stalls.warning_seconds = 0;
@@ -292,7 +288,7 @@ TEST_CASE("ranks that are only late are asked again") {
     REQUIRE_OK(c.OnMessage(0, Elsewhere("a", own), kStart));
     CHECK(c.TakeResponses().empty());
   }
-  // It came before its answer did, which says of another call.
+  // Rank 1 comes before its answer, which is about another call.
   CHECK(c.CheckStalls(After(50)).empty());
   Only(&c, Response::Type::kQuery);
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));

@@ -42,8 +42,8 @@ TEST_CASE("a request runs when all ranks have come") {
   CHECK(!c.has_pending());
 }
 
-// What rank 1 asks for differently from rank 0 gives a Mismatch that holds
-// both values, the ranks and the name.
+// If rank 1 asks for something else, the Mismatch holds both values, the ranks
+// and the name.
 void TestMismatch(const std::function<void(RequestParams*)>& change,
                   const std::string& first, const std::string& second) {
   Coordinator c(3, CoordinatorOptions());
@@ -86,7 +86,7 @@ TEST_CASE("a mismatch holds both values, the ranks and the name") {
                "1 tensor", "2 tensors");
 }
 
-// What all ranks ask for alike, but cannot be: an error on all ranks.
+// A request that all ranks agree on but that is invalid is an error on all.
 void TestInvalid(const std::function<void(RequestParams*)>& change,
                  const std::string& text) {
   Coordinator c(2, CoordinatorOptions());
@@ -132,7 +132,7 @@ TEST_CASE("what no rank may ask for is an error on all") {
         p->tensors[0].dtype = DataType::kInt32;
       },
       "Adasum");
-  // Of a group, the member that is wrong.
+  // In a group, the error names the member that is wrong.
   TestInvalid(
       [](RequestParams* p) { p->tensors.push_back({DataType::kBool, {2}}); },
       "tensor 1: ");
@@ -145,7 +145,7 @@ TEST_CASE("what no rank may ask for is an error on all") {
       "bool");
 }
 
-// Rank 1 wants as many rows from all; then the others' count, too.
+// Rank 1 wants equally many rows from all, so their numbers are compared.
 void TestEqualRows(CollectiveKind kind) {
   for (int64_t rows : {2, 3}) {
     Coordinator c(2, CoordinatorOptions());
@@ -203,7 +203,7 @@ RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
   return message;
 }
 
-// What the others ask for is fine.
+// The other ranks send a valid request.
 void TestBadAlltoall(const RankMessage& message, const std::string& text) {
   Coordinator c(3, SetOptions());
   for (int rank : {0, 2}) {
@@ -270,11 +270,11 @@ TEST_CASE("known requests go by id until all have forgotten it") {
   CHECK(c.TakeResponses()[0].items[0].new_id == 1);
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({1}), kStart));
   CHECK(c.TakeResponses()[0].items[0].cached_id == 1);
-  // One rank by id, the other with another shape: found out all the same.
+  // One rank sends the id, the other another shape: still a mismatch.
   REQUIRE_OK(c.OnMessage(0, Ready({1}), kStart));
   REQUIRE_OK(c.OnMessage(1, ACall("a", {9}), kStart));
   CHECK(c.TakeResponses()[0].error.code() == StatusCode::kMismatch);
-  // Both with another shape: a new id, and the old one is forgotten.
+  // Both send another shape: it gets a new id, and the old one is forgotten.
   for (int rank : {0, 1}) {
     REQUIRE_OK(c.OnMessage(rank, ACall("a", {9}), kStart));
   }

@@ -1,4 +1,4 @@
-// What the tests of the coordinator alone share: times, and messages of ranks.
+// Times and messages of ranks, for tests of the coordinator alone.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ inline RankMessage ACall(const std::string& name, Shape shape = {2}) {
   return message;
 }
 
-// A set of global ranks 3, 5 and 8: messages hold these.
+// A set of global ranks 3, 5 and 8, which messages name.
 inline CoordinatorOptions SetOptions() {
   CoordinatorOptions options;
   options.global_ranks = {3, 5, 8};

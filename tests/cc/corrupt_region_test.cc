@@ -1,6 +1,5 @@
-// Counters in shared memory that make no sense: a rank neither writes nor
-// reads outside of a control ring, and gives up at once with an error that
-// names the peer.
+// Corrupt counters in shared memory: a rank neither writes nor reads outside of
+// a control ring, and gives up at once with an error that names the peer.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -39,7 +38,7 @@ void CheckIsCorrupt(const Status& status, int peer) {
   CHECK(Contains(status.message(), "corrupt"));
 }
 
-// More read than was written: it looks as if far more than a ring were free.
+// If more was read than written, far more than a ring seems to be free.
 TEST_CASE("a writer stays in its ring") {
   for (const int writer : {0, 1}) {
     const Ranks ranks;

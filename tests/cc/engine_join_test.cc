@@ -35,7 +35,8 @@ double InputOf(int rank, int step, size_t tensor) {
   return (rank + step + static_cast<int>(tensor)) % 3 + 1;
 }
 
-// Of the ranks that have data for `step`. `divisor`: of an average.
+// The result over the ranks that have data for `step`. Averages divide by
+// `divisor`.
 double Expected(const Request& request, const std::vector<int>& active,
                 int step, size_t tensor, int divisor) {
   double result = 0;
@@ -85,7 +86,7 @@ void RunSteps(int rank, int size, int round, const JoinCase& c,
     }
     const int divisor =
         c.average_over_active ? static_cast<int>(active.size()) : size;
-    // Integers truncate: none where the expected value would have to.
+    // Integers truncate: leave them out where that would change the result.
     const bool truncates =
         c.op == ReduceOp::kAverage || c.prescale != std::floor(c.prescale);
     const DataType other = truncates ? DataType::kFloat64 : DataType::kInt32;
@@ -115,7 +116,7 @@ void RunSteps(int rank, int size, int round, const JoinCase& c,
     REQUIRE_OK(outcome.status);
     for (size_t i = 0; i < group.size(); ++i) {
       for (size_t k = 0; k < outcome.outputs[i].numbers.size(); ++k) {
-        // One rounding less than the library's, at most.
+        // The library may round once more.
         CHECK(std::abs(outcome.outputs[i].numbers[k] -
                        expected_group[i].numbers[k]) <=
               1e-6 * std::abs(expected_group[i].numbers[k]));
@@ -134,7 +135,7 @@ void TestUnevenSteps(int size, const JoinCase& c) {
   RunRanks(engines, [&](int rank, Engine* engine) {
     for (int round = 0; round < 3; ++round) {
       RunSteps(rank, size, round, c, engine);
-      // It is last: its last step has waited for all others.
+      // The rank with the most steps joins last.
       const int last = (2 * size - 1 - round % size) % size;
       CHECK(Join(engine, c.average_over_active) == last);
       // All take part again.
@@ -163,7 +164,6 @@ void TestUnevenStepsWithEveryReduction(int size) {
   TestUnevenSteps(size, {ReduceOp::kAverage, true, true, 2.0, 0.5});
 }
 
-// The neutral values leave the extremes and bools as they are.
 TEST_CASE("neutral values leave extremes and bools as they are") {
   const Engines engines = MakeEngines(3, QuickOptions());
   RunRanks(engines, [](int rank, Engine* engine) {
@@ -187,7 +187,7 @@ TEST_CASE("neutral values leave extremes and bools as they are") {
   });
 }
 
-// A vector and zeros: the vector.
+// The Adasum of a vector and zeros is the vector.
 void TestAdasumWithZeros(int size) {
   const Engines engines = MakeEngines(size, QuickOptions());
   RunRanks(engines, [size](int rank, Engine* engine) {
@@ -307,7 +307,6 @@ TEST_CASE("a rank that has joined may submit nothing") {
   CHECK_OK(join.get().status);
 }
 
-// In the middle of another one's join a rank dies, or leaves.
 TEST_CASE("a join fails when a peer dies or leaves") {
   std::vector<HostGroup*> groups;
   Engines engines = MakeEngines(3, QuickOptions(), &groups);
@@ -327,7 +326,6 @@ TEST_CASE("a join fails when a peer dies or leaves") {
   CHECK(join.get().status.code() == StatusCode::kShutdown);
 }
 
-// It waits for as long as the others have data.
 TEST_CASE("a join waits for as long as others have data") {
   EngineOptions options = QuickOptions();
   options.stall_timeout_seconds = 0.3;

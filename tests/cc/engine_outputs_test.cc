@@ -1,5 +1,5 @@
-// A rank that has no memory for an output: that call fails on all ranks, with
-// its name, and nothing else does.
+// A rank has no memory for an output: only that call fails, on all ranks, and
+// the error names the rank.
 #include <string>
 #include <vector>
 
@@ -37,8 +37,8 @@ void CheckThatEnginesLive(Engine* engine, int size) {
             .outputs[0] == Fill(kFloat, {3}, 2 * size));
 }
 
-// Known and new, in the middle of calls that succeed. Also of exactly a slot of
-// a slab, and of several.
+// Fails known and new calls between calls that succeed. Some outputs fill
+// exactly one slot of a slab, some several.
 void TestAllgather(int size, int64_t rows) {
   const Engines engines = MakeEngines(size, QuickOptions());
   const int victim = size - 1;
@@ -75,7 +75,7 @@ void TestAlltoall(int size, int64_t rows) {
   RunRanks(engines, [&](int rank, Engine* engine) {
     for (int round = 0; round < 4; ++round) {
       Request request = ARequest(CollectiveKind::kAlltoall, "x");
-      // Rank 0 sends nothing; the others the more, the higher the peer.
+      // Rank 0 sends nothing; the others send more to higher peers.
       for (int peer = 0; peer < size; ++peer) {
         request.splits.push_back(rank == 0 ? 0 : rows + peer);
       }
@@ -106,8 +106,7 @@ void TestAlltoall(int size, int64_t rows) {
   });
 }
 
-// Three in flight, which run together where they may; the one in the middle
-// fails.
+// Three calls in flight, which may run together; the middle one fails.
 void TestReducescatter(int size) {
   const Engines engines = MakeEngines(size, QuickOptions());
   const int victim = size - 1;

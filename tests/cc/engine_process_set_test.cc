@@ -1,5 +1,5 @@
-// Engines of several process sets: who calls in the wrong one, and who does
-// not.
+// Engines of several process sets: calls in the wrong set are found, right ones
+// are left alone.
 #include <chrono>
 #include <future>
 #include <optional>
@@ -49,7 +49,7 @@ TEST_CASE("calls in different process sets are a mismatch") {
       request.process_set_id = static_cast<int32_t>(rank);
       futures.push_back(
           Submit(sets[rank][rank].get(), request, {Fill(kFloat, {2}, 1)}));
-      // One of them fails first; the other must find out all the same.
+      // One of them fails first; the other must still find the mismatch.
       std::this_thread::sleep_for(std::chrono::milliseconds(100 * round));
     }
     for (size_t rank : {0, 1}) {
@@ -69,9 +69,8 @@ TEST_CASE("calls in different process sets are a mismatch") {
   }
 }
 
-// Ranks 0 and 1 call in both of two sets, rank 2 is slow in one of them: rank
-// 1, which waits there, does not yet come to the other, and nobody is
-// misplaced.
+// Ranks 0 and 1 call in both of two sets, and rank 2 is slow in one of them.
+// Rank 1 waits there before it calls in the other, which is no mistake.
 TEST_CASE("one name in two process sets is no mismatch") {
   Engines sets[2];
   for (int set : {0, 1}) {

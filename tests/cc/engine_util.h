@@ -1,4 +1,4 @@
-// Engines, one a rank, and calls of any kind with values that are easy to
+// An engine for each rank, and calls of any kind with values that are easy to
 // write down.
 #pragma once
 

@@ -38,7 +38,7 @@ class Recorder : public EventObserver {
     heard_.push_back(std::move(heard));
   }
 
-  // Of this request, in order.
+  // The events of this request, in order.
   std::vector<Heard> of(const std::string& name) {
     const std::lock_guard<std::mutex> lock(mu_);
     std::vector<Heard> found;
@@ -76,8 +76,8 @@ std::vector<Step> StepsOf(const std::vector<Recorder::Heard>& heard) {
 const std::vector<Step> kAllSteps = {Step::kAdmitted, Step::kNegotiated,
                                      Step::kBegun, Step::kEnded};
 
-// Until all ranks but the last have heard so much of "x", and a moment longer:
-// their words are under way.
+// Waits until all ranks but the last have had `num_heard` events of "x", and a
+// moment longer for their messages to arrive.
 void WaitForOthers(const Recorders& recorders, size_t num_heard) {
   for (size_t rank = 0; rank + 1 < recorders.size(); ++rank) {
     while (recorders[rank]->of("x").size() < num_heard) {

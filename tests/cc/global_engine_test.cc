@@ -1,5 +1,5 @@
-// The engines of a process, by process set: who gets a request, what ends
-// with what, and who hears of a death.
+// The engines of a process, by process set: which one gets a request, what a
+// removal or shutdown ends, and who hears of a death.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -95,7 +95,7 @@ TEST_CASE("registration of a set is checked") {
   ShutdownGlobal("done");
 }
 
-// Whoever submits while the engine goes is called back once, and well.
+// Requests submitted during the shutdown are called back exactly once.
 TEST_CASE("shutdown while other threads submit") {
   for (int round = 0; round < 20; ++round) {
     StartAlone();
@@ -267,7 +267,7 @@ TEST_CASE("a request that waits in another set is found") {
     if (rank == 0) {
       pending = Sum(1, "x", &mine);
       CHECK(Sum(0, "meet", &value).get().ok());
-      // A look that must not wait may find the engine busy.
+      // PendingElsewhere may find the engine busy; then ask again.
       while (PendingElsewhere(0, "x", {1}) != 1) std::this_thread::yield();
       CHECK(PendingElsewhere(1, "x", {1}) == kNotElsewhere);
       CHECK(PendingElsewhere(0, "y", {1}) < 0);

@@ -96,8 +96,8 @@ class UserGpu {
   std::vector<void*> memory_;
 };
 
-// A call of one float tensor or more, whose values `delay_us` from now are
-// written by the stream.
+// A call of one float tensor or more. The stream writes their values `delay_us`
+// from now.
 class GpuTensors {
  public:
   GpuTensors(UserGpu* gpu, const std::vector<Values>& inputs) : gpu_(gpu) {

@@ -172,8 +172,8 @@ void TestSixteenBitFloats(DataType dtype, uint16_t inf, uint16_t one,
   CHECK(ReduceOne<uint16_t>(spec, {largest, largest}) == inf);
 }
 
-// Of few arrays and of many, in whole vectors and in the tail: the sum in the
-// order of the arrays, in float32, divided and then rounded once.
+// Averages of few and many arrays, in whole vectors and in the tail, are summed
+// in the order of the arrays, in float32, divided and then rounded once.
 void TestAveragesOfSixteenBitFloats(DataType dtype) {
   std::mt19937 generator(7);
   std::uniform_real_distribution<float> value(-100.0f, 100.0f);

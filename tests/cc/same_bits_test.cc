@@ -1,6 +1,6 @@
-// An allreduce gives the same bits on all ranks and in every run, whatever the
-// algorithm, the cut of the list and who comes late: those of a reduction in
-// the order of the ranks.
+// An allreduce gives the bits of a reduction in the order of the ranks, on all
+// ranks and in every run, whatever the algorithm, the cut of the list and the
+// rank that comes late.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +26,7 @@ constexpr int kTurns = 3;
 
 using Bytes = std::vector<std::byte>;
 
-// Of values whose sum depends on the order: many magnitudes and signs.
+// Values of many magnitudes and signs, whose sum depends on the order.
 Bytes InputOf(DataType dtype, int rank, size_t count) {
   std::mt19937 generator(static_cast<unsigned>(rank) + 1);
   std::uniform_real_distribution<float> mantissa(-1.0f, 1.0f);
@@ -60,7 +60,7 @@ Bytes Expected(const ReduceSpec& spec, int size, size_t count) {
   return result;
 }
 
-// Into `num_parts` tensors of about equal length.
+// Cuts values into `num_parts` tensors of about equal length.
 TensorList Cut(const Bytes& in, Bytes* out, size_t num_parts, size_t unit) {
   std::vector<ListTensor> list;
   const size_t num_elements = in.size() / unit;

@@ -95,7 +95,7 @@ void HandleSignals() {
   sigaction(SIGALRM, &action, nullptr);
 }
 
-// A child inherits no alarm. It ends before its parent does, which waits.
+// A child inherits no alarm. It ends before its parent, which waits for it.
 void SetDeadlineOfChild() {
   if (DeadlineSeconds() <= 0) return;
   const auto left = std::chrono::duration_cast<std::chrono::seconds>(

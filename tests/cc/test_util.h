@@ -16,9 +16,9 @@
 namespace hvd {
 
 // Runs `body(rank)` on `size` threads. If one throws, as a failed REQUIRE does,
-// `abandon(rank)` is called at once, so that the others do not wait for it, and
-// the first exception is thrown again when all have ended. Defined in
-// test_main.cc, as is a deadline for each test: it prints stacks and aborts.
+// calls `abandon(rank)` at once, so that the others do not wait for it, and
+// throws the first exception again when all have ended. Defined in
+// test_main.cc, like the deadline of each test, which prints stacks and aborts.
 void RunOnThreads(
     int size, const std::function<void(int rank)>& body,
     const std::function<void(int rank)>& abandon = [](int) {});
