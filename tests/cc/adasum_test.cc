@@ -233,17 +233,6 @@ void TestLarge(HostSlabs* t, DataType dtype) {
       /*in_place=*/false);
 }
 
-// More than one batch: small tensors after a large one, and in the middle one
-// that is too large for a batch.
-void TestBatches(HostSlabs* t) {
-  const size_t batch = kAdasumBatchBytes / sizeof(float);
-  const std::vector<size_t> counts = {batch / 2,  batch / 2, 5,
-                                      batch + 17, 0,         3};
-  TestAgainstReference(t, SpecOf(*t, DataType::kFloat32),
-                       RandomInputs(static_cast<size_t>(t->size()), counts, 6),
-                       /*in_place=*/true);
-}
-
 void TestOrthogonalAreAdded(HostSlabs* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(1, std::vector<Vector>(size, Vector(5 * size + 100, 0.0)));
@@ -382,7 +371,17 @@ TEST_CASE("in turn with allreduces on the same slabs") {
 }
 #if !HVD_SANITIZED
 TEST_CASE("more than a batch, with a tensor that is larger than one") {
-  RunThreads(3, TestBatches);
+  RunThreads(3, [](HostSlabs* t) {
+    // Small tensors after a large one, and in the middle one that is too large
+    // for a batch.
+    const size_t batch = kAdasumBatchBytes / sizeof(float);
+    const std::vector<size_t> counts = {batch / 2,  batch / 2, 5,
+                                        batch + 17, 0,         3};
+    TestAgainstReference(
+        t, SpecOf(*t, DataType::kFloat32),
+        RandomInputs(static_cast<size_t>(t->size()), counts, 6),
+        /*in_place=*/true);
+  });
 }
 #endif
 
