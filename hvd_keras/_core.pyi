@@ -12,6 +12,7 @@ def init(
     *,
     rank: int,
     size: int,
+    epoch: int,
     pids: Sequence[int],
     segment: tuple[int, int, bytes] | None,
     fusion_threshold_bytes: int,

@@ -194,6 +194,7 @@ def _init_core(
     native.init(
         rank=topology.rank,
         size=topology.size,
+        epoch=state.epoch(),
         pids=pids,
         segment=segment,
         fusion_threshold_bytes=config.fusion_threshold_bytes,

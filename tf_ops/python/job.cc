@@ -14,9 +14,6 @@ namespace py = pybind11;
 namespace hvd {
 namespace {
 
-// The job's membership; a job that can grow and shrink will count them.
-constexpr uint64_t kEpoch = 0;
-
 ShmSegment AsSegment(const SegmentTuple& tuple) {
   ShmSegment segment;
   segment.pid = std::get<0>(tuple);
@@ -26,13 +23,13 @@ ShmSegment AsSegment(const SegmentTuple& tuple) {
 }
 
 std::shared_ptr<HostGroup> MakeGroup(
-    int rank, const std::vector<pid_t>& pids,
+    int rank, uint64_t epoch, const std::vector<pid_t>& pids,
     const std::optional<SegmentTuple>& segment) {
   if (!segment.has_value()) {
-    return std::move(CreateInMemory(1, kEpoch)[0]);
+    return std::move(CreateInMemory(1, epoch)[0]);
   }
   std::unique_ptr<HostGroup> group;
-  RaiseIfError(AttachSegment(AsSegment(*segment), rank, pids, kEpoch, &group));
+  RaiseIfError(AttachSegment(AsSegment(*segment), rank, pids, epoch, &group));
   return group;
 }
 
@@ -66,7 +63,7 @@ std::pair<int, py::bytes> CreateSegment(int size) {
   return {segment.fd, py::bytes(segment.token)};
 }
 
-void Init(int rank, int size, const std::vector<pid_t>& pids,
+void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
           const std::optional<SegmentTuple>& segment, EngineOptions options) {
   if (GlobalEngine() != nullptr) {
     throw py::value_error("the engine is running: call shutdown() first");
@@ -78,7 +75,8 @@ void Init(int rank, int size, const std::vector<pid_t>& pids,
   }
   SetPendingElsewhere(0, &options);
   options.gpu.local_rank = GetLocalTopology().rank;
-  SetGlobalEngine(Engine::Create(MakeGroup(rank, pids, segment), options));
+  SetGlobalEngine(
+      Engine::Create(MakeGroup(rank, epoch, pids, segment), options));
 }
 
 void Shutdown(const std::string& reason) {

@@ -21,7 +21,8 @@ using SegmentTuple = std::tuple<pid_t, int, pybind11::bytes>;
 // Returns the descriptor and the token.
 std::pair<int, pybind11::bytes> CreateSegment(int size);
 
-void Init(int rank, int size, const std::vector<pid_t>& pids,
+// `epoch`: the number of the job's membership that this process joins.
+void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
           const std::optional<SegmentTuple>& segment, EngineOptions options);
 void Shutdown(const std::string& reason);
 

@@ -18,7 +18,7 @@ void DefineJob(py::module_* m) {
          "Makes the shared memory of `size` ranks; returns (fd, token).");
   m->def(
       "init",
-      [](int rank, int size, const std::vector<pid_t>& pids,
+      [](int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
          const std::optional<hvd::SegmentTuple>& segment,
          int64_t fusion_threshold_bytes, int32_t cache_capacity,
          double cycle_time_ms, double stall_warning_seconds,
@@ -33,9 +33,9 @@ void DefineJob(py::module_* m) {
         options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
         options.gpu.direct_bytes = gpu_direct_bytes;
         options.gpu.done_in_stream_order = gpu_done_in_stream_order;
-        hvd::Init(rank, size, pids, segment, options);
+        hvd::Init(rank, size, epoch, pids, segment, options);
       },
-      py::kw_only(), "rank"_a, "size"_a, "pids"_a, "segment"_a,
+      py::kw_only(), "rank"_a, "size"_a, "epoch"_a, "pids"_a, "segment"_a,
       "fusion_threshold_bytes"_a, "cache_capacity"_a, "cycle_time_ms"_a,
       "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
       "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
