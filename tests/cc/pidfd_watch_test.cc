@@ -116,10 +116,20 @@ void WatchWithNoFile(std::unique_ptr<HostGroup> own) {
   CHECK(Contains(status.message(), "poll"));
 }
 
-TEST_CASE("the watch goes on with few descriptors at a time") {
+// UBSan, which we build together with ASan, looks at memory through a pipe. A
+// process without free descriptors cannot open one.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSkip = true;
+#else
+constexpr bool kSkip = false;
+#endif
+
+TEST_CASE("the watch goes on with few descriptors at a time" *
+          doctest::skip(kSkip)) {
   CheckAllExitedWell(RunProcesses(4, WatchWithOneFile));
 }
-TEST_CASE("a rank that cannot watch gives up and says so") {
+TEST_CASE("a rank that cannot watch gives up and says so" *
+          doctest::skip(kSkip)) {
   CheckAllExitedWell(RunProcesses(3, WatchWithNoFile));
 }
 
