@@ -1,4 +1,4 @@
-"""The table that hvdrun prints at the end if a rank has failed."""
+"""What hvdrun prints at the end if a rank has failed."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ def exit_text(process: RankProcess) -> str:
     return str(process.exit_status)
 
 
-def failure_text(process: RankProcess) -> str:
-    """How a rank ended, to follow the words "failed first"."""
-    if process.signal is not None:
-        return exit_text(process)
-    return f"exit status {process.exit_status}"
+def verdict(first: RankProcess, seconds: float) -> str:
+    """Which rank failed first, how, and how long the job took."""
+    how = exit_text(first)
+    if first.signal is None:
+        how = f"exit status {how}"
+    return (
+        f"rank {first.rank} failed first: {how}; the job took {seconds:.1f} s"
+    )
 
 
 def table(rows: Sequence[tuple[RankProcess, str]], width: int) -> str:

@@ -274,10 +274,7 @@ class Supervisor:
             return 0
         first = failed[0]
         seconds = time.monotonic() - self._started_at
-        self._say(
-            f"rank {first.rank} failed first: {report.failure_text(first)}; "
-            f"the job took {seconds:.1f} s"
-        )
+        self._say(report.verdict(first, seconds))
         rows = []
         for process, stderr in zip(self._processes, self._errors, strict=True):
             told = self._reasons.get(process.rank, "")

@@ -20,7 +20,7 @@ enum class Flag { kIn = 0, kOut = 1 };
 // Collectives number their chunks without gaps, equally on all ranks. Chunk c
 // lives in slot c % kNumSlots of a rank's slab. A rank that posts kIn = c + 1
 // has finished reading the peers' slabs of all chunks up to c - 3. See
-// collectives/host/pipeline.h.
+// collectives/host/chunks.h.
 //
 // For one thread at a time.
 class HostSlabs {

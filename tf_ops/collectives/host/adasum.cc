@@ -9,7 +9,7 @@
 #include "tf_ops/collectives/host/allgather.h"
 #include "tf_ops/collectives/host/allreduce.h"
 #include "tf_ops/collectives/host/alltoall.h"
-#include "tf_ops/collectives/host/pipeline.h"
+#include "tf_ops/collectives/host/chunks.h"
 
 namespace hvd {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tf_ops/collectives/host/pipeline.h"
+#include "tf_ops/collectives/host/chunks.h"
 
 namespace hvd {
 // In step s a rank writes its chunk s and reads the peers' chunk s - 1. So a

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tf_ops/collectives/host/pipeline.h"
+#include "tf_ops/collectives/host/chunks.h"
 
 namespace hvd {
 namespace {

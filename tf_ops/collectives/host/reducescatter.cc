@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tf_ops/collectives/host/pipeline.h"
+#include "tf_ops/collectives/host/chunks.h"
 
 namespace hvd {
 namespace {
