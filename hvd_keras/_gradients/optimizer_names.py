@@ -11,12 +11,15 @@ from hvd_keras import _native
 from hvd_keras.process_set import ProcessSet
 
 
-def label_of(optimizer_name: str) -> str:
+def label_of(optimizer_name: str, base: type) -> str:
     """Returns an optimizer's name without the numbers that Keras appends.
 
-    Keras counts the optimizers of the process: "sgd", "sgd_1".
+    Keras names an optimizer after its class, and counts those of the process:
+    "sgd", "sgd_1". A name that the user gave stays as it is.
     """
-    return re.sub(r"(_\d+)+$", "", optimizer_name)
+    label = re.sub(r"(_\d+)+$", "", optimizer_name)
+    is_automatic = label.replace("_", "") == base.__name__.lower()
+    return label if is_automatic else optimizer_name
 
 
 # How many optimizers have a name, by epoch, process set and label.

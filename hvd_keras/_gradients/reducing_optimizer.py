@@ -78,7 +78,7 @@ class ReducingOptimizer(OptimizerHooks):
         state = vars(self)
         if "_hvd_reducer" not in state:
             settings = self.hvd_settings
-            label = settings.name or label_of(self.name)
+            label = settings.name or label_of(self.name, self.hvd_base)
             state["_hvd_reducer"] = GradientReducer(label, settings.reduce)
         reducer: GradientReducer = state["_hvd_reducer"]
         return reducer
@@ -250,9 +250,17 @@ class ReducingOptimizer(OptimizerHooks):
 
     @classmethod
     def from_config(cls, config: Any, *args: Any, **kw: Any) -> Any:
+        if not isinstance(config, _Config):
+            name = cls.hvd_base.__name__
+            raise ValueError(
+                "`config` must be the very dict that `get_config()` of a "
+                "distributed optimizer returned: a copy of it does not say how "
+                f"to reduce. Received: a {type(config).__name__}. Instead, "
+                f"call `DistributedOptimizer({name}.from_config(config))`, "
+                "with the arguments that it had."
+            )
         made: Any = super().from_config(config, *args, **kw)  # type: ignore[misc]
-        if isinstance(config, _Config):
-            made.hvd_distribute(config.settings)
+        made.hvd_distribute(config.settings)
         return made
 
     def __reduce__(self) -> Any:
