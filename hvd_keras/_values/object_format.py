@@ -33,6 +33,7 @@ from hvd_keras.exceptions import InvalidArgumentError
 MAGIC = b"HVDO\x01"
 MAX_DEPTH = 100
 MAX_BYTES = 1 << 31
+_MAX_EMPTY_ITEM_BYTES = 1 << 20  # of an array without items
 
 _LENGTH = struct.Struct("<Q")
 _DOUBLE = struct.Struct("<d")
@@ -331,6 +332,7 @@ class _Reader:
             dtype = np.dtype(name)
         except (TypeError, ValueError, OverflowError) as error:
             raise self.error(problem) from error
-        if dtype.itemsize > self.left + 1:
+        # An empty array has no items, but numpy may allocate one.
+        if dtype.itemsize > max(self.left, _MAX_EMPTY_ITEM_BYTES):
             raise self.error(problem)
         return dtype

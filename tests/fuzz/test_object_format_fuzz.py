@@ -24,6 +24,8 @@ OBJECTS: list[Any] = [
     np.arange(6, dtype=np.float32).reshape(2, 3),
     np.array(["ab", "c"]),
     np.array([b"ab", b"c"]),
+    np.array([], "U6"),
+    np.array([], "S13"),
     np.array(["2020-02-03"], "datetime64[ns]"),
     {"t": np.timedelta64(5, "D"), "b": np.array([True, False])},
     np.arange(3).astype(ml_dtypes.bfloat16),
