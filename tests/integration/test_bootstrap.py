@@ -173,12 +173,14 @@ def test_newcomer_is_not_told_of_failures_before_it_started(
         assert rendezvous.epoch == 3
 
 
+@pytest.mark.parametrize("num_newcomers", [1, 2])
 def test_process_whose_rank_was_given_to_another_is_refused(
-    served: Served,
+    served: Served, num_newcomers: int
 ) -> None:
     exchange_all(served)
     late = served.identity(1)
-    served.rank_started(1)
+    for _ in range(num_newcomers):  # the first of two ends before it joins
+        served.rank_started(1)
     options = {"epoch": late.epoch, "pid": late.pid}
     with pytest.raises(LaunchError, match="another process after epoch 1"):
         served.join(1, **options)

@@ -98,7 +98,8 @@ class ExchangeServer:
         place = self._places[rank]
         failed = (m.epoch for m in self._memberships.values() if m.failure)
         place.epoch = max(place.epoch, *failed, 0)
-        place.is_for_newcomer = place.pid is not None
+        # A newcomer that ended before it came still bars its predecessor.
+        place.is_for_newcomer |= place.pid is not None
         place.pid = None
         self._exited.pop(rank, None)
 
