@@ -92,7 +92,7 @@ def patch_make_train_function(
 
 def _forget(model: Any) -> None:
     """Drops the previous state when training ends."""
-    forget = getattr(model.train_function, "forget", None)
+    forget = getattr(getattr(model, "train_function", None), "forget", None)
     if forget is not None:
         forget()
 
