@@ -81,8 +81,9 @@ test: build  ## The Python tests, on 1 to 4 ranks
 test-all: build  ## Those too that are slow and rarely fail
 	$(PYTHON) -m pytest tests --thorough
 
-test-%: build  ## test-4: tests/parallel on 4 ranks, or any other number
-	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest tests/parallel
+test-%: build  ## test-4: all of tests/parallel on 4 ranks, or any number
+	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest --thorough \
+	  tests/parallel
 
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
