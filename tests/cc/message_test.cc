@@ -201,9 +201,9 @@ Status Reread(const Message& message) {
 }
 
 // As another's program could write it.
-std::vector<uint8_t> Frame(const std::function<void(WireWriter*)>& write) {
+std::vector<uint8_t> Frame(const std::function<void(ByteWriter*)>& write) {
   std::vector<uint8_t> body;
-  WireWriter writer(&body);
+  ByteWriter writer(&body);
   write(&writer);
   const auto count = static_cast<uint32_t>(body.size());
   std::vector<uint8_t> frame(sizeof(count) + count);
@@ -213,7 +213,7 @@ std::vector<uint8_t> Frame(const std::function<void(WireWriter*)>& write) {
 }
 
 std::vector<uint8_t> RunOfIds(uint32_t first, uint32_t count) {
-  return Frame([&](WireWriter* w) {
+  return Frame([&](ByteWriter* w) {
     w->Put(Response::Type::kExecute);
     w->Put(int32_t{0});  // divisor
     w->Put(uint8_t{0});  // ids
@@ -339,7 +339,7 @@ TEST_CASE("numbers that name nothing are refused") {
     }));
   }
   for (uint8_t type : {0, 7, 255}) {
-    const auto frame = Frame([type](WireWriter* w) { w->Put(type); });
+    const auto frame = Frame([type](ByteWriter* w) { w->Put(type); });
     CHECK(!DecodeOne<RankMessage>(frame).ok());
     CHECK(!DecodeOne<Response>(frame).ok());
   }
@@ -353,10 +353,10 @@ TEST_CASE("numbers that name nothing are refused") {
 // A length that is garbled is no reason to wait for gigabytes.
 TEST_CASE("the length of a frame is bounded") {
   std::vector<uint8_t> bytes;
-  WireWriter(&bytes).Put(kMaxFrameBytes);
+  ByteWriter(&bytes).Put(kMaxFrameBytes);
   CHECK_OK(DecodeOne<Response>(bytes));  // not whole yet
   bytes.clear();
-  WireWriter(&bytes).Put(kMaxFrameBytes + 1);
+  ByteWriter(&bytes).Put(kMaxFrameBytes + 1);
   CHECK(!DecodeOne<Response>(bytes).ok());
   CHECK(!DecodeOne<RankMessage>(bytes).ok());
 }

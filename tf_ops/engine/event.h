@@ -31,8 +31,9 @@ struct Event {
   // kAdmitted: whether all ranks already knew the request (a cache hit).
   enum class Cache : uint8_t { kUnused = 0, kHit, kMiss };
   Cache cache = Cache::kUnused;
-  // kNegotiated, on the coordinator, if all ranks have come: the global rank
-  // that came last, and how long after the first. -1: not known.
+  // kNegotiated, on the coordinator, if all ranks that have not joined have
+  // come: the global rank that came last, and how long after the first. -1: not
+  // known.
   int last_rank = -1;
   std::chrono::nanoseconds late_by{0};
   // kBegun: the first request of its collective.

@@ -11,9 +11,9 @@
 namespace hvd {
 
 // Appends to borrowed bytes.
-class WireWriter {
+class ByteWriter {
  public:
-  explicit WireWriter(std::vector<uint8_t>* bytes) : bytes_(*bytes) {}
+  explicit ByteWriter(std::vector<uint8_t>* bytes) : bytes_(*bytes) {}
 
   template <typename T>
   void Put(T value) {
@@ -33,9 +33,9 @@ class WireWriter {
 
 // Borrows the bytes. After a read beyond the end ok() is false, and reads
 // give zeros and empty strings.
-class WireReader {
+class ByteReader {
  public:
-  WireReader(const uint8_t* bytes, size_t num_bytes)
+  ByteReader(const uint8_t* bytes, size_t num_bytes)
       : next_(bytes), end_(bytes + num_bytes) {}
 
   template <typename T>

@@ -14,19 +14,19 @@ int64_t NumBytes(const TensorParams& t) {
 }
 
 template <typename T>
-void WriteList(const std::vector<T>& values, WireWriter* w) {
+void WriteList(const std::vector<T>& values, ByteWriter* w) {
   w->Put(static_cast<uint32_t>(values.size()));
   for (T value : values) w->Put(value);
 }
 
 template <typename T>
-void ReadList(WireReader* r, std::vector<T>* values) {
+void ReadList(ByteReader* r, std::vector<T>* values) {
   values->resize(r->GetCount(sizeof(T)));
   for (T& value : *values) value = r->Get<T>();
 }
 
 // At most one number of at least 0 for each rank.
-void ReadRanks(WireReader* r, const MessageLimits& limits,
+void ReadRanks(ByteReader* r, const MessageLimits& limits,
                std::vector<int32_t>* ranks) {
   ReadList(r, ranks);
   r->Expect(ranks->size() <= static_cast<size_t>(limits.num_ranks));
@@ -35,7 +35,7 @@ void ReadRanks(WireReader* r, const MessageLimits& limits,
 
 // A tensor whose bytes can be counted, as can those of its rows if it has
 // none.
-void Read(WireReader* r, TensorParams* t) {
+void Read(ByteReader* r, TensorParams* t) {
   t->dtype = r->GetUpTo(static_cast<DataType>(kNumDataTypes - 1));
   ReadList(r, &t->shape);
   r->Expect(t->shape.size() <= kMaxDimensions);
@@ -48,17 +48,17 @@ void Read(WireReader* r, TensorParams* t) {
   }
 }
 
-void Write(const Status& status, WireWriter* w) {
+void Write(const Status& status, ByteWriter* w) {
   w->Put(status.code());
   w->PutString(status.message());
 }
 
-void Read(WireReader* r, Status* status) {
+void Read(ByteReader* r, Status* status) {
   const StatusCode code = r->GetUpTo(StatusCode::kInternal);
   *status = Status(code, r->GetString());
 }
 
-void Write(const RequestParams& p, WireWriter* w) {
+void Write(const RequestParams& p, ByteWriter* w) {
   w->Put(p.kind);
   w->Put(p.process_set_id);
   w->Put(p.op);
@@ -77,7 +77,7 @@ void Write(const RequestParams& p, WireWriter* w) {
   }
 }
 
-void Read(WireReader* r, RequestParams* p) {
+void Read(ByteReader* r, RequestParams* p) {
   p->kind = r->GetUpTo(CollectiveKind::kJoin);
   p->process_set_id = r->Get<int32_t>();
   p->op = r->GetUpTo(ReduceOp::kProduct);
@@ -98,7 +98,7 @@ void Read(WireReader* r, RequestParams* p) {
   }
 }
 
-void Write(const std::vector<IdRun>& ids, WireWriter* w) {
+void Write(const std::vector<IdRun>& ids, ByteWriter* w) {
   w->Put(static_cast<uint32_t>(ids.size()));
   for (const IdRun& run : ids) {
     w->Put(run.first);
@@ -107,7 +107,7 @@ void Write(const std::vector<IdRun>& ids, WireWriter* w) {
 }
 
 // At most `max_ids`, from 1 on: 0 is no id.
-void ReadIds(WireReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
+void ReadIds(ByteReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
   ids->resize(r->GetCount(2 * sizeof(uint32_t)));
   for (IdRun& run : *ids) {
     run.first = r->Get<uint32_t>();
@@ -120,7 +120,7 @@ void ReadIds(WireReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
 
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
 // (1, item) or, with parameters, (2, item, parameters).
-void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
+void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
   size_t next = 0;
   while (next < items.size()) {
     if (items[next].cached_id != 0) {
@@ -142,7 +142,7 @@ void Write(const std::vector<ResponseItem>& items, WireWriter* w) {
   }
 }
 
-void Read(WireReader* r, const MessageLimits& limits,
+void Read(ByteReader* r, const MessageLimits& limits,
           std::vector<ResponseItem>* items) {
   uint64_t max_ids = static_cast<uint64_t>(std::max(limits.cache_capacity, 0));
   while (r->ok() && !r->at_end()) {
@@ -180,7 +180,7 @@ void Read(WireReader* r, const MessageLimits& limits,
   r->Expect(!items->empty());
 }
 
-void WriteBody(const RankMessage& m, WireWriter* w) {
+void WriteBody(const RankMessage& m, ByteWriter* w) {
   w->Put(m.type);
   switch (m.type) {
     case RankMessage::Type::kRequest:
@@ -204,7 +204,7 @@ void WriteBody(const RankMessage& m, WireWriter* w) {
   }
 }
 
-void ReadBody(WireReader* r, const MessageLimits&, RankMessage* m) {
+void ReadBody(ByteReader* r, const MessageLimits&, RankMessage* m) {
   m->type = r->GetUpTo(RankMessage::Type::kElsewhere);
   switch (m->type) {
     case RankMessage::Type::kRequest:
@@ -229,7 +229,7 @@ void ReadBody(WireReader* r, const MessageLimits&, RankMessage* m) {
   r->Expect(false);  // 0
 }
 
-void WriteBody(const Response& m, WireWriter* w) {
+void WriteBody(const Response& m, ByteWriter* w) {
   w->Put(m.type);
   switch (m.type) {
     case Response::Type::kExecute:
@@ -258,7 +258,7 @@ void WriteBody(const Response& m, WireWriter* w) {
   }
 }
 
-void ReadBody(WireReader* r, const MessageLimits& limits, Response* m) {
+void ReadBody(ByteReader* r, const MessageLimits& limits, Response* m) {
   m->type = r->GetUpTo(Response::Type::kQuery);
   switch (m->type) {
     case Response::Type::kExecute:
@@ -295,7 +295,7 @@ void EncodeFrame(const Message& message, std::vector<uint8_t>* bytes) {
   constexpr size_t kMostlyEnough = 64;
   const size_t begin = bytes->size();
   bytes->reserve(begin + kMostlyEnough);
-  WireWriter writer(bytes);
+  ByteWriter writer(bytes);
   writer.Put(uint32_t{0});  // the length, below
   WriteBody(message, &writer);
   const uint32_t count =
@@ -307,13 +307,13 @@ template <typename Message>
 Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
                    const MessageLimits& limits, Message* message, bool* found) {
   *found = false;
-  WireReader frame(bytes.data() + *offset, bytes.size() - *offset);
+  ByteReader frame(bytes.data() + *offset, bytes.size() - *offset);
   const uint32_t count = frame.Get<uint32_t>();
   if (!frame.ok()) return Status::Ok();
   const size_t begin = *offset + sizeof(uint32_t);
   const bool is_whole = bytes.size() - begin >= count;
   if (!is_whole && count <= kMaxFrameBytes) return Status::Ok();
-  WireReader body(bytes.data() + begin, is_whole ? count : 0);
+  ByteReader body(bytes.data() + begin, is_whole ? count : 0);
   *message = Message();
   body.Expect(count <= kMaxFrameBytes);
   if (body.ok()) ReadBody(&body, limits, message);

@@ -84,7 +84,7 @@ struct ResponseItem {
   // null if there are none.
   std::shared_ptr<const RequestParams> params;
   // On the coordinator alone, not sent: the global rank that came last, and how
-  // long after the first. -1: not all have come.
+  // long after the first, of those that have not joined. -1: not known.
   int last_rank = -1;
   std::chrono::nanoseconds late_by{0};
 };

@@ -20,7 +20,7 @@ class GpuEvent;
 struct GpuPlace {
   int ordinal = -1;        // as the CUDA runtime counts; -1: host memory
   void* stream = nullptr;  // a cudaStream_t
-  bool is_second = false;  // see DeviceKind; the worker sets it
+  bool is_second = false;  // see DeviceKind; GpuPlane::Admit sets it
   // Call `done` once all work is queued on the GPU and `stream` waits for it,
   // instead of when that work has ended. A later error fails a later request.
   bool done_in_stream_order = false;
