@@ -84,6 +84,13 @@ def test_arrays_survive(dtype: str, shape: tuple[int, ...]) -> None:
     assert result.flags.writeable
 
 
+@pytest.mark.parametrize("dtype", ["<U6", "|S13"])
+def test_empty_arrays_of_strings_survive(dtype: str) -> None:
+    result = decode(encode(np.array([], dtype)))
+    assert result.dtype == dtype
+    assert result.shape == (0,)
+
+
 @pytest.mark.parametrize(
     "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]
 )
