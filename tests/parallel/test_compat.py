@@ -131,7 +131,7 @@ def test_average_is_the_old_name_of_op(rank: int, size: int) -> None:
     assert compat.allreduce(x, op=compat.Sum).numpy() == [mean * size]
     (grouped,) = hvd.grouped_allreduce([x], average=False)
     assert grouped.numpy() == [mean * size]
-    with pytest.raises(ValueError, match="old name"):
+    with pytest.raises(ValueError, match="exclude each other"):
         hvd.allreduce(x, average=True, op=hvd.Sum)
     with pytest.raises(TypeError, match="op"):
         hvd_keras.allreduce(x, average=False)

@@ -236,7 +236,7 @@ def test_names_are_equal_where_ranks_used_other_optimizers(
         for _ in range(2)
     ]
     last = [f"{label}#{size}", f"{label}#{size + 1}"]
-    assert names == ([label, last[0]] if size == 1 else last)
+    assert names == ([label, last[1]] if size == 1 else last)
     later = optimizer_names.agreed_name(label, 2, hvd.global_process_set)
     assert later == f"{label}@2"
 
