@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -60,9 +61,18 @@ COUNTS = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
-def note_counts(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes a line about a job's tests and prints it at the end."""
-    return pytestconfig.stash.setdefault(COUNTS, []).append
+def note_job(pytestconfig: pytest.Config) -> Callable[[str, Any], None]:
+    """Takes a job's title and a job; its counts are printed at the end.
+
+    With `--durations=N` its N slowest tests are printed, too.
+    """
+    lines = pytestconfig.stash.setdefault(COUNTS, [])
+
+    def note(title: str, job: Any) -> None:
+        lines.append(f"{title}: {job.counts()}")
+        lines.extend(job.slowest(pytestconfig.option.durations or 0))
+
+    return note
 
 
 def pytest_terminal_summary(

@@ -15,6 +15,7 @@ import os
 import pathlib
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,8 +94,10 @@ def _ranks_meet(request: pytest.FixtureRequest, _deadline: None) -> Iterator:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if REPORT_DIR is None or (report.when != "call" and report.passed):
         return
-    text = report.longreprtext if report.failed else ""
-    _append_report(_entry(report.fspath, report.nodeid, report.outcome, text))
+    entry = _entry(report.fspath, report.nodeid, report.outcome)
+    entry["text"] = report.longreprtext if report.failed else ""
+    entry["seconds"] = report.duration
+    _append_report(entry)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -109,17 +112,16 @@ def pytest_sessionfinish() -> None:
 
 
 def _entry(
-    path: str | pathlib.Path, node_id: str, outcome: str, text: str = ""
-) -> dict[str, str]:
+    path: str | pathlib.Path, node_id: str, outcome: str
+) -> dict[str, Any]:
     return {
         "file": pathlib.Path(path).name,
         "test": node_id.split("::", 1)[-1],
         "outcome": outcome,
-        "text": text,
     }
 
 
-def _append_report(entry: dict[str, str]) -> None:
+def _append_report(entry: dict[str, Any]) -> None:
     # The launcher's variable: a test may have ended its job.
     rank = os.environ.get("HVD_RANK", "0")
     path = pathlib.Path(REPORT_DIR or "") / f"rank_{rank}.jsonl"

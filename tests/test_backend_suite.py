@@ -22,11 +22,11 @@ SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
 
 
 @pytest.fixture(scope="module")
-def jobs(note_counts: Callable[[str], None]) -> Iterator[dict[str, Job]]:
+def jobs(note_job: Callable[[str, Job], None]) -> Iterator[dict[str, Job]]:
     jobs: dict[str, Job] = {}
     yield jobs
     for backend, job in jobs.items():
-        note_counts(f"tests/backends, {backend}: {job.counts()}")
+        note_job(f"tests/backends, {backend}", job)
 
 
 @pytest.mark.parametrize(("backend", "file"), CASES)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,15 @@ class Job:
             for rank in range(self._num_ranks)
         ]
 
+    def slowest(self, number: int) -> list[str]:
+        """Returns lines about the tests that took rank 0 longest."""
+        timed = [r for r in self.reports[0] if "seconds" in r]
+        timed.sort(key=lambda report: -report["seconds"])
+        return [
+            f"  {r['seconds']:.2f}s {r['file']}::{r['test']}"
+            for r in timed[:number]
+        ]
+
     def counts(self) -> str:
         """Says how many tests rank 0 has run and left out."""
         outcomes = collections.Counter(r["outcome"] for r in self.reports[0])
@@ -150,7 +160,7 @@ class Job:
         )
 
 
-def _read_reports(path: pathlib.Path) -> list[dict[str, str]]:
+def _read_reports(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -186,7 +196,7 @@ class Jobs(dict[int, Job]):
 def jobs(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    note_counts: Callable[[str], None],
+    note_job: Callable[[str, Job], None],
 ) -> Iterator[Jobs]:
     selected: dict[int, list[str]] = collections.defaultdict(list)
     for item in request.session.items:
@@ -203,7 +213,7 @@ def jobs(
         jobs[num_ranks] = job
     yield jobs
     for num_ranks, job in sorted(jobs.items()):
-        note_counts(f"tests/parallel, {num_ranks} ranks: {job.counts()}")
+        note_job(f"tests/parallel, {num_ranks} ranks", job)
 
 
 @pytest.mark.parametrize(("num_ranks", "file"), CASES)
