@@ -15,6 +15,7 @@ import sys
 import time
 
 import pytest
+from selection import thorough_except
 
 ROOT = pathlib.Path(__file__).parents[1]
 GPU = ROOT / "tests" / "gpu"
@@ -73,7 +74,7 @@ def run_job(
     )
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_ranks", thorough_except([1, 2, 4], 2))
 def test_gpu(fake: str, num_ranks: int) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
     # 1 rank: a driver too old for batched copies. 2 ranks: the copies of CUDA

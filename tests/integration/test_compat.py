@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jobs
 import pytest
+from selection import thorough_except
 
 PROGRAMS = Path(__file__).parent / "horovod_programs"
 
@@ -14,7 +15,10 @@ PROGRAMS = Path(__file__).parent / "horovod_programs"
 @pytest.mark.parametrize(
     "num_ranks", [pytest.param(1, marks=pytest.mark.thorough), 2]
 )
-@pytest.mark.parametrize("program", ["keras_fit", "custom_loop", "tf1_session"])
+@pytest.mark.parametrize(
+    "program",
+    thorough_except(["keras_fit", "custom_loop", "tf1_session"], "keras_fit"),
+)
 def test_horovod_program_runs_and_learns(
     program: str, num_ranks: int, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_digits_are_the_same_with_any_number_of_ranks(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -78,6 +79,7 @@ def test_digits_are_the_same_with_any_number_of_ranks(
             assert value == pytest.approx(value_1, abs=0.012)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_digits_are_learnt_on_other_backends(backend: str) -> None:
     if importlib.util.find_spec(backend) is None:

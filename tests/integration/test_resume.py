@@ -9,6 +9,7 @@ import sys
 
 import jobs
 import numpy as np
+import pytest
 
 _RANK = str(pathlib.Path(__file__).with_name("resume_rank.py"))
 
@@ -23,6 +24,7 @@ def _weights(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
     return [dict(np.load(directory / f"rank.{rank}.npz")) for rank in (0, 1)]
 
 
+@pytest.mark.thorough
 def test_a_killed_job_ends_with_the_weights_of_an_undisturbed_one(tmp_path):
     assert _run(tmp_path / "whole").status == 0
     kill_at = random.randint(12, 20)  # of 30 steps; 10 make an epoch

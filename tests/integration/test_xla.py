@@ -7,11 +7,12 @@ import sys
 
 import jobs
 import pytest
+from selection import thorough_except
 
 _HERE = pathlib.Path(__file__).parent
 
 
-@pytest.mark.parametrize("num_threads", ["1", "2"])
+@pytest.mark.parametrize("num_threads", thorough_except(["1", "2"], "2"))
 def test_many_collectives_run_at_once(num_threads: str) -> None:
     """All results are right with delays, unequal programs and a death."""
     environ = jobs.clean_environ(TF_NUM_INTRAOP_THREADS=num_threads)
@@ -23,6 +24,7 @@ def test_many_collectives_run_at_once(num_threads: str) -> None:
     assert outcome.status == 7
 
 
+@pytest.mark.thorough
 def test_training_works_with_auto_clustering(
     tmp_path: pathlib.Path,
 ) -> None:

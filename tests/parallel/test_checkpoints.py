@@ -23,6 +23,8 @@ from hvd_keras.callbacks import (
     ModelCheckpoint,
 )
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from hvd_keras.callbacks import MetricAverageCallback
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 NUM_ROWS = 60
 NUM_CLASSES = 4
 # Some metrics need these arguments.

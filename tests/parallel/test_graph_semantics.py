@@ -17,6 +17,8 @@ import tensorflow as tf
 import hvd_keras as hvd
 from hvd_keras import _native
 
+pytestmark = pytest.mark.thorough(4)
+
 
 def num_requests() -> int:
     return _native.core().stats()["num_requests"]

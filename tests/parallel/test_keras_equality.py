@@ -14,6 +14,7 @@ import keras_training as kt
 import numpy as np
 import pytest
 import tensorflow as tf
+from selection import thorough_except
 
 import hvd_keras as hvd
 
@@ -153,8 +154,22 @@ def check(case: Case, expected: keras.Model, epochs: int = 2) -> None:
 
 
 @pytest.mark.thorough(1, 4)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_ranks_end_with_the_weights_of_one_process(case: Case) -> None:
+@pytest.mark.parametrize(
+    "name",
+    thorough_except(
+        CASES,
+        "adam",
+        "accumulate_adamw_ema",
+        "accumulate_steps_per_execution",
+        "eager",
+        "subclassed",
+        "custom_train_step",
+        "embedding_global_clipnorm",
+        "embedding_accumulate",
+    ),
+)
+def test_ranks_end_with_the_weights_of_one_process(name: str) -> None:
+    case = CASES[name]
     check(case, reference(case))
 
 

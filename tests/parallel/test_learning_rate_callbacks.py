@@ -13,6 +13,8 @@ from hvd_keras.callbacks import (
     LearningRateWarmupCallback,
 )
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 
 class RatesOfBatches(keras.callbacks.Callback):
     def __init__(self) -> None:

@@ -13,10 +13,13 @@ import keras_training as kt
 import numpy as np
 import pytest
 import tensorflow as tf
+from selection import thorough_except
 
 import hvd_keras as hvd
 from hvd_keras._gradients.distributed_class import is_distributed
 from hvd_keras.ops import _xla_library
+
+pytestmark = pytest.mark.thorough(1, 4)
 
 optimizers = keras.optimizers
 MSE = keras.losses.mean_squared_error  # H5 files lose short names
@@ -74,7 +77,10 @@ OPTIONS: dict[str, Callable[[keras.Model], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "eager", [False, pytest.param(True, marks=pytest.mark.ranks(2))]
 )
-@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize(
+    "case",
+    thorough_except(OPTIONS, "groups", "accumulate_predivide_groups"),
+)
 def test_ranks_end_with_the_weights_of_one_process(
     case: str, eager: bool
 ) -> None:

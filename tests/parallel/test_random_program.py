@@ -18,6 +18,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 NUM_COLLECTIVES = 500
 KINDS = [
     "allreduce",

@@ -19,6 +19,8 @@ from hvd_keras.callbacks import (
     SyncEarlyStopping,
 )
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 LAST = hvd.size() - 1
 

@@ -18,6 +18,8 @@ from hvd_keras.callbacks import (
     ThroughputCallback,
 )
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 
 class SlowLastRank(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 NUM_STEPS = 2 * kt.NUM_BATCHES
 
 

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 Call = Callable[[tf.Tensor], Any]
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
