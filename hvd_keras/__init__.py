@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         PartialDistributedGradientTape,
     )
     from hvd_keras.layers import SyncBatchNormalization
+    from hvd_keras.losses import global_mean
     from hvd_keras.objects import (
         allgather_object,
         broadcast_object,
@@ -168,6 +169,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "exceptions",
+    "global_mean",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -220,6 +222,7 @@ _HOMES = {
     ),
     "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "layers": "SyncBatchNormalization",
+    "losses": "global_mean",
     "objects": "allgather_object broadcast_object broadcast_object_fn",
     "ops.allgather": "allgather",
     "ops.allreduce": "allreduce",

@@ -9,6 +9,7 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._gradients import loss_means
 from hvd_keras._gradients.distributed_class import (
     check_finite_on_all_ranks,
     distribute,
@@ -70,7 +71,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             If ranks use several optimizers of one name, they must first use
             them in the same order.
         op: `Average`, `Sum`, or `Adasum`, which adds gradients that point in
-            different directions and averages those that agree.
+            different directions and averages those that agree. `Sum` is for
+            losses with `reduction="sum"`; with a mean, gradients are N times
+            those of one process.
         compression: The form in which gradients travel: `Compression.none`,
             `fp16` or `bf16`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
@@ -195,6 +198,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 
 def _hook_into_keras() -> None:
     """Hooks into the parts of Keras that are not optimizers."""
+    loss_means.install()
     patches.patch_check_finite(check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)

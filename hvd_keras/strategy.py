@@ -46,8 +46,8 @@ class HvdStrategy(tf.distribute.Strategy):
       returns all predictions, on every rank. So all ranks call them.
     - `BatchNormalization(synchronized=True)` takes the statistics of all ranks.
 
-    If the ranks cannot share a batch evenly, they get unequal parts. Each part
-    weighs the same in the gradient.
+    If the ranks cannot share a batch evenly, they get unequal parts. Each row
+    counts once in the loss and in the gradient.
 
     `model.save` and `model.save_weights` write on rank 0 and do nothing on the
     others; so does Keras's `ModelCheckpoint`. To resume a run, use

@@ -136,6 +136,12 @@ class Backend:
 
         keras.ops.cond(condition, call, lambda: None)
 
+    def mean_over_ranks(
+        self, value: Tensor, name: str, process_set: ProcessSet
+    ) -> Tensor:
+        """Returns the mean of a float32 scalar over the ranks."""
+        raise NotImplementedError
+
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether `flag`, a bool or a tensor, is true on every rank."""
         raise NotImplementedError

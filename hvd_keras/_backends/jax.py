@@ -17,7 +17,7 @@ from hvd_keras.jax._call import call, is_traced, reduction, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Min
+from hvd_keras.reduce_op import Average, Min
 
 # The token of the last reduction: reductions form a chain, see `call`.
 _token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
@@ -87,6 +87,11 @@ class JaxBackend(Backend):
         call()
         for variable, value in zip(changes, before, strict=True):
             variable.assign(jnp.where(condition, variable.value, value))
+
+    def mean_over_ranks(
+        self, value: Any, name: str, process_set: ProcessSet
+    ) -> jax.Array:
+        return allreduce(value, Average, name=name, process_set=process_set)
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         mine = jnp.asarray(flag).astype("int32")

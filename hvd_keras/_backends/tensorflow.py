@@ -19,7 +19,7 @@ from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Min
+from hvd_keras.reduce_op import Average, Min
 
 
 class TensorFlowBackend(Backend):
@@ -108,6 +108,13 @@ class TensorFlowBackend(Backend):
         on = tf.device(device) if device else contextlib.nullcontext()
         with _after(last), on:
             yield
+
+    def mean_over_ranks(
+        self, value: Any, name: str, process_set: ProcessSet
+    ) -> tf.Tensor:
+        mean = allreduce(value, Average, name=name, process_set=process_set)
+        mean.set_shape(())
+        return mean
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         everywhere = allreduce(

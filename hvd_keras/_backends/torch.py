@@ -15,7 +15,7 @@ from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Min
+from hvd_keras.reduce_op import Average, Min
 
 # dtypes that NumPy lacks: an integer type of the same size, and the dtype of
 # ml_dtypes.
@@ -73,6 +73,21 @@ class TorchBackend(Backend):
         gradients: list[Any],
     ) -> list[Any]:
         return reduce(gradients)
+
+    @torch.compiler.disable
+    def mean_over_ranks(
+        self, value: Any, name: str, process_set: ProcessSet
+    ) -> torch.Tensor:
+        mine = np.array(value.item(), np.float32)
+        (mean,) = _native.core().allreduce(
+            name,
+            [mine],
+            int(Average),
+            1.0,
+            1.0,
+            process_set.process_set_id or 0,
+        )
+        return torch.tensor(float(mean), device=value.device)
 
     @torch.compiler.disable
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:

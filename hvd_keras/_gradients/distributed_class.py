@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether `optimizer`, or one that it wraps, reduces over the ranks."""
-    return _distributed_part(optimizer) is not None
+    return distributed_part(optimizer) is not None
 
 
 def local_variables_of(optimizer: Any) -> list[Any]:
@@ -30,7 +30,7 @@ def local_variables_of(optimizer: Any) -> list[Any]:
 
 def reduces_over_ranks(model: Any) -> bool:
     """Whether the gradients of `model` are reduced, or may be after `init`."""
-    part = _distributed_part(getattr(model, "optimizer", None))
+    part = distributed_part(getattr(model, "optimizer", None))
     return part is not None and part.hvd_settings.reduce.process_set.size() != 1
 
 
@@ -65,7 +65,7 @@ def is_multi_optimizer(optimizer: Any) -> bool:
     return isinstance(optimizer, multi_optimizer)
 
 
-def _distributed_part(optimizer: Any) -> ReducingOptimizer | None:
+def distributed_part(optimizer: Any) -> ReducingOptimizer | None:
     """Returns the first distributed optimizer in `optimizer`."""
     inner = unwrapped(optimizer)
     parts = inner.optimizers if is_multi_optimizer(inner) else [inner]
@@ -115,7 +115,7 @@ def check_finite_on_all_ranks(
     another skips, and reductions of different steps would pair.
     """
     finite = check(optimizer, grads)
-    inner = _distributed_part(optimizer)
+    inner = distributed_part(optimizer)
     if inner is None:
         return finite
     refuse_reduced_twice(grads, inner.name)

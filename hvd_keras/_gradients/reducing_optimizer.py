@@ -118,8 +118,12 @@ class ReducingOptimizer(OptimizerHooks):
     ) -> None:
         grads = list(grads)
         vars(self)["_hvd_num_reductions"] = 0
+        vars(self)["_hvd_num_losses"] = 0
         refuse_reduced_twice(grads, self.name)
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        try:
+            super().apply(grads, trainable_variables)  # type: ignore[misc]
+        finally:
+            vars(self).pop("_hvd_next_scale", None)
         if len(grads):
             self._check_reduced(
                 trainable_variables or private.trainable_variables_of(self)
@@ -159,9 +163,9 @@ class ReducingOptimizer(OptimizerHooks):
             places.get(private.identity_of(variable), index)
             for index, variable in enumerate(variables)
         ]
-        factor = 1.0
+        factor = vars(self).get("_hvd_next_scale", 1.0)
         if not self.hvd_settings.average_aggregated_gradients:
-            factor = float(self.gradient_accumulation_steps or 1)
+            factor *= float(self.gradient_accumulation_steps or 1)
         return self.hvd_reducer(
             gradients,
             variables,
@@ -169,6 +173,16 @@ class ReducingOptimizer(OptimizerHooks):
             factor=factor,
             local_ids=self.hvd_local.ids(),
         )
+
+    def hvd_next_loss(self) -> int:
+        """Returns how many losses were computed before this one in the step."""
+        number = int(vars(self).get("_hvd_num_losses", 0))
+        vars(self)["_hvd_num_losses"] = number + 1
+        return number
+
+    def hvd_scale_next(self, factor: float) -> None:
+        """Multiplies the gradients of this step by `factor`."""
+        vars(self)["_hvd_next_scale"] = factor
 
     # ---- What advances with updates, not batches ----
 

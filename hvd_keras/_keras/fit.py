@@ -10,9 +10,11 @@ when this module is imported.
 |---|---|
 | `Model.fit`, `evaluate`, `predict` (public, wrapped) | know what runs |
 | `CallbackList.on_train_begin` (public, wrapped) | act after other callbacks |
+| `CallbackList.on_test_begin` (public, wrapped) | the same |
 | `EpochIterator.__init__` (wrapped) | know the data of a `fit` |
 | `EpochIterator.steps_per_epoch` | know how many batches are asked for |
 | `EpochIterator.data_adapter` | know how many batches a rank has |
+| `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
 | `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
 | `EpochIterator.catch_stop_iteration` | end an epoch on torch |
 | `Model._initial_epoch` | resume in the middle of a training run |
@@ -40,14 +42,21 @@ _EpochIterator: Any = private_module("trainers.epoch_iterator").EpochIterator
 class Call:
     """A running call of `fit`, `evaluate` or `predict`."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, model: Any) -> None:
         self.method = method
+        self.model = model
+        # Whether its metrics are those of all ranks.
+        self.sums_metrics = False
+        # What all ranks know of the rows of its batches, for `_gradients`.
+        self.counts: Any = None
+        self.may_fill = True
+        self.adds_weights = False
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator
 
     def end(self) -> None:
-        """Drops the data, so that this object does not keep them alive."""
-        self.epochs = self.data = None
+        """Drops model and data, so that it does not keep them alive."""
+        self.model = self.epochs = self.data = None
 
 
 # The running calls of this thread, innermost first.
@@ -57,6 +66,8 @@ _running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
 _beginning: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "_beginning", default=None
 )
+_at_data: list[Callable[[Call], None]] = []
+_at_test: list[Callable[[Call], None]] = []
 _at_end_of_fit: list[Callable[[Any], None]] = []
 
 
@@ -79,9 +90,39 @@ def running_fit() -> Call | None:
     return None
 
 
+def call_at_data(function: Callable[[Call], None]) -> None:
+    """Calls `function(call)` whenever a call has its data, before a step.
+
+    A function that is there already is not added again.
+    """
+    if function not in _at_data:
+        _at_data.append(function)
+
+
+def call_at_test(function: Callable[[Call], None]) -> None:
+    """Calls `function(call)` after the callbacks know that a test begins.
+
+    A function that is there already is not added again.
+    """
+    if function not in _at_test:
+        _at_test.append(function)
+
+
 def call_at_end_of_fit(function: Callable[[Any], None]) -> None:
     """Calls `function(model)` whenever a `fit` has ended or raised."""
     _at_end_of_fit.append(function)
+
+
+def batch_sizes_of(call: Call) -> list[int] | None:
+    """Returns what tells the rows of each batch; None if they are unknown."""
+    adapter = require(call.epochs, "data_adapter")
+    # Others may end with a smaller batch.
+    if not type(adapter).__name__.startswith(("Array", "TF", "TorchData")):
+        return None
+    if adapter.batch_size is None:
+        return None
+    numbers = adapter.num_batches, adapter.batch_size
+    return [*(n or 0 for n in numbers), adapter.partial_batch_size or 0]
 
 
 def is_capped(fit: Call) -> bool:
@@ -216,6 +257,7 @@ def _wrap_everything() -> None:
             if method in vars(owner):
                 _wrap(owner, method, functools.partial(_noting_call, method))
     _wrap(keras.callbacks.CallbackList, "on_train_begin", _noting_list)
+    _wrap(keras.callbacks.CallbackList, "on_test_begin", _noting_test)
     _wrap(_EpochIterator, "__init__", _noting_data)
 
 
@@ -235,7 +277,7 @@ def _noting_call(
     method: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
-        call = Call(method)
+        call = Call(method, self)
         before = _running.set((call, *_running.get()))
         try:
             return original(self, *args, **kw)
@@ -260,6 +302,18 @@ def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _noting_test(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
+        result = original(self, *args, **kw)
+        for call in _running.get()[:1]:
+            if call.method == "evaluate":
+                for function in _at_test:
+                    function(call)
+        return result
+
+    return wrapper
+
+
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
         original(self, x, *args, **kw)
@@ -267,6 +321,8 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
         for call in _running.get()[:1]:
             if call.epochs is None:
                 call.epochs, call.data = self, x
+                for function in _at_data:
+                    function(call)
 
     return wrapper
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
+from hvd_keras._gradients import loss_means
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
 from hvd_keras.exceptions import MismatchError
@@ -53,6 +54,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
     ...         super().__init__(name="largest")
     ...         self.value = self.add_variable((), "zeros", aggregation="none")
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        loss_means.install()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _begin(self.model)
@@ -104,6 +109,7 @@ def _begin(model: keras.Model) -> None:
     # A loop that drives callbacks by hand makes no such call. It reads the
     # metrics itself, so there is no method to stand in for.
     for call in keras_fit.running_calls()[:1]:
+        call.sums_metrics = True
         # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
             hook.calls.append(call)

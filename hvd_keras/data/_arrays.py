@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _structures
-from hvd_keras.data._deal import Deal
+from hvd_keras.data._deal import FILLING, Deal
 
 
 def to_tensors(data: Any) -> Any:
@@ -89,7 +89,7 @@ def shard_arrays(
             own = tf.ensure_shape(own, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         data = tf.nest.map_structure(lambda t: tf.gather(t, own), tensors)
-        return weighted(data, weights) if deal.may_pad(num_rows) else data
+        return weighted(data, weights) if deal.may_fill(num_rows) else data
 
     dataset = tf.data.Dataset.from_tensors(0).map(order_of_epoch)
     dataset = dataset.flat_map(batches_of)
@@ -101,36 +101,38 @@ def shard_arrays(
 def own_rows(deal: Deal, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Does what `deal.own_rows` does, for an int64 scalar in a graph."""
     num_rows = tf.cast(num_rows, tf.int64)
+    begin, end = deal.bounds(num_rows)
+    num_places = end - begin
     if deal.policy == "pad":
-        first = deal.rank * deal.batch_size
-        places = tf.range(first, first + deal.batch_size, dtype=tf.int64)
-        weight = deal.global_size / tf.cast(num_rows, tf.float64)
-        weights = tf.where(places < num_rows, weight, 0.0)
-        return places % num_rows, tf.cast(weights, tf.float32)
-    indices = tf.range(*deal.bounds(num_rows))
-    return indices, tf.ones_like(indices, tf.float32)
+        num_places = tf.maximum(num_places, deal.batch_size)
+    elif deal.policy == "split" and deal.has_weights:
+        num_places = tf.maximum(num_places, 1)
+    places = tf.range(begin, begin + num_places)
+    weights = tf.where(places < end, 1.0, FILLING)
+    return places % tf.maximum(num_rows, 1), weights
 
 
 def weighted(data: Any, weights: Any) -> Any:
-    """Returns a batch for Keras in which each row counts `weights` times.
-
-    A batch without targets has no loss, and is returned unchanged.
+    """Returns a batch for Keras that tells which rows only fill it.
 
     Args:
-        data: A batch; a tuple is (x, y) or (x, y, sample_weight).
-        weights: A vector with an entry for each row.
+        data: A batch: (x, y) or (x, y, sample_weight).
+        weights: A vector with an entry for each row: 1, or `FILLING`.
     """
-    if not isinstance(data, tuple) or len(data) not in (2, 3):
-        return data
     if len(data) == 2:
         return (*data, weights)
+    is_row = weights > 0
 
-    def scaled(own: Any) -> Any:
-        shape = [-1] + [1] * (len(own.shape) - 1)
+    def marked(own: Any) -> Any:
         own = tf.convert_to_tensor(own)
-        return own * tf.cast(tf.reshape(weights, shape), own.dtype)
+        if not own.dtype.is_floating:
+            own = tf.cast(own, tf.float32)
+        shape = [-1] + [1] * (len(own.shape) - 1)
+        return tf.where(
+            tf.reshape(is_row, shape), own, tf.cast(FILLING, own.dtype)
+        )
 
-    return (*data[:2], tf.nest.map_structure(scaled, data[2]))
+    return (*data[:2], tf.nest.map_structure(marked, data[2]))
 
 
 def _to_tensor(data: Any) -> tf.Tensor:

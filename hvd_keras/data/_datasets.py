@@ -62,9 +62,7 @@ def global_batches(
     """Returns the batches that the ranks share, equal on all of them."""
     make = dataset.rebatch if batched else dataset.batch
     batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
-    return (
-        _with_small_rest(batches, deal) if deal.policy == "split" else batches
-    )
+    return _with_small_rest(batches, deal) if deal.joins_rest else batches
 
 
 def shard_dataset(
@@ -80,7 +78,7 @@ def shard_dataset(
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         data = tf.nest.map_structure(lambda t: tf.gather(t, places), data)
-        return weighted(data, weights) if deal.may_pad(num_rows) else data
+        return weighted(data, weights) if deal.may_fill(num_rows) else data
 
     dataset = batches.map(take)
     if deal.policy == "join":
@@ -149,7 +147,9 @@ def shard_batches(
     off = tf.data.experimental.AutoShardPolicy.OFF
     if size == 1 or options.auto_shard_policy == off:
         return batches
-    deal = Deal(rank=rank, size=size, batch_size=1, policy="split")
+    deal = Deal(
+        rank=rank, size=size, batch_size=1, policy="split", has_weights=False
+    )
 
     @as_it_is
     def take(*batch: Any) -> Any:

@@ -10,11 +10,17 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 POLICIES = ("split", "pad", "drop", "join")
+# The weight of a row that only fills a batch. It computes like 0, which is the
+# weight of a row that counts as one.
+FILLING = -0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
     """How global batches are cut into those of the ranks.
+
+    A step may have too few rows for all ranks, and "pad" wants full batches.
+    Rows that come twice fill the gaps; their weight is `FILLING`.
 
     Args:
         rank: This rank, in [0, size).
@@ -22,25 +28,31 @@ class Deal:
         batch_size: Rows of a rank's batch.
         policy: One of `POLICIES`: decides about the last rows, fewer than
             `global_size`.
+        has_weights: Whether a batch can tell which rows fill it.
     """
 
     rank: int
     size: int
     batch_size: int
     policy: str
+    has_weights: bool = True
 
     @property
     def global_size(self) -> int:
         """Rows of a global batch."""
         return self.size * self.batch_size
 
+    @property
+    def joins_rest(self) -> bool:
+        """Whether fewer rows than ranks go to the step before."""
+        return self.policy == "split" and not self.has_weights
+
     def num_global_steps(self, num_rows: int) -> int:
         """The number of global batches that `num_rows` rows make."""
         full, rest = divmod(num_rows, self.global_size)
         if rest == 0 or self.policy == "drop":
             return full
-        # If too few for their own step, they join the step before.
-        return full if self.policy == "split" and rest < self.size else full + 1
+        return full if self.joins_rest and rest < self.size else full + 1
 
     def num_steps(self, num_rows: int) -> int:
         """The number of global batches in which this rank has rows."""
@@ -50,11 +62,16 @@ class Deal:
             steps -= 1
         return steps
 
-    def may_pad(self, num_rows: int | None) -> bool:
-        """Whether batches may hold padding; None: the number is unknown."""
-        return self.policy == "pad" and (
-            num_rows is None or num_rows % self.global_size != 0
-        )
+    def may_fill(self, num_rows: int | None) -> bool:
+        """Whether batches may hold filling; None: the number is unknown."""
+        if not self.has_weights:
+            return False
+        rest = None if num_rows is None else num_rows % self.global_size
+        if self.policy == "pad":
+            return rest != 0
+        if self.policy != "split" or self.size == 1:
+            return False
+        return rest is None or 0 < rest < self.size
 
     def is_static(self, num_rows: int | None) -> bool:
         """Whether all batches have `batch_size` rows."""
@@ -69,25 +86,35 @@ class Deal:
             num_rows: Rows of the global batch.
 
         Returns:
-            A vector of indices, and one of weights. With the policy "pad", a
-            weight is 0 for padding, and for other rows the ratio of a full
-            batch to this one. So the mean of the ranks' mean losses is the mean
-            loss of the rows. With other policies all weights are 1.
+            A vector of indices, and one of weights: 1, or `FILLING`.
         """
-        if self.policy == "pad":
-            first = self.rank * self.batch_size
-            places = np.arange(first, first + self.batch_size)
-            weights = np.where(
-                places < num_rows, self.global_size / num_rows, 0.0
-            )
-            return places % num_rows, weights.astype(np.float32)
-        indices = np.arange(*self.bounds(num_rows))
-        return indices, np.ones(len(indices), np.float32)
+        begin, end = self.bounds(num_rows)
+        places = np.arange(begin, begin + self._num_places(end - begin))
+        weights = np.where(places < end, 1.0, FILLING).astype(np.float32)
+        return places % max(num_rows, 1), weights
 
     def bounds(self, num_rows: Any) -> tuple[Any, Any]:
         """Where this rank's rows begin and end, of an integer or tensor."""
         begin = num_rows * self.rank // self.size
         return begin, num_rows * (self.rank + 1) // self.size
+
+    def rest_of(self, num_rows: int | None) -> int | None:
+        """Returns how many rows the last step has that is not full.
+
+        0 if all are full; None if the number of rows is not known.
+        """
+        if self.policy == "drop":
+            return 0
+        if num_rows is None or self.joins_rest or self.policy == "join":
+            return None
+        return num_rows % self.global_size
+
+    def _num_places(self, num_own: int) -> int:
+        if self.policy == "pad":
+            return max(num_own, self.batch_size)
+        if self.policy == "split" and self.has_weights:
+            return max(num_own, 1)
+        return num_own
 
     def _num_own(self, num_rows: int) -> int:
         begin, end = self.bounds(num_rows)

@@ -75,7 +75,7 @@ class ShardedArrays(keras.utils.PyDataset):
         places, weights = deal.own_rows(len(rows))
         own = rows[places]
         batch = keras.tree.map_structure(lambda a: a[own], self._arrays)
-        if deal.may_pad(self._num_rows):
+        if deal.may_fill(self._num_rows):
             return weighted(batch, weights)
         return batch
 

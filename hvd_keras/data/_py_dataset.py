@@ -8,7 +8,8 @@ import keras
 import numpy as np
 
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras.data._deal import Deal
+from hvd_keras.data._deal import FILLING, Deal
+from hvd_keras.data._structures import has_targets
 
 
 class ShardedPyDataset(keras.utils.PyDataset):
@@ -63,9 +64,9 @@ class ShardedPyDataset(keras.utils.PyDataset):
         if deal.policy != "pad":
             return self._batch(first + num * deal.rank // deal.size)
         batch = self._batch(first + deal.rank % num)
-        if count is None or not deal.may_pad(count):
+        if count is None or not deal.may_fill(count):
             return batch
-        return weighted(batch, deal.size / num if deal.rank < num else 0.0)
+        return weighted(batch, 1.0 if deal.rank < num else FILLING)
 
     def on_epoch_begin(self) -> None:
         keras_fit.keep_order(self)
@@ -112,16 +113,20 @@ def weighted(batch: Any, weights: Any) -> Any:
         batch: A batch; a tuple or list is (x, y) or (x, y, sample_weight).
         weights: A number for all rows, or a vector with an entry for each row.
     """
-    if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
+    if not has_targets(batch):
         return batch
+    num_rows = len(keras.tree.flatten(batch[0])[0])
+    weights = np.broadcast_to(np.asarray(weights, np.float32), [num_rows])
     if len(batch) == 2:
-        num_rows = len(keras.tree.flatten(batch[0])[0])
-        return (*batch, np.full(num_rows, weights, np.float32))
+        return (*batch, weights)
 
-    def scaled(own: Any) -> Any:
+    def marked(own: Any) -> Any:
         own = np.asarray(own)
+        if not np.issubdtype(own.dtype, np.floating):
+            own = own.astype(np.float32)
         shape = [-1] + [1] * (own.ndim - 1)
-        scale = np.reshape(np.asarray(weights), shape if own.ndim else [])
-        return own * scale.astype(own.dtype)
+        return np.where(
+            np.reshape(weights > 0, shape), own, own.dtype.type(FILLING)
+        )
 
-    return (*batch[:2], keras.tree.map_structure(scaled, batch[2]))
+    return (*batch[:2], keras.tree.map_structure(marked, batch[2]))

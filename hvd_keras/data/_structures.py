@@ -24,6 +24,15 @@ def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(data)
 
 
+def has_targets(batch: Any) -> bool:
+    """Whether a batch is (x, y) or (x, y, sample_weight), as Keras takes it."""
+    return (
+        isinstance(batch, list | tuple)
+        and len(batch) in (2, 3)
+        and not _is_vector(batch)
+    )
+
+
 def check_rows(flat: Sequence[Any]) -> None:
     """Raises ValueError unless all arrays have the same number of rows."""
     shapes = [tuple(array.shape) for array in flat]

@@ -10,8 +10,10 @@ import keras
 
 from hvd_keras._values import agreement
 from hvd_keras._values.members import members_of
+from hvd_keras.data._counts import Counts, mark
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
+from hvd_keras.data._structures import has_targets
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -40,20 +42,23 @@ def shard(
     them:
 
     - "split": the ranks share them as evenly as possible. So the last batch is
-      smaller, and some ranks have a row more than others. Fewer rows than
-      ranks go to the step before, whose batches may then have `batch_size + 1`
-      rows. Each row counts once: metrics summed by `MetricAverageCallback` are
-      exact. In that step, a gradient averaged over ranks gives a row of the
-      shorter batches slightly more weight.
-    - "pad": every batch has `batch_size` rows; some rows of the last batches
-      come twice to fill them. If `data` is a tuple (x, y) or (x, y,
-      sample_weight), the result has weights: 0 for the filling, more than 1
-      for the other rows of that step. They make the averaged gradient exactly
-      that of one process. Metrics that ignore weights count the filling, and
-      so do layers that look at the whole batch. Use it for fixed shapes.
+      smaller, and some ranks have a row more than others. A rank without a row
+      gets a copy of one.
+    - "pad": every batch has `batch_size` rows; copies of rows fill the last
+      batches. Use it for fixed shapes.
     - "drop": they are dropped. With `shuffle`, each epoch drops others.
     - "join": as "split", but ranks without a last row end a step before the
       others. Use it in your own loops that call `hvd.join()` then.
+
+    Copies that fill a batch have a weight of -0.0. If there may be some, `data`
+    must be a tuple (x, y) or (x, y, sample_weight), and all batches have
+    weights: 1 for other rows, or yours. `fit` and `evaluate` then leave the
+    copies out of losses and metrics. (Layers that look at the whole batch, such
+    as `BatchNormalization`, see them.) If `data` has no targets, "split" adds
+    fewer rows than ranks to the step before.
+
+    With a `DistributedOptimizer`, losses and gradients are those of one process
+    on the global batch: each row counts once in each mean.
 
     Args:
         data: An array, or a structure of arrays of equal length (NumPy arrays,
@@ -110,11 +115,13 @@ def shard(
     is_dataset = tf is not None and isinstance(data, tf.data.Dataset)
     _check_arguments(data, batch_size, policy, seed)
     _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
+    batch = data.element_spec if is_dataset else data
     deal = Deal(
         rank=process_set.rank() or 0,
         size=process_set.size() or 1,
         batch_size=batch_size or 1,
         policy=policy,
+        has_weights=is_py_dataset or has_targets(batch),
     )
     make = _make_of_arrays
     if is_py_dataset:
@@ -134,13 +141,24 @@ def shard(
     _agree({**arguments, "data": described}, process_set)
     _check_length(num_rows, deal, is_py_dataset)
     result = finish()
-    if isinstance(result, keras.utils.PyDataset):
-        return result
-    from hvd_keras.data import _datasets
+    if not isinstance(result, keras.utils.PyDataset):
+        from hvd_keras.data import _datasets
 
-    if not autotune:
-        result = _datasets.without_tuner(result)
-    return _datasets.as_sharded(result)
+        if not autotune:
+            result = _datasets.without_tuner(result)
+        result = _datasets.as_sharded(result)
+    return mark(
+        result,
+        Counts(
+            num_ranks=deal.size,
+            batch_size=deal.batch_size,
+            rest=None if is_py_dataset else deal.rest_of(num_rows),
+            may_fill=deal.may_fill(num_rows),
+            adds_weights=deal.has_weights
+            and not is_py_dataset
+            and len(batch) == 2,
+        ),
+    )
 
 
 # The number of rows, what must be equal on all ranks, and a function that makes

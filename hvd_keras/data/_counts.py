@@ -1,0 +1,60 @@
+"""What is known of the rows of each step before the step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+_ATTRIBUTE = "_hvd_counts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The numbers of rows in the steps of sharded data.
+
+    Args:
+        num_ranks: The ranks that share the data.
+        batch_size: Rows of each rank in a full step.
+        rest: Rows of all ranks in the last step; 0 if that is full too, None
+            if unknown.
+        may_fill: Whether batches may hold rows that only fill them.
+        adds_weights: Whether the weights of the batches say that alone.
+    """
+
+    num_ranks: int
+    batch_size: int
+    rest: int | None
+    may_fill: bool = False
+    adds_weights: bool = False
+
+    def are_known(self) -> bool:
+        """Whether a rank can tell the step's rows from its own rows."""
+        if not self.rest:
+            return self.rest == 0
+        largest = -(-self.rest // self.num_ranks)
+        return largest < self.batch_size
+
+
+def mark(data: Any, counts: Counts) -> Any:
+    """Returns `data`, which is a rank's share, after noting its counts."""
+    setattr(data, _ATTRIBUTE, counts)
+    return data
+
+
+def counts_of(data: Any) -> Counts | None:
+    """Returns the counts of data from `shard`; None if they are unknown.
+
+    What was made of such data, by `map` for example, may have other rows.
+    """
+    counts: Counts | None = getattr(data, _ATTRIBUTE, None)
+    return counts
+
+
+def source_of(data: Any) -> Counts | None:
+    """Returns the counts of `data`, or of what tf.data made them of."""
+    counts = counts_of(data)
+    inputs = getattr(data, "_inputs", None)
+    if counts is None and callable(inputs):
+        for each in inputs():
+            counts = counts or source_of(each)
+    return counts
