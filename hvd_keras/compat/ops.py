@@ -1,4 +1,7 @@
-"""Collectives with the arguments of `horovod.tensorflow`."""
+"""Collectives with the arguments of `horovod.tensorflow`.
+
+Their gradients are Horovod's too: see docs/horovod.md.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import ops
+from hvd_keras import _native, ops
 from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
 from hvd_keras.ops.topology import (
@@ -17,6 +20,8 @@ from hvd_keras.ops.topology import (
     rank_op,
     size_op,
 )
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Average, Sum
 
 __all__ = [
     "allgather",
@@ -56,6 +61,50 @@ def _call(target: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return target(**arguments)
 
 
+def _call_averaging(
+    target: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
+    """Calls a collective that averages upstream gradients in Horovod.
+
+    Ours sums them.
+    """
+    results = _call(target, arguments)
+    size = _size_of(arguments["process_set"])
+    return tf.nest.map_structure(
+        lambda result: _with_gradient_times(result, 1 / size), results
+    )
+
+
+def _call_multiplying(
+    target: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
+    """Calls a reducescatter, whose gradient Horovod multiplies by the size."""
+    results = _call(target, arguments)
+    if arguments["op"] not in (None, Average, Sum):
+        return results
+    size = _size_of(arguments["process_set"])
+    return tf.nest.map_structure(
+        lambda result: _with_gradient_times(result, size), results
+    )
+
+
+def _size_of(process_set: ProcessSet) -> int:
+    return len(_native.core().process_set_ranks(process_set.process_set_id))
+
+
+def _with_gradient_times(tensor: tf.Tensor, factor: float) -> tf.Tensor:
+    if not tensor.dtype.is_floating or factor == 1:
+        return tensor
+
+    @tf.custom_gradient
+    def multiplying(tensor: tf.Tensor) -> Any:
+        return tf.identity(
+            tensor
+        ), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
+
+    return multiplying(tensor)
+
+
 def _grouped_allreduce(tensors: list[Any], **options: Any) -> list[Any]:
     return ops.grouped_allreduce(tensors, **options) if tensors else []
 
@@ -76,15 +125,19 @@ grouped_allreduce = forwarding(
     op=None,
 )
 allgather = forwarding(
-    ops.allgather, "tensor name ignore_name_scope process_set"
+    ops.allgather,
+    "tensor name ignore_name_scope process_set",
+    call=_call_averaging,
 )
 grouped_allgather = forwarding(
     ops.grouped_allgather,
     "tensors name ignore_name_scope process_set",
-    call=_call,
+    call=_call_averaging,
 )
 broadcast = forwarding(
-    ops.broadcast, "tensor root_rank name ignore_name_scope process_set"
+    ops.broadcast,
+    "tensor root_rank name ignore_name_scope process_set",
+    call=_call_averaging,
 )
 broadcast_ = forwarding(
     ops.broadcast_, "variables root_rank name process_set", call=_call
@@ -96,12 +149,12 @@ reducescatter = forwarding(
     ops.reducescatter,
     "tensor device_dense compression op name process_set ignore_name_scope "
     "prescale_factor postscale_factor",
-    call=_call,
+    call=_call_multiplying,
 )
 grouped_reducescatter = forwarding(
     ops.grouped_reducescatter,
     "tensors device_dense compression op process_set prescale_factor "
     "postscale_factor",
-    call=_call,
+    call=_call_multiplying,
 )
 join = forwarding(ops.join, "", doc="`hvd_keras.join`, on all ranks.")

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Sum
 
-_Settings = tuple[str, int, int]  # name, id and size of the process set
+# Name, id of the process set, this rank's place in it, its size.
+_Settings = tuple[str, int, int, int]
 
 
 def allgather(
@@ -24,12 +25,13 @@ def allgather(
 ) -> jax.Array:
     """Returns the rows of all ranks, one rank after the other.
 
-    Differentiable: the gradient is this rank's rows of the average of the
-    ranks' gradients.
+    Differentiable: the gradient is the derivative of the sum of the ranks'
+    losses. The ranks sum their upstream gradients, and each takes the rows that
+    it gave.
 
     Args:
         tensor: Array with one dimension or more. The first one may differ by
-            rank, except under `jax.jit` and `jax.grad`.
+            rank, except under `jax.jit`.
         name: As for `allreduce`.
         process_set: The ranks that take part. Defaults to all.
 
@@ -53,13 +55,18 @@ def allgather(
             "`tensor` must have one dimension or more. Received: a scalar "
             f"(allgather {name!r})."
         )
-    size = process_set.size() or 1
-    return _gathered((name, process_set.process_set_id or 0, size), array)
+    settings = (
+        name,
+        process_set.process_set_id or 0,
+        process_set.rank() or 0,
+        process_set.size() or 1,
+    )
+    return _gathered(settings, array)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gathered(settings: _Settings, array: Any) -> jax.Array:
-    name, process_set_id, size = settings
+    name, process_set_id, _, size = settings
     (result,) = _call.call(
         "allgather",
         [array],
@@ -71,21 +78,36 @@ def _gathered(settings: _Settings, array: Any) -> jax.Array:
 
 
 def _forward(settings: _Settings, array: Any) -> tuple[jax.Array, Any]:
-    return _gathered(settings, array), array
+    name, process_set_id, *_ = settings
+    result = _gathered(settings, array)
+    num_rows = None  # of each rank; in a program, all have the same
+    if not _call.is_traced([array]):
+        (num_rows,) = _call.call(
+            "allgather",
+            [jnp.array([array.shape[0]])],
+            name=f"{name}/rows",
+            process_set_id=process_set_id,
+        )
+    return result, (array, num_rows)
 
 
-def _backward(settings: _Settings, array: Any, upstream: Any) -> tuple[Any]:
-    name, process_set_id, _ = settings
+def _backward(settings: _Settings, saved: Any, upstream: Any) -> tuple[Any]:
+    name, process_set_id, index, _ = settings
+    array, num_rows = saved
+    is_even = num_rows is None or bool((num_rows == num_rows[0]).all())
     (rows,) = _call.call(
-        "reducescatter",
+        "reducescatter" if is_even else "allreduce",
         [upstream],
         name=f"{name}/gradient",
         process_set_id=process_set_id,
-        shapes=[array.shape],
-        reduce_op=int(Average),
+        shapes=[array.shape if is_even else upstream.shape],
+        reduce_op=int(Sum),
         prescale=1.0,
         postscale=1.0,
     )
+    if not is_even:
+        begin = int(num_rows[:index].sum())
+        rows = rows[begin : begin + array.shape[0]]
     return (rows,)
 
 

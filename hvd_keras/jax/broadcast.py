@@ -12,7 +12,7 @@ from hvd_keras import basics
 from hvd_keras._values.members import to_root_rank
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Sum
 
 _Settings = tuple[str, int, int]  # name, id of the process set, root rank
 
@@ -26,8 +26,9 @@ def broadcast(
 ) -> jax.Array:
     """Returns the array of `root_rank`, on every rank of a process set.
 
-    Differentiable: the root's gradient is the average of the ranks' gradients;
-    the other ranks' is zero.
+    Differentiable: the gradient is the derivative of the sum of the ranks'
+    losses. The root's is the sum of the ranks' upstream gradients; the other
+    ranks' is zero.
 
     Args:
         tensor: Array of the same shape and dtype on all ranks.
@@ -73,17 +74,20 @@ def _forward(settings: _Settings, array: Any) -> tuple[jax.Array, None]:
 
 def _backward(settings: _Settings, _: None, upstream: Any) -> tuple[Any]:
     name, process_set_id, root_rank = settings
-    (averaged,) = _call.call(
+    (summed,) = _call.call(
         "allreduce",
         [upstream],
         name=f"{name}/gradient",
         process_set_id=process_set_id,
-        reduce_op=int(Average),
+        reduce_op=int(Sum),
         prescale=1.0,
         postscale=1.0,
     )
-    is_root = basics.rank() == root_rank
-    return (averaged if is_root else jnp.zeros_like(averaged),)
+    # The barrier hides the rank from XLA: it must make equal programs on all.
+    is_root = jax.lax.optimization_barrier(
+        jnp.asarray(basics.rank() == root_rank)
+    )
+    return (jnp.where(is_root, summed, jnp.zeros_like(summed)),)
 
 
 _sent.defvjp(_forward, _backward)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import ReduceOp, Sum
+from hvd_keras.reduce_op import Average, ReduceOp
 
 # Name, id of the process set, this rank's place in it, its size, op, factors.
 _Settings = tuple[str, int, int, int, int, float, float]
@@ -30,7 +30,8 @@ def reducescatter(
 
     The ranks get the rows in order of rank. If the rows do not divide evenly,
     the first ranks get one more. Differentiable for `Sum` and `Average` if the
-    rows divide evenly.
+    rows divide evenly: the gradient is the derivative of the sum of the ranks'
+    losses.
 
     Args:
         tensor: Array with one dimension or more, of the same shape on all
@@ -106,7 +107,7 @@ def _backward(settings: _Settings, array: Any, upstream: Any) -> tuple[Any]:
         process_set_id=process_set_id,
         shapes=[array.shape],
     )
-    factor = prescale * postscale * (size if op == Sum else 1)
+    factor = prescale * postscale / (size if op == Average else 1)
     return (gathered * jnp.asarray(factor, gathered.dtype),)
 
 

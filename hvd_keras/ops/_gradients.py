@@ -10,7 +10,6 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras.ops import _errors, _xla
 from hvd_keras.ops._emit import emit
-from hvd_keras.ops.topology import size_op
 from hvd_keras.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
 
 Name = Any  # str, tf.Tensor or None
@@ -157,28 +156,6 @@ def spread(
     return scaled(total() * tf.stop_gradient(share), factor(op))
 
 
-def gather_for_sum(
-    tensors: list[tf.Tensor], *, name: Name, process_set_id: int
-) -> list[tf.Tensor]:
-    """Gathers tensors; its gradient is that of the sum of the ranks' losses.
-
-    The gradient of `allgather` is an average instead, by convention.
-    """
-    size = size_op(process_set_id)
-
-    @tf.custom_gradient
-    def summing(gathered: tf.Tensor) -> Any:
-        return tf.identity(gathered), lambda up: up * tf.cast(size, up.dtype)
-
-    outputs = emit(
-        "grouped_allgather", tensors, name=name, process_set_id=process_set_id
-    )
-    return [
-        summing(output) if output.dtype.is_floating else output
-        for output in outputs
-    ]
-
-
 def _product_of_others(
     op: tf.Operation, x: tf.Tensor, name: Name, arguments: dict[str, Any]
 ) -> tf.Tensor:
@@ -189,8 +166,9 @@ def _product_of_others(
     """
     wide = tf.float32 if x.dtype.size == 2 else x.dtype
     prescale = _number(op, "prescale_factor")
-    (rows,) = gather_for_sum(
-        [scaled(x, prescale)[None]],
+    rows = emit(
+        "allgather",
+        scaled(x, prescale)[None],
         name=part_name(name, "factors"),
         **arguments,
     )

@@ -27,7 +27,6 @@ from hvd_keras.ops import _arguments, _errors, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops._gradients import (
     Name,
-    gather_for_sum,
     part_name,
     scaled,
 )
@@ -63,7 +62,8 @@ def allreduce_slices(
     )
     for part, all_indices in zip(parts, on_all_ranks, strict=True):
         part.plan(all_indices)
-    gathered = gather_for_sum(
+    gathered = emit(
+        "grouped_allgather",
         [part.to_gather() for part in parts],
         name=part_name(name, "slices"),
         process_set_id=how.process_set_id,
@@ -94,7 +94,8 @@ def _gathered(
         *(how.compression.compress(member.values) for member in members),
         strict=True,
     )
-    both = gather_for_sum(
+    both = emit(
+        "grouped_allgather",
         [*values, *(member.indices for member in members)],
         name=part_name(name, "slices"),
         process_set_id=how.process_set_id,

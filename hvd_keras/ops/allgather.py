@@ -10,7 +10,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients, _xla
 from hvd_keras.ops._emit import emit
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
@@ -26,9 +26,9 @@ def allgather(
     The first dimension may differ by rank and may be 0. All other dimensions
     and the dtype must agree.
 
-    Differentiable: the ranks average their upstream gradients, and each takes
-    the rows that it gave. As in Horovod, this is 1/size of the derivative of
-    the sum of the ranks' losses, which is what an averaging optimizer expects.
+    Differentiable: the gradient is the derivative of the sum of the ranks'
+    losses. The ranks sum their upstream gradients, and each takes the rows that
+    it gave.
 
     Args:
         tensor: Dense tensor with one dimension or more, or what converts to
@@ -70,16 +70,15 @@ def _allgather_gradient(
 ) -> list[tf.Tensor | None]:
     name = _gradients.gradient_name(op)
     process_set_id = op.get_attr("process_set_id")
-    # An average, as the docstring of `allgather` says.
-    averaged = emit(
+    summed = emit(
         "allreduce",
         tf.convert_to_tensor(upstream),
         name=name,
-        reduce_op=int(Average),
+        reduce_op=int(Sum),
         process_set_id=process_set_id,
     )
     rows = rows_of_this_rank([op.inputs[0]], name, process_set_id)
-    return [own_rows(averaged, rows, 0, op.inputs[0]), None]
+    return [own_rows(summed, rows, 0, op.inputs[0]), None]
 
 
 def rows_of_this_rank(

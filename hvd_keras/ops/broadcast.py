@@ -11,7 +11,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
@@ -26,9 +26,9 @@ def broadcast(
     """Returns the tensor of `root_rank`, on every rank of a process set.
 
     Every rank passes a tensor of the same shape and dtype; only the root's
-    values count. Differentiable: the root's gradient is the average of the
-    ranks' upstream gradients; the other ranks' is zero. As in Horovod, the
-    average is 1/size of the derivative of the sum of the ranks' losses.
+    values count. Differentiable: the gradient is the derivative of the sum of
+    the ranks' losses. The root's gradient is the sum of the ranks' upstream
+    gradients; the other ranks' is zero.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool
@@ -74,16 +74,16 @@ def broadcast(
 def _broadcast_gradient(
     op: tf.Operation, upstream: tf.Tensor
 ) -> list[tf.Tensor | None]:
-    averaged = emit(
+    summed = emit(
         "allreduce",
         tf.convert_to_tensor(upstream),
         name=_gradients.gradient_name(op),
-        reduce_op=int(Average),
+        reduce_op=int(Sum),
         process_set_id=op.get_attr("process_set_id"),
     )
     if _native.core().rank() == op.get_attr("root_rank"):
-        return [averaged, None]
+        return [summed, None]
     # The zeros wait for the allreduce. Otherwise a TF1-style graph would prune
     # it on this rank, and the root would wait.
-    with tf.control_dependencies([averaged]):
-        return [tf.zeros_like(averaged), None]
+    with tf.control_dependencies([summed]):
+        return [tf.zeros_like(summed), None]

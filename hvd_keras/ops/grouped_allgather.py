@@ -12,7 +12,7 @@ from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allgather import own_rows, rows_of_this_rank
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
@@ -28,9 +28,7 @@ def grouped_allgather(
     Members may differ in dtype and shape. The first dimension of each may
     differ by rank.
 
-    Differentiable like `allgather`, for the members of floating dtype: the
-    ranks average their upstream gradients. As in Horovod, this is 1/size of
-    the derivative of the sum of the ranks' losses.
+    Differentiable like `allgather`, for the members of floating dtype.
 
     Args:
         tensors: What `allgather` takes, one or more.
@@ -83,15 +81,15 @@ def _grouped_allgather_gradient(
     gradients: list[tf.Tensor | None] = [None] * len(op.inputs)
     if not members:
         return gradients
-    averaged = emit(
+    summed = emit(
         "grouped_allreduce",
         _gradients.upstreams_of(op, members, upstreams),
         name=name,
-        reduce_op=int(Average),
+        reduce_op=int(Sum),
         process_set_id=process_set_id,
     )
     inputs = [op.inputs[i] for i in members]
     rows = rows_of_this_rank(inputs, name, process_set_id)
     for place, i in enumerate(members):
-        gradients[i] = own_rows(averaged[place], rows, place, op.inputs[i])
+        gradients[i] = own_rows(summed[place], rows, place, op.inputs[i])
     return gradients

@@ -14,7 +14,7 @@ from hvd_keras.ops._emit import emit
 from hvd_keras.ops.allreduce import reduction_attributes
 from hvd_keras.ops.topology import size_op
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Adasum, ReduceOp, Sum
+from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 @as_it_is
@@ -36,11 +36,10 @@ def reducescatter(
     the rows in order of rank. If the number of rows is not divisible by the
     size, the first `rows mod size` ranks get one row more.
 
-    Differentiable. For `Sum` the gradient is the allgather of the upstream
-    gradients, times the size and the factors; for `Average` the same without
-    the size. As in Horovod, both are size times the derivative of the sum of
-    the ranks' losses. For `Min`, `Max` and `Product` the gradient is that
-    derivative itself, as for `allreduce`.
+    Differentiable: the gradient is the derivative of the sum of the ranks'
+    losses. For `Sum` it is the allgather of the upstream gradients, times the
+    factors; for `Average` the same, divided by the size. For `Min`, `Max` and
+    `Product` see `allreduce`.
 
     Args:
         tensor: Dense tensor with one dimension or more, of any floating,
@@ -207,7 +206,7 @@ def linear_gradient(op: tf.Operation, gathered: tf.Tensor) -> tf.Tensor:
         gathered: The upstream gradients of all ranks, concatenated.
     """
     gradient = _gradients.scaled(gathered, _gradients.factor(op))
-    if op.get_attr("reduce_op") == Sum:
+    if op.get_attr("reduce_op") == Average:
         size = size_op(op.get_attr("process_set_id"))
-        gradient = _gradients.scaled(gradient, size)
+        gradient = gradient / tf.cast(size, gradient.dtype)
     return gradient

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import contrastive
 import jax
 import jax.numpy as jnp
 import keras
@@ -103,19 +104,74 @@ def test_gradients(run: Callable[..., Any]) -> None:
     )
     np.testing.assert_array_equal(gradient(hvd_jax.allreduce), total / 2)
     np.testing.assert_array_equal(
-        gradient(lambda x: hvd_jax.broadcast(x, 1)), rank * total / 2
+        gradient(lambda x: hvd_jax.broadcast(x, 1)), rank * total
     )
     np.testing.assert_array_equal(
-        gradient(hvd_jax.allgather, 2), (total / 2)[2 * rank : 2 * rank + 2]
+        gradient(hvd_jax.allgather, 2), total[2 * rank : 2 * rank + 2]
     )
     ends = np.concatenate([each[:2] for each in both])
-    np.testing.assert_array_equal(gradient(hvd_jax.reducescatter), ends)
+    np.testing.assert_array_equal(gradient(hvd_jax.reducescatter), ends / 2)
+    np.testing.assert_array_equal(
+        gradient(lambda x: hvd_jax.reducescatter(x, hvd.Sum)), ends
+    )
     np.testing.assert_array_equal(
         gradient(hvd_jax.alltoall),
         np.concatenate([each[2 * rank : 2 * rank + 2] for each in both]),
     )
     with pytest.raises(NotImplementedError, match="Sum or an Average"):
         gradient(lambda x: hvd_jax.allreduce(x, hvd.Max))
+
+
+# Linear in `x`, an array of 4 elements.
+LINEAR: dict[str, Callable[[Any], Any]] = {
+    "allreduce": hvd_jax.allreduce,
+    "sum": lambda x: hvd_jax.allreduce(
+        x, hvd.Sum, prescale_factor=-0.5, postscale_factor=4.0
+    ),
+    "group": lambda x: jnp.concatenate(
+        hvd_jax.grouped_allreduce([x[:3], 2 * x], hvd.Sum)
+    ),
+    "allgather": hvd_jax.allgather,
+    "broadcast": lambda x: hvd_jax.broadcast(x, 1),
+    "reducescatter": hvd_jax.reducescatter,
+    "reducescatter of the sum": lambda x: hvd_jax.reducescatter(
+        x, hvd.Sum, prescale_factor=-0.5, postscale_factor=4.0
+    ),
+    "alltoall": hvd_jax.alltoall,
+}
+
+
+def test_gradients_are_the_slopes_of_the_sum_of_losses() -> None:
+    def loss(x: Any, name: str) -> Any:
+        y = LINEAR[name](x)
+        weights = jnp.arange(1.0, len(y) + 1) + hvd.rank()
+        return (weights * (y * y + y)).sum()
+
+    x, expected = mine(4), {}
+    for name in LINEAR:
+        gradient = jax.grad(loss)
+        expected[name] = jax.jit(gradient, static_argnums=1)(x, name)
+        np.testing.assert_array_equal(gradient(x, name), expected[name], name)
+    for rank in range(2):
+        for i in range(4):
+            # Quadratic functions: the slope is exact.
+            step = jnp.zeros(4).at[i].set(0.25 * (hvd.rank() == rank))
+            for name in LINEAR:
+                change = loss(x + step, name) - loss(x - step, name)
+                slope = hvd_jax.allreduce(change * 2, hvd.Sum)
+                if rank == hvd.rank():
+                    assert slope == expected[name][i], name
+
+
+def test_gradient_of_rows_that_differ_by_rank() -> None:
+    rank = hvd.rank()
+
+    def loss(x: Any) -> Any:
+        y = hvd_jax.allgather(x)
+        return (y * jnp.arange(len(y))).sum() * (rank + 1)
+
+    gradient = jax.grad(loss)(mine(1 + 2 * rank))
+    np.testing.assert_array_equal(gradient, [[0], [3, 6, 9]][rank])
 
 
 def test_jax_checkpoint_keeps_reduced_arrays() -> None:
@@ -285,3 +341,8 @@ def test_a_custom_loop_equals_one_process(num_passes: int) -> None:
     small.on_all_ranks(values)
     for value, wanted in zip(values, expected, strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", contrastive.FORMS)
+def test_contrastive_loss_equals_one_process(form: str) -> None:
+    contrastive.check_equal_to_one_process(form, True, "hvd_keras.jax")

@@ -75,7 +75,7 @@ def test_many_allgathers_run_at_once(run, rank, size) -> None:
         np.testing.assert_array_equal(result, all_rows(size, lambda r: r) + i)
 
 
-def test_gradient_is_the_average_of_this_ranks_rows(run, rank, size) -> None:
+def test_gradient_is_the_sum_of_the_ranks_upstreams(run, rank, size) -> None:
     def gradient(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -88,7 +88,7 @@ def test_gradient_is_the_average_of_this_ranks_rows(run, rank, size) -> None:
 
     result = run(gradient, rows(rank, rank + 1))
     first = rank * (rank + 1) // 2
-    weights = np.arange(first, first + rank + 1) * (size + 1) / 2
+    weights = np.arange(first, first + rank + 1) * size * (size + 1) / 2
     np.testing.assert_array_equal(result, np.stack([weights] * 2, axis=1))
 
 
@@ -97,7 +97,7 @@ def test_gradient_needs_no_name(rank, size) -> None:
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.reduce_sum(hvd.allgather(x) ** 2)
-    np.testing.assert_array_equal(tape.gradient(y, x), [2, 4])
+    np.testing.assert_array_equal(tape.gradient(y, x), [2 * size, 4 * size])
 
 
 def test_raises_for_a_scalar() -> None:

@@ -68,7 +68,7 @@ def test_shape_is_inferred() -> None:
     send.get_concrete_function()
 
 
-def test_gradient_is_the_average_at_the_root(run, rank, size) -> None:
+def test_gradient_is_the_sum_at_the_root(run, rank, size) -> None:
     root = size - 1
 
     def gradient(x: tf.Tensor) -> tf.Tensor:
@@ -79,8 +79,8 @@ def test_gradient_is_the_average_at_the_root(run, rank, size) -> None:
         return tape.gradient(loss, x)
 
     result = run(gradient, np.array([1, 2], "f4") * rank)
-    mean = 2 * root * np.array([1, 2]) * (size + 1) / 2
-    np.testing.assert_array_equal(result, mean if rank == root else [0, 0])
+    total = 2 * root * np.array([1, 2]) * size * (size + 1) / 2
+    np.testing.assert_array_equal(result, total if rank == root else [0, 0])
 
 
 @pytest.mark.parametrize("root_rank", [-1, 99, 1.0, True, None, "0"])

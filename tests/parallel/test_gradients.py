@@ -2,7 +2,7 @@
 
 A rank's loss is its own weight times a polynomial of the collective's output.
 One element of one rank's input moves by a small step up and down, which gives
-the true derivative. Where Horovod documents a multiple of it, we do the same.
+the true derivative. `hvd_keras.compat` has Horovod's multiples of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tensorflow as tf
 from conftest import run_eagerly, run_in_function, run_in_graph
 
 import hvd_keras as hvd
+from hvd_keras import compat
 
 STEP = 2.0**-8
 Collective = Callable[[tf.Tensor, hvd.ProcessSet], tf.Tensor]
@@ -46,37 +47,48 @@ def scaled(op: hvd.ReduceOp, kind: str) -> Collective:
     return collective
 
 
-def plain(op: hvd.ReduceOp, kind: str) -> Collective:
-    return lambda x, s: getattr(hvd, kind)(x, op, process_set=s)
+def plain(op: hvd.ReduceOp, kind: str, module: Any = hvd) -> Collective:
+    return lambda x, s: getattr(module, kind)(x, op=op, process_set=s)
 
 
-def grouped(op: hvd.ReduceOp, kind: str) -> Collective:
+def grouped(op: hvd.ReduceOp, kind: str, module: Any = hvd) -> Collective:
     """Adds a member without a gradient and one that the loss ignores."""
 
     def collective(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
         others = [tf.constant([1, 2]), x * 2]
         members = [x * x, others[0], x, others[1]]
-        a, _, b, _ = getattr(hvd, f"grouped_{kind}")(
-            members, op, process_set=process_set
+        a, _, b, _ = getattr(module, f"grouped_{kind}")(
+            members, op=op, process_set=process_set
         )
         return tf.concat([a, b], 0)
 
     return collective
 
 
-def gathered(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
-    return hvd.allgather(x, process_set=process_set)
+def gathered(module: Any) -> Collective:
+    """The ranks give different numbers of rows."""
+
+    def collective(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
+        rows = x[: 3 - process_set.rank() % 2]
+        return module.allgather(rows, process_set=process_set)
+
+    return collective
 
 
-def gathered_as_group(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
-    a, _, b = hvd.grouped_allgather(
-        [x, tf.constant([1]), x[:1]], process_set=process_set
+def gathered_as_group(module: Any) -> Collective:
+    def collective(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
+        a, _, b = module.grouped_allgather(
+            [x, tf.constant([1]), x[:1]], process_set=process_set
+        )
+        return tf.concat([a, b], 0)
+
+    return collective
+
+
+def sent(module: Any) -> Collective:
+    return lambda x, process_set: module.broadcast(
+        x, process_set.ranks[-1], process_set=process_set
     )
-    return tf.concat([a, b], 0)
-
-
-def sent(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
-    return hvd.broadcast(x, process_set.ranks[-1], process_set=process_set)
 
 
 def exchanged(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
@@ -94,19 +106,33 @@ def exchanged_unevenly(x: tf.Tensor, process_set: hvd.ProcessSet) -> tf.Tensor:
 
 
 COLLECTIVES: dict[str, tuple[Collective, Callable[[int], float]]] = {
-    "allgather": (gathered, averaged),
-    "grouped_allgather": (gathered_as_group, averaged),
-    "broadcast": (sent, averaged),
+    "allgather": (gathered(hvd), true),
+    "grouped_allgather": (gathered_as_group(hvd), true),
+    "broadcast": (sent(hvd), true),
     "alltoall": (exchanged, true),
     "alltoall with splits": (exchanged_unevenly, true),
+    "allgather as Horovod": (gathered(compat), averaged),
+    "grouped_allgather as Horovod": (gathered_as_group(compat), averaged),
+    "broadcast as Horovod": (sent(compat), averaged),
+    "reducescatter as Horovod": (
+        plain(hvd.Sum, "reducescatter", compat),
+        multiplied,
+    ),
+    "grouped_reducescatter as Horovod": (
+        grouped(hvd.Average, "reducescatter", compat),
+        multiplied,
+    ),
+    "reducescatter of the maximum as Horovod": (
+        plain(hvd.Max, "reducescatter", compat),
+        true,
+    ),
 }
 for _op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
-    _is_linear = _op in (hvd.Sum, hvd.Average)
     for _make in (plain, scaled, grouped):
         for _kind in ("allreduce", "reducescatter"):
             COLLECTIVES[f"{_make.__name__} {_kind} {_op.name}"] = (
                 _make(_op, _kind),
-                multiplied if _kind == "reducescatter" and _is_linear else true,
+                true,
             )
 
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import compat
 
 pytestmark = pytest.mark.thorough(4)
 
@@ -73,6 +74,8 @@ DIFFERENTIABLE: dict[str, Call] = {
         [tf.concat([x, x[:1]], axis=0), x[:1]]
     ),
     "alltoall": lambda x: hvd.alltoall(x),
+    "allgather as Horovod": lambda x: compat.allgather(x),
+    "reducescatter as Horovod": lambda x: compat.reducescatter(x, op=hvd.Sum),
 }
 
 
