@@ -36,6 +36,14 @@ def gather_slices(
             f"embeddings, must be reduced by Average or Sum. Received: op="
             f"{options.op.name} ({name!r}). Pass `sparse_as_dense=True`."
         )
+    changes_values = options.op == Average or factor != 1.0
+    if changes_values and not gradient.values.dtype.is_floating:
+        raise NotImplementedError(
+            "Gradients that are `tf.IndexedSlices` must have a floating dtype "
+            "to be averaged or scaled: an integer would be rounded slice by "
+            f"slice. Received: {gradient.values.dtype.name} ({name!r}). Pass "
+            "`sparse_as_dense=True`."
+        )
     values, context = options.compression.compress(gradient.values)
     members = [values, gradient.indices]
     if seal is not None:

@@ -88,7 +88,8 @@ def _gathered(
     """Returns the slices of all ranks; slices with equal indices stay apart.
 
     XLA must know the number of slices before the ranks meet. So all ranks must
-    give the same number.
+    give the same number. Integers that are averaged are merged, so that they
+    are rounded once.
     """
     values, contexts = zip(
         *(how.compression.compress(member.values) for member in members),
@@ -104,14 +105,35 @@ def _gathered(
     for i, member in enumerate(members):
         gathered = how.compression.decompress(both[i], contexts[i])
         gathered = scaled(gathered, how.prescale * how.postscale)
+        indices = both[len(members) + i]
         if how.op == Average:
+            dtype = gathered.dtype
+            if dtype.is_integer:
+                gathered, indices = _merged(gathered, indices)
             gathered = _divided(gathered, how.process_set_id)
-        results.append(
-            tf.IndexedSlices(
-                gathered, both[len(members) + i], member.dense_shape
-            )
-        )
+            gathered = tf.cast(gathered, dtype)
+        results.append(tf.IndexedSlices(gathered, indices, member.dense_shape))
     return results
+
+
+def _merged(
+    values: tf.Tensor, indices: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds slices with equal indices; as many slices as before are left.
+
+    Those that are left over are zeros with an index that another slice has.
+    """
+    order = tf.argsort(indices)
+    indices = tf.gather(indices, order)
+    is_new = tf.cast(indices[1:] != indices[:-1], tf.int32)
+    places = tf.concat([tf.zeros_like(order[:1]), tf.cumsum(is_new)], axis=0)
+    values = tf.math.unsorted_segment_sum(
+        tf.gather(tf.cast(values, _wide(values.dtype)), order),
+        places,
+        tf.size(order),
+    )
+    lowest = tf.math.unsorted_segment_max(indices, places, tf.size(order))
+    return values, tf.maximum(lowest, indices[:1])
 
 
 def _divided(tensor: tf.Tensor, process_set_id: int) -> tf.Tensor:
@@ -131,7 +153,7 @@ class _Part:
         own_values = tf.convert_to_tensor(slices.values)
         self._row_shape = own_values.shape[1:]
         self.dtype = own_values.dtype
-        self.wide = tf.float32 if _is_half(self.dtype) else self.dtype
+        self.wide = _wide(self.dtype)
         self.indices, positions = tf.unique(
             tf.convert_to_tensor(slices.indices)
         )
@@ -219,5 +241,8 @@ def _check(slices: tf.IndexedSlices, how: Reduction, name: Name) -> None:
         )
 
 
-def _is_half(dtype: tf.DType) -> bool:
-    return bool(dtype.is_floating) and dtype.size == 2
+def _wide(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype of sums over the ranks, as in the dense allreduce."""
+    if dtype.is_floating and dtype.size == 2:
+        return tf.float32
+    return tf.int64 if dtype.is_integer and dtype.size < 8 else dtype

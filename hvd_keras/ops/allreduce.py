@@ -44,7 +44,9 @@ def allreduce(
     are twice as many slices as different indices, it moves fewer bytes to
     allreduce a tensor with one row for each of these indices; then they do
     that. Where XLA compiles, they gather the slices as they are, and an index
-    may occur more than once.
+    may occur more than once. Values are those of the dense allreduce: an
+    `Average` of integers adds up all slices of an index, and is then rounded
+    towards zero.
 
     Args:
         tensor: Dense tensor of any shape and any floating, integer or bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -249,6 +250,38 @@ def test_raises_for_factors_of_integers() -> None:
     slices = tf.IndexedSlices(tf.ones([1, 2], tf.int32), [0])
     with pytest.raises(NotImplementedError, match=r"prescale_factor=0\.5"):
         hvd.allreduce(slices, hvd.Sum, prescale_factor=0.5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_averages_of_integers_equal_the_dense_ones(
+    rank: int, dtype: str, jit_compile: bool
+) -> None:
+    """Sums do not fit into a uint8; some quotients have a fraction."""
+
+    @tf.function(jit_compile=jit_compile)
+    def both(values: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
+        slices = tf.IndexedSlices(values, indices, tf.constant([10, 1]))
+        whole = tf.convert_to_tensor(slices)
+        found = tf.convert_to_tensor(hvd.allreduce(slices))
+        return [found, hvd.allreduce(whole)]
+
+    values = tf.cast([[201 + rank], [99], [1], [90]], dtype)
+    for indices in ([0, 1, 2, 1], [0, 1 + rank, 9, 1 + rank]):
+        found, dense = both(values, tf.constant(indices))
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, dense)
+
+
+def test_gradients_of_integers_are_refused() -> None:
+    """An optimizer leaves slices unmerged, and would round each of them."""
+    variable = tf.Variable(tf.zeros([2, 2], tf.int32))
+    gradient = tf.IndexedSlices(
+        tf.ones([1, 2], tf.int32), tf.constant([0]), tf.constant([2, 2])
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(NotImplementedError, match=r"int32.*sparse_as_dense"):
+        optimizer.apply([gradient], [variable])
 
 
 def test_raises_for_bool() -> None:
