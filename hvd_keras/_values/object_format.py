@@ -69,6 +69,9 @@ _TEXT_OR_TIME = re.compile(
     r"(\|S|<U)[0-9]{1,10}|"
     r"<[mM]8(\[[0-9]{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
+# What numpy's scalars raise as members of a set or keys of a dict, which hashes
+# and compares them: times without a unit, times whose units are too far apart.
+_CANNOT_BE_HASHED = (TypeError, ValueError, ArithmeticError)
 _NAME_OF_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -281,7 +284,7 @@ class _Reader:
         values = [self.value(depth + 1) for _ in range(self.count())]
         try:
             result = kind(values)
-        except TypeError as error:
+        except _CANNOT_BE_HASHED as error:
             raise self.error("a set holds what cannot be hashed") from error
         if len(result) != len(values):
             raise self.error("a set holds a value twice")
@@ -291,10 +294,10 @@ class _Reader:
         result: dict[Any, Any] = {}
         count = self.count(2)
         for _ in range(count):
-            key = self.value(depth + 1)
+            key, value = self.value(depth + 1), self.value(depth + 1)
             try:
-                result[key] = self.value(depth + 1)
-            except TypeError as error:
+                result[key] = value
+            except _CANNOT_BE_HASHED as error:
                 raise self.error("a key cannot be hashed") from error
         if len(result) != count:
             raise self.error("a dict holds a key twice")

@@ -202,6 +202,10 @@ def length(number: int) -> bytes:
     return struct.pack("<Q", number)
 
 
+def scalar_of(dtype: bytes, data: bytes) -> bytes:
+    return b"g" + array_of(dtype, data=data)[1:]
+
+
 def array_of(dtype: bytes, *shape: int, data: bytes = b"") -> bytes:
     dimensions = b"".join(length(n) for n in shape)
     header = b"a" + length(len(dtype)) + dtype + bytes([len(shape)])
@@ -227,6 +231,14 @@ BAD = {
     "array of objects": array_of(b"object", 1, data=b"12345678"),
     "array of pointers": array_of(b"|O8", 1, data=b"12345678"),
     "array of absurd strings": array_of(b"|S2000000000", 0),
+    "a set of times without a unit": b"S"
+    + length(1)
+    + scalar_of(b"<m8", b"12345678"),
+    "a key of times without a unit": b"m"
+    + length(1)
+    + scalar_of(b"<m8", b"12345678")
+    + b"N",
+    "dtype of an open bracket": b"g" + length(5) + b"|S1,(",
     "array of strings without bytes": array_of(b"<U0", 99, 99, data=b"x" * 99),
     "array of records": array_of(b"|S4,i4", 1, data=b"12345678"),
     "empty array of records of objects": array_of(b"|S1,O", 0),
