@@ -13,7 +13,7 @@ To run programs without any change, use `hvdrun --horovod-compat`, or make
 docs/horovod.md lists what differs from Horovod and what is missing.
 """
 
-from hvd_keras.compat import callbacks, elastic
+from hvd_keras.compat import callbacks, elastic, mpi_ops, util
 from hvd_keras.compat.basics import *  # noqa: F403
 from hvd_keras.compat.basics import __all__ as _basics
 from hvd_keras.compat.compression import Compression
@@ -36,6 +36,8 @@ __all__ = [
     "SyncBatchNormalization",
     "callbacks",
     "elastic",
+    "mpi_ops",
+    "util",
     *_basics,
     *_functions,
     *_ops,

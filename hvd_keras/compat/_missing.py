@@ -30,3 +30,17 @@ def missing(name: str, remedy: str) -> type:
             "__doc__": f"Not there: {remedy}.",
         },
     )
+
+
+def missing_module(name: str, remedy: str) -> ImportError:
+    """Returns the error of importing a module that hvd_keras lacks.
+
+    Args:
+        name: Its name.
+        remedy: What to do instead, as the end of a sentence.
+    """
+    return ImportError(
+        f"hvd_keras replaces only horovod.tensorflow, horovod.keras and "
+        f"horovod.common. It has no `{name}`: {remedy}.",
+        name=name,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from packaging import version
 
 from hvd_keras.basics import (
     ccl_built,
@@ -28,7 +29,7 @@ from hvd_keras.basics import (
     shutdown,
     size,
 )
-from hvd_keras.compat._missing import missing
+from hvd_keras.compat._missing import missing, missing_module
 from hvd_keras.process_set import (
     ProcessSet,
     add_process_set,
@@ -55,11 +56,13 @@ __all__ = [
     "Sum",
     "add_process_set",
     "ccl_built",
+    "check_extension",
     "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "extension_available",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -68,6 +71,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "is_version_greater_equal_than",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -116,6 +120,26 @@ def gloo_built(verbose: bool = False) -> bool:
 def gloo_enabled() -> bool:
     """True. See `gloo_built`."""
     return True
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether hvd_keras replaces `horovod.<ext_base_name>`."""
+    del verbose
+    return ext_base_name == "tensorflow"
+
+
+def check_extension(
+    ext_name: str, ext_env_var: str, pkg_path: str, *args: Any
+) -> None:
+    """Raises ImportError unless hvd_keras replaces the module `ext_name`."""
+    del ext_env_var, pkg_path, args
+    if not extension_available(ext_name.rpartition(".")[2]):
+        raise missing_module(ext_name, "it is not one of these")
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version, such as "2.21.0", is `target` or a later one."""
+    return version.parse(ver) >= version.parse(target)
 
 
 def gpu_available(ext_base_name: Any = None, verbose: bool = False) -> bool:

@@ -35,7 +35,8 @@ def install() -> None:
     _make_variables_callable(_owner(optimizer, "variables"))
     optimizer.lr = property(_get_rate, _set_rate)
     _let_compile_ignore(_GONE_FROM_COMPILE)
-    tf.keras.backend.set_value = _set_value
+    tf.keras.backend.set_value = keras.backend.set_value = _set_value
+    keras.backend.get_value = tf.keras.backend.get_value
 
 
 def _let_compile_ignore(names: tuple[str, ...]) -> None:

@@ -28,6 +28,8 @@ def distribute_tf1_optimizer(
         ValueError: As `hvd_keras.DistributedOptimizer`.
     """
     del average_aggregated_gradients  # only one batch is aggregated
+    # First what is wrong everywhere, then what is missing here, as in Horovod.
+    reduce_options = ReduceOptions.checked(**options)
     if backward_passes_per_step != 1:
         raise NotImplementedError(
             "`backward_passes_per_step` must be 1 with an optimizer of "
@@ -45,7 +47,6 @@ def distribute_tf1_optimizer(
             "An optimizer must be made distributed once. Received: "
             f"{type(optimizer).__name__}, which is already distributed."
         )
-    reduce_options = ReduceOptions.checked(**options)
     base = type(optimizer)
     optimizer._hvd_local = LocalVariables()
     optimizer._hvd_reducer = GradientReducer(

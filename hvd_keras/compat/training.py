@@ -14,7 +14,7 @@ from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Average, ReduceOp
+from hvd_keras.reduce_op import Adasum, Average, ReduceOp
 
 __all__ = [
     "DistributedGradientTape",
@@ -63,6 +63,12 @@ def DistributedOptimizer(  # noqa: N802
         "process_set": process_set,
         "scale_local_gradients": scale_local_gradients,
     }
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError(
+            "`average_aggregated_gradients` must be False with Adasum, as in "
+            "Horovod. Received: average_aggregated_gradients="
+            f"{average_aggregated_gradients!r}."
+        )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return distribute_tf1_optimizer(optimizer, **options)
     if use_locking:

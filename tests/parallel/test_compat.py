@@ -37,7 +37,9 @@ MODULES = [
     "horovod.tensorflow.keras.elastic",
     "horovod.tensorflow.mpi_ops",
     "horovod.tensorflow.sync_batch_norm",
+    "horovod.tensorflow.util",
 ]
+GONE = "torch mxnet spark ray runner tensorflow.data".split()
 
 # Programs may pass these arguments by position; these are the defaults.
 SIGNATURES = {
@@ -191,8 +193,9 @@ def test_variables_and_lr_work_as_in_keras_2(rank: int) -> None:
     np.testing.assert_allclose(float(optimizer.lr), 0.01, rtol=1e-6)
     optimizer.lr = 0.5
     assert float(optimizer.learning_rate) == 0.5
-    tf.keras.backend.set_value(optimizer.lr, 0.25)
-    assert tf.keras.backend.get_value(optimizer.lr) == 0.25
+    for backend, rate in ((tf.keras.backend, 0.25), (keras.backend, 0.125)):
+        backend.set_value(optimizer.lr, rate)
+        assert backend.get_value(optimizer.lr) == rate
     outer = keras.optimizers.LossScaleOptimizer(optimizer)
     assert outer.variables() == outer.variables
     assert len(outer.variables) > len(optimizer.variables)
@@ -270,6 +273,50 @@ def test_missing_functions_say_so_when_used(use: Callable[[], Any]) -> None:
 def test_unknown_names_are_named() -> None:
     with pytest.raises(AttributeError, match=r"horovod\.torch"):
         importlib.import_module("horovod").torch  # noqa: B018
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_modules_that_are_gone_say_so(name: str) -> None:
+    with pytest.raises(ImportError, match=f"no `horovod.{name}`: ") as raised:
+        importlib.import_module(f"horovod.{name}")
+    assert type(raised.value) is ImportError
+
+
+def test_helpers_of_horovod_are_there() -> None:
+    for module in (compat, hvd, importlib.import_module("horovod.common.util")):
+        assert module.extension_available("tensorflow")
+        assert not module.extension_available("torch")
+        module.check_extension("horovod.tensorflow", "X", __file__, "mpi_lib")
+        with pytest.raises(ImportError, match=r"horovod\.torch"):
+            module.check_extension("horovod.torch", "X", __file__)
+        assert module.is_version_greater_equal_than("2.21.0", "2.9")
+        assert not module.is_version_greater_equal_than("2.9", "2.21.0rc1")
+    assert hvd.mpi_ops.allreduce is compat.mpi_ops.allreduce
+    assert hvd.mpi_ops.rank() == hvd.rank()
+    variables = [tf.Variable(1.0), [tf.Variable(2.0)]]
+    references = hvd.util.vars_to_refs(variables)
+    assert {references: 1}[references] == 1
+    first, (second,) = hvd.util.refs_to_vars(references)
+    assert first is variables[0]
+    assert second is variables[1][0]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [keras.optimizers.SGD, tf.compat.v1.train.AdamOptimizer]
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average_aggregated_gradients": True, "backward_passes_per_step": 2},
+        {"gradient_predivide_factor": 2.0},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_that_horovods_adasum_refuses(
+    optimizer: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        hvd.DistributedOptimizer(optimizer(), op=hvd.Adasum, **options)
 
 
 def test_failures_are_horovods_internal_errors() -> None:

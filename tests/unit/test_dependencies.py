@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-# Keras requires these; we use them for its arrays and files alone.
-_FROM_KERAS = {"h5py", "ml_dtypes"}
+# Keras requires these; we use them for its arrays, files and versions alone.
+_FROM_KERAS = {"h5py", "ml_dtypes", "packaging"}
 # hvd_keras itself, under Horovod's name.
 _OURS = {"hvd_keras", "horovod"}
 _MODULES = {"absl_py": "absl", "tensorflow_cpu": "tensorflow"}

@@ -4,15 +4,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hvd_keras.compat.basics import ccl_built as ccl_built
+from hvd_keras.compat.basics import check_extension as check_extension
 from hvd_keras.compat.basics import (
     check_num_rank_power_of_2 as check_num_rank_power_of_2,
 )
 from hvd_keras.compat.basics import cuda_built as cuda_built
 from hvd_keras.compat.basics import ddl_built as ddl_built
+from hvd_keras.compat.basics import extension_available as extension_available
 from hvd_keras.compat.basics import gloo_built as gloo_built
 from hvd_keras.compat.basics import gpu_available as gpu_available
 from hvd_keras.compat.basics import (
     handle_average_backwards_compatibility as _handle_average,
+)
+from hvd_keras.compat.basics import (
+    is_version_greater_equal_than as is_version_greater_equal_than,
 )
 from hvd_keras.compat.basics import mpi_built as mpi_built
 from hvd_keras.compat.basics import nccl_built as nccl_built

@@ -5,5 +5,7 @@ from hvd_keras.compat import SyncBatchNormalization as SyncBatchNormalization
 from hvd_keras.compat import keras2
 
 from .. import __version__ as __version__
+from . import compression as compression
+from . import functions as functions
 
 keras2.install()

@@ -1,0 +1,7 @@
+"""`horovod.mxnet`, which hvd_keras lacks: importing it says so."""
+
+from hvd_keras.compat._missing import missing_module
+
+raise missing_module(
+    __name__, "hvd_keras is for Keras on TensorFlow, JAX and torch"
+)

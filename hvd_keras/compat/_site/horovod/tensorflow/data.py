@@ -1,0 +1,5 @@
+"""`horovod.tensorflow.data`, which hvd_keras lacks: importing it says so."""
+
+from hvd_keras.compat._missing import missing_module
+
+raise missing_module(__name__, "share the data out with `hvd_keras.shard`")

@@ -1,0 +1,3 @@
+"""`horovod.tensorflow.util`."""
+
+from hvd_keras.compat.util import *  # noqa: F403
