@@ -47,5 +47,21 @@ TEST_CASE("ranks that wait for different names are told") {
   CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
 }
 
+TEST_CASE("a stalled gradient asks for equally many steps") {
+  Coordinator c(2, CoordinatorOptions());
+  REQUIRE_OK(c.OnMessage(0, ACall("sgd/bucket_0"), kStart));
+  CHECK(Contains(c.CheckStalls(After(10.1))[0],
+                 "rank 1 has not come for 10 s. Do all ranks run equally many "
+                 "steps? Give them equally many batches, as `hvd.shard` does"));
+  REQUIRE_OK(c.OnMessage(1, ACall("b"), After(11)));
+  c.CheckStalls(After(60.1));
+  c.CheckStalls(After(71.1));
+  for (const Response& response : c.TakeResponses()) {
+    if (response.type == Response::Type::kQuery) continue;
+    CHECK(Contains(response.error.message(), "instead. Do all ranks run"));
+    CHECK(!Contains(response.error.message(), "pass `name`"));
+  }
+}
+
 }  // namespace
 }  // namespace hvd

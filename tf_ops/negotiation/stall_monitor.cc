@@ -22,10 +22,26 @@ std::string SecondsToString(double seconds) {
   return text + " s";
 }
 
-std::string CrossingText(const std::string& name, int rank) {
-  return "; rank " + std::to_string(rank) + " waits for '" + name +
-         "' instead. Calls without `name` are paired in the order in which "
-         "ranks make or trace them: pass `name` if that order differs";
+constexpr char kStepsAdvice[] =
+    ". Do all ranks run equally many steps? Give them equally many batches, as "
+    "`hvd.shard` does";
+constexpr char kNamesAdvice[] =
+    ". Calls without `name` are paired in the order in which ranks make or "
+    "trace them: pass `name` if that order differs";
+
+// Whether an optimizer or a tape makes the call:
+// hvd_keras/_gradients/reducer.py names it.
+bool IsOfTraining(const std::string& name) {
+  return name.find("/bucket_") != std::string::npos ||
+         name.rfind("DistributedOptimizer/", 0) == 0;
+}
+
+std::string CrossingText(const std::string& name, const std::string& other,
+                         int rank) {
+  return "; rank " + std::to_string(rank) + " waits for '" + other +
+         "' instead" +
+         (IsOfTraining(name) || IsOfTraining(other) ? kStepsAdvice
+                                                    : kNamesAdvice);
 }
 
 std::string SetName(int process_set_id) {
@@ -68,8 +84,7 @@ StallMonitor::Findings StallMonitor::Check(
   for (const Call* call : late) {
     GiveUp(*call,
            Status::Stalled(WaitingText(*call) + " within " +
-                           SecondsToString(timeout) +
-                           watched_[call->name].crossing),
+                           SecondsToString(timeout) + Advice(call->name)),
            &findings);
   }
   return findings;
@@ -82,8 +97,13 @@ std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
   return "'" + call.name + "'" +
          (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
          ": " + WaitingText(call) + " for " +
-         SecondsToString(options_.warning_seconds) +
-         watched_[call.name].crossing;
+         SecondsToString(options_.warning_seconds) + Advice(call.name);
+}
+
+std::string StallMonitor::Advice(const std::string& name) {
+  const std::string& crossing = watched_[name].crossing;
+  if (crossing.empty() && IsOfTraining(name)) return kStepsAdvice;
+  return crossing;
 }
 
 // Looks for a call that a missing rank has made and a waiting rank has not.
@@ -98,9 +118,12 @@ void StallMonitor::FindCrossing(const std::vector<const Call*>& pending,
       (call.HasCome(rank) ? here : there) = rank;
     }
     if (here < 0 || there < 0) continue;
-    watched_[call.name].crossing = CrossingText(other->name, GlobalRank(there));
+    watched_[call.name].crossing =
+        CrossingText(call.name, other->name, GlobalRank(there));
     std::string* theirs = &watched_[other->name].crossing;
-    if (theirs->empty()) *theirs = CrossingText(call.name, GlobalRank(here));
+    if (theirs->empty()) {
+      *theirs = CrossingText(other->name, call.name, GlobalRank(here));
+    }
     return;
   }
 }

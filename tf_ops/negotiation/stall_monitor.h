@@ -73,6 +73,8 @@ class StallMonitor {
   };
 
   std::string Warn(const std::vector<const Call*>& pending, const Call& call);
+  // What the text says beside who waits for whom; may be empty.
+  std::string Advice(const std::string& name);
   void FindCrossing(const std::vector<const Call*>& pending, const Call& call);
   void Query(const Call& call, Watched* watched, Findings* findings);
   // Fails it on the ranks that have come, and on the others when they do.
