@@ -371,5 +371,16 @@ TEST_CASE("leaving after a failure is a death once the process ends") {
   CHECK(Contains(later.message(), "rank 2 left the job: ValueError: boom"));
 }
 
+TEST_CASE("shared memory that cannot be opened says who must see whom") {
+  ShmSegment segment;
+  segment.pid = getpid();
+  segment.fd = 1 << 20;  // no such file
+  std::unique_ptr<HostGroup> group;
+  const Status status =
+      AttachSegment(segment, 0, {getpid(), getpid()}, /*epoch=*/0, &group);
+  CHECK(status.code() == StatusCode::kInternal);
+  CHECK(Contains(status.message(), "in one container and as one user"));
+}
+
 }  // namespace
 }  // namespace hvd

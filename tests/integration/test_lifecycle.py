@@ -78,6 +78,33 @@ except hvd.NotInitializedError as error:
     assert done.stderr == ""
 
 
+def test_a_limit_of_processes_is_named() -> None:
+    code = """
+import os, resource, sys
+import hvd_keras as hvd
+hvd.init()
+hvd.shutdown()
+sys.path.clear()  # the other user may not enter these folders
+if os.getuid() == 0:  # the limit does not hold for root
+    os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+try:
+    hvd.init()
+except hvd.InternalError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=jobs.clean_environ(OPENBLAS_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert "number of processes limited? See `ulimit -u`" in done.stdout, (
+        done.stderr
+    )
+
+
 def test_ranks_without_hvdrun_find_each_other() -> None:
     code = """
 import os

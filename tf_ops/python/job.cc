@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <system_error>
 
 #include "tf_ops/engine/gpu_split.h"
 #include "tf_ops/host/in_memory/in_memory.h"
@@ -55,6 +56,21 @@ void SetPendingElsewhere(int32_t id, EngineOptions* options) {
   };
 }
 
+// Joins the group and starts its threads.
+template <typename Make>
+std::shared_ptr<Engine> Start(const Make& make_group,
+                              const EngineOptions& options) {
+  try {
+    return Engine::Create(make_group(), options);
+  } catch (const std::system_error& error) {  // from std::thread
+    RaiseIfError(Status::Internal(
+        std::string("starting a thread failed: ") + error.what() +
+        ". Is the number of processes limited? See `ulimit -u`, and pids.max "
+        "of the container's cgroup"));
+    throw;
+  }
+}
+
 }  // namespace
 
 std::pair<int, py::bytes> CreateSegment(int size) {
@@ -76,7 +92,7 @@ void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
   SetPendingElsewhere(0, &options);
   options.gpu.local_rank = GetLocalTopology().rank;
   SetGlobalEngine(
-      Engine::Create(MakeGroup(rank, epoch, pids, segment), options));
+      Start([&] { return MakeGroup(rank, epoch, pids, segment); }, options));
 }
 
 void Shutdown(const std::string& reason) {
@@ -104,8 +120,11 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
     options.gpu.split = std::make_shared<GpuSplit>();
     SetPendingElsewhere(id, &options);
     const int rank = static_cast<int>(self - ranks.begin());
-    engine = Engine::Create(
-        MakeGroupOfSet(rank, ranks, global->membership(), segment), options);
+    engine = Start(
+        [&] {
+          return MakeGroupOfSet(rank, ranks, global->membership(), segment);
+        },
+        options);
   }
   RaiseIfError(AddProcessSet(id, ranks, std::move(engine)));
 }

@@ -33,7 +33,14 @@ Status Open(const ShmSegment& segment, int size,
   const std::string path = "/proc/" + std::to_string(segment.pid) + "/fd/" +
                            std::to_string(segment.fd);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd.is_open()) return SystemError("opening " + path);
+  if (!fd.is_open()) {
+    const Status failure = SystemError("opening " + path);
+    return Status::Internal(
+        failure.message() +
+        ". The ranks must see each other's files in /proc: start them in one "
+        "container and as one user, without changes of user or rights "
+        "(prctl) before `init()`");
+  }
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return SystemError("fstat of " + path);
   const size_t num_bytes = RegionView::Bytes(size);
