@@ -27,7 +27,7 @@ from hvd_keras.reduce_op import Average, ReduceOp
 
 
 def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: keras.optimizers.Optimizer | str | dict[str, Any],
     *,
     name: str | None = None,
     op: ReduceOp = Average,
@@ -64,8 +64,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     gradient of a variable on its rank.
 
     Args:
-        optimizer: A Keras 3 optimizer. In a `LossScaleOptimizer`, the inner
-            optimizer is changed.
+        optimizer: A Keras 3 optimizer, or what `keras.optimizers.get` makes
+            one of: a name, such as "adam", or a config. In a
+            `LossScaleOptimizer`, the inner optimizer is changed.
         name: First part of the names that pair reductions across ranks.
             Defaults to `optimizer.name` without the number that Keras appends.
             If ranks use several optimizers of one name, they must first use
@@ -104,7 +105,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         device_sparse: The same for gradients of embeddings.
 
     Returns:
-        `optimizer`. A second call with the same arguments changes nothing.
+        `optimizer`, or the one made of it. A second call with the same
+        arguments changes nothing.
 
     Raises:
         TypeError: `optimizer` is not a Keras 3 optimizer, or another argument
@@ -130,11 +132,14 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         device_dense=device_dense,
         device_sparse=device_sparse,
     )
+    if isinstance(optimizer, str | dict):
+        optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "`optimizer` must be a Keras 3 optimizer from "
-            "`keras.optimizers`. Received: "
-            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}."
+            "`keras.optimizers`, its name or its config. Received: "
+            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}. "
+            "For tf_keras, use `hvd.DistributedGradientTape`."
         )
     inner = unwrapped(optimizer)
     if is_multi_optimizer(inner):
@@ -148,6 +153,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         name=name,
         average_aggregated_gradients=average_aggregated_gradients,
         schedule_counts_batches=bool(schedule_counts_batches),
+        backward_passes_per_step=_passes_to_set(
+            inner, backward_passes_per_step
+        ),
         reduce=options,
     )
     if isinstance(inner, ReducingOptimizer) and inner.hvd_settings != settings:
@@ -156,14 +164,14 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             f"{inner.name!r}, which is distributed with "
             f"{inner.hvd_settings}, and now {settings}."
         )
-    _set_accumulation(inner, backward_passes_per_step)
+    _set_accumulation(inner, settings.backward_passes_per_step)
     distribute(inner, settings)
     _hook_into_keras()
     return optimizer
 
 
 def PartialDistributedOptimizer(  # noqa: N802
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: keras.optimizers.Optimizer | str | dict[str, Any],
     *,
     local_layers: Any = None,
     **options: Any,
@@ -177,7 +185,7 @@ def PartialDistributedOptimizer(  # noqa: N802
         **options: As in `DistributedOptimizer`.
 
     Returns:
-        `optimizer`.
+        As in `DistributedOptimizer`.
 
     Raises:
         ValueError: `local_layers` holds something else; or as in
@@ -191,9 +199,9 @@ def PartialDistributedOptimizer(  # noqa: N802
     """
     local = LocalVariables()
     local.add_layers(local_layers)
-    DistributedOptimizer(optimizer, **options)
-    unwrapped(optimizer).hvd_local.add_layers(local_layers)
-    return optimizer
+    distributed = DistributedOptimizer(optimizer, **options)
+    unwrapped(distributed).hvd_local.add_layers(local_layers)
+    return distributed
 
 
 def _hook_into_keras() -> None:
@@ -208,12 +216,23 @@ def _hook_into_keras() -> None:
         synchronize_batch_normalization()
 
 
-def _set_accumulation(optimizer: Any, num_passes: int) -> None:
+def _passes_to_set(optimizer: Any, num_passes: int) -> int:
+    """Returns `num_passes`; 1 if the optimizer has that number of its own."""
     if type(num_passes) is not int or num_passes < 1:
         raise ValueError(
             "`backward_passes_per_step` must be an integer >= 1. Received: "
             f"backward_passes_per_step={num_passes!r}."
         )
+    is_its_own = not (
+        isinstance(optimizer, ReducingOptimizer)
+        and optimizer.hvd_settings.backward_passes_per_step > 1
+    )
+    if is_its_own and num_passes == optimizer.gradient_accumulation_steps:
+        return 1
+    return num_passes
+
+
+def _set_accumulation(optimizer: Any, num_passes: int) -> None:
     current = optimizer.gradient_accumulation_steps
     if num_passes in (1, current):
         return

@@ -26,6 +26,8 @@ class Settings:
     name: str | None = None
     average_aggregated_gradients: bool = True
     schedule_counts_batches: bool = False
+    # 1: as many as the optimizer had before it was made distributed.
+    backward_passes_per_step: int = 1
     reduce: ReduceOptions = dataclasses.field(default_factory=ReduceOptions)
 
 

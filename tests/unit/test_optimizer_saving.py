@@ -205,6 +205,27 @@ def test_a_second_call_with_other_arguments_is_refused() -> None:
         hvd.DistributedOptimizer(optimizer, op=hvd.Sum)
 
 
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1), (2, 3)])
+def test_a_second_call_with_other_backward_passes_is_refused(
+    first: int, then: int
+) -> None:
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.SGD(0.1), backward_passes_per_step=first
+    )
+    words = f"per_step={first}.*per_step={then}"
+    with pytest.raises(ValueError, match=words):
+        hvd.DistributedOptimizer(optimizer, backward_passes_per_step=then)
+    steps = optimizer.gradient_accumulation_steps
+    assert steps == (None if first == 1 else first)
+
+
+def test_accumulation_of_its_own_may_be_named_again() -> None:
+    optimizer = optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    for passes in (1, 4, 1):
+        hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
+    assert optimizer.gradient_accumulation_steps == 4
+
+
 def test_the_inner_optimizer_of_a_loss_scale_is_swapped() -> None:
     outer = optimizers.LossScaleOptimizer(optimizers.SGD(0.1))
     assert hvd.DistributedOptimizer(outer) is outer
@@ -268,6 +289,18 @@ def test_options_that_ask_for_nothing_are_accepted() -> None:
     )
 
 
+def test_names_and_configs_are_taken_as_by_keras() -> None:
+    config = optimizers.serialize(optimizers.SGD(0.25, momentum=0.5))
+    for make in (hvd.DistributedOptimizer, hvd.PartialDistributedOptimizer):
+        adam, sgd = make("adam"), make(config)
+        assert isinstance(adam, optimizers.Adam)
+        assert (float(sgd.learning_rate), sgd.momentum) == (0.25, 0.5)
+        assert is_distributed(adam)
+        assert is_distributed(sgd)
+    with pytest.raises(ValueError, match="sdg"):
+        hvd.DistributedOptimizer("sdg")
+
+
 def test_other_objects_are_refused() -> None:
-    with pytest.raises(TypeError, match="Keras 3 optimizer"):
-        hvd.DistributedOptimizer("adam")
+    with pytest.raises(TypeError, match=r"Keras 3 optimizer.*builtins\.float"):
+        hvd.DistributedOptimizer(0.1)
