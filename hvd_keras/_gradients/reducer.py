@@ -110,6 +110,7 @@ class GradientReducer:
         process_set = self._options.process_set
         size = process_set.size()
         if size is None:
+            state.check_joined(f"training with a distributed {self._what}")
             raise InvalidArgumentError(
                 "`process_set` must be registered with `init` or "
                 f"`add_process_set`. Received: {process_set} ({self._what} "

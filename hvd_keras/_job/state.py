@@ -41,22 +41,38 @@ def topology(caller: str) -> Topology:
         NotInitializedError: It is in no job. The message names the function
             `caller`.
     """
+    return _joined(f"`{caller}()`").topology
+
+
+def check_joined(action: str) -> None:
+    """Raises NotInitializedError if this process is in no job.
+
+    Args:
+        action: What needs the job, for the message.
+    """
+    _joined(action)
+
+
+def _joined(action: str) -> Job:
     if _job is None:
-        raise not_initialized(caller)
+        raise _not_initialized(action)
     if _job.pid != os.getpid():
         raise NotInitializedError(
-            f"`{caller}()` must be called in the process that called "
-            f"`init()` (pid {_job.pid}). Received: a call in its child (pid "
-            f"{os.getpid()})."
+            f"{action} must happen in the process that called `init()` (pid "
+            f"{_job.pid}). Received: a call in its child (pid {os.getpid()})."
         )
-    return _job.topology
+    return _job
 
 
 def not_initialized(caller: str) -> NotInitializedError:
     """Returns the error that the function `caller` raises without a job."""
+    return _not_initialized(f"`{caller}()`")
+
+
+def _not_initialized(action: str) -> NotInitializedError:
     return NotInitializedError(
-        f"`init()` must be called before `{caller}()`. It was not, or "
-        "`shutdown()` followed."
+        f"`init()` must be called before {action}: at the start of the "
+        "program, on every rank. Received: no call, or a later `shutdown()`."
     )
 
 

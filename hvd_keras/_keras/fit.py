@@ -280,7 +280,7 @@ def _noting_call(
         call = Call(method, self)
         before = _running.set((call, *_running.get()))
         try:
-            return original(self, *args, **kw)
+            return _bound(original, self)(*args, **kw)
         finally:
             _running.reset(before)
             call.end()
@@ -289,6 +289,16 @@ def _noting_call(
                     function(self)
 
     return wrapper
+
+
+def _bound(attribute: Any, instance: Any) -> Any:
+    """Returns what `instance.attribute` gives for an attribute of its class.
+
+    Somebody else may have put there what is no function.
+    """
+    if not hasattr(type(attribute), "__get__"):
+        return attribute
+    return attribute.__get__(instance, type(instance))
 
 
 def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from hvd_keras._gradients.distributed_class import (
     unwrapped,
 )
 from hvd_keras._keras import names as private
+from hvd_keras._keras.legacy import refuse_tf_keras
 from hvd_keras._values import agreement
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
@@ -82,6 +83,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._steps_guard = StepsGuard()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        refuse_tf_keras(self.model)
         model = self.model
         self._warn_if_plain(model)
         self._steps_guard.set_params(self.params)

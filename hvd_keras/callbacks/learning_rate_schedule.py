@@ -9,6 +9,7 @@ import keras
 
 from hvd_keras._gradients.distributed_class import unwrapped
 from hvd_keras._keras import names as private
+from hvd_keras._keras.legacy import refuse_tf_keras
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -79,6 +80,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        refuse_tf_keras(self.model)
         rate = unwrapped(self.model.optimizer).learning_rate
         if not isinstance(rate, keras.Variable):
             raise TypeError(

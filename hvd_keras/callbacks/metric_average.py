@@ -12,6 +12,7 @@ from hvd_keras import _native, basics, objects
 from hvd_keras._gradients import loss_means
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
+from hvd_keras._keras.legacy import refuse_tf_keras
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
@@ -60,6 +61,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         loss_means.install()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        refuse_tf_keras(self.model)
         _begin(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hvd_keras import _native, objects
 from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras.legacy import refuse_tf_keras
 from hvd_keras._values import agreement
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.exceptions import MismatchError
@@ -49,6 +50,7 @@ class StepsGuard(keras.callbacks.Callback):
         self._is_first_epoch = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        refuse_tf_keras(self.model)
         self._is_first_epoch = True
         fit = keras_fit.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised

@@ -139,6 +139,40 @@ def test_fit_may_be_wrapped_before_us() -> None:
     )
 
 
+WRAPPED_AS = {
+    "a partial method": "functools.partialmethod(keras.Model.fit, epochs=1)",
+    "an object": "Fit()",
+}
+WRAPPED_OTHERWISE = """
+import functools
+import keras
+
+class Fit:
+    original = keras.Model.fit
+
+    def __call__(self, model, *args, **kw):
+        return Fit.original(model, *args, **kw)
+
+    def __get__(self, model, cls):
+        return functools.partial(self, model)
+
+keras.Model.fit = {what}
+import test_running_fit as tests
+
+assert tests.look(tests.compiled()) == tests.SEEN
+"""
+
+
+@pytest.mark.parametrize("what", WRAPPED_AS.values(), ids=WRAPPED_AS)
+def test_fit_may_be_no_function(what: str) -> None:
+    subprocess.run(
+        [sys.executable, "-c", WRAPPED_OTHERWISE.replace("{what}", what)],
+        cwd=__file__.rpartition("/")[0],
+        check=True,
+        timeout=120,
+    )
+
+
 def test_a_fit_that_raises_has_ended() -> None:
     class Fail(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:

@@ -1,0 +1,19 @@
+"""Tells models of tf_keras (Keras 2), which our callbacks cannot train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def refuse_tf_keras(model: Any) -> None:
+    """Raises TypeError if `model` is one of tf_keras."""
+    modules = {
+        base.__module__.partition(".")[0] for base in type(model).__mro__
+    }
+    if "tf_keras" in modules:
+        raise TypeError(
+            "The model must be one of Keras 3 for the callbacks of hvd_keras. "
+            f"Received: {type(model).__module__}.{type(model).__qualname__}. "
+            "Unset TF_USE_LEGACY_KERAS and import `keras`. A loop of your own "
+            "with `hvd.DistributedGradientTape` works with tf_keras."
+        )

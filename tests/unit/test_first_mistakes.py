@@ -1,0 +1,57 @@
+"""What a new user does wrong first gets an error that says the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import hvd_keras as hvd
+
+
+@pytest.fixture
+def _no_job() -> Iterator[None]:
+    was_in_job = hvd.is_initialized()
+    hvd.shutdown()
+    yield
+    if was_in_job:
+        hvd.init()
+
+
+@pytest.mark.usefixtures("_no_job")
+@pytest.mark.parametrize("run_eagerly", [True, False])
+def test_a_forgotten_init_is_named(run_eagerly: bool) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer("sgd")
+    model.compile(optimizer, "mse", run_eagerly=run_eagerly)
+    words = r"`init\(\)` must be called before training with a distributed"
+    with pytest.raises(hvd.NotInitializedError, match=words):
+        model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+
+
+class LegacyModel:
+    """What our callbacks see of a model of tf_keras."""
+
+    optimizer = None
+
+
+LegacyModel.__module__ = "tf_keras.src.engine.training"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hvd.callbacks.BroadcastGlobalVariablesCallback,
+        hvd.callbacks.MetricAverageCallback,
+        hvd.callbacks.StepsGuard,
+        lambda: hvd.callbacks.LearningRateWarmupCallback(0.1),
+    ],
+)
+def test_a_model_of_tf_keras_is_refused(make: Callable[[], Any]) -> None:
+    callback = make()
+    callback.set_model(LegacyModel())
+    with pytest.raises(TypeError, match=r"Received: tf_keras.*DistributedGrad"):
+        callback.on_train_begin()
