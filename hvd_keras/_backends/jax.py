@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from hvd_keras._backends.interface import Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
-from hvd_keras.jax._call import call, is_traced, reduction, together
+from hvd_keras._values.calls import checked_reduction
+from hvd_keras.jax._call import call, is_traced, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
@@ -38,7 +39,9 @@ class JaxBackend(Backend):
         seal: tuple[int, ...] | None = None,
     ) -> list[jax.Array]:
         prescale = 1.0 / options.gradient_predivide_factor
-        op, prescale, postscale = reduction(options.op, prescale, postscale)
+        op, prescale, postscale = checked_reduction(
+            options.op, prescale, postscale
+        )
         *results, token = call(
             "allreduce",
             tensors,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
@@ -16,14 +15,11 @@ from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Min
-
-# dtypes that NumPy lacks: an integer type of the same size, and the dtype of
-# ml_dtypes.
-_FOREIGN = {
-    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
-    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
-}
+from hvd_keras.torch._memory import (
+    as_array,
+    as_tensor,
+    in_memory_of_their_own,
+)
 
 
 class TorchBackend(Backend):
@@ -45,10 +41,10 @@ class TorchBackend(Backend):
     ) -> list[torch.Tensor]:
         for tensor in tensors:
             check_dtype(dtype_of(tensor), "allreduce", name)
-        members = _in_memory_of_their_own(
+        members = in_memory_of_their_own(
             [tensor.detach() for tensor in tensors]
         )
-        arrays = [_as_array(member) for member in members]
+        arrays = [as_array(member) for member in members]
         if seal is not None:
             arrays.append(np.zeros(seal, np.uint8))
         _native.core().allreduce(
@@ -98,48 +94,12 @@ class TorchBackend(Backend):
         return torch.tensor(bool(everywhere))
 
     def read(self, variable: Any) -> Array:
-        return _as_array(variable.value.detach().cpu().contiguous())
+        return as_array(variable.value.detach().cpu().contiguous())
 
     def assign(self, variable: Any, value: Array) -> None:
         target = variable.value
         with torch.no_grad():
-            target.copy_(_as_tensor(value))
-
-
-def _in_memory_of_their_own(tensors: list[Any]) -> list[torch.Tensor]:
-    """Returns contiguous tensors in host memory; copies where necessary.
-
-    No two of them share memory. The inputs may: autograd, for example, gives
-    all terms of a sum the same gradient.
-    """
-    seen: set[int] = set()
-    members = []
-    for tensor in tensors:
-        member = tensor.cpu().contiguous()
-        address = member.untyped_storage().data_ptr()
-        if address in seen:
-            member = member.clone()
-        seen.add(address)
-        members.append(member)
-    return members
-
-
-def _as_array(tensor: torch.Tensor) -> Array:
-    """Returns an array that shares the memory of a tensor on the host."""
-    if tensor.dtype in _FOREIGN:
-        bits, dtype = _FOREIGN[tensor.dtype]
-        array: Array = tensor.view(bits).numpy()
-        return array.view(dtype)
-    shared: Array = tensor.numpy()
-    return shared
-
-
-def _as_tensor(array: Array) -> torch.Tensor:
-    for ours, (bits, dtype) in _FOREIGN.items():
-        if array.dtype == dtype:
-            values = array.view(str(bits).removeprefix("torch."))
-            return torch.from_numpy(values.copy()).view(ours)
-    return torch.from_numpy(array.copy())
+            target.copy_(as_tensor(value))
 
 
 BACKEND = TorchBackend()

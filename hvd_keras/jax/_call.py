@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,19 +13,12 @@ import numpy as np
 
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
-from hvd_keras._job import state
-from hvd_keras._values.members import members_of
-from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras._values import calls
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
 
 _KINDS = ("allreduce", "reducescatter", "broadcast", "allgather", "alltoall")
 LINEAR = (Average, Sum)
-
-# Count the nameless calls, by kind, whether traced, process set and epoch.
-_counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
-    itertools.count
-)
 
 
 def call(
@@ -134,34 +125,8 @@ def checked_name(
     Raises:
         InvalidArgumentError: `name` or `process_set` cannot be used.
     """
-    if name is not None and not (isinstance(name, str) and name):
-        raise InvalidArgumentError(
-            f"`name` must be None or a non-empty string. Received: "
-            f"name={name!r}."
-        )
-    members_of(process_set, f"{kind} {name!r}")
-    if name is not None:
-        return name
     where = "program" if is_traced(jax.tree.leaves(arrays)) else "call"
-    key = (kind, where, process_set.process_set_id, state.epoch())
-    return f"jax.{kind}.{where}.{next(_counters[key])}"
-
-
-def reduction(
-    op: Any, prescale_factor: float, postscale_factor: float
-) -> tuple[int, float, float]:
-    """Returns the checked arguments of a reduction; `op` None is `Average`.
-
-    Raises:
-        InvalidArgumentError: `op` is not a `ReduceOp`.
-    """
-    op = Average if op is None else op
-    if isinstance(op, bool) or op not in tuple(ReduceOp):
-        names = ", ".join(known.name for known in ReduceOp)
-        raise InvalidArgumentError(
-            f"`op` must be one of {names}. Received: op={op!r}."
-        )
-    return int(op), float(prescale_factor), float(postscale_factor)
+    return calls.checked_name(f"jax.{kind}.{where}", kind, name, process_set)
 
 
 def refuse_gradient(kind: str, name: str, op: int) -> None:

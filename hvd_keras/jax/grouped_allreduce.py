@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hvd_keras._values.calls import checked_reduction
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
@@ -62,7 +63,7 @@ def grouped_allreduce(
             f"(name {name!r})."
         )
     name = _call.checked_name("allreduce", name, arrays, process_set)
-    reduction = _call.reduction(op, prescale_factor, postscale_factor)
+    reduction = checked_reduction(op, prescale_factor, postscale_factor)
     settings = (name, process_set.process_set_id or 0, *reduction)
     wires = [compression.compress(array) for array in arrays]
     reduced = _reduced(settings, [wire for wire, _ in wires])

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hvd_keras._values.calls import checked_reduction
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -65,7 +66,7 @@ def reducescatter(
         process_set.process_set_id or 0,
         process_set.rank() or 0,
         process_set.size() or 1,
-        *_call.reduction(op, prescale_factor, postscale_factor),
+        *checked_reduction(op, prescale_factor, postscale_factor),
     )
     return _scattered(settings, array)
 

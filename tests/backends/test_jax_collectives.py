@@ -141,21 +141,20 @@ LINEAR: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.thorough
 def test_gradients_are_the_slopes_of_the_sum_of_losses() -> None:
     def loss(x: Any, name: str) -> Any:
         y = LINEAR[name](x)
         weights = jnp.arange(1.0, len(y) + 1) + hvd.rank()
         return (weights * (y * y + y)).sum()
 
-    x, expected = mine(4), {}
-    for name in LINEAR:
-        gradient = jax.grad(loss)
-        expected[name] = jax.jit(gradient, static_argnums=1)(x, name)
-        np.testing.assert_array_equal(gradient(x, name), expected[name], name)
+    x = mine(4)
+    expected = {name: jax.grad(loss)(x, name) for name in LINEAR}
     for rank in range(2):
-        for i in range(4):
+        for i in (0, 3):
             # Quadratic functions: the slope is exact.
-            step = jnp.zeros(4).at[i].set(0.25 * (hvd.rank() == rank))
+            step = np.zeros(4, np.float32)
+            step[i] = 0.25 * (hvd.rank() == rank)
             for name in LINEAR:
                 change = loss(x + step, name) - loss(x - step, name)
                 slope = hvd_jax.allreduce(change * 2, hvd.Sum)
@@ -343,6 +342,12 @@ def test_a_custom_loop_equals_one_process(num_passes: int) -> None:
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", contrastive.FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("loss_of_all", marks=pytest.mark.thorough),
+        "loss_of_own_rows",
+    ],
+)
 def test_contrastive_loss_equals_one_process(form: str) -> None:
     contrastive.check_equal_to_one_process(form, True, "hvd_keras.jax")

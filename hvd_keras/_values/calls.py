@@ -1,0 +1,62 @@
+"""The arguments of collectives on the arrays of JAX and torch."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from hvd_keras._job import state
+from hvd_keras._values.members import members_of
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Average, ReduceOp
+
+# Count the nameless calls, by framework and place, kind, process set and epoch.
+_counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
+    itertools.count
+)
+
+
+def checked_name(
+    where: str, kind: str, name: str | None, process_set: ProcessSet
+) -> str:
+    """Returns the name of a call; counts those without one.
+
+    Args:
+        where: The first part of the names of nameless calls.
+        kind: The collective.
+        name: The name that the user gave, if any.
+        process_set: The ranks that take part.
+
+    Raises:
+        InvalidArgumentError: `name` or `process_set` cannot be used.
+    """
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidArgumentError(
+            f"`name` must be None or a non-empty string. Received: "
+            f"name={name!r}."
+        )
+    members_of(process_set, f"{kind} {name!r}")
+    if name is not None:
+        return name
+    key = (where, kind, process_set.process_set_id, state.epoch())
+    return f"{where}.{next(_counters[key])}"
+
+
+def checked_reduction(
+    op: Any, prescale_factor: float, postscale_factor: float
+) -> tuple[int, float, float]:
+    """Returns the checked arguments of a reduction; `op` None is `Average`.
+
+    Raises:
+        InvalidArgumentError: `op` is not a `ReduceOp`.
+    """
+    op = Average if op is None else op
+    if isinstance(op, bool) or op not in tuple(ReduceOp):
+        names = ", ".join(known.name for known in ReduceOp)
+        raise InvalidArgumentError(
+            f"`op` must be one of {names}. Received: op={op!r}."
+        )
+    return int(op), float(prescale_factor), float(postscale_factor)

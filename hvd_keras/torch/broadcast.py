@@ -1,0 +1,84 @@
+"""Broadcast: every rank gets the tensor of one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvd_keras import basics
+from hvd_keras._values.members import to_root_rank
+from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Sum
+from hvd_keras.torch._call import Call, Reduction, checked_call, run
+
+
+@torch.compiler.disable
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the tensor of `root_rank`, on every rank of a process set.
+
+    Differentiable: the root's gradient is the sum of the ranks' upstream
+    gradients; the other ranks' is zero.
+
+    Args:
+        tensor: Tensor of the same shape and dtype on all ranks.
+        root_rank: The global rank whose tensor all get, also if `process_set`
+            holds only some of the ranks.
+        name: As for `allreduce`.
+        process_set: The ranks that take part. Defaults to all.
+
+    Returns:
+        The tensor of `root_rank`, on the device of `tensor`.
+
+    Raises:
+        InvalidArgumentError: `root_rank` is not in `process_set`.
+        HvdError: As for `allreduce`.
+
+    Example, on 2 ranks:
+
+    >>> hvd_keras.torch.broadcast(torch.tensor(hvd.rank() + 5), root_rank=1)
+    tensor(6)
+    """
+    call = checked_call("broadcast", name, process_set)
+    root = to_root_rank(root_rank, process_set, f"broadcast {call.name!r}")
+    result: torch.Tensor = _Sent.apply(call, root, tensor)
+    return result
+
+
+class _Sent(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, root: int, tensor: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.call, ctx.root = call, root
+        (result,) = run("broadcast", [tensor], call, root)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+        call = ctx.call.part("gradient")
+        return None, None, _AtRoot.apply(call, ctx.root, upstream)
+
+
+class _AtRoot(torch.autograd.Function):
+    """The root gets the sum of the ranks' tensors, the others zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, root: int, tensor: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.call, ctx.root = call, root
+        (summed,) = run("allreduce", [tensor], call, Reduction(Sum))
+        is_root = basics.rank() == root
+        return summed if is_root else torch.zeros_like(summed)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+        call = ctx.call.part("gradient")
+        return None, None, _Sent.apply(call, ctx.root, upstream)

@@ -1,0 +1,115 @@
+"""Grouped allreduce: many tensors, reduced as one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import ReduceOp, Sum
+from hvd_keras.torch._call import (
+    LINEAR,
+    Call,
+    Reduction,
+    checked_call,
+    reduction,
+    refuse_gradient,
+    run,
+)
+from hvd_keras.torch._spread import spread
+
+
+@torch.compiler.disable
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces each of `tensors` over the ranks, all in one request.
+
+    Members may differ in dtype and shape; every rank passes the same list of
+    dtypes and shapes. Differentiable like `allreduce`, for the members of
+    floating dtype.
+
+    Args:
+        tensors: What `allreduce` takes, one or more.
+        op: How the values of all members combine. Defaults to `Average`.
+        name: As for `allreduce`.
+        prescale_factor: Multiplies the tensors before the reduction.
+        postscale_factor: Multiplies the results.
+        compression: As for `allreduce`, for each member.
+        process_set: The ranks that take part. Defaults to all.
+
+    Returns:
+        A list as long as `tensors`: each member's reduction.
+
+    Raises:
+        HvdError: As for `allreduce`.
+
+    Example, on 2 ranks:
+
+    >>> tensors = [torch.ones(2), torch.tensor(3)]
+    >>> hvd_keras.torch.grouped_allreduce(tensors, hvd.Sum)
+    [tensor([2., 2.]), tensor(6)]
+    """
+    compression = to_compressor(compression)
+    if not tensors:
+        raise InvalidArgumentError(
+            "`tensors` must hold one or more tensors. Received: an empty list "
+            f"(name {name!r})."
+        )
+    call = checked_call("allreduce", name, process_set)
+    how = reduction(op, prescale_factor, postscale_factor)
+    wires = [compression.compress(tensor) for tensor in tensors]
+    reduced = _Reduced.apply(call, how, *(wire for wire, _ in wires))
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(reduced, wires, strict=True)
+    ]
+
+
+class _Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, how: Reduction, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.call, ctx.how = call, how
+        results = run("allreduce", tensors, call, how)
+        # Every rank must pass the same list to the gradient's collective. So
+        # it depends on dtypes alone, not on what this rank's loss uses.
+        ctx.members = [
+            i for i, each in enumerate(tensors) if each.is_floating_point()
+        ]
+        ctx.mark_non_differentiable(
+            *(each for each in results if not each.is_floating_point())
+        )
+        if how.op not in LINEAR:
+            ctx.save_for_backward(*tensors)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
+        call, how = ctx.call.part("gradient"), ctx.how
+        refuse_gradient("allreduce", how.op, call)
+        ups = [upstreams[i] for i in ctx.members]
+        gradients: list[torch.Tensor | None] = [None] * len(upstreams)
+        if how.op in LINEAR:
+            for i, each in zip(
+                ctx.members, _Reduced.apply(call, how, *ups), strict=True
+            ):
+                gradients[i] = each
+            return None, None, *gradients
+        totals = _Reduced.apply(call, Reduction(Sum), *ups)
+        for i, total in zip(ctx.members, totals, strict=True):
+            x = ctx.saved_tensors[i]
+            gradients[i] = spread(x, total, how, call.part(str(i)))
+        return None, None, *gradients
