@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras.data import _rows
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._structures import checksum_of
@@ -34,13 +35,14 @@ def num_rows_of(dataset: tf.data.Dataset, *, batched: bool) -> int | None:
     return None if batched or cardinality < 0 else cardinality
 
 
-def check_is_dense(dataset: tf.data.Dataset) -> None:
-    """Raises TypeError unless the elements consist of dense tensors."""
+def check_has_tensors(dataset: tf.data.Dataset) -> None:
+    """Raises TypeError unless the elements consist of tensors."""
     for spec in tf.nest.flatten(dataset.element_spec):
-        if not isinstance(spec, tf.TensorSpec):
+        if not isinstance(spec, _rows.SPECS):
             raise TypeError(
                 "`data` must be a tf.data.Dataset whose elements consist of "
-                f"dense tensors. Received: elements with {spec}."
+                "dense, ragged or sparse tensors. Received: elements with "
+                f"{spec}."
             )
 
 
@@ -48,7 +50,7 @@ def describe(batches: tf.data.Dataset) -> list[Any]:
     """Returns what must be equal on all ranks: types, shapes, first batch."""
     description: list[Any] = []
     for batch in without_tuner(batches).take(1):
-        for tensor in tf.nest.flatten(batch):
+        for tensor in tf.nest.flatten(batch, expand_composites=True):
             checksum = checksum_of(tensor.numpy())
             description.append(
                 [tensor.dtype.name, list(tensor.shape), checksum]
@@ -60,7 +62,12 @@ def global_batches(
     dataset: tf.data.Dataset, deal: Deal, *, batched: bool
 ) -> tf.data.Dataset:
     """Returns the batches that the ranks share, equal on all of them."""
-    make = dataset.rebatch if batched else dataset.batch
+    specs = tf.nest.flatten(dataset.element_spec)
+    make = dataset.batch
+    if batched and all(isinstance(spec, tf.TensorSpec) for spec in specs):
+        make = dataset.rebatch
+    elif batched:  # `rebatch` cannot cut the others
+        make = dataset.unbatch().batch
     batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
     return _with_small_rest(batches, deal) if deal.joins_rest else batches
 
@@ -77,7 +84,7 @@ def shard_dataset(
         if deal.is_static(num_rows):
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
-        data = tf.nest.map_structure(lambda t: tf.gather(t, places), data)
+        data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
         return weighted(data, weights) if deal.may_fill(num_rows) else data
 
     dataset = batches.map(take)
@@ -94,36 +101,41 @@ def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
 
     Each batch waits for the next one. An empty batch marks the end.
     """
+    spec = batches.element_spec
+    empty = tf.nest.map_structure(_rows.empty, spec)
 
-    def empty() -> Any:
-        return tf.nest.map_structure(
-            lambda spec: tf.zeros(
-                [0, *(n or 0 for n in spec.shape[1:])], spec.dtype
-            ),
-            batches.element_spec,
-        )
+    # The state of a scan may hold dense tensors alone.
+    @as_it_is
+    def parts_of(batch: Any) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.nest.flatten(batch, expand_composites=True))
 
     @as_it_is
-    def step(waiting: Any, batch: Any) -> tuple[Any, Any]:
+    def batch_of(*parts: tf.Tensor) -> Any:
+        return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
+
+    @as_it_is
+    def step(state: Any, parts: Any) -> tuple[Any, Any]:
+        waiting, batch = batch_of(*state), batch_of(*parts)
+
         def joined() -> Any:
-            both = tf.nest.map_structure(
-                lambda a, b: tf.concat([a, b], 0), waiting, batch
-            )
-            return batch_of_none(batch), both
+            both = tf.nest.map_structure(_rows.concatenated, waiting, batch)
+            return parts_of(batch_of_none(batch)), parts_of(both)
 
         def passed() -> Any:
-            return batch, waiting
+            return parts, state
 
         is_first = tf.equal(_num_rows(waiting), 0)
         is_small = _num_rows(batch) < deal.size
         return tf.cond(is_small & ~is_first, joined, passed)
 
     def batch_of_none(batch: Any) -> Any:
-        return tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+        none = tf.zeros([0], tf.int64)
+        return tf.nest.map_structure(lambda t: _rows.taken(t, none), batch)
 
-    marked = batches.concatenate(tf.data.Dataset.from_tensors(empty()))
-    scanned = marked.scan(empty(), step)
-    return scanned.filter(_has_rows)
+    marked = batches.concatenate(tf.data.Dataset.from_tensors(empty))
+    parts = marked.map(lambda *batch: parts_of(batch))
+    scanned = parts.scan(parts_of(empty), step)
+    return scanned.map(batch_of).filter(_has_rows)
 
 
 @as_it_is
@@ -132,7 +144,7 @@ def _has_rows(*batch: Any) -> tf.Tensor:
 
 
 def _num_rows(batch: Any) -> tf.Tensor:
-    return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+    return _rows.num_rows_of(tf.nest.flatten(batch)[0])
 
 
 def shard_batches(
@@ -155,6 +167,6 @@ def shard_batches(
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
         places, _ = own_rows(deal, _num_rows(batch))
-        return tf.nest.map_structure(lambda t: tf.gather(t, places), data)
+        return tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
 
     return without_tuner(batches.map(take).prefetch(2))

@@ -63,7 +63,8 @@ def shard(
     Args:
         data: An array, or a structure of arrays of equal length (NumPy arrays,
             tensors, lists of numbers; tuples and dicts of them); a
-            `tf.data.Dataset`; or a `keras.utils.PyDataset`.
+            `tf.data.Dataset` of dense, ragged or sparse tensors; or a
+            `keras.utils.PyDataset`.
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
             which makes batches itself: they are dealt out one by one.
         policy: "split", "pad", "drop" or "join", see above.
@@ -180,7 +181,7 @@ def _make_of_dataset(
 ) -> _Plan:
     from hvd_keras.data import _datasets
 
-    _datasets.check_is_dense(data)
+    _datasets.check_has_tensors(data)
     num_rows = _datasets.num_rows_of(data, batched=batched)
     batches = _datasets.global_batches(data, deal, batched=batched)
     described = [["rows", num_rows], *_datasets.describe(batches)]

@@ -311,3 +311,47 @@ def test_bad_arguments_raise(
 ) -> None:
     with pytest.raises(error):
         hvd.shard(data, **{"batch_size": 2, **options})
+
+
+def ragged_of(rows: np.ndarray) -> Any:
+    """Row i has i % 3 numbers."""
+    values = [[int(row)] * (row % 3) for row in rows]
+    return tf.ragged.constant(values, tf.int64, ragged_rank=1)
+
+
+def sparse_of(rows: np.ndarray) -> Any:
+    return tf.sparse.from_dense(np.stack([0 * rows, rows, rows % 2], axis=1))
+
+
+@pytest.mark.thorough(1, 4)
+@pytest.mark.parametrize("has_targets", [True, False])
+@pytest.mark.parametrize("policy", ["split", "pad", "drop", "join"])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("make", [ragged_of, sparse_of])
+def test_ragged_and_sparse_tensors_are_shared_like_dense_ones(
+    make: Any, batched: bool, policy: str, has_targets: bool
+) -> None:
+    if policy == "pad" and not has_targets:
+        pytest.skip("needs a place for weights")
+
+    def share(x: Any) -> list[Any]:
+        data: Any = (x, rows) if has_targets else {0: x, 1: rows}
+        dataset = tf.data.Dataset.from_tensor_slices(data)
+        return list(
+            hvd.shard(
+                dataset.batch(3) if batched else dataset,
+                batch_size=SIZE,
+                policy=policy,
+                batched=batched,
+            )
+        )
+
+    rows = np.arange(2 * SIZE * hvd.size() + 1)
+    for batch, wanted in zip(share(make(rows)), share(rows), strict=True):
+        own = wanted[0].numpy()
+        assert batch[1].numpy().tolist() == own.tolist()
+        if make is ragged_of:
+            assert batch[0].to_list() == make(own).to_list()
+        else:
+            found = tf.sparse.to_dense(batch[0])
+            np.testing.assert_array_equal(found, tf.sparse.to_dense(make(own)))
