@@ -112,7 +112,7 @@ class Config:
     )  # fmt: skip
     rendezvous: str | None = _setting(
         "HVD_RENDEZVOUS", "text", None, "Where the ranks find each other, "
-        "`unix:/path/of/a/socket`; hvdrun sets it.",
+        "`unix:/path/of/a/socket` or `unix:@name`; hvdrun sets it.",
     )  # fmt: skip
     secret: str | None = _setting(
         "HVD_SECRET", "text", None, "64 hexadecimal digits that prove "

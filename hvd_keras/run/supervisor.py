@@ -13,8 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
-from hvd_keras.run import environment, horovod_compat, rendezvous, report
+from hvd_keras.run import environment, horovod_compat, report
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.guard import Guard
 from hvd_keras.run.output import RankStream, make_screens
@@ -56,14 +57,16 @@ class Supervisor:
         """
         guard = Guard()
         self._raise_file_limit()
-        listener, address = rendezvous.open_listener(self._size + 64)
+        listener = Listener(backlog=self._size + 64)
         secret = secrets.token_bytes(32)
-        server = ExchangeServer(listener, secret, self._size, self._on_report)
+        server = ExchangeServer(
+            listener.socket, secret, self._size, self._on_report
+        )
         self._selector.register(server.fileno(), selectors.EVENT_READ)
         self._server = server
         self._handle_signals()
         try:
-            self._start(address, secret, guard)
+            self._start(f"unix:{listener.address}", secret, guard)
             while any(p.exit_status is None for p in self._processes):
                 self._step()
             self._drain()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
-import socket
+import shutil
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
 from bootstrap_server import (
     SECRET,
@@ -20,8 +25,15 @@ from bootstrap_server import (
 )
 
 from hvd_keras._job import bootstrap
-from hvd_keras._job.bootstrap import local_server, wire
+from hvd_keras._job.bootstrap import (
+    announcement,
+    local_server,
+    processes,
+    wire,
+)
 from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
+from hvd_keras._job.bootstrap.listener import Listener
+from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.topology import Topology
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.config import Config
@@ -237,7 +249,7 @@ def test_no_server_is_an_error_at_once() -> None:
             SECRET,
             identity,
             timeout_seconds=0.3,
-            server_may_come_later=True,
+            is_announced=True,
         )
     assert time.monotonic() - started < 5
 
@@ -258,19 +270,22 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = Path(f"/tmp/hvd-test-{os.getpid()}")
     path.mkdir(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    monkeypatch.setattr(local_server, "_running", None)  # a new process
     yield path
-    for file in path.glob("hvd/*"):
-        file.unlink()
-    (path / "hvd").rmdir()
-    path.rmdir()
+    shutil.rmtree(path)
 
 
-def _join(
-    rank: int, last_epoch: int = 0, job: str = "job 1"
-) -> tuple[int, list[bytes]]:
-    topology = Topology(rank, 2, rank, 2, launcher="x", job_identity=job)
-    config = Config(start_timeout_seconds=10.0)
-    with bootstrap.join(topology, config, last_epoch, print) as rendezvous:
+def _rendezvous(
+    rank: int, last_epoch: int = 0, timeout_seconds: float = 10.0
+) -> Rendezvous:
+    topology = Topology(rank, 2, rank, 2, launcher="x", job_identity="job 1")
+    config = Config(start_timeout_seconds=timeout_seconds)
+    return bootstrap.join(topology, config, last_epoch, print)
+
+
+def _join(*arguments: Any, **options: Any) -> tuple[int, list[bytes]]:
+    rank = arguments[0]
+    with _rendezvous(*arguments, **options) as rendezvous:
         return rendezvous.epoch, rendezvous.exchange(b"%d" % rank)
 
 
@@ -285,36 +300,110 @@ def test_rank_0_serves_without_hvdrun(
             )
             == [(last_epoch + 1, [b"0", b"1"])] * 2
         )
-    directory = runtime_directory / "hvd"
+    (directory,) = runtime_directory.iterdir()
     assert directory.stat().st_mode & 0o777 == 0o700
     deadline = time.monotonic() + 5
     while list(directory.iterdir()):
-        assert time.monotonic() < deadline, "the socket is left behind"
+        assert time.monotonic() < deadline, "a file is left behind"
         time.sleep(0.01)
 
 
-def test_socket_of_a_crashed_job_is_replaced(runtime_directory: Path) -> None:
-    stale = socket.socket(socket.AF_UNIX)
-    stale.bind(local_server.socket_path("job 1"))
-    stale.close()
+def _announce(pid: int, **changes: Any) -> str:
+    """Announces a server of process `pid`; returns the path."""
+    path = local_server.announcement_path("job 1")
+    announcement.announce(path, changes.pop("address", "@nobody"))
+    found = announcement.read(path)
+    assert found is not None
+    process = processes.find(pid)
+    ticks = process.start_ticks if process else 0
+    made = dataclasses.replace(found, pid=pid, start_ticks=ticks, **changes)
+    Path(path).write_text(json.dumps(dataclasses.asdict(made)))
+    return path
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
+
+
+def test_announcement_of_an_earlier_job_is_replaced(
+    runtime_directory: Path, dead_pid: int
+) -> None:
+    _announce(dead_pid, at=0.0)
+    with pytest.raises(StalledError, match="Has rank 0 called"):
+        _join(1, timeout_seconds=0.3)
     results = outcomes(lambda: _join(1), lambda: _join(0))
     assert results == [(1, [b"0", b"1"])] * 2
 
 
+def test_rank_that_comes_after_rank_0_has_died_is_told_at_once(
+    runtime_directory: Path, dead_pid: int
+) -> None:
+    path = _announce(dead_pid)
+    text = rf"Rank 0 \(pid {dead_pid}\) has ended"
+    with pytest.raises(PeerLostError, match=text):
+        _join(1)
+    _announce(dead_pid, failure=("StalledError", "too late"))
+    with pytest.raises(StalledError, match="too late"):
+        _join(1)
+    _announce(dead_pid, pid_namespace="pid:[7]")
+    with pytest.raises(MismatchError, match="in one container"):
+        _join(1)
+    for other in ("{", "[]", "{}", "null"):
+        Path(path).write_text(other)
+        assert announcement.read(path) is None
+
+
 def test_two_jobs_of_one_name_are_an_error(runtime_directory: Path) -> None:
-    path = local_server.socket_path("job 1")
-    live = socket.socket(socket.AF_UNIX)
-    live.bind(path)
-    live.listen()
-    with pytest.raises(LaunchError, match="another live job"):
-        _join(0)
-    live.close()
+    live = Listener(backlog=1)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        _announce(other.pid, address=live.address)
+        with pytest.raises(LaunchError, match=f"pid {other.pid}"):
+            _join(0)
+        other.kill()
+    live.socket.close()
+    live.close_address()
+
+
+def test_rank_0_hears_of_an_epoch_that_failed_before_it_came(
+    runtime_directory: Path,
+) -> None:
+    slow, fast = _rendezvous(0), _rendezvous(1)
+    outcomes(lambda: slow.exchange(b""), lambda: fast.exchange(b""))
+    fast.close()
+    again = _rendezvous(1, 1)
+    assert again.epoch == 2
+    again.abort("it changed its mind")
+    slow.close()
+    time.sleep(0.2)
+    with pytest.raises(PeerLostError, match="changed its mind"):
+        _join(0, 1)
+    results = outcomes(lambda: _join(0, 2), lambda: _join(1, 2))
+    assert results == [(3, [b"0", b"1"])] * 2
+
+
+def test_failure_of_the_server_is_seen_and_announced(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(server: ExchangeServer, timeout_seconds: float | None) -> None:
+        raise KeyError("inside")
+
+    seen: list[str] = []
+    monkeypatch.setattr(ExchangeServer, "step", fail)
+    monkeypatch.setattr(
+        threading, "excepthook", lambda args: seen.append(str(args.exc_value))
+    )
+    for rank in (0, 1):
+        with pytest.raises(InternalError, match="KeyError: 'inside'"):
+            _join(rank)
+    jobs.wait_for(lambda: seen == ["'inside'"])
 
 
 def test_directory_that_others_may_enter_is_refused(
     runtime_directory: Path,
 ) -> None:
-    directory = runtime_directory / "hvd"
+    directory = runtime_directory / f"hvd-{os.getuid()}"
     directory.mkdir()
     directory.chmod(0o777)
     with pytest.raises(LaunchError, match="mode 0700"):

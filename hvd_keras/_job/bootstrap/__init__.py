@@ -61,7 +61,7 @@ def join(
         timeout_seconds=config.start_timeout_seconds,
         warning_seconds=0 if config.stall_check_disable else warning_seconds,
         on_notice=on_notice,
-        server_may_come_later=not in_launcher,
+        is_announced=not in_launcher,
     )
 
 
@@ -87,9 +87,10 @@ def _identity(topology: Topology, epoch: int) -> Identity:
 
 def _launcher_address(config: Config) -> tuple[str, bytes]:
     scheme, _, path = (config.rendezvous or "").partition(":")
-    if scheme != "unix" or not path.startswith("/"):
+    if scheme != "unix" or not path.startswith(("/", "@")):
         raise ConfigError(
-            "`HVD_RENDEZVOUS` must be unix:/path/of/a/socket. Received: "
+            "`HVD_RENDEZVOUS` must be unix:/path/of/a/socket or unix:@name. "
+            "Received: "
             f"{config.rendezvous!r}."
         )
     return path, parse_secret(config.secret)
@@ -106,4 +107,4 @@ def _own_address(topology: Topology, config: Config) -> tuple[str, bytes]:
     secret = local_server.secret_of(job_identity)
     if config.secret is not None:
         secret = parse_secret(config.secret)
-    return local_server.socket_path(job_identity), secret
+    return local_server.announcement_path(job_identity), secret

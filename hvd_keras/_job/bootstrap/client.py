@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import socket
 import time
 from collections.abc import Callable
 
 from hvd_keras import exceptions
-from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap import announcement, processes, wire
+from hvd_keras._job.bootstrap.listener import connectable
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import (
     ConfigError,
@@ -43,25 +45,27 @@ class Rendezvous:
         timeout_seconds: float,
         warning_seconds: float = 0.0,
         on_notice: Callable[[str], None] | None = None,
-        server_may_come_later: bool = False,
+        is_announced: bool = False,
     ) -> None:
         """Connects, proves both sides to each other and asks to join.
 
         Args:
-            path: The path of the server's Unix socket.
+            path: The address of the server; see `Listener.address`.
             secret: The secret of the job.
             identity: The identity of this process.
             timeout_seconds: Limit for the connection and for each exchange.
             warning_seconds: After this time a late exchange gives notices; 0:
                 never.
             on_notice: Called with each notice.
-            server_may_come_later: Whether to wait for the server until the
-                timeout.
+            is_announced: Whether `path` is that of an announcement, which may
+                come until the timeout.
 
         Raises:
             LaunchError: There is no server at `path`, or it refuses.
-            StalledError: No server came to `path` in time.
+            StalledError: Nothing was announced at `path` in time.
+            HvdError: The announcement says that rank 0 has failed or died.
         """
+        self._announced_at = path if is_announced else None
         self._identity = identity
         self._timeout_seconds = timeout_seconds
         self._warning_seconds = warning_seconds
@@ -69,7 +73,7 @@ class Rendezvous:
         self._num_rounds = 0
         self.epoch = identity.epoch
         deadline = time.monotonic() + timeout_seconds
-        hello = self._meet(path, deadline, server_may_come_later)
+        hello = self._meet(path, deadline)
         try:
             self._prove_each_other(secret, hello, deadline)
             if identity.role == Role.MEMBER:
@@ -134,21 +138,43 @@ class Rendezvous:
         else:
             self.abort(f"{type(value).__name__}: {value}")
 
-    def _meet(self, path: str, deadline: float, patient: bool) -> bytes:
+    def _meet(self, path: str, deadline: float) -> bytes:
         """Connects; returns the server's first message."""
+        if self._announced_at is None:
+            self._sock = _connect(path, deadline)
+            return self._first_message(deadline)
         while True:
-            self._sock = _connect(path, deadline, patient)
             try:
-                return self._receive(wire.HELLO_BYTES, deadline)
+                self._sock = _connect(_announced_address(path), deadline)
+                return self._first_message(deadline)
+            except LaunchError as error:
+                self._raise_announced_failure()
+                if time.monotonic() >= deadline:
+                    raise StalledError(
+                        f"{error} It did not within HVD_START_TIMEOUT. Has "
+                        "rank 0 called `init()`?"
+                    ) from error
             except PeerLostError:
-                self._sock.close()
                 # It may be the server of the last membership, just ending.
-                if not patient:
-                    raise
-            except BaseException:
-                self._sock.close()
-                raise
+                self._raise_announced_failure()
             time.sleep(_RETRY_SECONDS)
+
+    def _first_message(self, deadline: float) -> bytes:
+        self._server_pid = wire.peer_credentials(self._sock).pid
+        try:
+            return self._receive(wire.HELLO_BYTES, deadline)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def _raise_announced_failure(self) -> None:
+        """Raises if the announcement says that nobody will serve any more."""
+        if self._announced_at is not None:
+            found = announcement.read(self._announced_at)
+            failure = found.why_not() if found else None
+            if failure is not None:
+                name, text = failure
+                raise error_class(name)(text)
 
     def _await_epoch(self, deadline: float) -> None:
         kind, body = self._receive_frame(deadline)
@@ -174,6 +200,8 @@ class Rendezvous:
         try:
             mac = self._receive(wire.MAC_BYTES, deadline)
         except PeerLostError:
+            if self._server_has_ended():
+                raise
             raise LaunchError(
                 "The rendezvous server refused this rank: HVD_SECRET must be "
                 f"the secret of the job. Received: another one (rank "
@@ -233,10 +261,20 @@ class Rendezvous:
         return bytes(data)
 
     def _server_lost(self) -> PeerLostError:
+        who = "hvdrun" if self._announced_at is None else "Rank 0"
         return PeerLostError(
-            "The rendezvous server (hvdrun, or rank 0 of another launcher) "
-            f"went away during `init()` (rank {self._identity.rank})."
+            f"{who} (pid {self._server_pid}), which runs the rendezvous "
+            f"server, went away during `init()` (rank {self._identity.rank})."
         )
+
+    def _server_has_ended(self) -> bool:
+        # A process that ends closes its sockets a moment before.
+        for _ in range(10):
+            found = processes.find(self._server_pid)
+            if found is None or not found.runs:
+                return True
+            time.sleep(_RETRY_SECONDS)
+        return False
 
 
 def report(path: str, secret: bytes, identity: Identity, reason: str) -> None:
@@ -274,25 +312,43 @@ def _milliseconds(seconds: float) -> int:
     return min(int(seconds * 1e3), 0xFFFFFFFF)
 
 
-def _connect(path: str, deadline: float, patient: bool) -> socket.socket:
+def _announced_address(path: str) -> str:
+    found = announcement.read(path)
+    if found is None:
+        raise LaunchError(f"Rank 0 must announce its server in {path!r}.")
+    if not found.is_alive():
+        raise LaunchError(
+            f"Rank 0 must announce its server in {path!r}. Received: that of "
+            f"a process which has ended (pid {found.pid})."
+        )
+    return found.address
+
+
+def _connect(address: str, deadline: float) -> socket.socket:
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
         try:
-            sock.connect(path)
+            sock.connect(connectable(address))
             return sock
         except OSError as error:
             sock.close()
-            what = (
-                f"A rendezvous server must listen at {path!r}. Received: "
-                f"{error}."
-            )
             crowded = isinstance(error, BlockingIOError)  # a full backlog
-            if not patient and not crowded:
-                raise LaunchError(f"{what} Has the job ended?") from error
-            if time.monotonic() >= deadline:
-                raise StalledError(
-                    f"{what} It did not within HVD_START_TIMEOUT. Has rank 0 "
-                    "called `init()`?"
+            if not crowded or time.monotonic() >= deadline:
+                raise LaunchError(
+                    f"A rendezvous server must listen at {address!r}. "
+                    f"Received: {error}. {_cure(error)}"
                 ) from error
         time.sleep(_RETRY_SECONDS)
+
+
+def _cure(error: OSError) -> str:
+    if error.errno == errno.EACCES:
+        return (
+            "All ranks must run as one user, in one user namespace (one "
+            "container)."
+        )
+    return (
+        "Has the job ended? All ranks must see the same /proc: run them in "
+        "one container."
+    )

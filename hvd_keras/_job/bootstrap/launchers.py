@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
+from hvd_keras._job.bootstrap import processes
+
 Environ = Mapping[str, str]
 
 # Slurm numbers steps from here on if the user's srun did not start them: the
@@ -168,14 +170,10 @@ def process_manager() -> str:
     """
     pid = os.getppid()
     while pid > 1:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-                head, _, tail = file.read().rpartition(")")
-        except OSError:
+        found = processes.find(pid)
+        if found is None:
             return ""
-        fields = tail.split()
-        if head.partition("(")[2].startswith(("hydra_", "pmi_proxy")):
-            start_time = fields[19]
-            return f"{pid}.{start_time}"
-        pid = int(fields[1])
+        if found.name.startswith(("hydra_", "pmi_proxy")):
+            return f"{pid}.{found.start_ticks}"
+        pid = found.parent
     return ""

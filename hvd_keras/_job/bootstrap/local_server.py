@@ -1,22 +1,34 @@
 """Runs the rendezvous server in a thread of rank 0 if there is no hvdrun.
 
 Ranks that torchrun, mpiexec or srun started have no channel that we could use,
-but they know the name of their job. The file name of the server's socket is a
-digest of it. Only this user can enter the socket's directory, and the server
-refuses other users too. When all ranks are in, the socket file is removed.
+but they know the name of their job. A digest of it is the name of the file that
+says where the server listens. Only this user can enter the file's directory,
+and the server refuses other users too. When all ranks are in, the file is
+removed.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import socket
 import stat
 import threading
+import time
 
+from hvd_keras._job.bootstrap import announcement
+from hvd_keras._job.bootstrap.listener import (
+    Listener,
+    connectable,
+    writable_directories,
+)
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras.exceptions import LaunchError
+
+# For the answers to the other ranks, when this process ends.
+_LAST_WORDS_SECONDS = 1.0
 
 
 def secret_of(job_identity: str) -> bytes:
@@ -24,18 +36,23 @@ def secret_of(job_identity: str) -> bytes:
     return hashlib.sha256(b"hvd_keras job\n" + job_identity.encode()).digest()
 
 
-def socket_path(job_identity: str) -> str:
-    """Returns the path where the server of the job listens."""
+def announcement_path(job_identity: str) -> str:
+    """Returns the path of the file that says where the job's server listens."""
     name = hashlib.sha256(job_identity.encode())
     return os.path.join(_private_directory(), name.hexdigest()[:32])
 
 
 def _private_directory() -> str:
-    parent = os.environ.get("XDG_RUNTIME_DIR", "")
     uid = os.getuid()
-    path = f"/tmp/hvd-{uid}"
-    if os.path.isdir(parent) and os.access(parent, os.W_OK):
-        path = os.path.join(parent, "hvd")
+    parent = next(writable_directories(), None)
+    if parent is None:
+        raise LaunchError(
+            "The ranks must share a directory that they can write, so that "
+            "they find each other. Received: none of $XDG_RUNTIME_DIR, /tmp, "
+            "$TMPDIR, /var/tmp and /dev/shm is one. Set TMPDIR, or start the "
+            "ranks with hvdrun."
+        )
+    path = os.path.join(parent, f"hvd-{uid}")
     if not os.path.lexists(path):
         with contextlib.suppress(FileExistsError):  # a rank was faster
             os.mkdir(path, 0o700)
@@ -44,7 +61,8 @@ def _private_directory() -> str:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or mode & 0o77:
         raise LaunchError(
             f"{path!r} must be a directory of user {uid} with mode 0700. "
-            f"Received: user {found.st_uid}, mode {mode:04o}."
+            f"Received: user {found.st_uid}, mode {mode:04o}. Remove it, or "
+            "set XDG_RUNTIME_DIR to a directory of your own."
         )
     return path
 
@@ -52,82 +70,132 @@ def _private_directory() -> str:
 def serve(path: str, secret: bytes, size: int, last_epoch: int) -> None:
     """Starts the server of the next epoch; it ends when all ranks are in.
 
+    If an epoch fails, it stays to tell those who come later.
+
     Args:
-        path: Where it listens.
+        path: Where it is announced.
         secret: The secret of the job.
         size: Number of ranks in the job.
         last_epoch: The last epoch that this process was in.
 
     Raises:
-        LaunchError: Another live job uses the same name.
+        LaunchError: Another live job uses the same name, or nothing can be
+            announced at `path`.
     """
     global _running
-    if _running is not None and _running.goes_on(path, last_epoch + 1):
-        return
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    own_path = f"{path}.{os.getpid()}"
-    listener.bind(own_path)
-    listener.listen(size)
+    if _running is not None:
+        if _running.goes_on(path, last_epoch + 1):
+            return
+        last_epoch = max(last_epoch, _running.last_epoch_of(path))
+    _refuse_second_server(path)
+    listener = Listener(backlog=size)
     try:
-        _refuse_second_server(path)
-        os.rename(own_path, path)  # replaces what a crashed job left
-    except BaseException:
-        listener.close()
-        os.unlink(own_path)
-        raise
-    server = ExchangeServer(listener, secret, size, last_epoch=last_epoch)
-    _running = _ServerThread(server, path, last_epoch + 1)
+        announcement.forget_old(os.path.dirname(path))
+        announcement.announce(path, listener.address)
+    except OSError as error:
+        listener.socket.close()
+        listener.close_address()
+        raise LaunchError(
+            f"Rank 0 must be able to write {path!r}. Received: {error}. Free "
+            "space there, or set XDG_RUNTIME_DIR to another directory."
+        ) from error
+    server = ExchangeServer(
+        listener.socket, secret, size, last_epoch=last_epoch
+    )
+    _running = _ServerThread(server, listener, path, last_epoch + 1)
     _running.start()
 
 
 class _ServerThread(threading.Thread):
     """Runs the server until all ranks are in the last requested epoch."""
 
-    def __init__(self, server: ExchangeServer, path: str, epoch: int) -> None:
+    def __init__(
+        self, server: ExchangeServer, listener: Listener, path: str, epoch: int
+    ) -> None:
         super().__init__(name="hvd_keras rendezvous", daemon=True)
         self._server = server
+        self._listener = listener
         self._path = path
         self._pid = os.getpid()
-        self._inode = os.stat(path).st_ino
         self._lock = threading.Lock()
         self._last_epoch = epoch
         self._has_ended = False
+        self._announced: tuple[str, str] | None = None  # failure
 
     def goes_on(self, path: str, epoch: int) -> bool:
         """Makes it serve `epoch` too; returns False if it cannot."""
-        if self._pid != os.getpid() or self._path != path:
+        if self._pid != os.getpid():
             return False
         with self._lock:
             self._last_epoch = epoch
-            return not self._has_ended
+            if self._path == path and not self._has_ended:
+                return True
+        self.finish()
+        return False
+
+    def last_epoch_of(self, path: str) -> int:
+        """Returns the last epoch that it gave to a rank of that job."""
+        is_of_this_job = self._pid == os.getpid() and self._path == path
+        return self._server.last_epoch() if is_of_this_job else 0
+
+    def finish(self) -> None:
+        """Lets it tell those who are connected how it went."""
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while self.is_alive() and time.monotonic() < deadline:
+            failed = self._announced and self._server.failure()
+            if failed and not self._server.has_connections():
+                return
+            self.join(0.005)
 
     def run(self) -> None:
-        while not self._ends():
-            self._server.step(None)
         try:
-            if os.stat(self._path).st_ino == self._inode:
-                os.unlink(self._path)
-        except OSError:
-            pass  # somebody else has removed it
-        self._server.close()
+            while not self._ends():
+                self._server.step(None)
+                if self._server.failure() != self._announced:
+                    self._announce(self._server.failure())
+            announcement.withdraw(self._path, self._listener.address)
+        except BaseException as error:
+            what = f"{type(error).__name__}: {error}"
+            text = f"The rendezvous server of rank 0 failed. {what}"
+            self._announce(("InternalError", text))
+            raise
+        finally:
+            with self._lock:
+                self._has_ended = True
+            self._server.close()
+            self._listener.close_address()
 
     def _ends(self) -> bool:
         with self._lock:
             self._has_ended = self._server.is_done(self._last_epoch)
             return self._has_ended
 
+    def _announce(self, failure: tuple[str, str] | None) -> None:
+        with contextlib.suppress(OSError):  # who comes late must wait then
+            announcement.announce(self._path, self._listener.address, failure)
+        self._announced = failure
+
 
 _running: _ServerThread | None = None
 
 
+@atexit.register
+def _finish_at_exit() -> None:
+    if _running is not None and _running.is_alive():
+        _running.finish()
+
+
 def _refuse_second_server(path: str) -> None:
+    found = announcement.read(path)
+    if found is None or found.pid == os.getpid() or not found.is_alive():
+        return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(path)
+            probe.connect(connectable(found.address))
         except OSError:
             return
     raise LaunchError(
         "The name of a job must be unique: rank 0 of another live job of this "
-        "user serves under the same name. Give this job another MASTER_PORT, "
-        "or start it with hvdrun."
+        f"user (pid {found.pid}) serves under the same name. Give this job "
+        "another MASTER_PORT, or start it with hvdrun."
     )

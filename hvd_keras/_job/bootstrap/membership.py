@@ -16,6 +16,7 @@ class Membership:
         self.size = size
         self.members: dict[int, Connection] = {}  # by rank, while they stay
         self.failure: tuple[str, str] | None = None  # class name, message
+        self._came: set[int] = set()
         self._left: set[int] = set()
         self._round = 0
         self._values: dict[int, bytes] = {}
@@ -27,6 +28,17 @@ class Membership:
     def ended(self) -> bool:
         """Whether the membership is over: it failed, or all ranks have left."""
         return self.failure is not None or len(self._left) == self.size
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and all ranks know how."""
+        return self.ended and len(self._came) == self.size
+
+    def admit(self, rank: int, connection: Connection) -> None:
+        """Lets `rank` in; if the membership has failed, only to learn that."""
+        self._came.add(rank)
+        if self.failure is None:
+            self.members[rank] = connection
 
     def needs(self, rank: int) -> bool:
         """Whether the others need `rank` to go on."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable
 
@@ -26,7 +25,6 @@ from hvd_keras._job.bootstrap.wire import FrameType, Role
 
 # Connections in the handshake that are allowed beside one for each rank.
 _SPARE_CONNECTIONS = 64
-_PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class ExchangeServer:
@@ -114,9 +112,26 @@ class ExchangeServer:
         """Whether all epochs up to `epoch` are over and nobody is connected."""
         return (
             epoch in self._memberships
-            and all(m.ended for m in self._memberships.values())
+            and all(m.is_over for m in self._memberships.values())
             and not self._connections
         )
+
+    def has_connections(self) -> bool:
+        """Whether anybody is connected; any thread may ask."""
+        return bool(self._connections)
+
+    def last_epoch(self) -> int:
+        """Returns the last epoch that a rank was told here; 0: none."""
+        return max(self._memberships, default=0)
+
+    def failure(self) -> tuple[str, str] | None:
+        """Returns class and text of the error of the last epoch, if it failed.
+
+        None: there was none yet, or it goes on, or all went well.
+        """
+        if not self._memberships:
+            return None
+        return self._memberships[max(self._memberships)].failure
 
     def close(self) -> None:
         """Closes the listener and all connections."""
@@ -286,8 +301,7 @@ class ExchangeServer:
         )
         connection.membership = membership
         failure = membership.failure
-        if failure is None:
-            membership.members[rank] = connection
+        membership.admit(rank, connection)
         joined = wire.pack_epoch(membership.epoch)
         self._send(connection, wire.frame(FrameType.JOINED, joined))
         if connection not in self._connections:
@@ -372,8 +386,4 @@ def _reason(body: bytes) -> str:
 
 
 def _is_of_this_user(sock: socket.socket) -> bool:
-    data = sock.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
-    )
-    _, uid, _ = _PEER_CREDENTIALS.unpack(data)
-    return bool(uid == os.geteuid())
+    return wire.peer_credentials(sock).uid == os.geteuid()

@@ -15,7 +15,9 @@ import enum
 import hashlib
 import hmac
 import os
+import socket
 import struct
+from typing import NamedTuple
 
 from hvd_keras.exceptions import InternalError
 
@@ -35,6 +37,7 @@ _FRAME = struct.Struct("!BI")
 FRAME_HEADER_BYTES = _FRAME.size
 EXCHANGE_HEADER = struct.Struct("!III")  # round, timeout ms, warning ms
 _U32 = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")
 
 
 class Role(enum.IntEnum):
@@ -66,6 +69,22 @@ class Identity:
     size: int
     epoch: int  # the last epoch that this process was told; 0: none
     pid: int
+
+
+class Credentials(NamedTuple):
+    """What the kernel says of the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_credentials(sock: socket.socket) -> Credentials:
+    """Returns who has connected, or who listened when it connected."""
+    data = sock.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    return Credentials(*_CREDENTIALS.unpack(data))
 
 
 def new_nonce() -> bytes:
