@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed (128 + the number of the signal that killed it), or 2 for a
         wrong command line.
     """
+    _fill_standard_streams()
     options = arguments.parse(sys.argv[1:] if argv is None else argv)
     if options.help_env:
         print(render_table())
@@ -45,6 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (HvdError, OSError) as error:
         print(f"hvdrun: {error}", file=sys.stderr)
         return 2
+
+
+def _fill_standard_streams() -> None:
+    # Otherwise a pipe of ours would get the number of a closed stream.
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 if __name__ == "__main__":

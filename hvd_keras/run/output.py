@@ -12,7 +12,10 @@ import os
 import re
 import shutil
 import sys
-from typing import BinaryIO
+from collections.abc import Callable
+from typing import BinaryIO, TextIO
+
+from hvd_keras.run.log_file import LogFile
 
 MAX_LINE_BYTES = 64 << 10  # longer lines are broken
 _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -69,6 +72,7 @@ class Screen:
         self._tag = tag
         self._timestamp = timestamp
         self._is_open = True
+        self.on_failure: Callable[[OSError], None] | None = None
         self.is_terminal = stream.isatty()
         self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self._growing = b""  # the unfinished line on the screen
@@ -122,8 +126,10 @@ class Screen:
             try:
                 self._stream.write(data)
                 self._stream.flush()
-            except OSError:
+            except OSError as error:
                 self._is_open = False
+                if self.on_failure is not None:
+                    self.on_failure(error)
                 # Python flushes the stream at exit. A failure there would
                 # become this program's status.
                 with open(os.devnull, "wb") as null:
@@ -137,7 +143,7 @@ class RankStream:
         self,
         rank: int,
         screen: Screen | None,
-        file: BinaryIO | None,
+        file: LogFile | None,
         *,
         shows_growing: bool = False,
     ) -> None:
@@ -160,7 +166,6 @@ class RankStream:
         """Takes what the rank has written."""
         if self._file is not None:
             self._file.write(data)
-            self._file.flush()
         *lines, self._partial = (self._partial + data).split(b"\n")
         if lines and self._shows_growing and self._screen:
             self._screen.show_growing(self._rank, b"")
@@ -184,7 +189,6 @@ class RankStream:
             self._partial = b""
         if self._file is not None:
             self._file.close()
-            self._file = None
 
     def _finish(self, line: bytes) -> None:
         if self._screen is not None:
@@ -195,12 +199,18 @@ class RankStream:
 
 def make_screens(tag: bool, timestamp: bool) -> tuple[Screen, Screen]:
     """The launcher's own standard output and error."""
-    stdout = Screen(sys.stdout.buffer, tag=tag, timestamp=timestamp)
-    on_one_terminal = stdout.is_terminal and sys.stderr.isatty()
+    stdout = Screen(_bytes_of(sys.stdout), tag=tag, timestamp=timestamp)
+    errors = _bytes_of(sys.stderr)
+    on_one_terminal = stdout.is_terminal and errors.isatty()
     stderr = Screen(
-        sys.stderr.buffer,
+        errors,
         tag=tag,
         timestamp=timestamp,
         sibling=stdout if on_one_terminal else None,
     )
     return stdout, stderr
+
+
+def _bytes_of(stream: TextIO | None) -> BinaryIO:
+    # None: the launcher was started with this stream closed.
+    return open(os.devnull, "wb") if stream is None else stream.buffer

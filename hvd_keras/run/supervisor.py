@@ -8,16 +8,17 @@ import secrets
 import selectors
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras.run import environment, horovod_compat, report
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.guard import Guard
+from hvd_keras.run.log_file import LogFile
 from hvd_keras.run.output import RankStream, make_screens
 from hvd_keras.run.process import RankProcess
 
@@ -40,6 +41,7 @@ class Supervisor:
         self._size = options.num_proc
         self._selector = selectors.DefaultSelector()
         self._screens = make_screens(options.tag, options.timestamp)
+        self._screens[0].on_failure = self._on_screen_failure
         self._processes: list[RankProcess] = []
         self._streams: dict[int, RankStream] = {}  # by descriptor
         self._errors: list[RankStream] = []  # stderr by rank
@@ -47,6 +49,7 @@ class Supervisor:
         self._leavers: list[int] = []  # ranks that began to end, in order
         self._next_kill: tuple[float, int] | None = None  # when, which
         self._num_interrupts = 0
+        self._has_lost_log = False
         self._started_at = time.monotonic()
 
     def run(self) -> int:
@@ -161,13 +164,34 @@ class Supervisor:
         self._say(
             f"{ranks} on {cores} core{'s' * (cores > 1)}, each with {what}"
         )
+        if sys.stdout is None:
+            self._say(
+                "the standard output is closed, so nobody sees what the ranks "
+                "print there. Redirect it to a file, or use --output-dir."
+            )
 
-    def _open_file(self, rank: int, name: str) -> BinaryIO | None:
+    def _open_file(self, rank: int, name: str) -> LogFile | None:
         if self._options.output_dir is None:
             return None
-        directory = Path(self._options.output_dir) / f"rank.{rank}"
-        directory.mkdir(parents=True, exist_ok=True)
-        return open(directory / name, "wb")  # RankStream closes it
+        path = Path(self._options.output_dir) / f"rank.{rank}" / name
+        return LogFile(path, self._on_log_failure)
+
+    def _on_screen_failure(self, error: OSError) -> None:
+        if not isinstance(error, BrokenPipeError):  # the reader has left
+            self._say(
+                f"the standard output cannot be written: {error.strerror}. "
+                "The job goes on, but nobody sees what the ranks print there. "
+                "Free space, or redirect it elsewhere."
+            )
+
+    def _on_log_failure(self, path: Path, error: OSError) -> None:
+        if not self._has_lost_log:
+            self._has_lost_log = True
+            self._say(
+                f"{str(path)!r} cannot be written: {error.strerror}. The job "
+                "goes on, but files of --output-dir will miss what the ranks "
+                "print. Free space there, or choose another directory."
+            )
 
     # ---- The loop ----
 
