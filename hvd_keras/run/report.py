@@ -33,19 +33,40 @@ def last_error_line(stderr: RankStream, told: str) -> str:
 def exit_text(process: RankProcess) -> str:
     """How a rank ended, in a word or two."""
     if process.signal is not None:
-        by_us = " by hvdrun" if process.signal == process.sent else ""
+        by_us = " by hvdrun" if _was_ended_by_us(process) else ""
         return f"{process.signal_name()}{by_us}"
     return str(process.exit_status)
 
 
-def verdict(first: RankProcess, seconds: float) -> str:
+def exit_status(first: RankProcess, reason: str) -> int:
+    """The launcher's exit status: the one of the rank that failed first.
+
+    Args:
+        first: The rank that failed first.
+        reason: The error that it has reported, or "".
+    """
+    assert first.exit_status is not None
+    if not _was_ended_by_us(first) or not reason:
+        return first.exit_status
+    # What Python would have ended with.
+    interrupted = reason.startswith(KeyboardInterrupt.__name__)
+    return 128 + signal.SIGINT if interrupted else 1
+
+
+def verdict(first: RankProcess, reason: str, seconds: float) -> str:
     """Which rank failed first, how, and how long the job took."""
     how = exit_text(first)
-    if first.signal is None:
+    if _was_ended_by_us(first) and reason:
+        how = f"{reason}; it did not end, so it got {how}"
+    elif first.signal is None:
         how = f"exit status {how}"
     return (
         f"rank {first.rank} failed first: {how}; the job took {seconds:.1f} s"
     )
+
+
+def _was_ended_by_us(process: RankProcess) -> bool:
+    return process.signal is not None and process.signal == process.sent
 
 
 def table(rows: Sequence[tuple[RankProcess, str]], width: int) -> str:

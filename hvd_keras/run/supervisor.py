@@ -47,6 +47,7 @@ class Supervisor:
         self._errors: list[RankStream] = []  # stderr by rank
         self._reasons: dict[int, str] = {}  # told by failing ranks
         self._leavers: list[int] = []  # ranks that began to end, in order
+        self._first_failed: int | None = None  # the first that we know of
         self._next_kill: tuple[float, int] | None = None  # when, which
         self._num_interrupts = 0
         self._has_lost_log = False
@@ -236,7 +237,7 @@ class Supervisor:
         self._note_leaving(rank)
         if reason:
             self._reasons.setdefault(rank, reason)
-            self._begin_grace()
+            self._note_failure(rank, has_ended=False)
 
     def _on_exit(self, process: RankProcess) -> None:
         self._note_leaving(process.rank)
@@ -244,15 +245,25 @@ class Supervisor:
         if self._options.verbose:
             self._say(f"rank {process.rank} {process.describe_exit()}")
         if process.exit_status != 0:
-            self._begin_grace()
+            self._note_failure(process.rank, has_ended=True)
 
     def _note_leaving(self, rank: int) -> None:
         if rank < self._size and rank not in self._leavers:
             self._leavers.append(rank)
 
-    def _begin_grace(self) -> None:
-        if self._next_kill is None:
-            at = time.monotonic() + self._options.grace
+    def _note_failure(self, rank: int, has_ended: bool) -> None:
+        if self._first_failed is None:
+            self._first_failed = rank
+        if rank == self._first_failed:
+            # It may end slowly, saving its work. The grace time of the others
+            # begins when it has ended, or after as long a time for it.
+            self._begin_grace(1 if has_ended else 2)
+
+    def _begin_grace(self, times: int = 1) -> None:
+        at = time.monotonic() + times * self._options.grace
+        if self._next_kill is None or (
+            self._next_kill[1] == signal.SIGTERM and self._next_kill[0] > at
+        ):
             self._next_kill = (at, signal.SIGTERM)
 
     def _kill_if_due(self) -> None:
@@ -292,16 +303,12 @@ class Supervisor:
                         os.read(self._wakeup, 4096)
 
     def _finish(self) -> int:
-        failed = [
-            self._processes[rank]
-            for rank in self._leavers
-            if self._processes[rank].exit_status != 0
-        ]
-        if not failed:
+        first = self._first_to_blame()
+        if first is None:
             return 0
-        first = failed[0]
         seconds = time.monotonic() - self._started_at
-        self._say(report.verdict(first, seconds))
+        reason = self._reasons.get(first.rank, "")
+        self._say(report.verdict(first, reason, seconds))
         rows = []
         for process, stderr in zip(self._processes, self._errors, strict=True):
             told = self._reasons.get(process.rank, "")
@@ -309,8 +316,19 @@ class Supervisor:
             rows.append((process, line if process.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
         self._show(report.table(rows, width))
-        assert first.exit_status is not None
-        return first.exit_status
+        return report.exit_status(first, reason)
+
+    def _first_to_blame(self) -> RankProcess | None:
+        failed = [
+            self._processes[rank]
+            for rank in self._leavers
+            if self._processes[rank].exit_status != 0
+        ]
+        # A rank that we had to end may have done all its work.
+        by_themselves = [
+            p for p in failed if p.sent is None or p.rank in self._reasons
+        ]
+        return next(iter(by_themselves or failed), None)
 
     def _say(self, message: str) -> None:
         self._show(f"hvdrun: {message}")

@@ -230,6 +230,52 @@ def test_rank_that_ignores_sigterm_is_killed() -> None:
     assert job.table()[1][1] == "SIGKILL by hvdrun"
 
 
+@pytest.mark.parametrize("seconds", [1.5, 60])
+def test_rank_that_fails_first_is_blamed_though_it_ends_slowly(
+    seconds: float,
+) -> None:
+    job = jobs.run_python(
+        2,
+        f"""
+        import atexit, time
+        atexit.register(time.sleep, {seconds})
+        import hvd_keras as hvd
+        from hvd_keras import _core
+        hvd.init()
+        if hvd.rank() == 1:
+            raise ValueError("no such luck")
+        _core.barrier("b")
+        """,
+        "--grace=1",
+    )
+    assert job.status == 1, job.stderr
+    assert "rank 1 failed first" in job.stderr
+    assert job.table()[1][2] == "ValueError: no such luck"
+    if seconds < 2:
+        assert job.table()[1][1] == "1"
+    assert job.seconds < 10
+
+
+def test_rank_whose_work_is_done_is_not_blamed_for_a_slow_end() -> None:
+    job = jobs.run_python(
+        2,
+        """
+        import atexit, time
+        import hvd_keras as hvd
+        from hvd_keras import _core
+        hvd.init()
+        if hvd.rank() == 0:
+            atexit._run_exitfuncs()  # the exit has begun; libraries take long
+            time.sleep(60)
+        _core.barrier("b")
+        """,
+        "--grace=0.5",
+    )
+    assert job.status == 1, job.stderr
+    assert "rank 1 failed first" in job.stderr
+    assert job.table()[0][1] == "SIGTERM by hvdrun"
+
+
 def test_rank_that_ends_well_and_early_ends_nothing() -> None:
     job = jobs.run_python(
         2,
