@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A bad setting is one message here, not one on every rank.
         Config.from_environ(environ)
         return Supervisor(options, environ).run()
+    except KeyboardInterrupt:  # there are no ranks yet
+        return 128 + signal.SIGINT
     except arguments.UsageError as error:
         print(f"hvdrun: {error}", file=sys.stderr)
         return error.exit_status

@@ -16,7 +16,8 @@ _DESCRIPTION = """Starts N processes of a command on this machine as the ranks
 of one job, shows their output, and ends all of them when one fails."""
 
 _EPILOG = """The exit status is that of the first rank that failed, 128 + the
-signal's number if a signal killed it. Ranks read no standard input."""
+signal's number if a signal killed it. Rank 0 gets hvdrun's standard input; a
+program on it, as in `hvdrun -np 2 python - < train.py`, goes to all ranks."""
 
 _SEVERAL_HOSTS = (
     "must stay on this machine: jobs on several hosts are not supported yet"

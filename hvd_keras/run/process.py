@@ -17,8 +17,20 @@ class RankProcess:
     """A rank, which leads its own process group."""
 
     def __init__(
-        self, rank: int, command: Sequence[str], environ: Mapping[str, str]
+        self,
+        rank: int,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        stdin: int,
     ) -> None:
+        """Starts it.
+
+        Args:
+            rank: The rank.
+            command: The program and its arguments.
+            environ: The whole environment.
+            stdin: A descriptor, which it owns from now on.
+        """
         self.rank = rank
         launcher = os.getpid()
 
@@ -28,15 +40,18 @@ class RankProcess:
             if os.getppid() != launcher:
                 os._exit(1)
 
-        self._popen = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=before_exec,  # safe: there are no threads
-        )
+        try:
+            self._popen = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=before_exec,  # safe: there are no threads
+            )
+        finally:
+            os.close(stdin)
         self.pid = self._popen.pid
         self.pidfd = os.pidfd_open(self.pid)
         self.exit_status: int | None = None  # 128 + signal

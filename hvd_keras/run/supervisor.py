@@ -21,6 +21,7 @@ from hvd_keras.run.guard import Guard
 from hvd_keras.run.log_file import LogFile
 from hvd_keras.run.output import RankStream, make_screens
 from hvd_keras.run.process import RankProcess
+from hvd_keras.run.standard_input import StandardInput
 
 # From SIGTERM to SIGKILL, after the grace time.
 _TERMINATION_SECONDS = 3.0
@@ -59,6 +60,7 @@ class Supervisor:
         Returns:
             The exit status for the launcher.
         """
+        stdin = StandardInput(self._options.command)
         guard = Guard()
         self._raise_file_limit()
         listener = Listener(backlog=self._size + 64)
@@ -70,7 +72,8 @@ class Supervisor:
         self._server = server
         self._handle_signals()
         try:
-            self._start(f"unix:{listener.address}", secret, guard)
+            self._start(f"unix:{listener.address}", secret, guard, stdin)
+            stdin.close()
             while any(p.exit_status is None for p in self._processes):
                 self._step()
             self._drain()
@@ -119,7 +122,9 @@ class Supervisor:
             else:
                 process.kill_group(number)
 
-    def _start(self, address: str, secret: bytes, guard: Guard) -> None:
+    def _start(
+        self, address: str, secret: bytes, guard: Guard, stdin: StandardInput
+    ) -> None:
         defaults = environment.defaults(self._environ, self._size)
         self._say_start(defaults)
         base = {**self._environ, **defaults}
@@ -131,7 +136,9 @@ class Supervisor:
             )
             if options.horovod_compat:
                 environ = horovod_compat.of_rank(environ)
-            process = RankProcess(rank, options.command, environ)
+            process = RankProcess(
+                rank, options.command, environ, stdin.open_for(rank)
+            )
             self._processes.append(process)
             self._server.rank_started(rank)
             guard.add(process.pid)
