@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from hvd_keras import _native, process_set
 from hvd_keras._common import log
-from hvd_keras._job import bootstrap, exit_hooks, join_hooks, startup, state
+from hvd_keras._job import (
+    bootstrap,
+    exit_hooks,
+    interrupts,
+    join_hooks,
+    startup,
+    state,
+)
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InvalidArgumentError
@@ -93,6 +100,8 @@ def init(
         join_hooks.run()
         state.enter(topology, config)
         exit_hooks.install(_leave_failing)
+        if topology.size > 1:
+            interrupts.watch(lambda: _leave_failing("KeyboardInterrupt"))
     if topology.rank == 0:
         log.info(startup.describe(topology, config))
 
@@ -105,6 +114,7 @@ def shutdown() -> None:
     """
     with _lock:
         if state.leave() is not None:
+            interrupts.unwatch()
             _stop("shutdown() was called")
 
 
@@ -282,6 +292,7 @@ def _leave_failing(reason: str) -> None:
 
 @atexit.register
 def _leave_at_exit() -> None:
+    interrupts.finish()
     job = state.leave()
     if job is not None:
         # Tell the launcher first: a peer may fail as soon as this rank stops.

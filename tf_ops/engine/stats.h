@@ -11,7 +11,8 @@ struct EngineStats {
   uint64_t num_bytes = 0;        // input bytes of the collectives run
   uint64_t num_cache_hits = 0;
   uint64_t num_cache_misses = 0;
-  uint64_t pending_ns = 0;  // time in which requests were in flight
+  uint64_t num_pending = 0;  // requests in flight now
+  uint64_t pending_ns = 0;   // time in which requests were in flight
 };
 
 }  // namespace hvd

@@ -54,6 +54,7 @@ EngineStats StatsObserver::stats() const {
   stats.num_bytes = num_bytes_.load();
   stats.num_cache_hits = num_cache_hits_.load();
   stats.num_cache_misses = num_cache_misses_.load();
+  stats.num_pending = num_pending_.load();
   stats.pending_ns = pending_ns_.load();
   return stats;
 }

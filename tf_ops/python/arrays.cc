@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <memory>
@@ -47,18 +49,76 @@ DataType CheckedDataType(const py::array& array, const Request& request) {
   return DataType::kBool;  // not reached
 }
 
-// Submits, waits without the GIL, raises on error.
-void SubmitAndWait(Request request) {
-  auto result = std::make_shared<std::promise<Status>>();
-  request.done = [result](const Status& status) { result->set_value(status); };
-  Status status;
-  {
+// A call that the engine works on. If a signal handler raises, its caller
+// leaves, and the arrays stay here for as long as the engine uses them.
+class PendingCall {
+ public:
+  // On the engine's threads, without the GIL.
+  void End(const Status& status) {
+    if (state_.exchange(State::kEnded) == State::kLeft) {
+      // The main thread will free them. If Python is ending, nobody need.
+      Py_AddPendingCall(&FreeArrays, arrays_);
+    }
+    result_.set_value(status);
+  }
+
+  // Submits and waits without the GIL. Returns false if a signal handler has
+  // raised; the exception is set then.
+  bool Run(Request request, Status* status) {
     py::gil_scoped_release release;
-    std::future<Status> future = result->get_future();
+    std::future<Status> future = result_.get_future();
     SubmitGlobal(std::move(request));
-    status = future.get();
+    while (future.wait_for(kSignalInterval) != std::future_status::ready) {
+      py::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) return false;
+    }
+    *status = future.get();
+    return true;
+  }
+
+  // Takes the arrays of a caller that leaves, with the GIL.
+  void Leave(std::unique_ptr<Arrays> arrays) {
+    arrays_ = arrays.get();
+    State expected = State::kWaiting;
+    if (state_.compare_exchange_strong(expected, State::kLeft)) {
+      static_cast<void>(arrays.release());
+    }
+  }
+
+ private:
+  enum class State { kWaiting, kEnded, kLeft };
+
+  static constexpr std::chrono::milliseconds kSignalInterval{100};
+
+  static int FreeArrays(void* arrays) {
+    delete static_cast<Arrays*>(arrays);
+    return 0;
+  }
+
+  std::promise<Status> result_;
+  std::atomic<State> state_{State::kWaiting};
+  Arrays* arrays_ = nullptr;  // owned in kLeft
+};
+
+// Submits and waits without the GIL; raises on error, and what a signal handler
+// raises. The request may use the memory of the arrays, but nothing else of the
+// caller's stack.
+void SubmitAndWait(Request request, Arrays* inputs, Arrays* outputs) {
+  auto call = std::make_shared<PendingCall>();
+  request.done = [call](const Status& status) { call->End(status); };
+  Status status;
+  if (!call->Run(std::move(request), &status)) {
+    auto arrays = std::make_unique<Arrays>(std::move(*inputs));
+    arrays->insert(arrays->end(), outputs->begin(), outputs->end());
+    call->Leave(std::move(arrays));
+    throw py::error_already_set();
   }
   RaiseIfError(status);
+}
+
+void SubmitAndWait(Request request) {
+  Arrays none;
+  SubmitAndWait(std::move(request), &none, &none);
 }
 
 // Returns C-contiguous arrays of the same values; the caller keeps them alive.
@@ -104,7 +164,7 @@ Arrays CheckedOutputs(const Arrays& arrays) {
 
 // Runs a collective whose results have the shapes of the arrays.
 Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
-  const Arrays inputs = in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
+  Arrays inputs = in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
   Arrays outputs;
   for (const py::array& input : inputs) {
     outputs.push_back(in_place ? input : EmptyLike(input, ShapeOf(input)));
@@ -115,7 +175,7 @@ Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
     tensor.output = outputs.back().mutable_data();
     request.tensors.push_back(std::move(tensor));
   }
-  SubmitAndWait(std::move(request));
+  SubmitAndWait(std::move(request), &inputs, &outputs);
   return outputs;
 }
 
@@ -155,7 +215,7 @@ class NewOutput {
 
 // Runs a collective whose output shapes only the engine knows.
 Arrays RunAllocating(Request request, const Arrays& arrays) {
-  const Arrays inputs = Contiguous(arrays);
+  Arrays inputs = Contiguous(arrays);
   std::vector<DataType> dtypes;
   for (const py::array& input : inputs) {
     RequestTensor tensor;
@@ -165,15 +225,17 @@ Arrays RunAllocating(Request request, const Arrays& arrays) {
     dtypes.push_back(tensor.dtype);
     request.tensors.push_back(std::move(tensor));
   }
-  std::vector<NewOutput> outputs(inputs.size());
-  request.allocate_output = [&](size_t index, const Shape& shape,
+  auto outputs = std::make_shared<std::vector<NewOutput>>(inputs.size());
+  request.allocate_output = [outputs, dtypes = std::move(dtypes)](
+                                size_t index, const Shape& shape,
                                 void** memory) {
-    return outputs[index].Allocate(shape, dtypes[index], memory);
+    return (*outputs)[index].Allocate(shape, dtypes[index], memory);
   };
-  SubmitAndWait(std::move(request));
+  Arrays none;
+  SubmitAndWait(std::move(request), &inputs, &none);
   Arrays arrays_of_outputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    arrays_of_outputs.push_back(outputs[i].Take(inputs[i].dtype()));
+    arrays_of_outputs.push_back((*outputs)[i].Take(inputs[i].dtype()));
   }
   return arrays_of_outputs;
 }
@@ -221,13 +283,13 @@ std::pair<py::array, std::vector<int64_t>> AlltoallArray(
     if (splits->empty()) throw py::value_error("`splits` must not be empty");
     request.splits = *splits;
   }
-  std::vector<int64_t> received;
-  request.take_values = [&received](const std::vector<int64_t>& values) {
-    received = values;
+  const auto received = std::make_shared<std::vector<int64_t>>();
+  request.take_values = [received](const std::vector<int64_t>& values) {
+    *received = values;
     return Status::Ok();
   };
   const Arrays outputs = RunAllocating(std::move(request), {array});
-  return {outputs[0], received};
+  return {outputs[0], *received};
 }
 
 void Barrier(const std::string& name, int32_t process_set_id) {
@@ -237,13 +299,13 @@ void Barrier(const std::string& name, int32_t process_set_id) {
 int64_t Join(int32_t process_set_id, bool average_over_active) {
   Request request = MakeRequest(CollectiveKind::kJoin, "join", process_set_id);
   request.average_over_active = average_over_active;
-  int64_t last = -1;
-  request.take_values = [&last](const std::vector<int64_t>& values) {
-    last = values[0];
+  const auto last = std::make_shared<int64_t>(-1);
+  request.take_values = [last](const std::vector<int64_t>& values) {
+    *last = values[0];
     return Status::Ok();
   };
   SubmitAndWait(std::move(request));
-  return last;
+  return *last;
 }
 
 }  // namespace hvd

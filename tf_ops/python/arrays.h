@@ -1,5 +1,6 @@
 // The collectives over NumPy arrays. They release the GIL while they block, and
-// raise errors as exceptions.
+// raise errors as exceptions. They answer signals: if a handler raises, as at
+// Ctrl-C, the collective goes on without its caller.
 #pragma once
 
 #include <pybind11/numpy.h>

@@ -165,6 +165,10 @@ py::dict Stats() {
   return result;
 }
 
+uint64_t NumPending() {
+  return GlobalEngine() == nullptr ? 0 : TotalStats().num_pending;
+}
+
 void NoteExitReason(const std::string& text) {
   const std::shared_ptr<Engine> engine = GlobalEngine();
   if (engine != nullptr) engine->NoteExitReason(text);

@@ -34,6 +34,7 @@ std::vector<int> RanksOfSet(int32_t id);
 
 std::shared_ptr<Engine> EngineOrRaise();
 pybind11::dict Stats();
+uint64_t NumPending();  // requests in flight; 0 without a job
 void NoteExitReason(const std::string& text);
 void NoteFailure(const std::string& text);
 

@@ -55,6 +55,8 @@ void DefineJob(py::module_* m) {
   m->def("rank", [] { return hvd::EngineOrRaise()->rank(); });
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });
   m->def("stats", &hvd::Stats);
+  m->def("num_pending", &hvd::NumPending,
+         "How many requests of this rank wait for other ranks or run.");
   m->def("transports",
          [] { return std::vector<std::string>{"in_memory", "shm", "nccl"}; });
 }
