@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hvd_keras.run import cgroups
+
 # Who reads them: TensorFlow the first two, for its pools within and between
 # ops; OpenMP, oneDNN's other builds and torch the third; JAX on the CPU the
 # fourth. Threads that find no work spin on a core that another rank needs.
@@ -20,15 +22,8 @@ _THREAD_VARIABLES = {
 
 def num_cores() -> int:
     """The cores that this process may use."""
-    cores = float(len(os.sched_getaffinity(0)))
-    try:
-        # The limit of a container (control groups, version 2).
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        cores = min(cores, float(quota) / float(period))
-    except (OSError, ValueError):
-        pass  # no limit
-    return max(1, int(cores))
+    cores = len(os.sched_getaffinity(0))
+    return max(1, int(min(cores, cgroups.cpu_limit())))
 
 
 def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import BinaryIO, TextIO
 
 from hvd_keras.run.log_file import LogFile
+from hvd_keras.run.repeats import Repeats
 
 MAX_LINE_BYTES = 64 << 10  # longer lines are broken
 _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -27,9 +28,12 @@ def visible(line: bytes) -> bytes:
     """`line` as a terminal finally shows it."""
     text = line.rstrip(b"\r")
     text = text[text.rfind(b"\r") + 1 :]
-    while (at := text.find(b"\b")) >= 0:
-        text = text[: max(0, at - 1)] + text[at + 1 :]
-    return text
+    first, *others = text.split(b"\b")
+    kept = bytearray(first)
+    for other in others:
+        del kept[-1:]
+        kept += other
+    return bytes(kept)
 
 
 def cut(text: bytes, width: int) -> bytes:
@@ -146,6 +150,7 @@ class RankStream:
         file: LogFile | None,
         *,
         shows_growing: bool = False,
+        repeats: Repeats | None = None,
     ) -> None:
         """Takes the output of `rank`.
 
@@ -154,11 +159,13 @@ class RankStream:
             screen: Shows the output; None shows nothing.
             file: Gets every byte; None writes nothing.
             shows_growing: Whether to show unfinished lines too.
+            repeats: Knows which lines not to show again; None shows all.
         """
         self._rank = rank
         self._screen = screen
         self._file = file
         self._shows_growing = shows_growing
+        self._repeats = repeats
         self._partial = b""
         self.last_lines: list[bytes] = []  # the last few that are not blank
 
@@ -191,7 +198,9 @@ class RankStream:
             self._file.close()
 
     def _finish(self, line: bytes) -> None:
-        if self._screen is not None:
+        if self._screen is not None and not (
+            self._repeats and self._repeats.is_one(self._rank, line)
+        ):
             self._screen.show_line(self._rank, line)
         if line.strip():
             self.last_lines = [*self.last_lines[-19:], line]

@@ -21,6 +21,7 @@ from hvd_keras.run.guard import Guard
 from hvd_keras.run.log_file import LogFile
 from hvd_keras.run.output import RankStream, make_screens
 from hvd_keras.run.process import RankProcess
+from hvd_keras.run.repeats import Repeats
 from hvd_keras.run.standard_input import StandardInput
 
 # From SIGTERM to SIGKILL, after the grace time.
@@ -130,6 +131,7 @@ class Supervisor:
         base = {**self._environ, **defaults}
         options = self._options
         screens = self._screens
+        repeats = None if options.verbose else Repeats()
         for rank in range(self._size):
             environ = environment.of_rank(
                 base, rank, self._size, address, secret
@@ -156,6 +158,7 @@ class Supervisor:
                 rank,
                 screens[1] if is_shown else None,
                 self._open_file(rank, "stderr"),
+                repeats=repeats,
             )
             self._errors.append(err)
             for fd, stream in ((process.stdout, out), (process.stderr, err)):

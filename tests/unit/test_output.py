@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from hvd_keras.run.output import (
     cut,
     visible,
 )
+from hvd_keras.run.repeats import Repeats
 
 
 class _Terminal(io.BytesIO):
@@ -39,6 +41,13 @@ def _screen(stream: io.BytesIO | None = None) -> tuple[Screen, io.BytesIO]:
 )
 def test_visible_is_what_a_terminal_shows(line: bytes, expected: bytes) -> None:
     assert visible(line) == expected
+
+
+def test_backspaces_take_linear_time() -> None:
+    begin = time.process_time()
+    assert visible(b"ab\b\b" * (1 << 19)) == b""
+    assert visible(b"a" * (1 << 20) + b"\b" * (1 << 20)) == b""
+    assert time.process_time() - begin < 5  # squared: hours
 
 
 def test_cut_counts_columns_and_not_escapes() -> None:
@@ -91,3 +100,46 @@ def test_unfinished_line_stays_below_the_lines_of_others(
         + clear + b"[0] 2/2 and much mo"
         + clear + b"[0] 2/2\n"
     )  # fmt: skip
+
+
+_KERAS = "/a/keras/src/trainers/x.py:7: UserWarning: "
+_START = """\
+WARNING: All log messages before absl::InitializeLog() is called are written \
+to STDERR
+I0000 00:00:{time} {pid} port.cc:153] oneDNN custom operations are on. You may \
+see slightly different numerical results.
+2026-11-22 19:00:00.{pid}: I tensorflow/core/x/cpu_feature_guard.cc:210] This \
+TensorFlow binary is optimized to use available CPU instructions in \
+performance-critical operations.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild \
+TensorFlow with the appropriate compiler flags.
+{keras}`shuffle=True` was passed, but will be ignored since the data `x` was \
+provided as a tf.data.Dataset. And so on.
+  self.fit(
+"""
+
+
+def test_known_lines_of_libraries_are_shown_once() -> None:
+    screen, shown = _screen()
+    repeats = Repeats()
+    unknown = "I0000 00:00:1.5 17 port.cc:153] something else\n  self.fit(\n"
+    expected = []
+    for rank in range(3):
+        stream = RankStream(rank, screen, None, repeats=repeats)
+        start = _START.format(time=rank, pid=100 + rank, keras=_KERAS)
+        stream.feed((start + unknown).encode())
+        lines = (unknown if rank else start + unknown).splitlines()
+        expected += [f"[{rank}] {line}" for line in lines]
+    assert shown.getvalue().decode().splitlines() == expected
+
+
+def test_other_source_below_a_known_warning_is_shown() -> None:
+    screen, shown = _screen()
+    repeats = Repeats()
+    for rank, source in enumerate((b"  fit(\n", b"  evaluate(\n")):
+        stream = RankStream(rank, screen, None, repeats=repeats)
+        stream.feed(
+            _START.splitlines()[4].format(keras=_KERAS).encode() + b"\n"
+        )
+        stream.feed(source)
+    assert shown.getvalue().endswith(b"[0]   fit(\n[1]   evaluate(\n")
