@@ -10,7 +10,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._common import log
-from hvd_keras._common.version import package_version
+from hvd_keras._common.version import package_version, versions
 from hvd_keras._job import bootstrap, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology
 from hvd_keras._job.bootstrap.client import error_class
@@ -23,7 +23,7 @@ from hvd_keras.exceptions import (
     ProcessSetMismatchError,
 )
 
-_PROTOCOL_VERSION = 2  # of the values that the ranks exchange here
+_PROTOCOL_VERSION = 3  # of the values that the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
 
@@ -131,6 +131,7 @@ def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:
     value = {
         "protocol": _PROTOCOL_VERSION,
         "version": package_version(),
+        "libraries": versions(),
         "host": _host_identity(),
         "pid": os.getpid(),
         "settings": config.shared_values(),
@@ -161,6 +162,12 @@ def _check_equality(peers: list[dict[str, Any]]) -> None:
     }
     for key, what in names.items():
         _check_equal(what, [peer[key] for peer in peers])
+    for library in peers[0]["libraries"]:
+        for how in ("installed", "loaded"):
+            _check_equal_where_known(
+                f"versions of {library}",
+                [peer["libraries"][library].get(how) for peer in peers],
+            )
     for name in peers[0]["settings"]:
         values = [peer["settings"].get(name) for peer in peers]
         _check_equal(f"values of {name}", values)
@@ -176,6 +183,18 @@ def _check_equal(
             raise error(
                 f"All ranks must have equal {what}. Received: {values[0]} on "
                 f"rank 0, {value} on rank {rank}."
+            )
+
+
+def _check_equal_where_known(what: str, values: list[str | None]) -> None:
+    known = [(value, rank) for rank, value in enumerate(values) if value]
+    for value, rank in known:
+        first, first_rank = known[0]
+        if value != first:
+            raise MismatchError(
+                f"All ranks must have equal {what}. Received: {first} on rank "
+                f"{first_rank}, {value} on rank {rank}. Start all ranks in one "
+                "environment."
             )
 
 

@@ -13,16 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvd_keras import gpu_shim
+from hvd_keras._common.version import installed
 from hvd_keras.config import Config
 from hvd_keras.run import environment
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_TENSORFLOW_NAMES = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-intel",
-    "tf-nightly",
-)
 _LOAD_SECONDS = 120
 _LOAD_OPS = """
 import hvd_keras
@@ -80,13 +75,11 @@ def _cores() -> str:
 
 
 def _tensorflow() -> str:
-    # Reads the metadata: an import takes seconds and may fail.
-    for name in _TENSORFLOW_NAMES:
-        try:
-            return f"{_version(name)} ({name})"
-        except _MissingError:
-            continue
-    raise _MissingError("pip install tensorflow")
+    found = installed("TensorFlow")
+    if found is None:
+        raise _MissingError("pip install tensorflow")
+    distribution, version = found
+    return f"{version} ({distribution})"
 
 
 def _core() -> str:

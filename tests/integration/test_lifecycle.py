@@ -225,6 +225,48 @@ def test_settings_that_differ_are_an_error_on_all_ranks() -> None:
         assert value == "3.0"
 
 
+def test_libraries_of_other_versions_are_refused_on_all_ranks() -> None:
+    job = jobs.run_core(
+        3,
+        """
+        import pathlib, tempfile, types
+        def check():
+            try:
+                hvd.init()
+            except hvd.MismatchError as error:
+                print(error)
+            else:
+                hvd.shutdown()
+                print("equal")
+        folder = tempfile.TemporaryDirectory()
+        if rank == 2:
+            info = pathlib.Path(folder.name) / "keras-9.8.7.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text("Name: keras\\nVersion: 9.8.7")
+            sys.path.insert(0, folder.name)
+        check()
+        from hvd_keras._common import version
+        if rank == 2:
+            sys.path.remove(folder.name)
+        version.installed.cache_clear()
+        check()
+        # One that is loaded may come from a source tree.
+        if rank > 0:
+            sys.modules["torch"] = types.ModuleType("torch")
+            sys.modules["torch"].__version__ = f"1.{rank}"
+        check()
+        """,
+    )
+    assert job.status == 0, job.stderr
+    for rank in range(3):
+        installed, equal, loaded = job.lines(rank)
+        assert "versions of Keras. Received: " in installed
+        assert "on rank 0, 9.8.7 on rank 2" in installed
+        assert equal == "equal"
+        assert "versions of torch" in loaded
+        assert "1.1 on rank 1, 1.2 on rank 2" in loaded
+
+
 def test_rank_that_dies_before_init_is_named_at_once() -> None:
     job = jobs.run_core(
         3,
