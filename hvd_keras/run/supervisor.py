@@ -52,6 +52,7 @@ class Supervisor:
         self._first_failed: int | None = None  # the first that we know of
         self._next_kill: tuple[float, int] | None = None  # when, which
         self._num_interrupts = 0
+        self._passed_on: list[int] = []  # signals, to all ranks so far
         self._has_lost_log = False
         self._started_at = time.monotonic()
 
@@ -115,6 +116,8 @@ class Supervisor:
             self._num_interrupts += 1
         if self._num_interrupts > 1:
             number = signal.SIGKILL
+        if number not in _TO_RANKS:
+            self._passed_on.append(number)
         for process in self._processes:
             if process.exit_status is not None:
                 continue
@@ -142,6 +145,8 @@ class Supervisor:
                 rank, options.command, environ, stdin.open_for(rank)
             )
             self._processes.append(process)
+            for number in self._passed_on:  # while ranks were starting
+                process.kill_group(number)
             self._server.rank_started(rank)
             guard.add(process.pid)
             self._selector.register(

@@ -56,6 +56,17 @@ def test_interrupt_ends_the_job_with_130() -> None:
     assert "KeyboardInterrupt" in outcome.stderr
 
 
+def test_interrupt_ends_ranks_that_start_after_it() -> None:
+    job = jobs.start("-np", "30", "--verbose", "--grace=20", "sleep", "60")
+    assert job.stderr is not None
+    while "rank 0 started" not in job.stderr.readline():
+        pass
+    job.send_signal(signal.SIGINT)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGINT
+    assert outcome.seconds < 10
+
+
 def test_second_interrupt_kills() -> None:
     code = _WAITER.replace("import", "import os,", 1).replace(
         "note)", "note)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)", 1
