@@ -49,6 +49,7 @@ class Stack:
         import keras
         import tensorflow as tf
 
+        keras.utils.set_random_seed(0)  # the ranks compare their weights
         layers = [
             keras.layers.Dense(FLAGS.width, activation="relu")
             for _ in range(FLAGS.layers)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Compressor,
     )
     from hvd_keras.data import shard
+    from hvd_keras.equality import assert_equal_on_all_ranks
     from hvd_keras.exceptions import (
         ConfigError,
         HvdError,
@@ -154,6 +155,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "alltoall",
+    "assert_equal_on_all_ranks",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -215,6 +217,7 @@ _HOMES = {
     ),
     "compression": "Compression Compressor",
     "data": "shard",
+    "equality": "assert_equal_on_all_ranks",
     "exceptions": (
         "ConfigError HvdError InternalError InvalidArgumentError "
         "JobError LaunchError MismatchError NotInitializedError PeerLostError "

@@ -18,8 +18,10 @@ from hvd_keras._gradients.distributed_class import (
     reduces_over_ranks,
     unwrapped,
 )
+from hvd_keras._gradients.fit_check import check_beginning_fit
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import patches
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -210,6 +212,7 @@ def _hook_into_keras() -> None:
     patches.patch_check_finite(check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)
+    keras_fit.call_at_train_begin(check_beginning_fit)
     if keras.backend.backend() == "tensorflow":
         from hvd_keras.layers._moments import synchronize_batch_normalization
 

@@ -174,6 +174,16 @@ class Backend:
 
         return np.asarray(keras.ops.convert_to_numpy(variable.value))
 
+    # Whether `peek` may find values in a second trace that follows the first.
+    has_values_later = False
+
+    def peek(self, variable: Any) -> Array | None:
+        """Returns the value that a variable has outside of a running trace.
+
+        It is None if the variable has none yet.
+        """
+        return self.read(variable)
+
     def assign(self, variable: Any, value: Array) -> None:
         variable.assign(value)
 

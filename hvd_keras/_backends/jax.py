@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from hvd_keras._backends.interface import Backend
+from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
 from hvd_keras._values.calls import checked_reduction
@@ -100,6 +101,12 @@ class JaxBackend(Backend):
         mine = jnp.asarray(flag).astype("int32")
         everywhere = allreduce(mine, Min, name=name, process_set=process_set)
         return everywhere.astype("bool")
+
+    def peek(self, variable: Any) -> Array | None:
+        value = keras_jax.value_outside_of_traces(variable)
+        if value is None or is_traced([value]) or value.is_deleted():
+            return None
+        return np.asarray(value)
 
     def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
         keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)

@@ -150,6 +150,16 @@ class TensorFlowBackend(Backend):
         value: Array = to_variable(variable).numpy()
         return value
 
+    has_values_later = True
+
+    def peek(self, variable: Any) -> Array | None:
+        target = to_variable(variable)
+        with tf.init_scope():
+            if not tf.executing_eagerly() or not target.is_initialized():
+                return None
+            value: Array = target.numpy()
+            return value
+
     def assign(self, variable: Any, value: Array) -> None:
         to_variable(variable).assign(value)
 

@@ -67,9 +67,14 @@ def is_multi_optimizer(optimizer: Any) -> bool:
 
 def distributed_part(optimizer: Any) -> ReducingOptimizer | None:
     """Returns the first distributed optimizer in `optimizer`."""
+    return next(iter(distributed_parts_of(optimizer)), None)
+
+
+def distributed_parts_of(optimizer: Any) -> list[ReducingOptimizer]:
+    """Returns the distributed optimizers in `optimizer`."""
     inner = unwrapped(optimizer)
     parts = inner.optimizers if is_multi_optimizer(inner) else [inner]
-    return next((o for o in parts if isinstance(o, ReducingOptimizer)), None)
+    return [part for part in parts if isinstance(part, ReducingOptimizer)]
 
 
 _lock = threading.Lock()  # so that a base class gets only one subclass

@@ -27,7 +27,7 @@ class LocalVariables:
         self.registered.append(variable)
 
     def add_layers(self, layers: Any) -> None:
-        """Registers the trainable variables of one or more layers.
+        """Registers the weights of one or more layers.
 
         The layers may be built later.
         """
@@ -51,7 +51,7 @@ class LocalVariables:
     def __iter__(self) -> Iterator[Any]:
         yield from self.registered
         for layer in self._layers:
-            yield from layer.trainable_variables
+            yield from layer.weights
 
     def __bool__(self) -> bool:
         return bool(self.registered or self._layers)

@@ -15,6 +15,7 @@ from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.optimizer_names import label_of
 from hvd_keras._gradients.reducer import GradientReducer, refuse_reduced_twice
+from hvd_keras._gradients.start_check import StartCheck
 from hvd_keras._keras import names as private
 from hvd_keras._keras.optimizer import OptimizerHooks
 
@@ -85,6 +86,12 @@ class ReducingOptimizer(OptimizerHooks):
         reducer: GradientReducer = state["_hvd_reducer"]
         return reducer
 
+    @property
+    def hvd_start_check(self) -> StartCheck:
+        """Compares the ranks before the first step."""
+        check: StartCheck = vars(self).setdefault("_hvd_start", StartCheck())
+        return check
+
     def hvd_distribute(self, settings: Settings) -> None:
         """Takes new settings. Equal ones count if the set was registered anew.
 
@@ -153,6 +160,7 @@ class ReducingOptimizer(OptimizerHooks):
             self._check_clipping()
             self._check_variables()
             state["_hvd_is_checked"] = True
+        trained = variables or []
         if variables is None:  # `_clip_gradients` was called by hand
             variables = gradients
         places = {
@@ -168,13 +176,17 @@ class ReducingOptimizer(OptimizerHooks):
         factor = vars(self).get("_hvd_next_scale", 1.0)
         if not self.hvd_settings.average_aggregated_gradients:
             factor *= float(self.gradient_accumulation_steps or 1)
-        return self.hvd_reducer(
+        reduced = self.hvd_reducer(
             gradients,
             variables,
             indices,
             factor=factor,
             local_ids=self.hvd_local.ids(),
         )
+        # Now the ranks know that they have gradients of the same variables.
+        if trained:
+            self._check_start(trained)
+        return reduced
 
     def hvd_next_loss(self) -> int:
         """Returns how many losses were computed before this one in the step."""
@@ -209,6 +221,21 @@ class ReducingOptimizer(OptimizerHooks):
         return keras.ops.equal(num_batches % steps, 0)
 
     # ---- Checks ----
+
+    def _check_start(self, variables: Sequence[Any]) -> None:
+        process_set = self.hvd_settings.reduce.process_set
+        if process_set.included():
+            local_ids = self.hvd_local.ids()
+            self.hvd_start_check(
+                self,
+                [
+                    variable
+                    for variable in variables
+                    if private.identity_of(variable) not in local_ids
+                ],
+                self.hvd_local,
+                process_set,
+            )
 
     def _check_reduced(self, variables: Sequence[Any]) -> None:
         if (

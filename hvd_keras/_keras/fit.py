@@ -68,6 +68,7 @@ _beginning: contextvars.ContextVar[Any] = contextvars.ContextVar(
 )
 _at_data: list[Callable[[Call], None]] = []
 _at_test: list[Callable[[Call], None]] = []
+_at_train_begin: list[Callable[[Any], None]] = []
 _at_end_of_fit: list[Callable[[Any], None]] = []
 
 
@@ -106,6 +107,12 @@ def call_at_test(function: Callable[[Call], None]) -> None:
     """
     if function not in _at_test:
         _at_test.append(function)
+
+
+def call_at_train_begin(function: Callable[[Any], None]) -> None:
+    """Calls `function(callback_list)` after the callbacks' `on_train_begin`."""
+    if function not in _at_train_begin:
+        _at_train_begin.append(function)
 
 
 def call_at_end_of_fit(function: Callable[[Any], None]) -> None:
@@ -305,9 +312,11 @@ def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
         before = _beginning.set(self)
         try:
-            return original(self, *args, **kw)
+            original(self, *args, **kw)
         finally:
             _beginning.reset(before)
+        for function in _at_train_begin:
+            function(self)
 
     return wrapper
 

@@ -6,6 +6,7 @@
 | `Trainer._make_function` | the same |
 | `Trainer._jax_state`, `_jax_state_synced`, `jax_state_sync` | the same |
 | `Trainer._get_jax_state` | restore a model in the middle of an epoch |
+| `Variable._value` | compare the weights of ranks while a step is traced |
 """
 
 from __future__ import annotations
@@ -162,6 +163,11 @@ def _give_state(model: Any, state: Any) -> None:
     model._jax_state = dict(zip(_STATE, state, strict=True))
     model._jax_state_synced = False
     model.jax_state_sync()
+
+
+def value_outside_of_traces(variable: Any) -> Any:
+    """Returns the array of a variable, also while a step is traced."""
+    return getattr(variable, "_value", None)
 
 
 def changed_state(model: Any, state: Any, change: Callable[[], None]) -> Any:

@@ -23,7 +23,6 @@ optimizer; `patches.py` replaces the others.
 | `Variable._value` | identify a Keras variable by the TensorFlow one in it |
 | `RMSprop._momentums` | correct the momentum when the rate changes |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
-| `Model._flatten_layers` | see that a model has all its weights |
 | `Trainer._resolve_auto_jit_compile` | keep XLA off unless the user asks |
 | `load_optimizer_weights_from_hdf5_group` | load an optimizer from H5 |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
@@ -67,9 +66,6 @@ def check_names() -> None:
         keras.optimizers.LossScaleOptimizer, "check_finite", ["self", "grads"]
     )
     require(keras.Model, GET_LOGS, ["self", "logs"])
-    require(
-        keras.Model, "_flatten_layers", ["self", "include_self", "recursive"]
-    )
     require(keras.Model, "_resolve_auto_jit_compile", ["self"])
     require(_legacy_h5_format, "load_optimizer_weights_from_hdf5_group")
     require(_api_export, "REGISTERED_OBJS_TO_NAMES")
@@ -109,6 +105,19 @@ def gradient_accumulators_of(optimizer: Any) -> list[Any]:
     return list(require(optimizer, "_accumulated_gradients"))
 
 
+def slots_of(optimizer: Any, variable: Any) -> list[Any]:
+    """Returns the variables that an optimizer has made for a trained one."""
+    path = getattr(variable, "path", None)
+    if path is None or not optimizer.built:
+        return []
+    prefix = path.replace("/", "_") + "_"
+    return [
+        slot
+        for slot in optimizer.variables
+        if slot.name.startswith(prefix) and slot.shape == variable.shape
+    ]
+
+
 def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
     """Returns the momentum buffers that contain the learning rate.
 
@@ -122,11 +131,6 @@ def rate_scaled_momentums_of(optimizer: Any) -> list[Any]:
     if isinstance(optimizer, keras.optimizers.RMSprop):
         return list(require(optimizer, "_momentums"))
     return []
-
-
-def is_fully_built(model: Any) -> bool:
-    """Whether the model and all layers in it have their weights."""
-    return all(layer.built for layer in model._flatten_layers())
 
 
 def unpickler_of(optimizer_class: type) -> Callable[..., Any]:

@@ -18,13 +18,23 @@ class StepHook:
     Args:
         model: The model that trains.
         fit: The call of `fit` that is running.
+        innermost: Whether the other hooks of the model come before this one.
     """
 
-    def __init__(self, model: keras.Model, fit: keras_fit.Call) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        fit: keras_fit.Call,
+        *,
+        innermost: bool = False,
+    ) -> None:
         self.model = model
         self.fit = fit
-        self.train_function = model.train_function
-        model.train_function = self
+        outer: Any = model
+        while innermost and isinstance(outer.train_function, StepHook):
+            outer = outer.train_function
+        self.train_function = outer.train_function
+        outer.train_function = self
 
     def __call__(self, *arguments: Any) -> Any:
         if keras_fit.is_caller(self.fit):
@@ -55,3 +65,16 @@ def remove_step_hooks(
         and model.train_function.fit is not fit
     ):
         model.train_function = model.train_function.train_function
+
+
+def trace_anew(model: keras.Model) -> None:
+    """Makes Keras trace the steps of a model anew; hooks stay."""
+    model.test_function = model.predict_function = None
+    first = model.train_function
+    model.make_train_function(force=True)
+    if isinstance(first, StepHook):
+        last = first
+        while isinstance(last.train_function, StepHook):
+            last = last.train_function
+        last.train_function = model.train_function
+        model.train_function = first

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from hvd_keras import _backends, _native, basics, objects
+from hvd_keras import _backends, _native, basics
 from hvd_keras._common.seeds import seed_of_rank
-from hvd_keras._gradients.distributed_class import (
-    is_distributed,
-    local_variables_of,
-    unwrapped,
-)
-from hvd_keras._keras import names as private
+from hvd_keras._gradients import fit_check, model_state
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import models
 from hvd_keras._keras.legacy import refuse_tf_keras
 from hvd_keras._values import agreement
+from hvd_keras.callbacks._building import build_on_all_ranks
+from hvd_keras.callbacks._slots import build_slots_on_all_ranks
+from hvd_keras.callbacks._step_hook import trace_anew
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
+from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
+
+_NAME = "BroadcastGlobalVariablesCallback"
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -30,9 +32,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     It broadcasts when training begins, before the first step: weights, the
     step count, the learning rate, and the optimizer's slots if a rank has any.
-    Slots that are made later start equal. Some models are built only by their
-    first batch (a subclass of `keras.Model`, a `Sequential` without an input);
-    they get the state after that batch.
+    Slots that are made later start equal. All optimizers count that are
+    attributes of the model, or in lists or dicts there. A model that its first
+    batch would build (a subclass of `keras.Model`, a `Sequential` without an
+    input) is built before. Then the ranks compare checksums of all this, and of
+    what preprocessing layers have learnt by `adapt`.
 
     Steps change some weights without a gradient, such as the moving mean and
     variance of `BatchNormalization`, from the rank's own batches. At the end of
@@ -58,12 +62,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Args:
         root_rank: The rank whose state all ranks get.
-        local_variables: Weights of the model that are not broadcast, in
-            addition to those registered as local with the optimizer.
+        local_variables: Weights of the model that are neither broadcast nor
+            averaged, in addition to those registered as local with the
+            optimizer.
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different models,
-            or plans that `StepsGuard` refuses.
+            other vocabularies or bins of preprocessing layers, or plans that
+            `StepsGuard` refuses.
 
     Example:
 
@@ -85,17 +91,16 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         refuse_tf_keras(self.model)
         model = self.model
-        self._warn_if_plain(model)
         self._steps_guard.set_params(self.params)
         self._steps_guard.set_model(model)
         self._steps_guard.on_train_begin()
         stop_together(model)
-        is_built = self._prepare(model)
         self._is_unaveraged = False
-        if is_built:
-            self._broadcast(model)
-        # Not in `on_train_batch_end`: it makes Keras wait for each batch. The
-        # methods below come just as early.
+        is_built = build_on_all_ranks(
+            model, keras_fit.running_fit(), self._begin
+        )
+        # Otherwise the first step builds the model. `on_train_batch_end` would
+        # make Keras wait for each batch. The methods below come as early.
         self._is_pending = not is_built
 
     def on_epoch_begin(
@@ -109,7 +114,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     ) -> None:
         self._is_unaveraged = True
         if self._is_pending and batch > 0:
-            self._broadcast(self.model)
+            self._begin()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._finish_epoch()
@@ -124,38 +129,34 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _finish_epoch(self) -> None:
         if self._is_pending:
-            self._broadcast(self.model)
+            self._begin()
         if self._is_unaveraged:
             self._is_unaveraged = False
-            _average_statistics(self.model)
+            model, local = self.model, self._local()
+            _average_statistics(model, local)
 
-    def _prepare(self, model: keras.Model) -> bool:
-        """Builds slots that some ranks have; says if all models are built."""
-        plan = {
-            "is_built": private.is_fully_built(model),
-            "has_slots": bool(getattr(model.optimizer, "built", False)),
-        }
-        plans = objects.allgather_object(
-            plan, name="BroadcastGlobalVariablesCallback/plan"
-        )
-        is_built = all(each["is_built"] for each in plans)
-        some_have_slots = any(each["has_slots"] for each in plans)
-        # If no rank has slots, the first step builds the optimizer: it may get
-        # more variables than those of the model.
-        if is_built and some_have_slots and not plan["has_slots"]:
-            model.optimizer.build(model.trainable_variables)
-        return is_built
+    def _local(self) -> list[Any]:
+        return model_state.local_variables(self.model, self.local_variables)
 
-    def _broadcast(self, model: keras.Model) -> None:
+    def _begin(self) -> None:
+        """Gives the model, which is built, the state of the root rank."""
         self._is_pending = False
-        local = [*self.local_variables, *local_variables_of(model.optimizer)]
-        local_ids = {private.identity_of(variable) for variable in local}
-        variables = [
-            v for v in model.weights if private.identity_of(v) not in local_ids
-        ]
-        if model.optimizer is not None:
-            variables += _common_variables(model)
+        model, local = self.model, self._local()
+        build_slots_on_all_ranks(model)
+        variables = model_state.common_variables(model, local)
         broadcast_variables(variables, self.root_rank)
+        if models.finalize(model):
+            trace_anew(model)
+        difference = model_state.difference(
+            f"{_NAME}/equal", variables, models.adapted_states_of(model)
+        )
+        if difference is not None:
+            raise MismatchError(
+                "All ranks must have equal models. Call `adapt` of a "
+                "preprocessing layer with the same data on all ranks. "
+                f"Received: {difference}."
+            )
+        fit_check.note_as_equal(model)
         self._move_seeds_apart(model)
 
     def _move_seeds_apart(self, model: keras.Model) -> None:
@@ -170,36 +171,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             seed, counter = np.asarray(state.numpy()).tolist()
             state.assign([seed_of_rank(seed, basics.rank()), counter])
 
-    def _warn_if_plain(self, model: keras.Model) -> None:
-        if basics.size() > 1 and not is_distributed(model.optimizer):
-            warnings.warn(
-                "The model's optimizer should be an hvd_keras "
-                "DistributedOptimizer. Otherwise the ranks train apart, unless "
-                "the model's own `train_step` reduces gradients. Received: "
-                f"{type(model.optimizer).__name__} (rank {basics.rank()}).",
-                stacklevel=2,
-            )
 
-
-def _common_variables(model: keras.Model) -> list[Any]:
-    """Returns the optimizer's variables that all ranks share."""
-    optimizer = model.optimizer
-    sums = private.gradient_accumulators_of(unwrapped(optimizer))
-    own = {id(variable) for variable in sums}
-    return [v for v in optimizer.variables if id(v) not in own]
-
-
-def _average_statistics(model: keras.Model) -> None:
+def _average_statistics(model: keras.Model, local: list[Any]) -> None:
     """Averages over the ranks what steps changed without a gradient.
 
     Frozen weights are equal on all ranks and stay as they are, bit for bit.
     """
     statistics = [
         (weight, _backends.current().read(weight))
-        for weight in model.non_trainable_weights
+        for weight in model_state.without(local, model.non_trainable_weights)
         if keras.backend.is_float_dtype(weight.dtype)
     ]
-    name = "BroadcastGlobalVariablesCallback/statistics"
+    name = f"{_NAME}/statistics"
     differing = [
         statistics[index]
         for index in agreement.differing_indices(

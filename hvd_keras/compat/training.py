@@ -10,6 +10,7 @@ import tensorflow as tf
 from hvd_keras import gradient_tape
 from hvd_keras import optimizer as optimizer_module
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.fit_check import never_compare
 from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.tf1_optimizer import distribute_tf1_optimizer
 from hvd_keras.compression import Compression
@@ -76,15 +77,17 @@ def DistributedOptimizer(  # noqa: N802
             "`use_locking` must be False: Keras 3 optimizers have no locks. "
             f"Received: use_locking={use_locking!r}."
         )
-    return optimizer_module.DistributedOptimizer(
-        optimizer, schedule_counts_batches=True, **options
-    )
+    options["optimizer"] = optimizer
+    return _call_optimizer(optimizer_module.DistributedOptimizer, options)
 
 
 def _call_optimizer(
     target: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
-    return target(schedule_counts_batches=True, **arguments)
+    optimizer = target(schedule_counts_batches=True, **arguments)
+    # Programs for Horovod may broadcast after the first step.
+    never_compare(optimizer)
+    return optimizer
 
 
 KerasDistributedOptimizer = forwarding(

@@ -57,6 +57,7 @@ def test_fit_frees_the_state_before_the_step_at_its_end() -> None:
         shapes = [array.shape for array in jax.live_arrays()]
         numbers.append(shapes.count((small.NUM_FEATURES, 41)))
 
+    keras.utils.set_random_seed(1)
     layers = [keras.Input((small.NUM_FEATURES,)), keras.layers.Dense(41)]
     model = keras.Sequential(layers)
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)

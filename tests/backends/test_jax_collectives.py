@@ -336,7 +336,8 @@ def test_a_custom_loop_equals_one_process(num_passes: int) -> None:
     before = hvd.stats()["num_requests"]
     values = train(hvd.DistributedOptimizer(make()), rows)
     num_requests = hvd.stats()["num_requests"] - before
-    assert num_requests <= small.NUM_BATCHES // num_passes + 2
+    # The name, the gradients and the weights are compared once.
+    assert num_requests <= small.NUM_BATCHES // num_passes + 3
     small.on_all_ranks(values)
     for value, wanted in zip(values, expected, strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)

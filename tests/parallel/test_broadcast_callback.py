@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import keras
 import keras_training as kt
 import numpy as np
@@ -197,30 +195,6 @@ def test_different_models_are_an_error_on_all_ranks() -> None:
 
 
 @needs_peers
-def test_a_plain_optimizer_is_warned_about() -> None:
-    model = kt.build(kt.functional_model)
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    with pytest.warns(UserWarning, match="DistributedOptimizer"):
-        model.fit(
-            kt.shares(*kt.regression_data()),
-            verbose=0,
-            callbacks=[BroadcastGlobalVariablesCallback()],
-        )
-
-
-def test_a_distributed_optimizer_is_not_warned_about() -> None:
-    model = kt.build(kt.functional_model)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*DistributedOptimizer.*")
-        model.fit(
-            kt.shares(*kt.regression_data()),
-            verbose=0,
-            callbacks=[BroadcastGlobalVariablesCallback()],
-        )
-
-
-@needs_peers
 @pytest.mark.parametrize("last", [False, True])
 def test_unequal_initial_epochs_are_an_error_on_all_ranks(last: bool) -> None:
     # In the last case rank 1 has no epoch left and ends at once.
@@ -359,3 +333,33 @@ def test_statistics_are_equal_without_validation_and_in_half_precision() -> (
     )
     values = [np.asarray(w.numpy()) for w in model.weights]
     kt.assert_equal_on_all_ranks([value.astype(np.float32) for value in values])
+
+
+@needs_peers
+@pytest.mark.parametrize("by", ["callback", "optimizer"])
+def test_local_statistics_are_neither_broadcast_nor_averaged(by: str) -> None:
+    x, y = kt.regression_data()
+    model = differing(with_normalization)
+    layer = model.layers[1]
+    layer.moving_mean.assign(np.full(kt.NUM_FEATURES, float(hvd.rank())))
+    local_variables, local_layers = None, None
+    if by == "callback":
+        local_variables = layer.non_trainable_weights
+    else:
+        local_layers = layer
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.1), local_layers=local_layers
+    )
+    model.compile(optimizer, "mse")
+    broadcast = BroadcastGlobalVariablesCallback(
+        local_variables=local_variables
+    )
+    model.fit(kt.shares(x, y), epochs=2, verbose=0, callbacks=[broadcast])
+    mean = np.full(kt.NUM_FEATURES, float(hvd.rank()))
+    for _ in range(2):
+        for batch, _ in kt.shares(x, y):
+            mean = 0.99 * mean + 0.01 * np.mean(batch, axis=0)
+    np.testing.assert_allclose(
+        layer.moving_mean.numpy(), mean, rtol=1e-4, atol=1e-6
+    )
+    kt.assert_equal_on_all_ranks(model.layers[2].get_weights())

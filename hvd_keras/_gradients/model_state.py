@@ -1,0 +1,112 @@
+"""What of a model must be equal on all ranks, and whether it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hvd_keras import _backends
+from hvd_keras._backends.options import path_of
+from hvd_keras._gradients.distributed_class import (
+    local_variables_of,
+    unwrapped,
+)
+from hvd_keras._gradients.start_check import shared_variables
+from hvd_keras._keras import models
+from hvd_keras._keras import names as private
+from hvd_keras._values import checksums
+from hvd_keras._values.object_format import encode
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+def local_variables(model: Any, others: Iterable[Any] = ()) -> list[Any]:
+    """Returns the variables that a rank keeps for itself.
+
+    Args:
+        model: The model; its optimizers know their local variables.
+        others: More variables of this kind.
+    """
+    local = [*others]
+    for optimizer in models.optimizers_of(model):
+        local += local_variables_of(optimizer)
+    return local
+
+
+def common_variables(model: Any, local: Iterable[Any]) -> list[Any]:
+    """Returns all variables that the ranks share, each once.
+
+    These are weights and the variables of all optimizers of the model.
+
+    Args:
+        model: The model.
+        local: Its local variables.
+    """
+    variables = without(local, model.weights)
+    for optimizer in models.optimizers_of(model):
+        variables += shared_variables_of(optimizer, local)
+    return list({private.identity_of(v): v for v in variables}.values())
+
+
+def shared_variables_of(optimizer: Any, local: Iterable[Any]) -> list[Any]:
+    """Returns the variables of an optimizer that the ranks share."""
+    local = [*local, *local_variables_of(optimizer)]
+    return shared_variables(optimizer.variables, unwrapped(optimizer), local)
+
+
+def trained_variables(model: Any, local: Iterable[Any]) -> list[Any]:
+    """Returns the common variables that are equal after each step too.
+
+    They lack what steps change without a gradient, such as the moving mean of
+    `BatchNormalization`.
+    """
+    frozen = [
+        weight
+        for layer in models.layers_of(model)
+        if not layer.trainable
+        for weight in layer.weights
+    ]
+    steady = [*model.trainable_weights, *frozen]
+    return without(
+        without(steady, model.weights), common_variables(model, local)
+    )
+
+
+def without(left_out: Iterable[Any], variables: Iterable[Any]) -> list[Any]:
+    """Returns the variables that are not among those to leave out."""
+    ids = frozenset(map(private.identity_of, left_out))
+    return [v for v in variables if private.identity_of(v) not in ids]
+
+
+def difference(
+    name: str,
+    variables: Iterable[Any],
+    states: Iterable[tuple[str, Any]] = (),
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> str | None:
+    """Compares values over the ranks, as `checksums.first_difference` does.
+
+    Args:
+        name: Pairs the call across ranks.
+        variables: Variables of Keras or TensorFlow.
+        states: Names and values of other states.
+        process_set: The ranks that compare.
+    """
+    if process_set.size() == 1:
+        return None
+    read = _backends.current().read
+    # The states come first: a difference there has other cures.
+    values = [
+        (label, np.frombuffer(encode(state), np.uint8))
+        for label, state in states
+    ]
+    numbers = [checksums.checksum(value) for _, value in values]
+    labels = [label for label, _ in values]
+    for variable in variables:
+        labels.append(repr(path_of(variable)))
+        numbers.append(checksums.checksum(read(variable)))
+    return checksums.first_difference(
+        name, labels, numbers, process_set=process_set
+    )

@@ -1,0 +1,105 @@
+"""Compares the variables of an optimizer over the ranks in its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hvd_keras import _backends
+from hvd_keras._backends.options import path_of
+from hvd_keras._job import state
+from hvd_keras._keras import names as private
+from hvd_keras._values import checksums
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet
+
+
+class StartCheck:
+    """Compares variables once in each membership of the job.
+
+    Ranks that train different weights with equal gradients stay apart.
+    """
+
+    def __init__(self) -> None:
+        self.is_off = False
+        self._epoch: int | None = None
+        self._num_attempts = 0
+
+    def is_due(self) -> bool:
+        """Whether the ranks have to compare; the same on all ranks."""
+        return not self.is_off and self._epoch != state.epoch()
+
+    def note(self) -> None:
+        """Notes that the ranks have compared, or need not."""
+        self._epoch = state.epoch()
+        self._num_attempts = 0
+
+    def __call__(
+        self,
+        optimizer: Any,
+        variables: Iterable[Any],
+        local_variables: Iterable[Any],
+        process_set: ProcessSet,
+    ) -> None:
+        """Compares what `optimizer` trains, and its own variables.
+
+        A step may be called or traced here. In the first trace on TensorFlow,
+        variables may have no values yet; then a second trace follows.
+
+        Raises:
+            MismatchError: They differ; on all ranks.
+        """
+        if not self.is_due():
+            return
+        if process_set.size() == 1:
+            self.note()
+            return
+        compared = [
+            *variables,
+            *shared_variables(optimizer.variables, optimizer, local_variables),
+        ]
+        backend = _backends.current()
+        values = [backend.peek(variable) for variable in compared]
+        are_known = all(value is not None for value in values)
+        numbers = [
+            checksums.checksum(value) for value in values if value is not None
+        ]
+        difference = checksums.first_difference(
+            "DistributedOptimizer/start",
+            [repr(path_of(variable)) for variable in compared],
+            numbers if are_known else None,
+            process_set=process_set,
+        )
+        self._num_attempts += 1
+        if are_known or not backend.has_values_later or self._num_attempts > 1:
+            self.note()
+        if difference is not None:
+            raise unequal_start(difference)
+
+
+def shared_variables(
+    variables: Sequence[Any], optimizer: Any, local_variables: Iterable[Any]
+) -> list[Any]:
+    """Returns those variables of an optimizer that are equal on all ranks.
+
+    A rank has its own sums of gradients, and slots of its local variables.
+
+    Args:
+        variables: Variables of `optimizer`, or of one around it.
+        optimizer: The optimizer; not a `LossScaleOptimizer`.
+        local_variables: The variables that it trains on this rank alone.
+    """
+    own = {id(each) for each in private.gradient_accumulators_of(optimizer)}
+    for each in local_variables:
+        own.update(map(id, private.slots_of(optimizer, each)))
+    return [each for each in variables if id(each) not in own]
+
+
+def unequal_start(difference: str) -> MismatchError:
+    """Returns the error for ranks that begin with different weights."""
+    return MismatchError(
+        "All ranks must begin to train with the same weights. Add "
+        "`hvd.callbacks.BroadcastGlobalVariablesCallback(0)` to the callbacks "
+        "of `fit`, or call `hvd.broadcast_variables` before the first step. "
+        f"Received: {difference}."
+    )

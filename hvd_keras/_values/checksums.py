@@ -1,0 +1,72 @@
+"""Compares many values over the ranks by their checksums."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_keras._values import agreement
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+
+def checksum(array: np.ndarray[Any, Any]) -> int:
+    """Returns a number of 32 bits that depends on every bit of the array.
+
+    Two arrays that differ have the same one with a chance of 1 in 4e9.
+    """
+    data = np.ascontiguousarray(array).reshape(-1)
+    return zlib.crc32(data.view(np.uint8).data)
+
+
+def first_difference(
+    name: str,
+    labels: Sequence[str],
+    checksums: Sequence[int] | None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> str | None:
+    """Compares lists of checksums over the ranks. All ranks call it.
+
+    While they are equal, it costs one gather of 32 bytes a rank.
+
+    Args:
+        name: Pairs the call across ranks.
+        labels: What each checksum is of. They may differ by rank.
+        checksums: This rank's checksums; None: it knows none yet.
+        process_set: The ranks that compare; this rank is one of them.
+
+    Returns:
+        None if all ranks have the same lists, or some have none. Otherwise a
+        text, the same on all ranks, which names the first value that differs
+        and the ranks.
+    """
+    mine = None if checksums is None else list(checksums)
+    values = agreement.disagreement(
+        name, mine, list(labels), process_set=process_set
+    )
+    if values is None or any(each is None for each, _ in values):
+        return None
+    index, entries = agreement.first_difference([each for each, _ in values])
+    members = process_set.ranks or []
+    groups: dict[Any, list[int]] = {}
+    for rank, entry in zip(members, entries, strict=True):
+        groups.setdefault(entry, []).append(rank)
+    label = next(
+        detail[index]
+        for entry, (_, detail) in zip(entries, values, strict=True)
+        if entry is not None
+    )
+    parts = [
+        f"{'nothing' if entry is None else f'{entry:08x}'} on "
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)}"
+        for entry, ranks in groups.items()
+    ]
+    return f"{label}, with the checksums {'; '.join(parts)}"
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
