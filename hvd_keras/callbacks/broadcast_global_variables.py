@@ -16,6 +16,7 @@ from hvd_keras._keras import models
 from hvd_keras._keras.legacy import refuse_tf_keras
 from hvd_keras._values import agreement
 from hvd_keras.callbacks._building import build_on_all_ranks
+from hvd_keras.callbacks._habits import Habits
 from hvd_keras.callbacks._slots import build_slots_on_all_ranks
 from hvd_keras.callbacks._step_hook import trace_anew
 from hvd_keras.callbacks.steps_guard import StepsGuard
@@ -87,6 +88,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._is_unaveraged = False
         self._offset_states: list[Any] = []
         self._steps_guard = StepsGuard()
+        self._habits = Habits()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         refuse_tf_keras(self.model)
@@ -95,6 +97,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._steps_guard.set_model(model)
         self._steps_guard.on_train_begin()
         stop_together(model)
+        self._habits.on_begin(model)
         self._is_unaveraged = False
         is_built = build_on_all_ranks(
             model, keras_fit.running_fit(), self._begin
@@ -115,6 +118,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._is_unaveraged = True
         if self._is_pending and batch > 0:
             self._begin()
+        if not self._habits.is_done:
+            self._habits.on_step_begin(self.model, self._local())
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._finish_epoch()
@@ -133,6 +138,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if self._is_unaveraged:
             self._is_unaveraged = False
             model, local = self.model, self._local()
+            self._habits.on_epoch_end(model, local)
             _average_statistics(model, local)
 
     def _local(self) -> list[Any]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import keras
 
+from hvd_keras._keras import advice
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras._values import agreement
 from hvd_keras._values.members import members_of
-from hvd_keras.data._counts import Counts, mark
+from hvd_keras.data._counts import Counts, mark, source_of
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.data._structures import has_targets
@@ -148,6 +150,8 @@ def shard(
         if not autotune:
             result = _datasets.without_tuner(result)
         result = _datasets.as_sharded(result)
+    if deal.size > 1 and deal.rank == 0:
+        keras_fit.call_at_train_begin(_advise)
     return mark(
         result,
         Counts(
@@ -160,6 +164,18 @@ def shard(
             and len(batch) == 2,
         ),
     )
+
+
+def _advise(callback_list: Any) -> None:
+    """Warns of a `fit` on a share of the data that trains this rank alone."""
+    fit, model = keras_fit.running_fit(), callback_list.model
+    if (
+        fit is not None
+        and source_of(fit.data) is not None
+        and not advice.has_own_train_step(model)
+        and not advice.any_reduces(model)
+    ):
+        advice.tell_of_plain_optimizer(model)
 
 
 # The number of rows, what must be equal on all ranks, and a function that makes

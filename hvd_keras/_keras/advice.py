@@ -1,0 +1,71 @@
+"""Tells users, once a model, what their script seems to have forgotten."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import keras
+
+from hvd_keras._common import log
+from hvd_keras._keras import models
+from hvd_keras._keras.optimizer import OptimizerHooks
+
+_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+_PLAIN = (
+    "Each rank trains its own model: wrap the optimizer in "
+    "`hvd.DistributedOptimizer` before `compile`. Received: %s."
+)
+_APART = (
+    "The ranks train apart: after the first step they have different weights. "
+    "Use `hvd.DistributedOptimizer` or `hvd.DistributedGradientTape` in "
+    "`train_step`. Received: %s."
+)
+_SAME_DATA = (
+    "All ranks train on the same batches: give each its share of the data, "
+    "`fit(hvd.shard((x, y), batch_size=...))`. Received: %s."
+)
+
+
+def tell_of_plain_optimizer(model: Any) -> None:
+    """Warns that ranks train alone; call it if no optimizer reduces."""
+    optimizer = type(getattr(model, "optimizer", None)).__name__
+    _tell(model, _PLAIN, f"the plain optimizer {optimizer}")
+
+
+def tell_of_different_weights(model: Any, difference: str) -> None:
+    """Warns that ranks have got different weights by training."""
+    _tell(model, _APART, difference)
+
+
+def tell_of_same_data(model: Any) -> None:
+    """Warns that all ranks seem to have the same data."""
+    _tell(model, _SAME_DATA, "equal metrics after two steps")
+
+
+def _tell(model: Any, text: str, received: str) -> None:
+    told = _told.setdefault(model, set())
+    if text not in told:
+        told.add(text)
+        log.warning(text % received)
+
+
+def has_own_train_step(model: Any) -> bool:
+    """Whether the user has written the model's `train_step`."""
+    module = getattr(type(model).train_step, "__module__", "")
+    return not module.startswith("keras.")
+
+
+def any_reduces(model: Any) -> bool:
+    """Whether any optimizer of the model is distributed."""
+    return any(map(_reduces, models.optimizers_of(model)))
+
+
+def _reduces(optimizer: Any) -> bool:
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return _reduces(optimizer.inner_optimizer)
+    inner = getattr(optimizer, "optimizers", None)  # of a MultiOptimizer
+    if isinstance(inner, list | tuple):
+        return any(map(_reduces, inner))
+    return isinstance(optimizer, OptimizerHooks)

@@ -1,0 +1,73 @@
+"""Sees, in the first steps, what a script seems to have forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from hvd_keras import _backends, basics
+from hvd_keras._gradients import model_state
+from hvd_keras._keras import advice
+from hvd_keras._values import agreement, checksums
+
+_NAME = "BroadcastGlobalVariablesCallback"
+
+
+class Habits:
+    """Looks at the first steps of a training. All ranks call all methods."""
+
+    def __init__(self) -> None:
+        self._num_begun = 0
+        self._looks_for_reductions = False
+        self._looks_at_data = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to see in this training."""
+        return not (self._looks_for_reductions or self._looks_at_data)
+
+    def on_begin(self, model: keras.Model) -> None:
+        """Call this when training begins."""
+        self._num_begun = 0
+        self._looks_at_data = basics.size() > 1
+        is_plain = basics.size() > 1 and not advice.any_reduces(model)
+        self._looks_for_reductions = is_plain
+        if is_plain and not advice.has_own_train_step(model):
+            self._looks_for_reductions = False
+            if basics.rank() == 0:
+                advice.tell_of_plain_optimizer(model)
+
+    def on_step_begin(self, model: keras.Model, local: list[Any]) -> None:
+        """Call this before each step."""
+        self._num_begun += 1
+        if self._num_begun <= 3:
+            self._look(model, local, self._num_begun - 1)
+
+    def on_epoch_end(self, model: keras.Model, local: list[Any]) -> None:
+        """Call this after the steps of an epoch, before metrics are reset."""
+        self._look(model, local, self._num_begun)
+
+    def _look(
+        self, model: keras.Model, local: list[Any], num_steps: int
+    ) -> None:
+        if self._looks_for_reductions and num_steps >= 1:
+            self._looks_for_reductions = False
+            difference = model_state.difference(
+                f"{_NAME}/trained", model_state.trained_variables(model, local)
+            )
+            if difference is not None and basics.rank() == 0:
+                advice.tell_of_different_weights(model, difference)
+        # Not after one step: the first loss of a last layer that begins with
+        # zeros is the same for all data.
+        if self._looks_at_data and num_steps >= 2:
+            self._looks_at_data = False
+            read = _backends.current().read
+            states = [read(each) for each in model.metrics_variables]
+            differs = agreement.disagreement(
+                f"{_NAME}/metrics", list(map(checksums.checksum, states))
+            )
+            # A user's `train_step` may leave all of them at 0.
+            is_used = any(state.any() for state in states)
+            if is_used and differs is None and basics.rank() == 0:
+                advice.tell_of_same_data(model)
