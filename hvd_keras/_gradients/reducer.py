@@ -18,6 +18,7 @@ from hvd_keras._keras import names as private
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
+from hvd_keras.reduce_op import Max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +144,28 @@ class GradientReducer:
         for i, result in zip(shared, results, strict=True):
             reduced[i] = result
         return reduced
+
+    def largest(self, values: list[Any]) -> list[Any]:
+        """Returns the largest of each element over the process set.
+
+        The values are few and small, and the same on all ranks.
+        """
+        process_set = self._options.process_set
+        backend = _backends.current()
+        alone = process_set.size() == 1 and backend.skips_alone
+        if not values or not process_set.included() or alone:
+            return values
+        options = dataclasses.replace(
+            self._options, op=Max, gradient_predivide_factor=1.0
+        )
+        with backend.reducing(values[-1], options.device_dense):
+            results = backend.grouped_allreduce(
+                values,
+                name=f"{self.name()}/largest",
+                options=options,
+                postscale=1.0,
+            )
+        return backend.together(results)
 
     def _reduce_shared(
         self,

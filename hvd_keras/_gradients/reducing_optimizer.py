@@ -198,6 +198,23 @@ class ReducingOptimizer(OptimizerHooks):
         """Multiplies the gradients of this step by `factor`."""
         vars(self)["_hvd_next_scale"] = factor
 
+    def hvd_new_values(
+        self, values: list[Any], variables: list[Any]
+    ) -> list[Any]:
+        local_ids = self.hvd_local.ids()
+        shared = [
+            place
+            for place, variable in enumerate(variables)
+            if private.identity_of(variable) not in local_ids
+        ]
+        largest = _backends.current().reduce_if(
+            None, self.hvd_reducer.largest, [values[place] for place in shared]
+        )
+        values = list(values)
+        for place, value in zip(shared, largest, strict=True):
+            values[place] = value
+        return values
+
     # ---- What advances with updates, not batches ----
 
     def hvd_schedule_counts_updates(self) -> bool:

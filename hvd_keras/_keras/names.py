@@ -11,6 +11,7 @@ optimizer; `patches.py` replaces the others.
 |---|---|
 | `Optimizer._clip_gradients` | reduce gradients before they are clipped |
 | `Optimizer._backend_apply_gradients` | learn whose gradients they are |
+| `Optimizer._overwrite_variables_directly_with_gradients` | float8 |
 | `Optimizer._trainable_variables` | number the variables |
 | `Optimizer._accumulated_gradients` | keep partial sums on their rank |
 | `Optimizer._iterations` | count batches, and updates, while accumulating |
@@ -54,6 +55,11 @@ def check_names() -> None:
         optimizer,
         "_backend_apply_gradients",
         ["self", "grads", "trainable_variables"],
+    )
+    require(
+        optimizer,
+        "_overwrite_variables_directly_with_gradients",
+        ["self", "grads", "vars"],
     )
     require(optimizer, "_get_current_learning_rate", ["self"])
     for name in (

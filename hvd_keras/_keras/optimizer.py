@@ -29,6 +29,17 @@ class OptimizerHooks:
         """
         raise NotImplementedError
 
+    def hvd_new_values(
+        self, values: list[Any], variables: list[Any]
+    ) -> list[Any]:
+        """Returns the values that variables get instead of an update.
+
+        Args:
+            values: Those of this rank: scales and amax histories of float8.
+            variables: The variable of each.
+        """
+        raise NotImplementedError
+
     def hvd_at_update(
         self, call: Callable[[], None], changes: Sequence[Any]
     ) -> None:
@@ -55,6 +66,26 @@ class OptimizerHooks:
             )
         finally:
             del vars(self)["_hvd_variables"]
+
+    def _overwrite_variables_directly_with_gradients(
+        self, grads: Any, trainable_variables: Any
+    ) -> Any:
+        variables = list(trainable_variables)
+        places = [
+            place
+            for place, variable in enumerate(variables)
+            if getattr(variable, "overwrite_with_gradient", False)
+        ]
+        if places:
+            grads = list(grads)
+            values = self.hvd_new_values(
+                [grads[place] for place in places],
+                [variables[place] for place in places],
+            )
+            for place, value in zip(places, values, strict=True):
+                grads[place] = value
+        overwrite = super()._overwrite_variables_directly_with_gradients  # type: ignore[misc]
+        return overwrite(grads, variables)
 
     def _clip_gradients(self, grads: Any) -> Any:
         variables = vars(self).get("_hvd_variables")
