@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
 import numpy as np
 
+from hvd_keras._backends.notes import Note
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.exceptions import InvalidArgumentError
 
@@ -145,6 +146,14 @@ class Backend:
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether `flag`, a bool or a tensor, is true on every rank."""
         raise NotImplementedError
+
+    def sum(self, tensor: Tensor, name: str, process_set: ProcessSet) -> Tensor:
+        """Returns the sum over the ranks of a small tensor of integers."""
+        raise NotImplementedError
+
+    def make_note(self, size: int) -> Note:
+        """Returns a note for flags of `size` ranks, which a step may take."""
+        return Note(size)
 
     def xla_problem(self) -> str | None:
         """Returns why "auto" must not choose XLA here; None if it may."""

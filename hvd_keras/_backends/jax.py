@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras._backends.interface import Array, Backend
+from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
 from hvd_keras._values.calls import checked_reduction
@@ -19,7 +20,7 @@ from hvd_keras.jax._call import call, is_traced, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Average, Min
+from hvd_keras.reduce_op import Average, Min, Sum
 
 # The token of the last reduction: reductions form a chain, see `call`.
 _token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
@@ -102,6 +103,12 @@ class JaxBackend(Backend):
         everywhere = allreduce(mine, Min, name=name, process_set=process_set)
         return everywhere.astype("bool")
 
+    def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
+        return allreduce(tensor, Sum, name=name, process_set=process_set)
+
+    def make_note(self, size: int) -> Note:
+        return _NoteOfCallbacks(size)
+
     def peek(self, variable: Any) -> Array | None:
         value = keras_jax.value_outside_of_traces(variable)
         if value is None or is_traced([value]) or value.is_deleted():
@@ -115,6 +122,20 @@ class JaxBackend(Backend):
         self, model: Any, state: list[Any], change: Callable[[], None]
     ) -> list[Any]:
         return [keras_jax.changed_state(model, state[0], change)]
+
+
+class _NoteOfCallbacks(Note):
+    """A note that a compiled step writes by calling Python."""
+
+    def add(self, flags: Any) -> None:
+        if is_traced([flags]):
+            jax.debug.callback(self._add, flags)
+        else:
+            self._add(np.asarray(flags))
+
+    def read(self) -> Array:
+        jax.effects_barrier()
+        return super().read()
 
 
 BACKEND = JaxBackend()

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_keras import basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
+from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_slices import gather_slices
 from hvd_keras._values.steps import in_steps
@@ -19,7 +20,7 @@ from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Average, Min
+from hvd_keras.reduce_op import Average, Min, Sum
 
 
 class TensorFlowBackend(Backend):
@@ -122,6 +123,12 @@ class TensorFlowBackend(Backend):
         )
         return tf.cast(everywhere, tf.bool)
 
+    def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
+        return allreduce(tensor, Sum, name=name, process_set=process_set)
+
+    def make_note(self, size: int) -> Note:
+        return _NoteInVariable(size)
+
     def xla_problem(self) -> str | None:
         problem = _xla_library.problem()
         if problem is None and _xla_library.sees_gpu():
@@ -179,6 +186,28 @@ class TensorFlowBackend(Backend):
                 for group in in_steps(targets, sizes)
             )
         )
+
+
+class _NoteInVariable(Note):
+    """A note that programs of XLA can write too."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._variable = tf.Variable(self._numbers, trainable=False)
+
+    def add(self, flags: Any) -> None:
+        flags = tf.cast(flags, tf.int32)
+        steps, bad, first, *_ = tf.unstack(self._variable[:3])
+        is_bad = tf.reduce_any(flags > 0)
+        is_first = is_bad & (first == 0)
+        steps, bad = steps + 1, bad + tf.cast(is_bad, tf.int32)
+        head = tf.stack([steps, bad, tf.where(is_first, steps, first)])
+        known = tf.where(is_first, flags, self._variable[3:])
+        self._variable.assign(tf.concat([head, known], 0))
+
+    def read(self) -> Array:
+        numbers: Array = self._variable.numpy()
+        return numbers
 
 
 def _after(gradient: Any) -> contextlib.AbstractContextManager[Any]:

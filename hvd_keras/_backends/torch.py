@@ -14,7 +14,7 @@ from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Average, Min
+from hvd_keras.reduce_op import Average, Min, Sum
 from hvd_keras.torch._memory import (
     as_array,
     as_tensor,
@@ -92,6 +92,14 @@ class TorchBackend(Backend):
             name, [mine], int(Min), 1.0, 1.0, process_set.process_set_id or 0
         )
         return torch.tensor(bool(everywhere))
+
+    @torch.compiler.disable
+    def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
+        mine = tensor.detach().cpu().numpy()
+        (total,) = _native.core().allreduce(
+            name, [mine], int(Sum), 1.0, 1.0, process_set.process_set_id or 0
+        )
+        return torch.from_numpy(np.asarray(total))
 
     def read(self, variable: Any) -> Array:
         return as_array(variable.value.detach().cpu().contiguous())

@@ -13,6 +13,7 @@ import keras
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
 from hvd_keras._gradients.local_variables import LocalVariables
+from hvd_keras._gradients.nonfinite import NonfiniteWatch
 from hvd_keras._gradients.optimizer_names import label_of
 from hvd_keras._gradients.reducer import GradientReducer, refuse_reduced_twice
 from hvd_keras._gradients.start_check import StartCheck
@@ -56,6 +57,7 @@ class ReducingOptimizer(OptimizerHooks):
 
     hvd_base: ClassVar[type]
     name: str
+    variables: list[Any]
     global_clipnorm: float | None
     gradient_accumulation_steps: int | None
 
@@ -198,6 +200,35 @@ class ReducingOptimizer(OptimizerHooks):
         """Multiplies the gradients of this step by `factor`."""
         vars(self)["_hvd_next_scale"] = factor
 
+    @property
+    def hvd_watch(self) -> NonfiniteWatch | None:
+        """Looks for gradients that are not finite, if a callback wants it."""
+        watch: NonfiniteWatch | None = vars(self).get("_hvd_watch")
+        return watch
+
+    def hvd_set_watch(self, is_on: bool) -> None:
+        """Begins or ends to look. Steps that were traced do not notice."""
+        process_set = self.hvd_settings.reduce.process_set
+        vars(self).pop("_hvd_watch", None)
+        if is_on and process_set.included():
+            vars(self)["_hvd_watch"] = NonfiniteWatch(
+                self.hvd_reducer.name(), process_set
+            )
+
+    def hvd_apply_if_finite(
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        apply: Callable[[], None],
+    ) -> None:
+        if self.hvd_watch is None:
+            apply()
+            return
+        is_finite = self.hvd_watch.all_finite(gradients)
+        _backends.current().call_if(
+            is_finite, apply, [*variables, *self.variables]
+        )
+
     def hvd_new_values(
         self, values: list[Any], variables: list[Any]
     ) -> list[Any]:
@@ -258,6 +289,7 @@ class ReducingOptimizer(OptimizerHooks):
         if (
             vars(self).pop("_hvd_num_reductions", 0)
             or self.gradient_accumulation_steps
+            or self.hvd_watch is not None  # it may have skipped the update
             or any(
                 getattr(variable, "overwrite_with_gradient", False)
                 for variable in variables

@@ -117,7 +117,8 @@ def call_at_train_begin(function: Callable[[Any], None]) -> None:
 
 def call_at_end_of_fit(function: Callable[[Any], None]) -> None:
     """Calls `function(model)` whenever a `fit` has ended or raised."""
-    _at_end_of_fit.append(function)
+    if function not in _at_end_of_fit:
+        _at_end_of_fit.append(function)
 
 
 def batch_sizes_of(call: Call) -> list[int] | None:

@@ -29,6 +29,15 @@ class OptimizerHooks:
         """
         raise NotImplementedError
 
+    def hvd_apply_if_finite(
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        apply: Callable[[], None],
+    ) -> None:
+        """Calls `apply`, which reduces the gradients and applies them."""
+        raise NotImplementedError
+
     def hvd_new_values(
         self, values: list[Any], variables: list[Any]
     ) -> list[Any]:
@@ -60,9 +69,12 @@ class OptimizerHooks:
         # The gradients here contain no None. Keras then calls
         # `_clip_gradients` (in a branch if it accumulates) without variables.
         vars(self)["_hvd_variables"] = list(trainable_variables)
+        apply = super()._backend_apply_gradients  # type: ignore[misc]
         try:
-            super()._backend_apply_gradients(  # type: ignore[misc]
-                grads, trainable_variables
+            self.hvd_apply_if_finite(
+                list(grads),
+                list(trainable_variables),
+                lambda: apply(grads, trainable_variables),
             )
         finally:
             del vars(self)["_hvd_variables"]
