@@ -9,7 +9,7 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._gradients import loss_means
+from hvd_keras._gradients import loss_means, rank_files
 from hvd_keras._gradients.distributed_class import (
     check_finite_on_all_ranks,
     distribute,
@@ -22,7 +22,7 @@ from hvd_keras._gradients.fit_check import check_beginning_fit
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras._keras import patches
+from hvd_keras._keras import patches, writers
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
@@ -213,6 +213,8 @@ def _hook_into_keras() -> None:
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)
     keras_fit.call_at_train_begin(check_beginning_fit)
+    writers.call_before_set_model(rank_files.share_out_files)
+    writers.patch_saving(rank_files.name_of_writer)
     if keras.backend.backend() == "tensorflow":
         from hvd_keras.layers._moments import synchronize_batch_normalization
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,27 +77,3 @@ def _tell_whether_working(name: str, is_working: bool = False) -> bool:
     mine = np.array([is_working], np.uint8)
     ((answer,),) = _native.core().broadcast(f"{name}/working", [mine], 0)
     return bool(answer)
-
-
-@contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """Yields the path of a file that replaces `path` when it is complete.
-
-    A killed process leaves the old file or the new one, always whole. The
-    address of an object in a store is yielded unchanged: stores replace
-    objects as a whole.
-    """
-    if "://" in path:
-        yield path
-        return
-    directory, name = os.path.split(path)
-    partial = os.path.join(directory, f".partial.{name}")
-    try:
-        yield partial
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        raise

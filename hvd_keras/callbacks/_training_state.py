@@ -11,8 +11,9 @@ import numpy as np
 
 from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.options import path_of
+from hvd_keras._common.files import replacing
 from hvd_keras._values import agreement
-from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
+from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.variables import as_bytes, assign_bytes
 
 _NAME = "BackupAndRestore"

@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common.files import replacing
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras.callbacks._rank_zero import on_rank_zero, replacing
+from hvd_keras.callbacks._rank_zero import on_rank_zero
 
 
 class ModelCheckpoint(keras_fit.CheckpointOfAllRanks):

@@ -1,0 +1,35 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def replacing(path: str, *, writer: str = "") -> Iterator[str]:
+    """Yields the path of a file that replaces `path` when it is complete.
+
+    A killed process leaves the old file or the new one, always whole. The
+    address of an object in a store is yielded unchanged: stores replace
+    objects as a whole.
+
+    Args:
+        path: The file.
+        writer: Tells this process from others that write `path` at the time.
+    """
+    if "://" in path:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    partial = os.path.join(directory, f".partial{writer}.{name}")
+    try:
+        yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        raise

@@ -1,0 +1,146 @@
+"""Keras's own callbacks that write files, and `Model.save`, on many ranks.
+
+| Private name | Used to |
+|---|---|
+| `ModelCheckpoint._save_model` | write nothing |
+| `BackupAndRestore._save_model` | the same |
+| `CallbackList.set_model` (public, wrapped) | act before callbacks write |
+| `Model.save`, `save_weights` (public, wrapped) | write whole files |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from hvd_keras._common.files import replacing
+from hvd_keras._keras.fit import CheckpointOfAllRanks
+from hvd_keras._keras.lookup import owner_of, require
+
+require(keras.callbacks.BackupAndRestore, "_save_model", ["self"])
+
+# The attribute that holds the path of each callback.
+_PATHS: dict[type, str] = {
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.BackupAndRestore: "backup_dir",
+    keras.callbacks.TensorBoard: "log_dir",
+    keras.callbacks.CSVLogger: "filename",
+}
+
+
+def paths_of(callbacks: list[Any]) -> list[tuple[str, str]]:
+    """Returns Keras's name and the path of each callback that writes files.
+
+    Both are empty for other callbacks.
+    """
+    return [_path_of(callback) for callback in callbacks]
+
+
+def _path_of(callback: Any) -> tuple[str, str]:
+    if not isinstance(callback, CheckpointOfAllRanks):
+        for kind, attribute in _PATHS.items():
+            path = str(getattr(callback, attribute, ""))
+            if isinstance(callback, kind) and path not in ("", os.devnull):
+                is_remote = "://" in path
+                path = path if is_remote else os.path.realpath(path)
+                return kind.__name__, path
+    return "", ""
+
+
+def keep_from_writing(callback: Any, rank: int) -> None:
+    """Keeps a callback from writing the files that another rank writes.
+
+    `TensorBoard` writes into a directory of the rank. The others write nothing.
+    """
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        callback.log_dir = os.path.join(callback.log_dir, f"rank_{rank}")
+    elif isinstance(callback, keras.callbacks.CSVLogger):
+        callback.filename = os.devnull
+    elif isinstance(callback, keras.callbacks.BackupAndRestore):
+        callback._save_model = lambda: None
+        callback.delete_checkpoint = False
+    else:
+        save = callback._save_model
+
+        def save_model(*args: Any, **kw: Any) -> None:
+            with _nothing_saved(callback.model):
+                save(*args, **kw)
+
+        callback._save_model = save_model
+
+
+@contextlib.contextmanager
+def _nothing_saved(model: Any) -> Iterator[None]:
+    """Lets a callback decide and note what it would save."""
+    own = dict(vars(model))
+    names = ("save", "save_weights")
+    # An attribute of the instance hides the method of the class.
+    vars(model).update(dict.fromkeys(names, lambda *args, **kw: None))
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(model)[name]
+            if name in own:
+                vars(model)[name] = own[name]
+
+
+def call_before_set_model(function: Callable[[Any, Any], None]) -> None:
+    """Calls `function(callbacks, model)` before callbacks get their model.
+
+    A second call does nothing.
+    """
+    owner: Any = keras.callbacks.CallbackList
+    original = owner.set_model
+    if hasattr(original, "_hvd_wrapped"):
+        return
+
+    @functools.wraps(original)
+    def set_model(self: Any, model: Any) -> None:
+        function(self.callbacks, model)
+        original(self, model)
+
+    set_model._hvd_wrapped = True  # type: ignore[attr-defined]
+    owner.set_model = set_model
+
+
+def patch_saving(writer: Callable[[], str | None]) -> None:
+    """Makes models replace files as a whole while `writer()` is not None.
+
+    It tells the process from others that write the same file. A second call of
+    this function does nothing.
+    """
+    for method in ("save", "save_weights"):
+        owner = owner_of(method)
+        original = getattr(owner, method)
+        if not hasattr(original, "_hvd_is_whole"):
+            setattr(owner, method, _saving_whole(original, writer))
+
+
+def _saving_whole(
+    original: Callable[..., Any], writer: Callable[[], str | None]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
+        name = writer()
+        is_path = isinstance(filepath, str | os.PathLike)
+        # Keras may ask before it overwrites, or write many files.
+        is_plain = not args and kw.keys() <= {"overwrite", "include_optimizer"}
+        is_asked = not kw.get("overwrite", True)
+        if name is None or not is_path or not is_plain or is_asked:
+            return original(self, filepath, *args, **kw)
+        path = os.fspath(filepath)
+        is_file = path.endswith((".keras", ".h5", ".hdf5"))
+        # Our own callback replaces files itself.
+        if not is_file or os.path.basename(path).startswith(".partial"):
+            return original(self, filepath, *args, **kw)
+        with replacing(path, writer=name) as partial:
+            return original(self, partial, *args, **kw)
+
+    save._hvd_is_whole = True  # type: ignore[attr-defined]
+    return save
