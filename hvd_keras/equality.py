@@ -30,7 +30,7 @@ def assert_equal_on_all_ranks(
     During an epoch, moving statistics of `BatchNormalization` differ too;
     `BroadcastGlobalVariablesCallback` averages them when an epoch ends.
 
-    Every rank calls it. It reads all values once (1 s a GB) and exchanges 32
+    Every rank calls it. It reads all values once (0.5 s a GB) and exchanges 32
     bytes a rank; only ranks that differ exchange more.
 
     Args:

@@ -9,6 +9,7 @@ import keras
 from hvd_keras import _backends, basics
 from hvd_keras._gradients import model_state
 from hvd_keras._keras import advice
+from hvd_keras._keras import fit as keras_fit
 from hvd_keras._values import agreement, checksums
 
 _NAME = "BroadcastGlobalVariablesCallback"
@@ -33,7 +34,9 @@ class Habits:
         self._looks_at_data = basics.size() > 1
         is_plain = basics.size() > 1 and not advice.any_reduces(model)
         self._looks_for_reductions = is_plain
-        if is_plain and not advice.has_own_train_step(model):
+        # Another loop may have an optimizer that the model does not know.
+        is_keras = keras_fit.running_fit() is not None
+        if is_plain and is_keras and not advice.has_own_train_step(model):
             self._looks_for_reductions = False
             if basics.rank() == 0:
                 advice.tell_of_plain_optimizer(model)

@@ -69,6 +69,8 @@ def remove_step_hooks(
 
 def trace_anew(model: keras.Model) -> None:
     """Makes Keras trace the steps of a model anew; hooks stay."""
+    if not model.compiled:
+        return
     model.test_function = model.predict_function = None
     first = model.train_function
     model.make_train_function(force=True)

@@ -38,7 +38,7 @@ class ConsistencyCheck(keras.callbacks.Callback):
     gradients, as with a `LossScaleOptimizer`, whose skipped steps do not count
     here.
 
-    Every comparison waits for the step, reads all values (1 s a GB) and
+    Every comparison waits for the step, reads all values (0.5 s a GB) and
     exchanges 32 bytes a rank. All ranks have the callback.
 
     Args:
