@@ -35,7 +35,7 @@ def test_training_works_with_auto_clustering(
     )
     tests = _HERE.parent / "parallel" / "test_keras_equality.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += [str(tests), "-k", "one_process and embedding_adam"]
+    command += ["--thorough", str(tests), "-k", "one_process and embedding_adam"]
     outcome = jobs.run("-np", "2", "--", *command, seconds=120, environ=environ)
     assert outcome.status == 0, outcome.stdout + outcome.stderr
     assert any(tmp_path.glob("*cluster*")), "nothing was compiled"

@@ -74,8 +74,9 @@ def test_speed_is_that_of_all_ranks(
     )
     assert 0.0 <= logs["step_spread_ms"] <= logs["step_ms"]
     if hvd.size() > 1:
-        # One bucket of 41 weights in float32, and little else.
-        assert 1.0 <= logs["collectives_per_step"] < 3.0
+        # One bucket of 41 weights in float32, the rows of a batch, whose number
+        # the shapes do not tell, and what an epoch exchanges in the end.
+        assert 2.0 <= logs["collectives_per_step"] < 3.5
         # The other ranks wait for the last one.
         assert 5.0 < logs["collectives_ms"] <= logs["step_ms"]
         assert 1e-6 * 41 * 4 <= logs["reduced_mb_per_step"] < 1e-3
