@@ -46,6 +46,10 @@ lint-python:
 	$(LINT_IMPORTS) --no-logo --no-cache
 	$(PYTHON) tools/import_graph.py --check
 
+.PHONY: equality-table
+equality-table: build  ## Compares N ranks with one process, into docs/equality.md
+	PYTHONPATH=tests $(PYTHON) -m equality.table --write
+
 .PHONY: import-graph
 import-graph:  ## Draws who imports whom in hvd_keras, into ARCHITECTURE.md
 	$(PYTHON) tools/import_graph.py

@@ -90,16 +90,21 @@ def one_process(module: str) -> list[np.ndarray]:
     )
 
 
-def check_equal_to_one_process(
-    form: str, jit_compile: bool, module: str = "hvd_keras"
-) -> None:
-    functions = losses(module)
+def all_ranks(
+    form: str, *, jit_compile: bool = False, module: str = "hvd_keras"
+) -> list[np.ndarray]:
     share = BATCH // hvd.size()
-    values = trained(
-        functions[form],
+    return trained(
+        losses(module)[form],
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)),
         slice(hvd.rank() * share, (hvd.rank() + 1) * share),
         jit_compile=jit_compile,
     )
+
+
+def check_equal_to_one_process(
+    form: str, jit_compile: bool, module: str = "hvd_keras"
+) -> None:
+    values = all_ranks(form, jit_compile=jit_compile, module=module)
     for value, wanted in zip(values, one_process(module), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)

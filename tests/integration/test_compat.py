@@ -33,6 +33,7 @@ def test_horovod_program_runs_and_learns(
         assert "loss fell: True" in job.lines(rank)
 
 
+@pytest.mark.thorough
 def test_the_flag_reaches_the_children_of_a_rank() -> None:
     job = jobs.run_python(
         1,
@@ -82,6 +83,7 @@ def test_importing_compat_is_enough_without_the_flag() -> None:
     assert job.lines(0) == ["1 True", "MetricAverageCallback"], job.stderr
 
 
+@pytest.mark.thorough
 def test_a_horovod_that_is_loaded_already_is_refused(tmp_path: Path) -> None:
     (tmp_path / "horovod.py").write_text("")
     job = jobs.run_python(

@@ -89,6 +89,7 @@ def test_digits_are_learnt_on_other_backends(backend: str) -> None:
     assert "with 2 process(es)" in output
 
 
+@pytest.mark.thorough
 def test_digits_refuses_a_batch_without_equal_shares() -> None:
     with pytest.raises(AssertionError, match="multiple of the number"):
         run(2, "keras_digits.py", "--batch_size=63")
@@ -109,6 +110,7 @@ def test_fashion_mnist() -> None:
     assert accuracy(output) > 0.7
 
 
+@pytest.mark.thorough
 def test_custom_loop() -> None:
     one, two = (accuracy(run(n, "custom_loop.py")) for n in (1, 2))
     assert one > 0.95

@@ -114,7 +114,9 @@ _EVENT = {
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("how", ["sigkill", "os_exit"])
+@pytest.mark.parametrize(
+    "how", thorough_except(["sigkill", "os_exit"], "sigkill")
+)
 @pytest.mark.parametrize("when", sorted(_EVENT))
 def test_survivors_learn_of_a_death(when, how, victim, tmp_path):
     job = run_job(

@@ -9,12 +9,14 @@ import ctypes
 import pathlib
 import subprocess
 
+import pytest
 import tensorflow as tf
 
 from hvd_keras import _native, gpu_shim
 from hvd_keras.gpu_shim.__main__ import build
 
 
+@pytest.mark.thorough
 def test_shim_is_built_and_loads(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "libshim.so"
     build(target, tf.sysconfig.get_compile_flags())

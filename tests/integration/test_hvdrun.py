@@ -130,6 +130,7 @@ def test_help_env_prints_the_table() -> None:
     assert "| `HVD_FUSION_THRESHOLD` |" in job.stdout
 
 
+@pytest.mark.thorough
 def test_check_works_with_parts_missing() -> None:
     # -S leaves out site-packages, so there is no TensorFlow and no Keras.
     done = subprocess.run(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import jobs
+import pytest
 
 
+@pytest.mark.thorough
 def test_functions_that_a_py_function_calls_need_no_second_thread() -> None:
     job = jobs.run_python(
         2,

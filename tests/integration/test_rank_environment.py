@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import jobs
+import pytest
 
 
 def test_ranks_share_the_cores_unless_the_user_sets_threads() -> None:
@@ -28,6 +29,7 @@ def test_ranks_share_the_cores_unless_the_user_sets_threads() -> None:
     assert "TF_CPU_ALLOCATOR_USE_BFC" not in job.stderr
 
 
+@pytest.mark.thorough
 def test_tensorflow_reuses_its_memory() -> None:
     job = jobs.run_python(
         1,

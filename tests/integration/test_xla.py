@@ -7,12 +7,12 @@ import sys
 
 import jobs
 import pytest
-from selection import thorough_except
 
 _HERE = pathlib.Path(__file__).parent
 
 
-@pytest.mark.parametrize("num_threads", thorough_except(["1", "2"], "2"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("num_threads", ["1", "2"])
 def test_many_collectives_run_at_once(num_threads: str) -> None:
     """All results are right with delays, unequal programs and a death."""
     environ = jobs.clean_environ(TF_NUM_INTRAOP_THREADS=num_threads)
@@ -35,7 +35,12 @@ def test_training_works_with_auto_clustering(
     )
     tests = _HERE.parent / "parallel" / "test_keras_equality.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["--thorough", str(tests), "-k", "one_process and embedding_adam"]
+    command += [
+        "--thorough",
+        str(tests),
+        "-k",
+        "one_process and embedding_adam",
+    ]
     outcome = jobs.run("-np", "2", "--", *command, seconds=120, environ=environ)
     assert outcome.status == 0, outcome.stdout + outcome.stderr
     assert any(tmp_path.glob("*cluster*")), "nothing was compiled"

@@ -12,7 +12,10 @@ import tensorflow as tf
 import hvd_keras as hvd
 from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
 
-pytestmark = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+pytestmark = [
+    pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks"),
+    pytest.mark.thorough(4),
+]
 
 
 class Lines(list[str]):

@@ -14,6 +14,8 @@ import tensorflow as tf
 import hvd_keras as hvd
 from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 
 def sequential() -> keras.Model:
     return keras.Sequential(

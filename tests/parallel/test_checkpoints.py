@@ -24,6 +24,7 @@ from hvd_keras.callbacks import (
 )
 
 pytestmark = pytest.mark.thorough(1, 4)
+THOROUGH = pytest.mark.thorough
 
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
@@ -152,7 +153,7 @@ def test_a_save_that_fails_leaves_the_last_file(path: pathlib.Path) -> None:
     assert hvd.load_model(path / "m.keras").optimizer.iterations.numpy() == 8
 
 
-@pytest.mark.thorough(4)
+@pytest.mark.thorough
 @needs_peers
 def test_a_save_may_take_longer_than_a_stall(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -267,8 +268,9 @@ def undisturbed() -> tuple[list[np.ndarray], dict, int]:
     ("interrupt_at", "save_freq", "num_epochs", "options"),
     [
         ((2, 5), "epoch", 2, {"is_first": True}),
-        ((2, 5), 5, 2, {"is_first": False}),
-        ((1, 0), 8, 4, {"is_first": False}),  # at the end of an epoch
+        pytest.param((2, 5), 5, 2, {"is_first": False}, marks=THOROUGH),
+        # At the end of an epoch.
+        pytest.param((1, 0), 8, 4, {"is_first": False}, marks=THOROUGH),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data")

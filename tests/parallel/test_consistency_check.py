@@ -14,6 +14,8 @@ import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras.callbacks import ConsistencyCheck
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 
 def fit(*callbacks: Any, **options: Any) -> keras.Model:
     def make_model() -> keras.Model:

@@ -13,6 +13,8 @@ import tensorflow as tf
 import hvd_keras as hvd
 from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 
 

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import mean_cases
 import pytest
+from equality import cases
+from equality.check import assert_equals_one_process
 from selection import thorough_except
 
 
 @pytest.mark.thorough(1, 3, 4)
 @pytest.mark.parametrize(
-    "name",
-    thorough_except(
-        mean_cases.CASES,
-        "rest",
-        "fewer_rows_than_ranks",
-        "mask_pad",
-        "two_masks",
-        "mean_with_weights",
-        "sum_op",
-        "mask_xla",
-    ),
+    "name", thorough_except(cases.LOSSES, "rest", "mask_pad", "sum_op")
 )
 def test_training_equals_one_process(name: str) -> None:
-    mean_cases.assert_equals_one_process(mean_cases.CASES[name])
+    assert_equals_one_process(cases.LOSSES[name])

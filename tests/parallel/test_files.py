@@ -16,6 +16,8 @@ import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras._gradients import rank_files
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:

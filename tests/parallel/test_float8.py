@@ -11,6 +11,8 @@ import pytest
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 THOROUGH = pytest.mark.thorough
 
 

@@ -18,6 +18,8 @@ from conftest import run_eagerly, run_in_function, run_in_graph
 import hvd_keras as hvd
 from hvd_keras import compat
 
+pytestmark = pytest.mark.thorough(2)
+
 STEP = 2.0**-8
 Collective = Callable[[tf.Tensor, hvd.ProcessSet], tf.Tensor]
 

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(2)
+
 NUM_ROWS = 10
 LINEAR = [hvd.Sum, hvd.Average]
 

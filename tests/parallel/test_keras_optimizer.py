@@ -153,9 +153,9 @@ def test_no_collective_runs_after_the_last_batch(
     model.fit(data, epochs=1, verbose=0)
     before = hvd.stats()["num_requests"]
     model.fit(data, epochs=4, verbose=0)
-    # The number of rows in each batch, once whether it is known before, and
-    # whether the gradients are finite.
-    num_others = 16 + 1 + (16 if policy == "mixed_float16" else 0)
+    # The number of rows in each batch, and whether the gradients are finite;
+    # once whether the rows are known before, and whether the weights are equal.
+    num_others = 16 + 2 + (16 if policy == "mixed_float16" else 0)
     num_reduced = hvd.stats()["num_requests"] - before - num_others
     # Without loss scaling Keras itself counts one step too many in each epoch,
     # which decides at which batches it updates.

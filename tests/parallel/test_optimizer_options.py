@@ -79,7 +79,7 @@ OPTIONS: dict[str, Callable[[keras.Model], dict[str, Any]]] = {
 )
 @pytest.mark.parametrize(
     "case",
-    thorough_except(OPTIONS, "groups", "accumulate_predivide_groups"),
+    thorough_except(OPTIONS, "accumulate_predivide_groups"),
 )
 def test_ranks_end_with_the_weights_of_one_process(
     case: str, eager: bool

@@ -10,6 +10,7 @@ import keras_training as kt
 import numpy as np
 import pytest
 import tensorflow as tf
+from selection import thorough_except
 
 import hvd_keras as hvd
 
@@ -131,7 +132,7 @@ def weights_after_fit(data: Any, optimizer: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.thorough(4)
-@pytest.mark.parametrize("has_weights", [False, True])
+@pytest.mark.parametrize("has_weights", thorough_except([False, True], True))
 def test_training_with_padding_equals_one_process(has_weights: bool) -> None:
     data: tuple = kt.regression_data(3 * kt.BATCH + 5)
     if has_weights:

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 optimizers = keras.optimizers
 
 

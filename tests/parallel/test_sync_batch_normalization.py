@@ -15,6 +15,8 @@ from conftest import Run, run_eagerly, run_in_function
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(1, 4)
+
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 BatchNormalization = keras.layers.BatchNormalization
 

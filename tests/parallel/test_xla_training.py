@@ -38,9 +38,7 @@ def with_xla(case: equality.Case, jit_compile: bool = True) -> equality.Case:
 @on_two_ranks
 @pytest.mark.parametrize(
     "name",
-    thorough_except(
-        NAMES, "accumulate_adamw_ema", "steps_per_execution", "embedding_adam"
-    ),
+    thorough_except(NAMES, "accumulate_adamw_ema"),
 )
 def test_ranks_end_with_the_weights_of_one_process(name: str) -> None:
     case = equality.CASES[name]

@@ -130,6 +130,7 @@ assert tests.look(tests.compiled()) == tests.SEEN
 """
 
 
+@pytest.mark.thorough
 def test_fit_may_be_wrapped_before_us() -> None:
     subprocess.run(
         [sys.executable, "-c", WRAPPED_BEFORE],

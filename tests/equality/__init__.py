@@ -1,0 +1,1 @@
+"""Compares training on N ranks with training in one process."""
