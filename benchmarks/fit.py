@@ -11,6 +11,9 @@ the same work. Rank 0 prints, as a JSON line:
 - `all_ranks`: images/s of all ranks together, with the distributed optimizer.
 - `efficiency`: `all_ranks / (ranks * one_rank)` within a round, the median over
   the rounds. It would be 1.0 if reducing gradients cost nothing.
+- `asking_ms`: milliseconds that a step takes longer when the batches do not say
+  how many rows they have, so that the ranks ask each other in each step. The
+  median over the rounds.
 
 Both have the number of threads that `hvdrun` gives each rank.
 """
@@ -65,8 +68,12 @@ def make_model(is_distributed: bool) -> Any:
     return model
 
 
-def make_data() -> Any:
-    """Returns the batches of an epoch, in memory, with tf.data untuned."""
+def make_data(has_rows: bool) -> Any:
+    """Returns the batches of an epoch, in memory, with tf.data untuned.
+
+    Args:
+        has_rows: Whether their shapes say how many rows they have.
+    """
     import tensorflow as tf
 
     generator = np.random.default_rng(hvd.rank())
@@ -76,7 +83,8 @@ def make_data() -> Any:
     options = tf.data.Options()
     # tf.data's tuner may delay the end of an epoch by the time it took.
     options.autotune.enabled = False
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(FLAGS.batch)
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    data = data.batch(FLAGS.batch, drop_remainder=has_rows)
     return data.cache().prefetch(2).with_options(options)
 
 
@@ -84,17 +92,18 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
     _common.start(FLAGS.np)
-    data = make_data()
     models = {
         "one_rank": make_model(is_distributed=False),
         "all_ranks": make_model(is_distributed=True),
+        "asking": make_model(is_distributed=True),
     }
+    data = {way: make_data(has_rows=way != "asking") for way in models}
     rates: dict[str, list[float]] = {way: [] for way in models}
     for round_number in range(FLAGS.rounds + 1):
         for way, model in models.items():
             _common.wait_for_all()
             start = time.perf_counter()
-            model.fit(data, verbose=0)
+            model.fit(data[way], verbose=0)
             seconds = time.perf_counter() - start
             if round_number > 0:  # the first round traces
                 rates[way].append(FLAGS.batch * FLAGS.steps / seconds)
@@ -102,6 +111,7 @@ def main(argv: Sequence[str]) -> None:
     # The mean of ranks that train alone; the slowest of ranks that wait.
     alone = _common.gather_over_ranks(rates["one_rank"]).mean(axis=0)
     together = _common.gather_over_ranks(rates["all_ranks"]).min(axis=0)
+    asking = _common.gather_over_ranks(rates["asking"]).min(axis=0)
     if hvd.rank() == 0:
         figures = {
             "ranks": hvd.size(),
@@ -109,6 +119,10 @@ def main(argv: Sequence[str]) -> None:
             "parameters": int(models["one_rank"].count_params()),
             "one_rank": round(float(np.median(alone)), 1),
             "all_ranks": round(float(np.median(together)) * hvd.size(), 1),
+            "asking_ms": round(
+                1e3 * FLAGS.batch * float(np.median(1 / asking - 1 / together)),
+                3,
+            ),
             "efficiency": round(float(np.median(together / alone)), 3),
             "rounds": [round(float(r), 3) for r in together / alone],
         }

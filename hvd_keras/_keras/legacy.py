@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def refuse_tf_keras(model: Any) -> None:
+class ForKeras3:
+    """First base of a callback, which refuses models of tf_keras.
+
+    tf_keras gives its callbacks the model before it looks for methods that
+    callbacks of Keras 3 lack.
+    """
+
+    def set_model(self, model: Any) -> None:
+        _refuse_tf_keras(model)
+        super().set_model(model)  # type: ignore[misc]
+
+
+def _refuse_tf_keras(model: Any) -> None:
     """Raises TypeError if `model` is one of tf_keras."""
     modules = {
         base.__module__.partition(".")[0] for base in type(model).__mro__

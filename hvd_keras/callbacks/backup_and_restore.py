@@ -13,6 +13,7 @@ import keras
 from hvd_keras import _backends
 from hvd_keras._gradients import fit_check
 from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.models import is_fully_built
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
@@ -21,7 +22,7 @@ from hvd_keras.callbacks._training_state import TrainingState
 _FILE = "training_state.npz"
 
 
-class BackupAndRestore(keras.callbacks.Callback):
+class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
     """Keras's `BackupAndRestore` for many ranks, exact to the batch.
 
     Rank 0 writes the state of the run into one file. A new file replaces the

@@ -13,7 +13,7 @@ from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._gradients import fit_check, model_state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import models
-from hvd_keras._keras.legacy import refuse_tf_keras
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._values import agreement
 from hvd_keras.callbacks._building import build_on_all_ranks
 from hvd_keras.callbacks._habits import Habits
@@ -28,7 +28,7 @@ from hvd_keras.variables import broadcast_variables
 _NAME = "BroadcastGlobalVariablesCallback"
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     """Gives all ranks the model and the optimizer of `root_rank`.
 
     It broadcasts when training begins, before the first step: weights, the
@@ -91,7 +91,6 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._habits = Habits()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        refuse_tf_keras(self.model)
         model = self.model
         self._steps_guard.set_params(self.params)
         self._steps_guard.set_model(model)

@@ -13,13 +13,14 @@ from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import models
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.callbacks._step_hook import trace_anew
 from hvd_keras.exceptions import MismatchError
 
 _ACTIONS = ("raise", "skip", "ignore")
 
 
-class ConsistencyCheck(keras.callbacks.Callback):
+class ConsistencyCheck(ForKeras3, keras.callbacks.Callback):
     """Compares the weights of all ranks every few steps.
 
     Ranks that begin equal and get equal gradients stay equal, bit for bit. If

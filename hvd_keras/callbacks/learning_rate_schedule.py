@@ -9,10 +9,10 @@ import keras
 
 from hvd_keras._gradients.distributed_class import unwrapped
 from hvd_keras._keras import names as private
-from hvd_keras._keras.legacy import refuse_tf_keras
+from hvd_keras._keras.legacy import ForKeras3
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(ForKeras3, keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`.
 
     It acts in the epochs from `start_epoch` up to, not including, `end_epoch`.
@@ -80,7 +80,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        refuse_tf_keras(self.model)
         rate = unwrapped(self.model.optimizer).learning_rate
         if not isinstance(rate, keras.Variable):
             raise TypeError(

@@ -12,14 +12,14 @@ from hvd_keras import _native, basics, objects
 from hvd_keras._gradients import loss_means
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
-from hvd_keras._keras.legacy import refuse_tf_keras
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
 Logs = Any
 
 
-class MetricAverageCallback(keras.callbacks.Callback):
+class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     """Reports metrics over the samples of all ranks, in `fit` and `evaluate`.
 
     It sums the *states* of metrics over the ranks and computes the values from
@@ -61,7 +61,6 @@ class MetricAverageCallback(keras.callbacks.Callback):
         loss_means.install()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        refuse_tf_keras(self.model)
         _begin(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

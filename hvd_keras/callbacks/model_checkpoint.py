@@ -11,10 +11,11 @@ import keras
 
 from hvd_keras._common.files import replacing
 from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 
 
-class ModelCheckpoint(keras_fit.CheckpointOfAllRanks):
+class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
     """Keras's `ModelCheckpoint`, on many ranks: rank 0 saves for all.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`. All ranks must

@@ -12,14 +12,14 @@ import numpy as np
 
 from hvd_keras import _native, objects
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras._keras.legacy import refuse_tf_keras
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._values import agreement
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Min
 
 
-class StepsGuard(keras.callbacks.Callback):
+class StepsGuard(ForKeras3, keras.callbacks.Callback):
     """Makes all ranks take the same number of steps, or says why it cannot.
 
     A rank with more batches than its peers would wait for them in its next
@@ -50,7 +50,6 @@ class StepsGuard(keras.callbacks.Callback):
         self._is_first_epoch = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        refuse_tf_keras(self.model)
         self._is_first_epoch = True
         fit = keras_fit.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_keras import _native, basics
 from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.reduce_op import Max
 
 _BATCH_HOOKS = (
@@ -19,7 +20,7 @@ _BATCH_HOOKS = (
 )
 
 
-class SyncEarlyStopping(keras.callbacks.Callback):
+class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
     """Stops the training on all ranks when a callback stops it on one.
 
     Any callback may stop it, by `model.stop_training = True`: `EarlyStopping`,

@@ -9,10 +9,11 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics
+from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.callbacks.metric_average import num_samples_of
 
 
-class ThroughputCallback(keras.callbacks.Callback):
+class ThroughputCallback(ForKeras3, keras.callbacks.Callback):
     """Adds the speed of the training, over all ranks, to the logs of epochs.
 
     `History` and the callbacks after this one see the speed: put it before
