@@ -261,17 +261,18 @@ def _begin_test(
             for reduction in keras_losses.reductions_of(model)
         )
     )
-    if asks or arguments["weights"] is not None:
+    counts = call.counts if is_global else None
+    if asks or counts or arguments["weights"] is not None:
         vars(model)[_TESTS_FOR] = _key_of_test(call)
     if not is_global:
         return None
     return _Batch(
         **arguments,
-        counts=None,
+        counts=counts,
         name=f"evaluate@{state.epoch()}",
         process_set=global_process_set,
         sum_factor=1.0 if _is_in_strategy(model) else float(basics.size()),
-        asks=asks,
+        asks=asks or counts is not None,
     )
 
 
@@ -348,15 +349,22 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
     return counts if own is not None and values is None else None
 
 
-def _key_of_test(call: Any) -> tuple[bool, bool]:
-    return (
-        call is not None and call.sums_metrics,
-        call is None or call.may_fill,
-    )
+def _key_of_test(call: Any) -> tuple[bool, bool, Counts | None]:
+    if call is None:
+        return False, True, None
+    return call.sums_metrics, call.may_fill, call.counts
 
 
 def _renew_test_function(call: Any) -> None:
     """Drops a test function that was traced for another kind of call."""
+    # Of several losses, Keras takes the mean over the batches, without weights
+    # if their shapes do not say how many rows they have.
+    if (
+        call.sums_metrics
+        and len(keras_losses.reductions_of(call.model)) > 1
+        and not _is_alone(global_process_set, call)
+    ):
+        call.counts = _agreed_counts(call, global_process_set)
     traced_for = vars(call.model).get(_TESTS_FOR)
     if traced_for is not None and traced_for != _key_of_test(call):
         del vars(call.model)[_TESTS_FOR]

@@ -135,6 +135,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
+        _check_has_rows(values)
         if _weights_mark_filling():
             sample_weight = _spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
@@ -202,6 +203,18 @@ def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
 def _weights_mark_filling() -> bool:
     """Whether weights were added to the data to mark what fills a batch."""
     return any(call.adds_weights for call in keras_fit.running_calls()[:1])
+
+
+def _check_has_rows(values: Any) -> None:
+    """Raises ValueError if rows that fill a batch cannot be left out."""
+    calls = keras_fit.running_calls()[:1]
+    if len(values.shape) == 0 and any(call.may_fill for call in calls):
+        raise ValueError(
+            "The loss must return a value for each row: some rows of these "
+            "data from `hvd.shard` only fill a batch, and do not count. "
+            "Received: a loss that returns one value for the whole batch. "
+            'Return a value a row, or drop the rest with `policy="drop"`.'
+        )
 
 
 def _spread(weights: Any, like: Any) -> Any:

@@ -70,6 +70,12 @@ LOSSES: dict[str, Fit] = {
         make_data=data.two_sequences,
         metrics=(),
     ),
+    "two_outputs": Fit(
+        data.two_output_model,
+        data.two_targets,
+        metrics=(),
+        compile={"loss_weights": {"out_a": 0.3, "out_b": 2.0}},
+    ),
     "weights": whole(make_data=data.weighted_rows),
     "weights_pad": Fit(make_data=data.weighted_rows, policy="pad"),
     "mean_with_weights": whole(
@@ -153,6 +159,7 @@ TITLES = {
     "mask_rest": "mask, 53 rows",
     "mask_pad": 'mask, 53 rows, `policy="pad"`',
     "two_masks": "two outputs with masks of their own",
+    "two_outputs": "two outputs with losses of their own, 53 rows",
     "weights": "sample weights",
     "weights_pad": 'sample weights, `policy="pad"`',
     "mean_with_weights": "`mean_with_sample_weight`",

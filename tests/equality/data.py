@@ -59,6 +59,11 @@ def two_sequences(num_rows: int) -> Data:
     return {"a": a, "b": b}, {"out_a": y, "out_b": -y}
 
 
+def two_targets(num_rows: int) -> Data:
+    x, y = rows(num_rows)
+    return x, {"out_a": y, "out_b": -2.0 * y}
+
+
 def dense_model(**options: Any) -> keras.Model:
     inputs = keras.Input((5,))
     hidden = keras.layers.Dense(
@@ -91,6 +96,16 @@ def two_sequence_model() -> keras.Model:
         )
         layer = keras.layers.Dense(1, name=f"out_{name}")
         outputs[f"out_{name}"] = layer(hidden)
+    return keras.Model(inputs, outputs)
+
+
+def two_output_model() -> keras.Model:
+    inputs = keras.Input((5,))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    outputs = {
+        name: keras.layers.Dense(1, name=name)(hidden)
+        for name in ("out_a", "out_b")
+    }
     return keras.Model(inputs, outputs)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import hvd_keras as hvd
 from equality import data
-from equality.fits import Trained, momentum
+from equality.fits import Fit, Trained, momentum
 
 NUM_STEPS = 3
 
@@ -189,6 +189,21 @@ class Collective:
         return tf.reduce_sum(output**2 * (rank + 1.0))
 
 
+@dataclasses.dataclass(frozen=True)
+class InStrategy:
+    """The program of one process, in the scope of `hvd.Strategy`."""
+
+    fit: Fit
+    backends: tuple[str, ...] = ("tensorflow",)
+
+    def alone(self) -> Trained:
+        return self.fit.alone()
+
+    def ours(self) -> Trained:
+        with hvd.Strategy().scope():
+            return self.fit.alone()
+
+
 class IntegerSlices:
     """The average of sparse integers is that of the dense ones."""
 
@@ -320,6 +335,11 @@ CASES = {
     "integer_slices": IntegerSlices(),
     "gan": GanOfAllRanks(),
     "loop": Loop(),
+    "strategy": InStrategy(Fit()),
+    "strategy_mask": InStrategy(Fit(data.sequence_model, data.sequences)),
+    "strategy_weights": InStrategy(
+        Fit(make_data=data.weighted_rows, reduction="mean_with_sample_weight")
+    ),
     "local_layers": LocalLayers(),
     "adapted": Adapted(),
 }
@@ -333,6 +353,9 @@ TITLES = {
     "integer_slices": "average of integer `IndexedSlices`",
     "gan": "GAN with two optimizers, without `call`",
     "loop": "`DistributedGradientTape` in a `tf.function`",
+    "strategy": "`hvd.Strategy`, 53 rows",
+    "strategy_mask": "`hvd.Strategy`, 53 rows, mask",
+    "strategy_weights": "`hvd.Strategy`, `mean_with_sample_weight`",
     "local_layers": "local layers and statistics (as each rank alone)",
     "adapted": "`Normalization` adapted on shares",
 }

@@ -356,3 +356,17 @@ def test_ragged_and_sparse_tensors_are_shared_like_dense_ones(
         else:
             found = tf.sparse.to_dense(batch[0])
             np.testing.assert_array_equal(found, tf.sparse.to_dense(make(own)))
+
+
+@pytest.mark.ranks(2)
+def test_a_loss_without_rows_is_refused_where_rows_fill_a_batch() -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(
+        hvd.DistributedOptimizer("sgd"),
+        lambda y_true, y_pred: keras.ops.mean((y_true - y_pred) ** 2),
+    )
+    x, y = kt.regression_data()
+    model.fit(hvd.shard((x[:8], y[:8]), batch_size=2), verbose=0)
+    share = hvd.shard((x[:7], y[:7]), batch_size=2, policy="pad")
+    with pytest.raises(ValueError, match="must return a value for each row"):
+        model.fit(share, verbose=0)
