@@ -263,7 +263,17 @@ def _import_ops() -> None:
         importlib.import_module("hvd_keras.ops")
 
 
+def _hook_into_keras() -> None:
+    # A model is made before its optimizer. On JAX and torch, Keras refuses
+    # `BatchNormalization(synchronized=True)` before it is told otherwise.
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() in ("jax", "torch"):
+        moments = importlib.import_module("hvd_keras.layers._moments")
+        moments.synchronize_batch_normalization()
+
+
 join_hooks.add(_import_ops)
+join_hooks.add(_hook_into_keras)
 
 
 def __getattr__(name: str) -> Any:
