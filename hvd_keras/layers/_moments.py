@@ -12,6 +12,7 @@ from keras import ops
 
 from hvd_keras import _backends, basics
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.loss_means import rows_in_step
 from hvd_keras._job import state
 from hvd_keras._keras import normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -32,7 +33,8 @@ def global_moments(
 
     One allreduce carries the number of positions, the sum and the sum of
     squares; the gradient takes one too. Every rank counts by its positions, and
-    may have none. Sums of squares are taken around the rank's own mean, and the
+    may have none. Rows that only fill a batch do not count, in Keras's own
+    training step. Sums of squares are taken around the rank's own mean, and the
     results travel in float64. So a mean that is large beside the deviation
     costs no digits. Where there is no float64, sums are taken around the mean
     of all ranks, which costs a second allreduce. Differentiable, any number of
@@ -64,9 +66,8 @@ def global_moments(
         ends = [i * num_channels for i in range(1, len(parts))]
         return ops.split(packed, ends)
 
+    mask = _valid(inputs, mask, axes)
     if mask is not None:
-        mask = ops.cast(ops.expand_dims(mask, -1), "bool")
-        mask = ops.broadcast_to(mask, ops.shape(inputs))
         inputs = ops.where(mask, inputs, 0.0)
     count = _count(inputs, mask, axes, wide)
     mean = _divided(ops.cast(ops.sum(inputs, axes), wide), count)
@@ -108,13 +109,38 @@ def _synchronized_moments(
 ) -> tuple[Tensor, Tensor] | None:
     if (
         not basics.is_initialized()
-        or basics.size() == 1
         or _backends.current().is_in_other_strategy()
+        or (basics.size() == 1 and rows_in_step() is None)
     ):
         return None
     return global_moments(
         inputs, mask, axes, layer=layer, process_set=global_process_set
     )
+
+
+@as_it_is
+def _valid(
+    inputs: Tensor, mask: Tensor | None, axes: Sequence[int]
+) -> Tensor | None:
+    """Returns which values count, in the shape of `inputs`; None: all."""
+    shape = ops.shape(inputs)
+    valid = None
+    if mask is not None:
+        mask = ops.cast(ops.expand_dims(mask, -1), "bool")
+        valid = ops.broadcast_to(mask, shape)
+    is_row = rows_in_step() if 0 in axes else None
+    if is_row is None:
+        return valid
+    num_rows = ops.shape(is_row)[0]
+    # The layer may see something else than rows in its first axis; the numbers
+    # may be known only when the step runs.
+    places = ops.minimum(ops.arange(shape[0]), num_rows - 1)
+    is_row = ops.logical_or(
+        ops.take(is_row, places, axis=0) > 0, shape[0] != num_rows
+    )
+    is_row = ops.reshape(is_row, [-1] + [1] * (len(shape) - 1))
+    is_row = ops.broadcast_to(is_row, shape)
+    return is_row if valid is None else ops.logical_and(valid, is_row)
 
 
 @as_it_is

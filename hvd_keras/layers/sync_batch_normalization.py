@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from hvd_keras import basics, process_set
+from hvd_keras._gradients.loss_means import rows_in_step
 from hvd_keras._keras import normalization
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments
@@ -23,6 +24,9 @@ class SyncBatchNormalization(normalization.BatchNormalization):
     masks: the layer and its gradient do what one process does on the whole
     batch. All ranks run the layer in each step of training: one allreduce
     forward (two on JAX without float64) and one backward.
+
+    In Keras's own training step, rows that `hvd.shard` has added to fill a
+    batch do not count.
 
     Under mixed precision, statistics are taken in float32. Inference uses the
     moving statistics, as always, and no other rank.
@@ -77,7 +81,9 @@ class SyncBatchNormalization(normalization.BatchNormalization):
                 f"`add_process_set`. Received: {self.process_set} (layer "
                 f"{self.name!r}, rank {basics.rank()})."
             )
-        if size == 1 or not self.process_set.included():
+        if not self.process_set.included():
+            return None
+        if size == 1 and rows_in_step() is None:
             return None
         return global_moments(
             inputs, mask, axes, layer=self, process_set=self.process_set

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import keras_training as kt
 import numpy as np
+import pytest
 
 import hvd_keras as hvd
 
@@ -18,6 +19,7 @@ def model_with_blocks() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1)(hidden))
 
 
+@pytest.mark.thorough(1, 4)
 def test_a_model_that_has_trained_goes_on_as_one_process() -> None:
     x, y = kt.regression_data(2 * kt.BATCH)
     x += np.arange(kt.NUM_FEATURES, dtype=np.float32)
