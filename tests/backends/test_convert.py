@@ -42,7 +42,14 @@ class Subclassed(keras.Model):
         return self.head(self.blocks["b"][0](x, training=training))
 
 
-@pytest.mark.parametrize("make", [functional, sequential, Subclassed])
+@pytest.mark.parametrize(
+    "make",
+    [
+        functional,
+        pytest.param(sequential, marks=pytest.mark.thorough),
+        Subclassed,
+    ],
+)
 def test_a_converted_model_trains_as_one_process(
     make: Callable[[], keras.Model],
 ) -> None:
