@@ -63,7 +63,10 @@ if TYPE_CHECKING:
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
-    from hvd_keras.layers import SyncBatchNormalization
+    from hvd_keras.layers import (
+        SyncBatchNormalization,
+        convert_sync_batch_normalization,
+    )
     from hvd_keras.losses import global_mean
     from hvd_keras.objects import (
         allgather_object,
@@ -166,6 +169,7 @@ __all__ = [
     "callbacks",
     "ccl_built",
     "check_num_rank_power_of_2",
+    "convert_sync_batch_normalization",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -224,7 +228,7 @@ _HOMES = {
         "ProcessSetMismatchError ShutdownError StalledError"
     ),
     "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
-    "layers": "SyncBatchNormalization",
+    "layers": "SyncBatchNormalization convert_sync_batch_normalization",
     "losses": "global_mean",
     "objects": "allgather_object broadcast_object broadcast_object_fn",
     "ops.allgather": "allgather",
@@ -263,7 +267,17 @@ def _import_ops() -> None:
         importlib.import_module("hvd_keras.ops")
 
 
+def _hook_into_keras() -> None:
+    # A model is made before its optimizer. On JAX and torch, Keras refuses
+    # `BatchNormalization(synchronized=True)` before it is told otherwise.
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() in ("jax", "torch"):
+        moments = importlib.import_module("hvd_keras.layers._moments")
+        moments.synchronize_batch_normalization()
+
+
 join_hooks.add(_import_ops)
+join_hooks.add(_hook_into_keras)
 
 
 def __getattr__(name: str) -> Any:

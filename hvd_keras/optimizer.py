@@ -24,6 +24,7 @@ from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import patches, writers
 from hvd_keras.compression import Compression, Compressor
+from hvd_keras.layers._moments import synchronize_batch_normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
 
@@ -215,10 +216,7 @@ def _hook_into_keras() -> None:
     keras_fit.call_at_train_begin(check_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)
     writers.patch_saving(rank_files.name_of_writer)
-    if keras.backend.backend() == "tensorflow":
-        from hvd_keras.layers._moments import synchronize_batch_normalization
-
-        synchronize_batch_normalization()
+    synchronize_batch_normalization()
 
 
 def _passes_to_set(optimizer: Any, num_passes: int) -> int:

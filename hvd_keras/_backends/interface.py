@@ -151,6 +151,28 @@ class Backend:
         """Returns the sum over the ranks of a small tensor of integers."""
         raise NotImplementedError
 
+    @property
+    def has_float64(self) -> bool:
+        """Whether layers may compute in float64."""
+        return True
+
+    def sum_in_layer(
+        self, tensor: Tensor, name: str, process_set: ProcessSet
+    ) -> Tensor:
+        """Returns the sum over the ranks, which has a gradient.
+
+        Args:
+            tensor: Of a floating dtype.
+            name: Pairs the calls of a layer across ranks. A step may make
+                several of them, in the same order on all ranks.
+            process_set: The ranks that take part.
+        """
+        raise NotImplementedError
+
+    def is_in_other_strategy(self) -> bool:
+        """Whether something else than hvd_keras distributes the layers."""
+        return False
+
     def make_note(self, size: int) -> Note:
         """Returns a note for flags of `size` ranks, which a step may take."""
         return Note(size)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
 from hvd_keras._values.calls import checked_reduction
-from hvd_keras.jax._call import call, is_traced, together
+from hvd_keras.jax._call import call, is_traced, program_of, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
@@ -24,6 +26,11 @@ from hvd_keras.reduce_op import Average, Min, Sum
 
 # The token of the last reduction: reductions form a chain, see `call`.
 _token: contextvars.ContextVar[Any] = contextvars.ContextVar("_token")
+
+# Count the calls of each name, by the program that is being traced.
+_numbers_of: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class JaxBackend(Backend):
@@ -104,6 +111,20 @@ class JaxBackend(Backend):
         return everywhere.astype("bool")
 
     def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
+        return allreduce(tensor, Sum, name=name, process_set=process_set)
+
+    @property
+    def has_float64(self) -> bool:
+        return bool(jax.config.jax_enable_x64)
+
+    def sum_in_layer(
+        self, tensor: Any, name: str, process_set: ProcessSet
+    ) -> jax.Array:
+        program = program_of(tensor)
+        if program is not None:  # its calls may run at the same time
+            numbers = _numbers_of.setdefault(program, collections.Counter())
+            numbers[name] += 1
+            name = f"{name}/{numbers[name]}"
         return allreduce(tensor, Sum, name=name, process_set=process_set)
 
     def make_note(self, size: int) -> Note:

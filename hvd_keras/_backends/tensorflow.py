@@ -13,6 +13,7 @@ from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_slices import gather_slices
+from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _xla, _xla_library
@@ -125,6 +126,19 @@ class TensorFlowBackend(Backend):
 
     def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
         return allreduce(tensor, Sum, name=name, process_set=process_set)
+
+    def sum_in_layer(
+        self, tensor: Any, name: str, process_set: ProcessSet
+    ) -> tf.Tensor:
+        if tf.executing_eagerly():
+            return allreduce(tensor, Sum, name=name, process_set=process_set)
+        # The name of the node names the call: it stays unique when a function
+        # is called twice, and under two tapes.
+        with tf.name_scope(f"{name.replace('/', '_')}/"):
+            return allreduce(tensor, Sum, process_set=process_set)
+
+    def is_in_other_strategy(self) -> bool:
+        return is_in_other_strategy()
 
     def make_note(self, size: int) -> Note:
         return _NoteInVariable(size)

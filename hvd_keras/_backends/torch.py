@@ -20,6 +20,7 @@ from hvd_keras.torch._memory import (
     as_tensor,
     in_memory_of_their_own,
 )
+from hvd_keras.torch.allreduce import allreduce
 
 
 class TorchBackend(Backend):
@@ -100,6 +101,12 @@ class TorchBackend(Backend):
             name, [mine], int(Sum), 1.0, 1.0, process_set.process_set_id or 0
         )
         return torch.from_numpy(np.asarray(total))
+
+    def sum_in_layer(
+        self, tensor: Any, name: str, process_set: ProcessSet
+    ) -> torch.Tensor:
+        # Each call has ended before the next one begins.
+        return allreduce(tensor, Sum, name=name, process_set=process_set)
 
     def read(self, variable: Any) -> Array:
         return as_array(variable.value.detach().cpu().contiguous())

@@ -23,6 +23,7 @@ from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import losses as keras_losses
+from hvd_keras._keras import steps as keras_steps
 from hvd_keras._values import agreement
 from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -36,6 +37,7 @@ _TESTS_FOR = "_hvd_tests_for"
 def install() -> None:
     """Hooks into Keras. A second call does nothing."""
     keras_losses.hook(_begin)
+    keras_steps.patch_train_step()
     keras_fit.call_at_data(_note_data)
     keras_fit.call_at_test(_renew_test_function)
 
@@ -45,6 +47,15 @@ def mean_over_ranks(value: Any, name: str, process_set: ProcessSet) -> Any:
     value = keras.ops.cast(keras.ops.convert_to_tensor(value), "float32")
     value = keras.ops.stop_gradient(value)
     return _backends.current().mean_over_ranks(value, name, process_set)
+
+
+def rows_in_step() -> Any:
+    """Returns 1.0 for each row of the running step, 0.0 for one that fills it.
+
+    It is None outside of Keras's own training step, and if no row can fill it.
+    """
+    weights = keras_steps.running_weights()
+    return None if weights is None else _is_row(weights)
 
 
 class _Batch:

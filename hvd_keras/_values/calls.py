@@ -1,4 +1,4 @@
-"""The arguments of collectives on the arrays of JAX and torch."""
+"""What collectives on the arrays of JAX and torch have in common."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from hvd_keras import _native
 from hvd_keras._job import state
 from hvd_keras._values.members import members_of
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# Count the nameless calls, by framework and place, kind, process set and epoch.
+# Count the nameless calls, by framework and place, kind, process set, epoch
+# and round.
 _counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
+# Count the rounds, by process set and epoch. A `join` ends one: in it, ranks
+# may have made different numbers of calls.
+_rounds: collections.Counter[tuple[int | None, int]] = collections.Counter()
 
 
 def checked_name(
@@ -41,8 +46,29 @@ def checked_name(
     members_of(process_set, f"{kind} {name!r}")
     if name is not None:
         return name
-    key = (where, kind, process_set.process_set_id, state.epoch())
+    scope = (process_set.process_set_id, state.epoch())
+    number = _rounds[scope]
+    key = (where, kind, *scope, number)
+    if number:
+        where = f"{where}.round_{number}"
     return f"{where}.{next(_counters[key])}"
+
+
+def join(process_set: ProcessSet, average_over_active: bool) -> int:
+    """Waits until all ranks have joined; nameless calls count anew then.
+
+    Returns:
+        The global rank that joined last.
+
+    Raises:
+        InvalidArgumentError: `process_set` cannot be used.
+        MismatchError: Ranks disagree on `average_over_active`.
+    """
+    members_of(process_set, "join")
+    set_id = process_set.process_set_id
+    last_rank = _native.core().join(set_id or 0, bool(average_over_active))
+    _rounds[set_id, state.epoch()] += 1
+    return last_rank
 
 
 def checked_reduction(

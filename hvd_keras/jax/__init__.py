@@ -45,6 +45,7 @@ from hvd_keras.jax.alltoall import alltoall
 from hvd_keras.jax.broadcast import broadcast
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.jax.grouped_allreduce import grouped_allreduce
+from hvd_keras.jax.join import join
 from hvd_keras.jax.reducescatter import reducescatter
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "alltoall",
     "broadcast",
     "grouped_allreduce",
+    "join",
     "reducescatter",
     "typed_errors",
 ]

@@ -117,6 +117,21 @@ def is_traced(arrays: Sequence[Any]) -> bool:
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
+def program_of(array: Any) -> Any:
+    """Returns the object of JAX that stands for the program being traced.
+
+    All tracers of one program have the same, also inside of transformations,
+    loops and branches. It is None outside of programs.
+    """
+    program = None
+    trace = getattr(array, "_trace", None)
+    while trace is not None:
+        if hasattr(trace, "frame"):  # it makes a program
+            program = trace
+        trace = getattr(trace, "parent_trace", None)
+    return program
+
+
 def checked_name(
     kind: str, name: str | None, arrays: Any, process_set: ProcessSet
 ) -> str:

@@ -8,33 +8,37 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
+from keras import ops
 
-from hvd_keras import basics
+from hvd_keras import _backends, basics
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.loss_means import rows_in_step
 from hvd_keras._job import state
-from hvd_keras._keras import tensorflow as private
-from hvd_keras.ops.allreduce import allreduce
+from hvd_keras._keras import normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Sum
+
+Tensor = Any
 
 
 @as_it_is
 def global_moments(
-    inputs: tf.Tensor,
-    mask: tf.Tensor | None,
+    inputs: Tensor,
+    mask: Tensor | None,
     axes: Sequence[int],
     *,
     layer: Any,
     process_set: ProcessSet,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Returns mean and variance over the positions of all ranks.
 
     One allreduce carries the number of positions, the sum and the sum of
     squares; the gradient takes one too. Every rank counts by its positions, and
-    may have none. Sums of squares are taken around the rank's own mean, and the
+    may have none. Rows that only fill a batch do not count, in Keras's own
+    training step. Sums of squares are taken around the rank's own mean, and the
     results travel in float64. So a mean that is large beside the deviation
-    costs no digits. Differentiable, any number of times.
+    costs no digits. Where there is no float64, sums are taken around the mean
+    of all ranks, which costs a second allreduce. Differentiable, any number of
+    times.
 
     Args:
         inputs: This rank's values, float32 or float64.
@@ -50,57 +54,113 @@ def global_moments(
         Two vectors with an entry for each channel, in the dtype of `inputs`;
         zeros if no rank has a position.
     """
-    (channel_axis,) = set(range(inputs.shape.rank)) - set(axes)
+    (channel_axis,) = set(range(len(inputs.shape))) - set(axes)
     num_channels = inputs.shape[channel_axis]
-    if mask is None:
-        num_values = tf.size(inputs, out_type=tf.int64)
-        counts = tf.reshape(num_values // num_channels, [1])
-        shifted = inputs
-    else:
-        mask = tf.cast(tf.expand_dims(mask, -1), tf.bool)
-        mask = tf.broadcast_to(mask, tf.shape(inputs))
-        counts = tf.reduce_sum(tf.cast(mask, tf.int64), axes)
-        inputs = tf.where(mask, inputs, 0.0)
-    count = tf.cast(counts, tf.float64)
-    total = tf.cast(tf.reduce_sum(inputs, axes), tf.float64)
+    has_float64 = _backends.current().has_float64
+    wide = "float64" if has_float64 else inputs.dtype
+
+    def summed(kind: str, parts: list[Tensor]) -> list[Tensor]:
+        """Returns the sums over the ranks of vectors."""
+        packed = ops.concatenate(parts)
+        packed = _summed(packed, kind, layer, process_set)
+        ends = [i * num_channels for i in range(1, len(parts))]
+        return ops.split(packed, ends)
+
+    mask = _valid(inputs, mask, axes)
+    if mask is not None:
+        inputs = ops.where(mask, inputs, 0.0)
+    count = _count(inputs, mask, axes, wide)
+    mean = _divided(ops.cast(ops.sum(inputs, axes), wide), count)
     # A constant is enough: sums of squares around two constants differ only by
     # terms in `count` and `total`.
-    mean = tf.math.divide_no_nan(total, count)
-    center = tf.stop_gradient(tf.cast(mean, inputs.dtype))
-    shape = [1] * inputs.shape.rank
+    base = 0.0
+    center = ops.stop_gradient(ops.cast(mean, inputs.dtype))
+    if not has_float64:
+        total, all_counts = summed("center", [center * count, count])
+        base = center = ops.stop_gradient(_divided(total, all_counts))
+    shape = [1] * len(inputs.shape)
     shape[channel_axis] = num_channels
-    shifted = inputs - tf.reshape(center, shape)
+    shifted = inputs - ops.reshape(center, shape)
     if mask is not None:
-        shifted = tf.where(mask, shifted, 0.0)
-    squares = tf.cast(tf.reduce_sum(tf.square(shifted), axes), tf.float64)
-    center = tf.cast(center, tf.float64)
-    squares += 2.0 * center * total - count * tf.square(center)
+        shifted = ops.where(mask, shifted, 0.0)
+    total = ops.cast(ops.sum(shifted, axes), wide)
+    squares = ops.cast(ops.sum(ops.square(shifted), axes), wide)
+    offset = ops.cast(center, wide) - base
+    squares += offset * (2.0 * total + count * offset)
+    total += count * offset
 
-    packed = tf.concat([total, squares, count], axis=0)
-    packed = _summed(packed, layer, process_set)
-    total = packed[:num_channels]
-    squares = packed[num_channels : 2 * num_channels]
-    count = tf.stop_gradient(packed[2 * num_channels :])
-    mean = tf.math.divide_no_nan(total, count)
-    variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)
-    variance = tf.maximum(variance, 0.0)
-    return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+    total, squares, count = summed("moments", [total, squares, count])
+    count = ops.stop_gradient(count)
+    mean = _divided(total, count)
+    variance = _divided(squares, count) - ops.square(mean)
+    variance = ops.maximum(variance, 0.0)
+    mean = base + mean
+    return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype)
 
 
 def synchronize_batch_normalization() -> None:
     """Makes `BatchNormalization(synchronized=True)` use all ranks."""
-    private.patch_synchronized_moments(_synchronized_moments)
+    normalization.patch_synchronized_moments(_synchronized_moments)
 
 
 @as_it_is
 def _synchronized_moments(
-    layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, axes: Sequence[int]
-) -> tuple[tf.Tensor, tf.Tensor] | None:
-    if not basics.is_initialized() or basics.size() == 1:
+    layer: Any, inputs: Tensor, mask: Tensor | None, axes: Sequence[int]
+) -> tuple[Tensor, Tensor] | None:
+    if (
+        not basics.is_initialized()
+        or _backends.current().is_in_other_strategy()
+        or (basics.size() == 1 and rows_in_step() is None)
+    ):
         return None
     return global_moments(
         inputs, mask, axes, layer=layer, process_set=global_process_set
     )
+
+
+@as_it_is
+def _valid(
+    inputs: Tensor, mask: Tensor | None, axes: Sequence[int]
+) -> Tensor | None:
+    """Returns which values count, in the shape of `inputs`; None: all."""
+    shape = ops.shape(inputs)
+    valid = None
+    if mask is not None:
+        mask = ops.cast(ops.expand_dims(mask, -1), "bool")
+        valid = ops.broadcast_to(mask, shape)
+    is_row = rows_in_step() if 0 in axes else None
+    if is_row is None:
+        return valid
+    num_rows = ops.shape(is_row)[0]
+    # The layer may see something else than rows in its first axis; the numbers
+    # may be known only when the step runs.
+    places = ops.minimum(ops.arange(shape[0]), num_rows - 1)
+    is_row = ops.logical_or(
+        ops.take(is_row, places, axis=0) > 0, shape[0] != num_rows
+    )
+    is_row = ops.reshape(is_row, [-1] + [1] * (len(shape) - 1))
+    is_row = ops.broadcast_to(is_row, shape)
+    return is_row if valid is None else ops.logical_and(valid, is_row)
+
+
+@as_it_is
+def _count(
+    inputs: Tensor, mask: Tensor | None, axes: Sequence[int], dtype: Any
+) -> Tensor:
+    """Returns how many positions count, for each channel if there is a mask."""
+    if mask is not None:
+        exact = "int64" if _backends.current().has_float64 else "int32"
+        return ops.cast(ops.sum(ops.cast(mask, exact), axes), dtype)
+    count = ops.ones((1,), dtype)
+    for axis in axes:
+        count = count * ops.cast(ops.shape(inputs)[axis], dtype)
+    return count
+
+
+@as_it_is
+def _divided(total: Tensor, count: Tensor) -> Tensor:
+    """Returns the quotient; 0 where nothing counts."""
+    return total / ops.maximum(count, 1.0)
 
 
 # By the epoch of the job and the process set.
@@ -113,15 +173,13 @@ _number_of: weakref.WeakKeyDictionary[Any, tuple[_Scope, int]] = (
 
 @as_it_is
 def _summed(
-    packed: tf.Tensor, layer: Any, process_set: ProcessSet
-) -> tf.Tensor:
+    packed: Tensor, kind: str, layer: Any, process_set: ProcessSet
+) -> Tensor:
     """Returns the sum over the ranks; the layer names the call.
 
     Names of layers count all layers that a rank has made, also for a model that
     one rank alone makes. So the number here counts the layers that have
-    trained in this epoch of the job. In a graph, the name of the node names
-    the call: it stays unique when a function is called twice, and under two
-    tapes.
+    trained in this epoch of the job.
     """
     epoch = state.epoch()
     scope = (epoch, process_set.process_set_id)
@@ -129,8 +187,5 @@ def _summed(
     if known != scope:
         number = next(_numbers[scope])
         _number_of[layer] = (scope, number)
-    if tf.executing_eagerly():
-        name = f"BatchNormalization/{epoch}/{number}"
-        return allreduce(packed, Sum, name=name, process_set=process_set)
-    with tf.name_scope(f"BatchNormalization_{epoch}_{number}/"):
-        return allreduce(packed, Sum, process_set=process_set)
+    name = f"BatchNormalization/{epoch}/{number}/{kind}"
+    return _backends.current().sum_in_layer(packed, name, process_set)

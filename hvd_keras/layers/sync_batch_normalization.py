@@ -7,14 +7,15 @@ from typing import Any
 import keras
 
 from hvd_keras import basics, process_set
-from hvd_keras._keras import tensorflow as private
+from hvd_keras._gradients.loss_means import rows_in_step
+from hvd_keras._keras import normalization
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 @keras.saving.register_keras_serializable("hvd_keras")
-class SyncBatchNormalization(private.BatchNormalization):
+class SyncBatchNormalization(normalization.BatchNormalization):
     """`keras.layers.BatchNormalization` over the batches of all ranks.
 
     In training, mean and variance are those of all ranks' batches together,
@@ -22,13 +23,17 @@ class SyncBatchNormalization(private.BatchNormalization):
     stay equal on all ranks. The ranks may have shares of different sizes, and
     masks: the layer and its gradient do what one process does on the whole
     batch. All ranks run the layer in each step of training: one allreduce
-    forward and one backward.
+    forward (two on JAX without float64) and one backward.
+
+    In Keras's own training step, rows that `hvd.shard` has added to fill a
+    batch do not count.
 
     Under mixed precision, statistics are taken in float32. Inference uses the
     moving statistics, as always, and no other rank.
 
     `keras.layers.BatchNormalization(synchronized=True)` does the same over all
-    ranks once there is an `hvd.DistributedOptimizer`. In the scope of a
+    ranks once there is an `hvd.DistributedOptimizer`. On JAX and torch, Keras
+    accepts that argument after `hvd.init()`. In the scope of a
     `tf.distribute.Strategy`, the strategy does it instead.
 
     `hvd.load_model` loads a model with this layer; so does
@@ -76,7 +81,9 @@ class SyncBatchNormalization(private.BatchNormalization):
                 f"`add_process_set`. Received: {self.process_set} (layer "
                 f"{self.name!r}, rank {basics.rank()})."
             )
-        if size == 1 or not self.process_set.included():
+        if not self.process_set.included():
+            return None
+        if size == 1 and rows_in_step() is None:
             return None
         return global_moments(
             inputs, mask, axes, layer=self, process_set=self.process_set

@@ -25,6 +25,7 @@ from hvd_keras.torch.allreduce import allreduce
 from hvd_keras.torch.alltoall import alltoall
 from hvd_keras.torch.broadcast import broadcast
 from hvd_keras.torch.grouped_allreduce import grouped_allreduce
+from hvd_keras.torch.join import join
 from hvd_keras.torch.reducescatter import reducescatter
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "alltoall",
     "broadcast",
     "grouped_allreduce",
+    "join",
     "reducescatter",
 ]

@@ -10,3 +10,7 @@ from equality.check import assert_equals_one_process
 @pytest.mark.parametrize("name", ["mask_pad", "mean_with_weights", "sum_op"])
 def test_training_equals_one_process(name: str) -> None:
     assert_equals_one_process(cases.LOSSES[name])
+
+
+def test_rows_that_fill_a_batch_do_not_count_in_statistics() -> None:
+    assert_equals_one_process(cases.MODELS["sync_batch_norm_pad"])

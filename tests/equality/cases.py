@@ -137,6 +137,11 @@ MODELS: dict[str, Any] = {
         make_model=data.normalized_model,
         model_of_ranks=data.synchronized_model,
     ),
+    "sync_batch_norm_pad": Fit(
+        make_model=data.normalized_model,
+        model_of_ranks=data.synchronized_model,
+        policy="pad",
+    ),
     "float8": whole(
         make_model=data.float8_model,
         why_not_equal="a rank's gradients are larger before they are averaged, "
@@ -184,6 +189,7 @@ TITLES = {
     "convolution": "convolution, layer normalization",
     "recurrent": "embedding and GRU",
     "sync_batch_norm": "`SyncBatchNormalization`",
+    "sync_batch_norm_pad": 'the same, 53 rows, `policy="pad"`',
     "float8": 'float8 (`quantize("float8")`)',
     "subclass": "model that its first batch builds",
     "unbuilt_sequential": "`Sequential` without `Input`",

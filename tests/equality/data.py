@@ -160,7 +160,8 @@ def normalized_model(
     return keras.Sequential(
         [
             keras.Input((5,)),
-            keras.layers.Dense(4),
+            # A bias would get rounding errors alone for gradients.
+            keras.layers.Dense(4, use_bias=False),
             layer(momentum=0.5),
             keras.layers.Dense(1),
         ]

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
+from hvd_keras._keras import normalization
 from hvd_keras._keras import tensorflow as keras_tensorflow
 from hvd_keras._keras.lookup import private_module, require
 
@@ -21,6 +22,7 @@ def test_names_exist() -> None:
     private.check_names()
     keras_fit.check_names()
     keras_tensorflow.check_names()
+    normalization.check_names()
 
 
 def test_names_of_instances_exist() -> None:

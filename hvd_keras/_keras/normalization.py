@@ -1,0 +1,95 @@
+"""The private names of Keras's `BatchNormalization`.
+
+| Name | Used to |
+|---|---|
+| `BatchNormalization._moments` | normalize with the batches of all ranks |
+| `BatchNormalization._reduction_axes` | the same |
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_keras._keras.lookup import require
+
+Moments = Any  # a pair of tensors; None: those of this rank alone
+
+
+def check_names() -> None:
+    """Raises ImportError if a private name is gone or has changed."""
+    require(
+        keras.layers.BatchNormalization, "_moments", ["self", "inputs", "mask"]
+    )
+
+
+class BatchNormalization(keras.layers.BatchNormalization):
+    """Base of a layer that defines `hvd_moments`."""
+
+    def hvd_moments(self, inputs: Any, mask: Any, axes: list[int]) -> Moments:
+        raise NotImplementedError
+
+    def _moments(self, inputs: Any, mask: Any) -> Any:
+        axes = require(self, "_reduction_axes")
+        moments = self.hvd_moments(inputs, mask, axes)
+        if moments is None:
+            return super()._moments(inputs, mask)
+        return moments
+
+
+def patch_synchronized_moments(
+    moments: Callable[[Any, Any, Any, list[int]], Moments],
+) -> None:
+    """Makes `BatchNormalization(synchronized=True)` call `moments`.
+
+    `moments` gets the layer, its inputs, their mask and the axes to reduce.
+    Keras refuses such a layer on JAX and torch; after this call it does not. A
+    second call of this function does nothing.
+    """
+    owner = keras.layers.BatchNormalization
+    original = owner._moments
+    if getattr(original, "_hvd_wrapped", False):
+        return
+
+    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
+        if not self.synchronized:
+            return original(self, inputs, mask)
+        axes = require(self, "_reduction_axes")
+        found = moments(self, inputs, mask, axes)
+        if found is not None:
+            return found
+        if mask is None and not _has_synchronized():
+            return keras.ops.moments(inputs, axes)
+        return original(self, inputs, mask)
+
+    _moments._hvd_wrapped = True  # type: ignore[attr-defined]
+    owner._moments = _moments
+    if not _has_synchronized():
+        _accept_synchronized(owner)
+
+
+def _has_synchronized() -> bool:
+    """Whether Keras knows `synchronized=True` on this backend."""
+    return bool(keras.backend.backend() == "tensorflow")
+
+
+def _accept_synchronized(owner: Any) -> None:
+    """Makes the layer take `synchronized=True`."""
+    original = owner.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, *args: Any, synchronized: bool = False, **kw: Any
+    ) -> None:
+        original(self, *args, **kw)
+        if synchronized:
+            self.synchronized = synchronized
+
+    # Keras compares two ways to inspect; `functools.wraps` satisfies one.
+    __init__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    owner.__init__ = __init__
+
+
+check_names()
