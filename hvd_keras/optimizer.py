@@ -9,7 +9,7 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._gradients import loss_means, rank_files
+from hvd_keras._gradients import keras_averaging, loss_means, rank_files
 from hvd_keras._gradients.distributed_class import (
     check_finite_on_all_ranks,
     distribute,
@@ -210,6 +210,7 @@ def PartialDistributedOptimizer(  # noqa: N802
 def _hook_into_keras() -> None:
     """Hooks into the parts of Keras that are not optimizers."""
     loss_means.install()
+    keras_averaging.install()
     patches.patch_check_finite(check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)

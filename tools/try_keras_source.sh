@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries hvd_keras with a source tree of Keras, such as a clone of its main
 # branch. It runs the smoke tests on 2 processes, with Keras on TensorFlow and
-# on JAX, and the tests of the private names that we use.
+# on JAX, tests on torch, and the tests of the private names that we use.
 #
 # Usage: tools/try_keras_source.sh PATH
 # PATH is the folder that holds Keras's `keras/`. It takes the active virtual
@@ -27,5 +27,7 @@ esac
 run() { timeout 300 "$python" -m hvd_keras.run -np 2 -- "$python" "$@"; }
 run tools/smoke_test.py
 KERAS_BACKEND=jax run tools/smoke_test_jax.py
+KERAS_BACKEND=torch run -m pytest -q -W ignore -p no:cacheprovider \
+  tests/backends/test_torch_distributed.py
 "$python" -m pytest -q -p no:cacheprovider tests/unit/test_keras_private.py \
   tests/unit/test_tensorflow_private.py

@@ -234,6 +234,13 @@ class Backend:
                 over the ranks.
         """
 
+    def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:
+        """Keeps Keras from averaging over the ranks if `averages(model)`.
+
+        Args:
+            averages: Whether hvd_keras averages the gradients of a model.
+        """
+
     def change_state(
         self, model: Any, state: list[Any], change: Callable[[], None]
     ) -> list[Any]:

@@ -13,6 +13,7 @@ from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
+from hvd_keras._keras import torch as keras_torch
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Min, Sum
 from hvd_keras.torch._memory import (
@@ -115,6 +116,9 @@ class TorchBackend(Backend):
         target = variable.value
         with torch.no_grad():
             target.copy_(as_tensor(value))
+
+    def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:
+        keras_torch.keep_from_averaging(averages)
 
 
 BACKEND = TorchBackend()

@@ -59,7 +59,10 @@ def has_own_train_step(model: Any) -> bool:
 
 def any_reduces(model: Any) -> bool:
     """Whether any optimizer of the model is distributed."""
-    return any(map(_reduces, models.optimizers_of(model)))
+    # To look at all layers takes longer.
+    return _reduces(getattr(model, "optimizer", None)) or any(
+        map(_reduces, models.optimizers_of(model))
+    )
 
 
 def _reduces(optimizer: Any) -> bool:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
-from hvd_keras._gradients import loss_means
+from hvd_keras._gradients import keras_averaging, loss_means
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
@@ -59,6 +59,7 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         loss_means.install()
+        keras_averaging.install()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _begin(self.model)
