@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         DistributedOptimizer,
         PartialDistributedOptimizer,
     )
+    from hvd_keras.prediction import predict
     from hvd_keras.process_set import (
         ProcessSet,
         add_process_set,
@@ -196,6 +197,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "num_rank_is_power_2",
+    "predict",
     "process_set_by_id",
     "process_set_included_op",
     "rank",
@@ -247,6 +249,7 @@ _HOMES = {
         "local_rank_op local_size_op process_set_included_op rank_op size_op"
     ),
     "optimizer": "DistributedOptimizer PartialDistributedOptimizer",
+    "prediction": "predict",
     "process_set": (
         "ProcessSet add_process_set global_process_set process_set_by_id "
         "remove_process_set"

@@ -23,6 +23,7 @@ from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import losses as keras_losses
+from hvd_keras._keras import models
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras._values import agreement
 from hvd_keras.data._counts import Counts, counts_of, source_of
@@ -228,7 +229,9 @@ def _begin_training(
     ):
         return None
     sum_factor = float(process_set.size() or 1)
-    if _is_in_strategy(model) or (options.op == Sum and not _is_sum(model)):
+    if models.has_our_strategy(model) or (
+        options.op == Sum and not _is_sum(model)
+    ):
         sum_factor = 1.0
     elif options.op == Sum:
         # The loss has the size that is reported; the sum of the ranks'
@@ -282,7 +285,9 @@ def _begin_test(
         counts=counts,
         name=f"evaluate@{state.epoch()}",
         process_set=global_process_set,
-        sum_factor=1.0 if _is_in_strategy(model) else float(basics.size()),
+        sum_factor=1.0
+        if models.has_our_strategy(model)
+        else float(basics.size()),
         asks=asks or counts is not None,
     )
 
@@ -296,14 +301,6 @@ def _is_sum(model: Any) -> bool:
     """Whether all losses of a model are sums over the batch."""
     reductions = keras_losses.reductions_of(model)
     return bool(reductions) and set(reductions) == {"sum"}
-
-
-def _is_in_strategy(model: Any) -> bool:
-    """Whether Keras divides means by the number of ranks: in `HvdStrategy`."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return bool(
-        getattr(getattr(strategy, "extended", None), "hvd_is_ours", False)
-    )
 
 
 def _num_rows(*structures: Any) -> Any:
@@ -323,7 +320,7 @@ def _note_data(call: Any) -> None:
     call.may_fill = call.adds_weights = False
     if source is not None and source.may_fill:
         call.may_fill, call.adds_weights = True, source.adds_weights
-    call.sums_metrics = call.sums_metrics or _is_in_strategy(call.model)
+    call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
     if call.method != "fit":
         return
     part = distributed_part(getattr(call.model, "optimizer", None))
@@ -346,7 +343,7 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
         sizes = keras_fit.batch_sizes_of(call)
         num_ranks = process_set.size() or 1
         # A strategy cuts the batches into parts for the ranks.
-        is_cut = _is_in_strategy(call.model)
+        is_cut = models.has_our_strategy(call.model)
         if sizes is not None and not (
             is_cut and any(size % num_ranks for size in sizes[1:])
         ):

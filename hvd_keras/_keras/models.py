@@ -30,6 +30,14 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def has_our_strategy(model: Any) -> bool:
+    """Whether a model was made in an `HvdStrategy`."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return bool(
+        getattr(getattr(strategy, "extended", None), "hvd_is_ours", False)
+    )
+
+
 def is_fully_built(model: Any) -> bool:
     """Whether the model and all layers in it have their weights.
 

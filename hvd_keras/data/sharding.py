@@ -116,7 +116,8 @@ def shard(
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
     tf = sys.modules.get("tensorflow")  # without it there are no datasets
     is_dataset = tf is not None and isinstance(data, tf.data.Dataset)
-    _check_arguments(data, batch_size, policy, seed)
+    check_data(data)
+    _check_arguments(batch_size, policy, seed)
     _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
     batch = data.element_spec if is_dataset else data
     deal = Deal(
@@ -236,9 +237,8 @@ def _make_of_arrays(
     )
 
 
-def _check_arguments(
-    data: Any, batch_size: Any, policy: Any, seed: Any
-) -> None:
+def check_data(data: Any) -> None:
+    """Raises TypeError if `shard` does not take data of this type."""
     is_iterator = hasattr(data, "__next__") or callable(data)
     tf = sys.modules.get("tensorflow")
     is_distributed = tf is not None and isinstance(
@@ -257,6 +257,9 @@ def _check_arguments(
             "`data` must be arrays, a tf.data.Dataset or a "
             f"keras.utils.PyDataset. Received: {type(data).__name__}{remedy}."
         )
+
+
+def _check_arguments(batch_size: Any, policy: Any, seed: Any) -> None:
     is_size = type(batch_size) is int and batch_size >= 1
     if batch_size is not None and not is_size:
         raise ValueError(
