@@ -7,12 +7,12 @@ from equality import cases
 from equality.check import assert_equals_one_process
 
 
-@pytest.mark.thorough(1, 4)
+@pytest.mark.thorough(1, 3, 4)
 @pytest.mark.parametrize("name", ["rest", "mask_pad", "sum_op", "mask_xla"])
 def test_training_equals_one_process(name: str) -> None:
     assert_equals_one_process(cases.LOSSES[name])
 
 
-@pytest.mark.thorough(1, 4)
+@pytest.mark.thorough(1, 3, 4)
 def test_rows_that_fill_a_batch_do_not_count_in_statistics() -> None:
     assert_equals_one_process(cases.MODELS["sync_batch_norm_pad"])
