@@ -18,7 +18,7 @@ from conftest import run_eagerly, run_in_function, run_in_graph
 import hvd_keras as hvd
 from hvd_keras import compat
 
-pytestmark = pytest.mark.thorough(3)
+pytestmark = pytest.mark.thorough(2, 3)
 
 STEP = 2.0**-8
 Collective = Callable[[tf.Tensor, hvd.ProcessSet], tf.Tensor]

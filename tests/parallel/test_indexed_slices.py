@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
-pytestmark = pytest.mark.thorough(3)
+pytestmark = pytest.mark.thorough(2, 3)
 
 NUM_ROWS = 10
 LINEAR = [hvd.Sum, hvd.Average]

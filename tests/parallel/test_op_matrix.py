@@ -18,7 +18,7 @@ from conftest import parity_sets
 
 import hvd_keras as hvd
 
-pytestmark = pytest.mark.thorough(3)
+pytestmark = pytest.mark.thorough(2, 3)
 
 FLOATING = ["float16", "bfloat16", "float32", "float64"]
 INTEGER = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
