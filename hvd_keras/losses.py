@@ -72,6 +72,6 @@ def global_mean(
     own = keras.ops.sum(keras.ops.cast(count, "float32"))
     if process_set.size() != 1:
         full_name = f"{name}@{state.epoch()}"
-        own = loss_means.mean_over_ranks(own, full_name, process_set)
+        own = loss_means.mean_over_ranks(own, full_name, process_set, [])
     ratio = keras.ops.divide_no_nan(keras.ops.ones_like(own), own)
     return total * keras.ops.cast(ratio, total.dtype)

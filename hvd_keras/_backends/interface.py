@@ -138,9 +138,21 @@ class Backend:
         keras.ops.cond(condition, call, lambda: None)
 
     def mean_over_ranks(
-        self, value: Tensor, name: str, process_set: ProcessSet
+        self,
+        value: Tensor,
+        name: str,
+        process_set: ProcessSet,
+        chain: list[Tensor],
     ) -> Tensor:
-        """Returns the mean of a float32 scalar over the ranks."""
+        """Returns the mean of a float32 scalar over the ranks.
+
+        Args:
+            value: The scalar.
+            name: Pairs the call across ranks.
+            process_set: The ranks that take part.
+            chain: What earlier calls of the same step have put there; the calls
+                of a chain run one after the other.
+        """
         raise NotImplementedError
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:

@@ -101,9 +101,28 @@ class JaxBackend(Backend):
             variable.assign(jnp.where(condition, variable.value, value))
 
     def mean_over_ranks(
-        self, value: Any, name: str, process_set: ProcessSet
+        self,
+        value: Any,
+        name: str,
+        process_set: ProcessSet,
+        chain: list[Any],
     ) -> jax.Array:
-        return allreduce(value, Average, name=name, process_set=process_set)
+        if not is_traced([value]):
+            return allreduce(value, Average, name=name, process_set=process_set)
+        # The ranks' programs differ where their batches do.
+        op, prescale, postscale = checked_reduction(Average, 1.0, 1.0)
+        mean, token = call(
+            "allreduce",
+            [value],
+            name=name,
+            process_set_id=process_set.process_set_id or 0,
+            token=chain[-1] if chain else jnp.int32(0),
+            reduce_op=op,
+            prescale=prescale,
+            postscale=postscale,
+        )
+        chain.append(token)
+        return mean
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         mine = jnp.asarray(flag).astype("int32")

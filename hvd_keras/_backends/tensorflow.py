@@ -112,7 +112,11 @@ class TensorFlowBackend(Backend):
             yield
 
     def mean_over_ranks(
-        self, value: Any, name: str, process_set: ProcessSet
+        self,
+        value: Any,
+        name: str,
+        process_set: ProcessSet,
+        chain: list[Any],
     ) -> tf.Tensor:
         mean = allreduce(value, Average, name=name, process_set=process_set)
         mean.set_shape(())

@@ -74,7 +74,11 @@ class TorchBackend(Backend):
 
     @torch.compiler.disable
     def mean_over_ranks(
-        self, value: Any, name: str, process_set: ProcessSet
+        self,
+        value: Any,
+        name: str,
+        process_set: ProcessSet,
+        chain: list[Any],
     ) -> torch.Tensor:
         mine = np.array(value.item(), np.float32)
         (mean,) = _native.core().allreduce(

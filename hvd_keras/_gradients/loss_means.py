@@ -43,11 +43,17 @@ def install() -> None:
     keras_fit.call_at_test(_renew_test_function)
 
 
-def mean_over_ranks(value: Any, name: str, process_set: ProcessSet) -> Any:
-    """Returns the mean of a scalar over the ranks, as a float32 tensor."""
+def mean_over_ranks(
+    value: Any, name: str, process_set: ProcessSet, chain: list[Any]
+) -> Any:
+    """Returns the mean of a scalar over the ranks, as a float32 tensor.
+
+    Calls with the same `chain`, a list that is empty at first, run one after
+    the other.
+    """
     value = keras.ops.cast(keras.ops.convert_to_tensor(value), "float32")
     value = keras.ops.stop_gradient(value)
-    return _backends.current().mean_over_ranks(value, name, process_set)
+    return _backends.current().mean_over_ranks(value, name, process_set, chain)
 
 
 def rows_in_step() -> Any:
@@ -91,6 +97,7 @@ class _Batch:
         self._sum_factor = sum_factor
         self._asks = asks
         self._numbers = itertools.count()
+        self._chain: list[Any] = []
         self._rows = self._count_rows()
 
     def scaled(
@@ -169,7 +176,7 @@ class _Batch:
         if self._process_set.size() == 1:
             return value
         name = f"{self._name}/{next(self._numbers)}"
-        return mean_over_ranks(value, name, self._process_set)
+        return mean_over_ranks(value, name, self._process_set, self._chain)
 
 
 def _is_row(weights: Any) -> Any:

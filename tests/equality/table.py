@@ -42,7 +42,7 @@ def measure(
         **os.environ,
         "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        "HVD_STALL_SHUTDOWN_TIME_SECONDS": "40",
+        "HVD_STALL_SHUTDOWN_TIME_SECONDS": "240",
         "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}",
     }
     with tempfile.TemporaryDirectory() as directory:
