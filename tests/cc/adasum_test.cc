@@ -8,10 +8,8 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
+#include "tf_ops/collectives/adasum.h"
 #include "tf_ops/collectives/half.h"
-#include "tf_ops/collectives/host/adasum.h"
-#include "tf_ops/collectives/host/allreduce.h"
-#include "tf_ops/collectives/host/broadcast.h"
 
 namespace hvd {
 namespace {
@@ -131,7 +129,7 @@ void CheckNear(DataType dtype, const Vector& values, const Vector& expected) {
 // By tensor, then by rank: every rank makes up the inputs of all.
 using Inputs = std::vector<std::vector<Vector>>;
 
-ReduceSpec SpecOf(const HostSlabs& t, DataType dtype) {
+ReduceSpec SpecOf(const Collectives& t, DataType dtype) {
   ReduceSpec spec;
   spec.dtype = dtype;
   spec.op = ReduceOp::kAdasum;
@@ -139,16 +137,16 @@ ReduceSpec SpecOf(const HostSlabs& t, DataType dtype) {
   return spec;
 }
 
-void CheckSameBits(HostSlabs* t, const std::vector<uint8_t>& bytes) {
+void CheckSameBits(Collectives* t, const std::vector<uint8_t>& bytes) {
   std::vector<uint8_t> of_root = bytes;
-  REQUIRE_OK(Broadcast(
-      t, TensorList({ListTensor{of_root.data(), of_root.data(), bytes.size()}}),
+  REQUIRE_OK(t->Broadcast(
+      TensorList({ListTensor{of_root.data(), of_root.data(), bytes.size()}}),
       t->size() - 1));
   CHECK(of_root == bytes);
 }
 
 // Returns the results, by tensor.
-std::vector<Vector> RunAdasum(HostSlabs* t, const ReduceSpec& spec,
+std::vector<Vector> RunAdasum(Collectives* t, const ReduceSpec& spec,
                               const Inputs& inputs, bool in_place) {
   std::vector<std::vector<uint8_t>> in, out;
   for (const std::vector<Vector>& by_rank : inputs) {
@@ -171,7 +169,7 @@ std::vector<Vector> RunAdasum(HostSlabs* t, const ReduceSpec& spec,
   return results;
 }
 
-void TestAgainstReference(HostSlabs* t, const ReduceSpec& spec,
+void TestAgainstReference(Collectives* t, const ReduceSpec& spec,
                           const Inputs& inputs, bool in_place) {
   const auto results = RunAdasum(t, spec, inputs, in_place);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -206,7 +204,7 @@ Inputs RandomInputs(size_t size, const std::vector<size_t>& counts,
 constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBfloat16,
                                 DataType::kFloat32, DataType::kFloat64};
 
-void TestRandom(HostSlabs* t) {
+void TestRandom(Collectives* t) {
   const size_t size = static_cast<size_t>(t->size());
   const std::vector<std::vector<size_t>> lists = {
       {}, {0}, {1}, {7}, {1000}, {0, 3, 1, 0, 1000, 7, 129, 0}, {1, 30001, 64}};
@@ -226,14 +224,14 @@ void TestRandom(HostSlabs* t) {
   }
 }
 
-void TestLarge(HostSlabs* t, DataType dtype) {
+void TestLarge(Collectives* t, DataType dtype) {
   TestAgainstReference(
       t, SpecOf(*t, dtype),
       RandomInputs(static_cast<size_t>(t->size()), {kMost, kMost / 3}, 5),
       /*in_place=*/false);
 }
 
-void TestOrthogonalAreAdded(HostSlabs* t, DataType dtype) {
+void TestOrthogonalAreAdded(Collectives* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(1, std::vector<Vector>(size, Vector(5 * size + 100, 0.0)));
   for (size_t r = 0; r < size; ++r) {
@@ -245,7 +243,7 @@ void TestOrthogonalAreAdded(HostSlabs* t, DataType dtype) {
         }) == "");
 }
 
-void TestEqualAreAveraged(HostSlabs* t, DataType dtype) {
+void TestEqualAreAveraged(Collectives* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   Vector values(333);
   for (size_t i = 0; i < values.size(); ++i) values[i] = double(i % 17) - 8;
@@ -254,7 +252,7 @@ void TestEqualAreAveraged(HostSlabs* t, DataType dtype) {
 }
 
 // Parallel vectors of different lengths, x and k x, give their average.
-void TestParallelAreAveraged(HostSlabs* t, DataType dtype) {
+void TestParallelAreAveraged(Collectives* t, DataType dtype) {
   if (t->size() != 2) return;
   const Inputs inputs = {{Vector(99, 1.0), Vector(99, 3.0)},
                          {Vector(7, 2.0), Vector(7, -6.0)}};
@@ -264,7 +262,7 @@ void TestParallelAreAveraged(HostSlabs* t, DataType dtype) {
 }
 
 // If only one rank has values that are not 0, the result has its bits.
-void TestZeroVectorsDoNotCount(HostSlabs* t, DataType dtype) {
+void TestZeroVectorsDoNotCount(Collectives* t, DataType dtype) {
   const size_t size = static_cast<size_t>(t->size());
   for (size_t only = 0; only < size; ++only) {
     Inputs inputs = RandomInputs(size, {77}, 8);
@@ -279,7 +277,7 @@ void TestZeroVectorsDoNotCount(HostSlabs* t, DataType dtype) {
 }
 
 // Two opposite vectors cancel to exactly zero, which then does not count.
-void TestOppositesCancel(HostSlabs* t, DataType dtype) {
+void TestOppositesCancel(Collectives* t, DataType dtype) {
   if (t->size() < 2) return;
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(1, std::vector<Vector>(size, Vector(50, 0.0)));
@@ -294,7 +292,7 @@ void TestOppositesCancel(HostSlabs* t, DataType dtype) {
 }
 
 // A tensor's result does not depend on its neighbours.
-void TestTensorsAreIndependent(HostSlabs* t) {
+void TestTensorsAreIndependent(Collectives* t) {
   const size_t size = static_cast<size_t>(t->size());
   const ReduceSpec spec = SpecOf(*t, DataType::kFloat64);
   const Inputs both = RandomInputs(size, {500, 900}, 9);
@@ -303,7 +301,7 @@ void TestTensorsAreIndependent(HostSlabs* t) {
   CheckNear(spec.dtype, RunAdasum(t, spec, {both[1]}, false)[0], together[1]);
 }
 
-void TestNanSpreads(HostSlabs* t) {
+void TestNanSpreads(Collectives* t) {
   const size_t size = static_cast<size_t>(t->size());
   Inputs inputs(2, std::vector<Vector>(size, Vector(40, 1.0)));
   inputs[0][size - 1][39] = std::nan("");
@@ -313,7 +311,7 @@ void TestNanSpreads(HostSlabs* t) {
   CHECK(results[1] == Vector(40, 1.0));
 }
 
-void TestInTurn(HostSlabs* t) {
+void TestInTurn(Collectives* t) {
   const size_t size = static_cast<size_t>(t->size());
   std::mt19937 generator(static_cast<uint32_t>(size));
   for (int turn = 0; turn < kNumTurns; ++turn) {
@@ -327,14 +325,14 @@ void TestInTurn(HostSlabs* t) {
     ReduceSpec sum = SpecOf(*t, DataType::kFloat64);
     sum.op = ReduceOp::kSum;
     const ListTensor one{values.data(), values.data(), count * sizeof(double)};
-    REQUIRE_OK(Allreduce(t, TensorList({one}), sum));
+    REQUIRE_OK(t->Allreduce(TensorList({one}), sum));
     CHECK(Differences(values, [size](size_t) { return double(size); }) == "");
   }
 }
 
 // Runs a test with each dtype, on 1 to kMaxSize ranks.
-void RunWithFloats(void (*test)(HostSlabs*, DataType)) {
-  RunThreadsUpTo(kMaxSize, [test](HostSlabs* t) {
+void RunWithFloats(void (*test)(Collectives*, DataType)) {
+  RunThreadsUpTo(kMaxSize, [test](Collectives* t) {
     for (DataType dtype : kFloats) test(t, dtype);
   });
 }
@@ -356,7 +354,7 @@ TEST_CASE("opposite vectors cancel to zero, which then does not count") {
   RunWithFloats(TestOppositesCancel);
 }
 TEST_CASE("tensors of a million elements") {
-  RunThreadsUpTo(4, [](HostSlabs* t) {
+  RunThreadsUpTo(4, [](Collectives* t) {
     for (DataType dtype : kFloats) TestLarge(t, dtype);
   });
 }
@@ -371,7 +369,7 @@ TEST_CASE("in turn with allreduces on the same slabs") {
 }
 #if !HVD_SANITIZED
 TEST_CASE("more than a batch, with a tensor that is larger than one") {
-  RunThreads(3, [](HostSlabs* t) {
+  RunThreads(3, [](Collectives* t) {
     // Small tensors after a large one, and in the middle one that is too large
     // for a batch.
     const size_t batch = kAdasumBatchBytes / sizeof(float);

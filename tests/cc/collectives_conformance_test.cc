@@ -1,16 +1,14 @@
-// The collectives over each kind of host group: on 1 to 5 ranks, with 0 to a
-// million elements, in lists cut anywhere, one after the other without a
-// barrier in between.
+// The collectives over each kind of host group, and over several hosts: on 1 to
+// 6 ranks, with 0 to a million elements, in lists cut anywhere, one after the
+// other without a barrier in between.
 #include <cstdint>
 #include <vector>
 
+#include "tests/cc/hosts.h"
 #include "tests/cc/test_util.h"
-#include "tf_ops/collectives/host/adasum.h"
-#include "tf_ops/collectives/host/allgather.h"
-#include "tf_ops/collectives/host/allreduce.h"
-#include "tf_ops/collectives/host/alltoall.h"
-#include "tf_ops/collectives/host/broadcast.h"
-#include "tf_ops/collectives/host/reducescatter.h"
+#include "tf_ops/collectives/adasum.h"
+#include "tf_ops/collectives/collectives.h"
+#include "tf_ops/collectives/host/host_collectives.h"
 
 namespace hvd {
 namespace {
@@ -54,32 +52,32 @@ std::vector<float> InputOf(size_t count, int rank) {
   return input;
 }
 
-ReduceSpec SumOf(HostSlabs* t) {
+ReduceSpec SumOf(Collectives* t) {
   ReduceSpec spec;
   spec.num_ranks = t->size();
   return spec;
 }
 
-void TestAllreduce(HostSlabs* t, size_t count, bool in_place) {
+void TestAllreduce(Collectives* t, size_t count, bool in_place) {
   std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
   std::vector<float>* to = in_place ? &input : &output;
-  REQUIRE_OK(Allreduce(t, Cut(input, to), SumOf(t)));
+  REQUIRE_OK(t->Allreduce(Cut(input, to), SumOf(t)));
   const int n = t->size();
   CHECK(Differences(*to, [n](size_t i) { return SumOfValues(i, n); }) == "");
 }
 
-void TestBroadcast(HostSlabs* t, size_t count, int root_rank) {
+void TestBroadcast(Collectives* t, size_t count, int root_rank) {
   const std::vector<float> input = InputOf(count, t->rank());
   std::vector<float> output(count, -1.0f);
-  REQUIRE_OK(Broadcast(t, Cut(input, &output), root_rank));
+  REQUIRE_OK(t->Broadcast(Cut(input, &output), root_rank));
   CHECK(Differences(output, [root_rank](size_t i) {
           return ValueOf(i, root_rank);
         }) == "");
 }
 
 // Rank r gives (r % 3) * count elements: some give none.
-void TestAllgather(HostSlabs* t, size_t count) {
+void TestAllgather(Collectives* t, size_t count) {
   const std::vector<float> input =
       InputOf(count * static_cast<size_t>(t->rank() % 3), t->rank());
   size_t total = 0;
@@ -93,7 +91,7 @@ void TestAllgather(HostSlabs* t, size_t count) {
         ListTensor{input.data(), next, n * sizeof(float)}});
     next += n;
   }
-  REQUIRE_OK(Allgather(t, by_rank));
+  REQUIRE_OK(t->Allgather(by_rank));
   std::vector<float> expected;
   for (int r = 0; r < t->size(); ++r) {
     const std::vector<float> part = InputOf(count * size_t(r % 3), r);
@@ -103,25 +101,22 @@ void TestAllgather(HostSlabs* t, size_t count) {
 }
 
 // Rank r gives rank p (r + p) % 3 * count elements.
-void TestAlltoall(HostSlabs* t, size_t count) {
+void TestAlltoall(Collectives* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   const size_t rank = static_cast<size_t>(t->rank());
-  ByteMatrix num_bytes(size, std::vector<size_t>(size));
-  for (size_t from = 0; from < size; ++from) {
-    for (size_t to = 0; to < size; ++to) {
-      num_bytes[from][to] = (from + to) % 3 * count * sizeof(float);
-    }
-  }
+  const auto sent = [count](int from, int to) {
+    return static_cast<size_t>((from + to) % 3) * count * sizeof(float);
+  };
   const std::vector<float> input = InputOf(2 * count, t->rank());
   std::vector<std::vector<float>> received(size);
   AlltoallLists lists;
   for (size_t r = 0; r < size; ++r) {
-    lists.send.emplace_back(std::vector<ListTensor>{
-        ListTensor{input.data(), nullptr, num_bytes[rank][r]}});
+    lists.send.emplace_back(std::vector<ListTensor>{ListTensor{
+        input.data(), nullptr, sent(t->rank(), static_cast<int>(r))}});
     received[r].assign((r + rank) % 3 * count, -1.0f);
     lists.recv.push_back(Cut(received[r], &received[r]));
   }
-  REQUIRE_OK(Alltoall(t, lists, num_bytes));
+  REQUIRE_OK(t->Alltoall(lists, AlltoallBytesOf(*t, sent)));
   for (size_t r = 0; r < size; ++r) {
     CHECK(Differences(received[r], [r](size_t i) {
             return ValueOf(i, static_cast<int>(r));
@@ -130,7 +125,7 @@ void TestAlltoall(HostSlabs* t, size_t count) {
 }
 
 // Reduces, in place, r % 3 * count elements for each rank r.
-void TestReducescatter(HostSlabs* t, size_t count) {
+void TestReducescatter(Collectives* t, size_t count) {
   const int n = t->size();
   std::vector<std::vector<float>> values;
   std::vector<TensorList> by_rank;
@@ -138,7 +133,7 @@ void TestReducescatter(HostSlabs* t, size_t count) {
     values.push_back(InputOf(count * static_cast<size_t>(r % 3), t->rank()));
   }
   for (std::vector<float>& part : values) by_rank.push_back(Cut(part, &part));
-  REQUIRE_OK(Reducescatter(t, by_rank, SumOf(t)));
+  REQUIRE_OK(t->Reducescatter(by_rank, SumOf(t)));
   for (int r = 0; r < n; ++r) {
     CHECK(Differences(values[static_cast<size_t>(r)], [&](size_t i) {
             return r == t->rank() ? SumOfValues(i, n) : ValueOf(i, t->rank());
@@ -148,7 +143,7 @@ void TestReducescatter(HostSlabs* t, size_t count) {
 
 // Rank r has its rank + 1 where i % size is r, else 0: orthogonal vectors,
 // which are added.
-void TestAdasum(HostSlabs* t, size_t count) {
+void TestAdasum(Collectives* t, size_t count) {
   const size_t size = static_cast<size_t>(t->size());
   std::vector<float> values(count, 0.0f);
   for (size_t i = static_cast<size_t>(t->rank()); i < count; i += size) {
@@ -162,7 +157,7 @@ void TestAdasum(HostSlabs* t, size_t count) {
         }) == "");
 }
 
-void TestCollectives(HostSlabs* t) {
+void TestCollectives(Collectives* t) {
   for (size_t count : kCounts) {
     TestAllreduce(t, count, /*in_place=*/false);
     TestAllreduce(t, count, /*in_place=*/true);
@@ -190,12 +185,18 @@ void TestCollectives(HostSlabs* t) {
 TEST_CASE("processes: collectives of all kinds and sizes in turn") {
   for (int size = 1; size <= 5; ++size) {
     CheckAllExitedWell(RunProcesses(size, [](std::unique_ptr<HostGroup> group) {
-      TestCollectives(group->slabs());
+      HostCollectives collectives(group->slabs());
+      TestCollectives(&collectives);
     }));
   }
 }
 TEST_CASE("threads: collectives of all kinds and sizes in turn") {
   RunThreadsUpTo(5, TestCollectives);
+}
+TEST_CASE("hosts: collectives of all kinds and sizes in turn") {
+  const std::vector<std::vector<int>> layouts[] = {
+      {{0}, {1}}, {{0, 1}, {2, 3}}, {{0, 2}, {1}}, {{0}, {3, 1}, {2, 4, 5}}};
+  for (const auto& ranks : layouts) RunHosts(ranks, TestCollectives);
 }
 
 }  // namespace

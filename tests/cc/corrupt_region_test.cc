@@ -22,7 +22,7 @@ constexpr uint64_t kFar = 300000;  // more than a ring has
 
 // Three ranks, and what is between ranks 0 and 1.
 struct Ranks {
-  std::shared_ptr<void> memory = AllocateRegion(3);
+  std::shared_ptr<void> memory = AllocateRegion({3});
   RegionView region{memory.get()};
   std::shared_ptr<HostGroup> group[3] = {
       std::make_shared<HostGroup>(memory, 0, 0),
@@ -44,14 +44,14 @@ TEST_CASE("a writer stays in its ring") {
     const Ranks ranks;
     ControlRing* const ring = writer == 0 ? ranks.down() : ranks.up();
     ring->num_read.store(kFar);
-    std::memset(ranks.region.slab(1), 0, kSlabBytes);
+    std::memset(ranks.region.slab(1), 0, ranks.region.shape().slab_bytes());
     ControlChannel* const control = ranks.group[writer]->control();
     control->Send(1 - writer, std::vector<uint8_t>(kFar, 0xee));
     CheckIsCorrupt(control->Flush(), 1 - writer);
     CheckIsCorrupt(control->FlushAll(), 1 - writer);
     CHECK(ring->num_written.load() == 0);
     const std::byte* const slab = ranks.region.slab(1);
-    CHECK(std::all_of(slab, slab + kSlabBytes,
+    CHECK(std::all_of(slab, slab + ranks.region.shape().slab_bytes(),
                       [](std::byte b) { return b == std::byte{0}; }));
   }
 }

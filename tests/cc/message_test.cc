@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/cc/test_util.h"
-#include "tf_ops/negotiation/codec.h"
+#include "tf_ops/common/codec.h"
 #include "tf_ops/negotiation/message.h"
 #include "tf_ops/negotiation/validate.h"
 

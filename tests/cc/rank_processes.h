@@ -33,7 +33,7 @@ using RankBody = std::function<void(std::unique_ptr<HostGroup>)>;
 // process must have no other thread.
 inline std::vector<int> ForkRanks(int size, const RankBody& body) {
   ShmSegment segment;
-  OrDie(CreateSegment(size, &segment));
+  OrDie(CreateSegment({size}, &segment));
   std::vector<pid_t> pids(static_cast<size_t>(size));
   std::vector<int> writers;
   const size_t num_bytes = pids.size() * sizeof(pid_t);

@@ -11,6 +11,7 @@
 
 #include "tests/cc/check.h"
 #include "tests/cc/rank_processes.h"
+#include "tf_ops/collectives/host/host_collectives.h"
 #include "tf_ops/host/in_memory/in_memory.h"
 
 namespace hvd {
@@ -36,6 +37,13 @@ inline void RunThreads(int size, const std::function<void(HostGroup*)>& body) {
 }
 inline void RunThreads(int size, const std::function<void(HostSlabs*)>& body) {
   RunThreads(size, [&body](HostGroup* group) { body(group->slabs()); });
+}
+inline void RunThreads(int size,
+                       const std::function<void(Collectives*)>& body) {
+  RunThreads(size, [&body](HostSlabs* slabs) {
+    HostCollectives collectives(slabs);
+    body(&collectives);
+  });
 }
 
 // On 1 rank, on 2, and so on up to `max_size`.

@@ -19,9 +19,17 @@ size_t TensorList::IndexOf(size_t begin) const {
   return static_cast<size_t>(after - offsets_.begin()) - 1;
 }
 
+TensorList TensorList::Slice(size_t begin, size_t end) const {
+  std::vector<ListTensor> list;
+  ForEach(begin, end, [&list](const std::byte* in, std::byte* out, size_t n) {
+    list.push_back(ListTensor{in, out, n});
+  });
+  return TensorList(std::move(list));
+}
+
 void TensorList::CopyIn(size_t begin, size_t end, std::byte* to) const {
   ForEach(begin, end, [&to](const std::byte* in, std::byte*, size_t count) {
-    CopyToShared(to, in, count);
+    if (in != nullptr) CopyToShared(to, in, count);
     to += count;
   });
 }

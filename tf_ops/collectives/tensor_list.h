@@ -9,7 +9,7 @@ namespace hvd {
 
 // One member: `num_bytes` at `input` become `num_bytes` at `output`. Both are
 // borrowed and may be the same memory. One that the collective does not need
-// may be null.
+// may be null: then nothing is copied.
 struct ListTensor {
   const void* input = nullptr;
   void* output = nullptr;
@@ -41,6 +41,10 @@ class TensorList {
       begin = stop;
     }
   }
+
+  const std::vector<ListTensor>& tensors() const { return tensors_; }
+  // The bytes [begin, end) as a list of their own.
+  TensorList Slice(size_t begin, size_t end) const;
 
   // Copies the input bytes [begin, end) to `to`, which others will read.
   void CopyIn(size_t begin, size_t end, std::byte* to) const;

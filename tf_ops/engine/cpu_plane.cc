@@ -6,12 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "tf_ops/collectives/host/adasum.h"
-#include "tf_ops/collectives/host/allgather.h"
-#include "tf_ops/collectives/host/allreduce.h"
-#include "tf_ops/collectives/host/alltoall.h"
-#include "tf_ops/collectives/host/broadcast.h"
-#include "tf_ops/collectives/host/reducescatter.h"
+#include "tf_ops/collectives/adasum.h"
+#include "tf_ops/collectives/collectives.h"
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/float_mode.h"
 #include "tf_ops/negotiation/tensor_rows.h"
@@ -68,10 +64,10 @@ void PrescaleIntoOutput(ReduceSpec spec, ListTensor* tensor) {
   tensor->input = tensor->output;
 }
 
-Status ExecuteAllreduce(HostSlabs* slabs, const RunOptions& options,
+Status ExecuteAllreduce(Collectives* all, const RunOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   const Request& like = ready[0].pending->request;
-  const int divisor = options.divisor == 0 ? slabs->size() : options.divisor;
+  const int divisor = options.divisor == 0 ? all->size() : options.divisor;
   return ForEachDataType(ready, [&](DataType dtype) -> Status {
     ReduceSpec spec = SpecOf(like, dtype, divisor);
     const bool prescale_first = options.divisor != 0 &&
@@ -89,13 +85,13 @@ Status ExecuteAllreduce(HostSlabs* slabs, const RunOptions& options,
     }
     if (prescale_first) spec.prescale = 1.0;
     if (like.op == ReduceOp::kAdasum) {
-      return AdasumAllreduce(slabs, list, spec);
+      return AdasumAllreduce(all, list, spec);
     }
-    return Allreduce(slabs, TensorList(std::move(list)), spec);
+    return all->Allreduce(TensorList(std::move(list)), spec);
   });
 }
 
-Status ExecuteBroadcast(HostSlabs* slabs, const RunOptions& options,
+Status ExecuteBroadcast(Collectives* all, const RunOptions& options,
                         const std::vector<ReadyRequest>& ready) {
   std::vector<ListTensor> list;
   for (const ReadyRequest& one : ready) {
@@ -106,8 +102,8 @@ Status ExecuteBroadcast(HostSlabs* slabs, const RunOptions& options,
   const std::vector<int>& ranks = *options.global_ranks;
   const auto root = std::find(ranks.begin(), ranks.end(),
                               ready[0].pending->request.root_rank);
-  return Broadcast(slabs, TensorList(std::move(list)),
-                   static_cast<int>(root - ranks.begin()));
+  return all->Broadcast(TensorList(std::move(list)),
+                        static_cast<int>(root - ranks.begin()));
 }
 
 void DivideBySize(DataType dtype, void* values, size_t num_elements, int size) {
@@ -172,11 +168,11 @@ class AgreedOutputs {
   std::vector<uint8_t> told_;  // by rank
 };
 
-Status ExecuteAllgather(HostSlabs* slabs, const RunOptions& options,
+Status ExecuteAllgather(Collectives* all, const RunOptions& options,
                         ReadyRequest* ready) {
   const Request& request = ready->pending->request;
-  const size_t size = static_cast<size_t>(slabs->size());
-  AgreedOutputs outputs(*ready, slabs->rank(), slabs->size());
+  const size_t size = static_cast<size_t>(all->size());
+  AgreedOutputs outputs(*ready, all->rank(), all->size());
   Lists lists(size);
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const RequestTensor& tensor = request.tensors[i];
@@ -191,39 +187,35 @@ Status ExecuteAllgather(HostSlabs* slabs, const RunOptions& options,
   for (size_t rank = 0; rank < size; ++rank) {
     lists[rank].push_back(outputs.Word(rank));
   }
-  HVD_RETURN_IF_ERROR(Allgather(slabs, AsTensorLists(std::move(lists))));
+  HVD_RETURN_IF_ERROR(all->Allgather(AsTensorLists(std::move(lists))));
   ready->outcome = outputs.Outcome(*options.global_ranks);
   if (!ready->outcome.ok() || !request.average) return Status::Ok();
   for (size_t i = 0; i < request.tensors.size(); ++i) {
-    const Shape shape = OutputShape(*ready, i, slabs->rank(), slabs->size());
+    const Shape shape = OutputShape(*ready, i, all->rank(), all->size());
     DivideBySize(request.tensors[i].dtype, outputs.memory(i),
-                 static_cast<size_t>(NumElements(shape)), slabs->size());
+                 static_cast<size_t>(NumElements(shape)), all->size());
   }
   return Status::Ok();
 }
 
-Status ExecuteAlltoall(HostSlabs* slabs, const RunOptions& options,
+Status ExecuteAlltoall(Collectives* all, const RunOptions& options,
                        ReadyRequest* ready) {
   const Request& request = ready->pending->request;
-  const size_t rank = static_cast<size_t>(slabs->rank());
   const size_t row_bytes = RowBytes(request.tensors[0]);
-  AgreedOutputs outputs(*ready, slabs->rank(), slabs->size());
-  ByteMatrix num_bytes;
-  for (const std::vector<int64_t>& rows : ready->rows) {
-    num_bytes.emplace_back();
-    for (int64_t n : rows) {
-      num_bytes.back().push_back(static_cast<size_t>(n) * row_bytes +
-                                 AgreedOutputs::kWordBytes);
-    }
-  }
+  AgreedOutputs outputs(*ready, all->rank(), all->size());
+  const auto exchanged = [&](int from, int to) {
+    const int64_t rows =
+        ready->rows[static_cast<size_t>(from)][static_cast<size_t>(to)];
+    return static_cast<size_t>(rows) * row_bytes + AgreedOutputs::kWordBytes;
+  };
   const std::byte* next_in =
       static_cast<const std::byte*>(request.tensors[0].input);
   std::byte* next_out = outputs.memory(0);
   AlltoallLists lists;
-  for (size_t peer = 0; peer < num_bytes.size(); ++peer) {
-    const ListTensor word = outputs.Word(peer);
-    const size_t sent = num_bytes[rank][peer] - word.num_bytes;
-    const size_t received = num_bytes[peer][rank] - word.num_bytes;
+  for (int peer = 0; peer < all->size(); ++peer) {
+    const ListTensor word = outputs.Word(static_cast<size_t>(peer));
+    const size_t sent = exchanged(all->rank(), peer) - word.num_bytes;
+    const size_t received = exchanged(peer, all->rank()) - word.num_bytes;
     lists.send.emplace_back(
         std::vector<ListTensor>{{next_in, nullptr, sent}, word});
     lists.recv.emplace_back(
@@ -231,18 +223,18 @@ Status ExecuteAlltoall(HostSlabs* slabs, const RunOptions& options,
     next_in += sent;
     if (next_out != nullptr) next_out += received;
   }
-  HVD_RETURN_IF_ERROR(Alltoall(slabs, lists, num_bytes));
+  HVD_RETURN_IF_ERROR(all->Alltoall(lists, AlltoallBytesOf(*all, exchanged)));
   ready->outcome = outputs.Outcome(*options.global_ranks);
   if (ready->outcome.ok() && request.take_values != nullptr) {
-    ready->outcome = request.take_values(ReceivedRows(*ready, slabs->rank()));
+    ready->outcome = request.take_values(ReceivedRows(*ready, all->rank()));
   }
   return Status::Ok();
 }
 
-Status ExecuteReducescatter(HostSlabs* slabs,
+Status ExecuteReducescatter(Collectives* all,
                             const std::vector<ReadyRequest>& ready) {
-  const int64_t size = slabs->size();
-  const int64_t own_rank = slabs->rank();
+  const int64_t size = all->size();
+  const int64_t own_rank = all->rank();
   return ForEachDataType(ready, [&](DataType dtype) -> Status {
     Lists lists(static_cast<size_t>(size));
     for (const ReadyRequest& one : ready) {
@@ -259,29 +251,29 @@ Status ExecuteReducescatter(HostSlabs* slabs,
         }
       }
     }
-    return Reducescatter(
-        slabs, AsTensorLists(std::move(lists)),
+    return all->Reducescatter(
+        AsTensorLists(std::move(lists)),
         SpecOf(ready[0].pending->request, dtype, static_cast<int>(size)));
   });
 }
 
-Status MoveData(HostSlabs* slabs, const RunOptions& options,
+Status MoveData(Collectives* all, const RunOptions& options,
                 std::vector<ReadyRequest>* ready) {
   switch (ready->front().pending->request.kind) {
     case CollectiveKind::kAllreduce:
-      return ExecuteAllreduce(slabs, options, *ready);
+      return ExecuteAllreduce(all, options, *ready);
     case CollectiveKind::kBroadcast:
-      return ExecuteBroadcast(slabs, options, *ready);
+      return ExecuteBroadcast(all, options, *ready);
     case CollectiveKind::kReducescatter:
-      return ExecuteReducescatter(slabs, *ready);
+      return ExecuteReducescatter(all, *ready);
     case CollectiveKind::kAllgather:
       for (ReadyRequest& one : *ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAllgather(slabs, options, &one));
+        HVD_RETURN_IF_ERROR(ExecuteAllgather(all, options, &one));
       }
       return Status::Ok();
     case CollectiveKind::kAlltoall:
       for (ReadyRequest& one : *ready) {
-        HVD_RETURN_IF_ERROR(ExecuteAlltoall(slabs, options, &one));
+        HVD_RETURN_IF_ERROR(ExecuteAlltoall(all, options, &one));
       }
       return Status::Ok();
     case CollectiveKind::kBarrier:  // all have come
@@ -310,7 +302,7 @@ Status AllocateKnownOutputs(int rank, int size, Request* request) {
 Status CpuPlane::Run(const RunOptions& options,
                      std::vector<ReadyRequest>* ready) {
   const ScopedDenormals denormals;
-  return MoveData(slabs_, options, ready);
+  return MoveData(collectives_, options, ready);
 }
 
 }  // namespace hvd

@@ -1,10 +1,10 @@
-// Runs collectives over tensors in host memory, through the slabs of the host.
+// Runs collectives over tensors in host memory.
 #pragma once
 
 #include <vector>
 
+#include "tf_ops/collectives/collectives.h"
 #include "tf_ops/engine/data_plane.h"
-#include "tf_ops/host/host_slabs.h"
 
 namespace hvd {
 
@@ -15,7 +15,8 @@ Status AllocateKnownOutputs(int rank, int size, Request* request);
 
 class CpuPlane : public DataPlane {
  public:
-  explicit CpuPlane(HostSlabs* slabs) : slabs_(slabs) {}  // borrowed
+  explicit CpuPlane(Collectives* collectives)  // borrowed
+      : collectives_(collectives) {}
 
   bool is_for_callers() const override { return true; }
   // Returns when the data has moved, and leaves all requests in `*ready`.
@@ -23,7 +24,7 @@ class CpuPlane : public DataPlane {
              std::vector<ReadyRequest>* ready) override;
 
  private:
-  HostSlabs* const slabs_;
+  Collectives* const collectives_;
 };
 
 }  // namespace hvd

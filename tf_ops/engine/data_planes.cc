@@ -11,23 +11,23 @@ Status PrepareSubmit(const EngineOptions& options, int rank, int size,
                                   : MarkReady(options.gpu, request);
 }
 
-DataPlanes::DataPlanes(HostSlabs* slabs, const Membership* membership,
+DataPlanes::DataPlanes(Collectives* collectives, const Membership* membership,
                        Doorbell* doorbell, const EngineOptions& options,
                        EventLog* log)
-    : slabs_(slabs),
+    : collectives_(collectives),
       membership_(membership),
       doorbell_(doorbell),
       options_(options),
       log_(log),
-      cpu_(std::make_unique<CpuPlane>(slabs)) {}
+      cpu_(std::make_unique<CpuPlane>(collectives)) {}
 
 DataPlanes::~DataPlanes() = default;
 
 DataPlane* DataPlanes::Of(DeviceKind device) {
   if (device == DeviceKind::kCpu) return cpu_.get();
   if (gpu_ == nullptr) {
-    gpu_ = std::make_unique<GpuPlane>(slabs_, membership_, doorbell_, options_,
-                                      log_);
+    gpu_ = std::make_unique<GpuPlane>(collectives_, membership_, doorbell_,
+                                      options_, log_);
   }
   return gpu_.get();
 }

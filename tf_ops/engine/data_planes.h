@@ -3,13 +3,13 @@
 
 #include <memory>
 
+#include "tf_ops/collectives/collectives.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
 #include "tf_ops/engine/data_plane.h"
 #include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/host/doorbell.h"
-#include "tf_ops/host/host_slabs.h"
 #include "tf_ops/host/membership.h"
 
 namespace hvd {
@@ -24,8 +24,8 @@ Status PrepareSubmit(const EngineOptions& options, int rank, int size,
 class DataPlanes {
  public:
   // Borrows all but `options`, which has the global ranks.
-  DataPlanes(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
-             const EngineOptions& options, EventLog* log);
+  DataPlanes(Collectives* collectives, const Membership* membership,
+             Doorbell* doorbell, const EngineOptions& options, EventLog* log);
   ~DataPlanes();
   DataPlanes(const DataPlanes&) = delete;
   DataPlanes& operator=(const DataPlanes&) = delete;
@@ -39,7 +39,7 @@ class DataPlanes {
   void End(const Status& why);
 
  private:
-  HostSlabs* const slabs_;
+  Collectives* const collectives_;
   const Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;

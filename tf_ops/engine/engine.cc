@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "tf_ops/collectives/hierarchical/hierarchical_collectives.h"
+#include "tf_ops/collectives/host/host_collectives.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/completion_queue.h"
 #include "tf_ops/engine/data_planes.h"
@@ -29,6 +31,15 @@ EngineOptions WithGlobalRanks(EngineOptions options, int size) {
   return options;
 }
 
+std::unique_ptr<Collectives> MakeCollectives(HostGroup* group,
+                                             const HostLayout& layout) {
+  if (layout.num_hosts() < 2) {
+    return std::make_unique<HostCollectives>(group->slabs());
+  }
+  return std::make_unique<HierarchicalCollectives>(group->slabs(),
+                                                   group->control(), layout);
+}
+
 std::string KindAndName(const Request& request) {
   return std::string(CollectiveKindName(request.kind)) + " '" + request.name +
          "'";
@@ -40,7 +51,8 @@ std::string KindAndName(const Request& request) {
 // the engine's thread and the completion thread.
 class EngineImpl : public Engine {
  public:
-  EngineImpl(std::shared_ptr<HostGroup> group, const EngineOptions& options);
+  EngineImpl(std::shared_ptr<HostGroup> group, const EngineOptions& options,
+             const HostLayout& layout, std::unique_ptr<ControlLinks> links);
   ~EngineImpl() override { Shutdown("the engine was destroyed"); }
 
   void Submit(Request request) override EXCLUDES(mu_, work_mu_);
@@ -49,8 +61,8 @@ class EngineImpl : public Engine {
   std::optional<bool> IsInFlight(const std::string& name,
                                  std::chrono::milliseconds patience) override
       EXCLUDES(mu_, work_mu_);
-  int rank() const override { return membership_->rank(); }
-  int size() const override { return membership_->size(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   EngineStats stats() const override { return log_.stats(); }
   const EngineOptions& options() const override { return options_; }
   std::shared_ptr<Membership> membership() const override {
@@ -79,7 +91,11 @@ class EngineImpl : public Engine {
   // Returns what to call back. `*must_ring`: the engine's thread must go on.
   std::vector<Completion> WorkAsCaller(bool* must_ring) REQUIRES(work_mu_);
 
-  const std::shared_ptr<HostGroup> group_;  // owns the next three
+  const std::shared_ptr<HostGroup> group_;
+  const std::unique_ptr<ControlLinks> links_;  // null: not needed
+  const std::unique_ptr<Collectives> collectives_;
+  const int rank_;
+  const int size_;
   Doorbell* const doorbell_;
   Crowd* const crowd_;
   Membership* const membership_;
@@ -105,15 +121,21 @@ class EngineImpl : public Engine {
 };
 
 EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
-                       const EngineOptions& options)
+                       const EngineOptions& options, const HostLayout& layout,
+                       std::unique_ptr<ControlLinks> links)
     : group_(std::move(group)),
+      links_(std::move(links)),
+      collectives_(MakeCollectives(group_.get(), layout)),
+      rank_(collectives_->rank()),
+      size_(collectives_->size()),
       doorbell_(group_->doorbell()),
       crowd_(group_->crowd()),
       membership_(group_->membership()),
-      options_(WithGlobalRanks(options, membership_->size())),
+      options_(WithGlobalRanks(options, size_)),
       log_(options.observers),
-      planes_(group_->slabs(), membership_, doorbell_, options_, &log_),
-      worker_(&planes_, group_->control(), membership_, options_, &log_) {
+      planes_(collectives_.get(), membership_, doorbell_, options_, &log_),
+      worker_(&planes_, group_->control(), membership_, rank_, options_,
+              &log_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
@@ -335,8 +357,11 @@ void EngineImpl::Run() {
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Create(std::shared_ptr<HostGroup> group,
-                                       const EngineOptions& options) {
-  return std::make_unique<EngineImpl>(std::move(group), options);
+                                       const EngineOptions& options,
+                                       const HostLayout& layout,
+                                       std::unique_ptr<ControlLinks> links) {
+  return std::make_unique<EngineImpl>(std::move(group), options, layout,
+                                      std::move(links));
 }
 
 }  // namespace hvd

@@ -13,7 +13,9 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/engine/stats.h"
+#include "tf_ops/host/host_layout.h"
 #include "tf_ops/negotiation/request.h"
+#include "tf_ops/wire/control_links.h"
 
 namespace hvd {
 
@@ -54,8 +56,12 @@ class Engine {
   virtual const EngineOptions& options() const = 0;
   virtual std::shared_ptr<Membership> membership() const = 0;
 
-  static std::unique_ptr<Engine> Create(std::shared_ptr<HostGroup> group,
-                                        const EngineOptions& options);
+  // If the ranks are on several hosts: `layout` says where they are, the region
+  // of `group` has a wire, and its member 0 has `links`.
+  static std::unique_ptr<Engine> Create(
+      std::shared_ptr<HostGroup> group, const EngineOptions& options,
+      const HostLayout& layout = {},
+      std::unique_ptr<ControlLinks> links = nullptr);
 };
 
 }  // namespace hvd

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "tf_ops/collectives/host/allgather.h"
 #include "tf_ops/common/futex.h"
 #include "tf_ops/engine/gpu_split.h"
 
@@ -53,7 +52,7 @@ void GpuConnection::Close() {
 Status GpuConnection::Open(int ordinal, bool* is_fatal) {
   NcclUniqueId id = {};
   Status own = Prepare(ordinal);
-  if (own.ok() && slabs_->rank() == 0) own = Communicator::MakeId(&id);
+  if (own.ok() && collectives_->rank() == 0) own = Communicator::MakeId(&id);
   bool is_split = options_.gpu.split != nullptr && own.ok() &&
                   options_.gpu.split->is_of(gpu_);
   HVD_RETURN_IF_ERROR(AgreeToConnect(own, &id, &is_split, is_fatal));
@@ -72,8 +71,9 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
                            " waited too long for the other ranks to connect "
                            "their GPUs");
   };
-  const Status status = Communicator::Create(
-      gpu_, id, slabs_->rank(), slabs_->size(), look, &communicator_);
+  const Status status =
+      Communicator::Create(gpu_, id, collectives_->rank(), collectives_->size(),
+                           look, &communicator_);
   *is_fatal = !status.ok();  // others may still be connecting
   return status;
 }
@@ -107,7 +107,7 @@ Status GpuConnection::Prepare(int ordinal) {
 // All ranks get the same outcome: the error of the first rank that has one.
 Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
                                      bool* is_split, bool* is_fatal) {
-  const size_t size = static_cast<size_t>(slabs_->size());
+  const size_t size = static_cast<size_t>(collectives_->size());
   Hello mine;
   mine.is_able = own.ok() ? 1 : 0;
   mine.is_split = *is_split ? 1 : 0;
@@ -118,15 +118,14 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
   for (Hello& hello : hellos) {
     lists.emplace_back(std::vector<ListTensor>{{&mine, &hello, sizeof(Hello)}});
   }
-  const Status status = Allgather(slabs_, lists);
+  const Status status = collectives_->Allgather(lists);
   *is_fatal = !status.ok();
   HVD_RETURN_IF_ERROR(status);
   for (size_t rank = 0; rank < size; ++rank) {
     *is_split = *is_split && hellos[rank].is_split != 0;
     if (hellos[rank].is_able != 0) continue;
     return Status::Internal(
-        "rank " +
-        std::to_string(membership_->global_rank(static_cast<int>(rank))) +
+        "rank " + std::to_string(options_.global_ranks[rank]) +
         " cannot run collectives on its GPU: " + hellos[rank].problem);
   }
   *id = hellos[0].id;

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <memory>
 
+#include "tf_ops/collectives/collectives.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
-#include "tf_ops/host/host_slabs.h"
 #include "tf_ops/host/membership.h"
 
 namespace hvd {
@@ -27,9 +27,9 @@ struct GpuTrack {
 class GpuConnection {
  public:
   // Borrows all of them.
-  GpuConnection(HostSlabs* slabs, const Membership* membership,
+  GpuConnection(Collectives* collectives, const Membership* membership,
                 const EngineOptions& options)
-      : slabs_(slabs), membership_(membership), options_(options) {}
+      : collectives_(collectives), membership_(membership), options_(options) {}
   ~GpuConnection();  // aborts the communicator, unless Close was called
   GpuConnection(const GpuConnection&) = delete;
   GpuConnection& operator=(const GpuConnection&) = delete;
@@ -65,7 +65,7 @@ class GpuConnection {
   Status AgreeToConnect(const Status& own, NcclUniqueId* id, bool* is_split,
                         bool* is_fatal);
 
-  HostSlabs* const slabs_;
+  Collectives* const collectives_;
   const Membership* const membership_;
   const EngineOptions& options_;
   Gpu* gpu_ = nullptr;

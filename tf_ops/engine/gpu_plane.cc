@@ -44,14 +44,15 @@ Status MarkReady(const GpuOptions& options, Request* request) {
   return gpu->Record(request->gpu.stream, &request->ready);
 }
 
-GpuPlane::GpuPlane(HostSlabs* slabs, const Membership* membership,
+GpuPlane::GpuPlane(Collectives* collectives, const Membership* membership,
                    Doorbell* doorbell, const EngineOptions& options,
                    EventLog* log)
-    : membership_(membership),
+    : collectives_(collectives),
+      membership_(membership),
       doorbell_(doorbell),
       options_(options),
       log_(log),
-      connection_(slabs, membership, options),
+      connection_(collectives, membership, options),
       thread_([this] { Watch(); }) {}
 
 GpuPlane::~GpuPlane() {
@@ -151,7 +152,7 @@ Status GpuPlane::TellOfEnd(const std::vector<ReadyRequest>& ready,
     if (request.take_values != nullptr &&
         request.kind == CollectiveKind::kAlltoall) {
       HVD_RETURN_IF_ERROR(
-          request.take_values(ReceivedRows(one, membership_->rank())));
+          request.take_values(ReceivedRows(one, collectives_->rank())));
     }
   }
   for (const ReadyRequest& one : ready) {  // nothing can fail any more
@@ -163,8 +164,8 @@ Status GpuPlane::TellOfEnd(const std::vector<ReadyRequest>& ready,
 
 Status GpuPlane::PrepareFlight(std::vector<ReadyRequest>* ready,
                                StreamMemory* moved, GpuOutputs* outputs) {
-  HVD_RETURN_IF_ERROR(AllocateOutputs(*ready, membership_->rank(),
-                                      membership_->size(), outputs));
+  HVD_RETURN_IF_ERROR(AllocateOutputs(*ready, collectives_->rank(),
+                                      collectives_->size(), outputs));
   for (size_t i = 0; i < ready->size(); ++i) {
     ReadyRequest* one = &(*ready)[i];
     if (!one->is_neutral) continue;
@@ -186,7 +187,7 @@ Status GpuPlane::LendCommunicator(const std::vector<ReadyRequest>& ready) {
       Pause(1000);
     }
     HVD_RETURN_IF_ERROR(request.with_communicator(
-        gpu(), lane.communicator, membership_->rank(), lane.look));
+        gpu(), lane.communicator, collectives_->rank(), lane.look));
   }
   return Status::Ok();
 }
@@ -240,8 +241,8 @@ GpuLane GpuPlane::Lane() {
     return Status::Stalled("NCCL has not launched a collective within " +
                            std::to_string(static_cast<int>(timeout)) + " s");
   };
-  lane.rank = membership_->rank();
-  lane.size = membership_->size();
+  lane.rank = collectives_->rank();
+  lane.size = collectives_->size();
   const GpuTrack& track = connection_.track(turn_);
   lane.fusion_buffer = track.fusion_buffer;
   lane.fusion_buffer_bytes = track.fusion_buffer_bytes;

@@ -40,7 +40,6 @@
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
 #include "tf_ops/host/doorbell.h"
-#include "tf_ops/host/host_slabs.h"
 #include "tf_ops/host/membership.h"
 
 namespace hvd {
@@ -52,8 +51,8 @@ Status MarkReady(const GpuOptions& options, Request* request);
 class GpuPlane : public DataPlane {
  public:
   // Borrows all but `options`, which has the global ranks.
-  GpuPlane(HostSlabs* slabs, const Membership* membership, Doorbell* doorbell,
-           const EngineOptions& options, EventLog* log);
+  GpuPlane(Collectives* collectives, const Membership* membership,
+           Doorbell* doorbell, const EngineOptions& options, EventLog* log);
   ~GpuPlane() override;  // calls End and waits for our thread
   GpuPlane(const GpuPlane&) = delete;
   GpuPlane& operator=(const GpuPlane&) = delete;
@@ -112,6 +111,7 @@ class GpuPlane : public DataPlane {
 
   Gpu* gpu() const { return connection_.gpu(); }
 
+  Collectives* const collectives_;
   const Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;

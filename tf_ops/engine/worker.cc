@@ -28,10 +28,11 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
 }  // namespace
 
 Worker::Worker(DataPlanes* planes, ControlChannel* control,
-               Membership* membership, const EngineOptions& options,
+               Membership* membership, int rank, const EngineOptions& options,
                EventLog* log)
     : planes_(*planes),
       membership_(membership),
+      rank_(rank),
       options_(options),
       log_(log),
       negotiator_(control, AsCoordinatorOptions(options_)) {}
@@ -221,8 +222,8 @@ const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
 
 bool Worker::Concerns(const Response& response) const {
   return response.ranks.empty() ||
-         std::find(response.ranks.begin(), response.ranks.end(),
-                   membership_->rank()) != response.ranks.end();
+         std::find(response.ranks.begin(), response.ranks.end(), rank_) !=
+             response.ranks.end();
 }
 
 Status Worker::Run(const Response& response) {
@@ -264,8 +265,9 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   }
   if (const RequestParams* params = ParamsOfItem(item);
       known == nullptr && params != nullptr) {
-    HVD_RETURN_IF_ERROR(CheckRows(*params, membership_->rank(),
-                                  membership_->size(), item.rows));
+    HVD_RETURN_IF_ERROR(
+        CheckRows(*params, rank_,
+                  static_cast<int>(options_.global_ranks.size()), item.rows));
   }
   const std::string& name = known == nullptr ? item.name : known->name;
   ready->pending = known == nullptr ? table_.Take(name) : table_.Take(*known);

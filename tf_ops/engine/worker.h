@@ -29,7 +29,7 @@ class Worker {
  public:
   // Borrows all but `options`, which has the global ranks.
   Worker(DataPlanes* planes, ControlChannel* control, Membership* membership,
-         const EngineOptions& options, EventLog* log);
+         int rank, const EngineOptions& options, EventLog* log);
 
   // Takes requests in; Progress sends them to the coordinator.
   void Admit(std::vector<Request> requests);
@@ -88,11 +88,12 @@ class Worker {
   void Log(const std::string& text) const;
 
   int global_rank() const {
-    return options_.global_ranks[static_cast<size_t>(membership_->rank())];
+    return options_.global_ranks[static_cast<size_t>(rank_)];
   }
 
   DataPlanes& planes_;
   Membership* const membership_;
+  const int rank_;  // in the process set
   const EngineOptions options_;
   EventLog* const log_;
   RequestTable table_;

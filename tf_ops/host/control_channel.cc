@@ -37,7 +37,7 @@ ControlChannel::ControlChannel(RegionView region, int rank,
       size_(region.size()),
       membership_(*membership),
       doorbell_(*doorbell),
-      outboxes_(static_cast<size_t>(size_)) {}
+      outboxes_(static_cast<size_t>(region.num_members())) {}
 
 ControlRing* ControlChannel::Incoming(int peer) const {
   return rank_ == 0 ? &region_.area(peer)->to_coordinator
@@ -81,7 +81,7 @@ Status ControlChannel::SendWhatFits(int peer, bool* sent) {
 }
 
 Status ControlChannel::Flush() {
-  for (int peer = 0; peer < size_; ++peer) {
+  for (int peer = 0; peer < region_.num_members(); ++peer) {
     std::vector<uint8_t>& outbox = outboxes_[static_cast<size_t>(peer)];
     if (outbox.empty()) continue;
     ControlRing* const ring = Outgoing(peer);
@@ -115,7 +115,7 @@ Status ControlChannel::FlushAll() {
     HVD_RETURN_IF_ERROR(membership_.CheckSight());
     const bool late =
         wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_;
-    for (int peer = 0; peer < size_; ++peer) {
+    for (int peer = 0; peer < region_.num_members(); ++peer) {
       std::vector<uint8_t>& outbox = outboxes_[static_cast<size_t>(peer)];
       if (outbox.empty()) continue;
       if (membership_.IsGone(peer)) {

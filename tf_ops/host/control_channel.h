@@ -1,4 +1,5 @@
-// Byte streams between rank 0 and every other rank of a host.
+// Byte streams between rank 0 and every other member of a region: the ranks of
+// a host and its wire.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ class ControlChannel {
   ControlChannel& operator=(const ControlChannel&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
+  int size() const { return size_; }  // ranks
 
   // Queues `bytes`, of any length, and sends nothing yet.
   void Send(int peer, const std::vector<uint8_t>& bytes);

@@ -12,6 +12,7 @@ HostSlabs::HostSlabs(RegionView region, int rank, const Membership* membership)
     : region_(region),
       rank_(rank),
       size_(region.size()),
+      slot_bytes_(region.shape().slot_bytes()),
       membership_(*membership) {}
 
 void HostSlabs::Post(Flag flag, uint32_t value) {
@@ -53,7 +54,7 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
     if (HasReached(seq, value)) break;
     FutexWait(word, seq, kNap);
     // Checked before the flag: what a peer posted before it went counts.
-    status = membership_.CheckWaitFor(peer);
+    status = CheckWaitFor(peer, value);
     if (HasReached(word->load(), value)) {
       status = Status::Ok();
       break;
@@ -70,6 +71,24 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
   }
   num_waiters->fetch_sub(1);
   return status;
+}
+
+Status HostSlabs::CheckWaitFor(int peer, uint32_t value) const {
+  HVD_RETURN_IF_ERROR(membership_.CheckWaitFor(peer));
+  if (peer < size_) return Status::Ok();
+  // The wire itself waits for the ranks.
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const Status status = membership_.CheckWaitFor(rank);
+    if (!HasPosted(rank, Flag::kOut, value)) HVD_RETURN_IF_ERROR(status);
+  }
+  return Status::Ok();
+}
+
+bool HostSlabs::HasPosted(int peer, Flag flag, uint32_t value) const {
+  return HasReached(region_.area(peer)->flags.seq[static_cast<int>(flag)].load(
+                        std::memory_order_acquire),
+                    value);
 }
 
 Status HostSlabs::WaitAll(Flag flag, uint32_t value) {

@@ -32,11 +32,12 @@ class HostSlabs {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  size_t slot_bytes() const { return slot_bytes_; }
 
   uint32_t next_chunk() const { return next_chunk_; }
   void AdvanceChunks(uint32_t num_chunks) { next_chunk_ += num_chunks; }
   std::byte* slot(int rank, uint32_t chunk) const {
-    return region_.slab(rank) + (chunk % kNumSlots) * kSlotBytes;
+    return region_.slab(rank) + (chunk % kNumSlots) * slot_bytes_;
   }
 
   void Post(Flag flag, uint32_t value);
@@ -46,6 +47,10 @@ class HostSlabs {
   // timeout.
   Status Wait(int peer, Flag flag, uint32_t value);
   Status WaitAll(Flag flag, uint32_t value);  // every other rank
+  // Likewise for the wire, which posts kOut once it has all ranks' kOut.
+  Status WaitForWire(uint32_t value) { return Wait(size_, Flag::kOut, value); }
+  // The same without a wait.
+  bool HasPosted(int peer, Flag flag, uint32_t value) const;
 
   void set_wait_timeout(std::chrono::milliseconds timeout) {
     wait_timeout_ = timeout;  // 0: for ever
@@ -53,10 +58,13 @@ class HostSlabs {
 
  private:
   Status WaitSlowly(int peer, std::atomic<uint32_t>* word, uint32_t value);
+  // Whether to go on waiting for `peer` to post `value`.
+  Status CheckWaitFor(int peer, uint32_t value) const;
 
   const RegionView region_;
   const int rank_;
   const int size_;
+  const size_t slot_bytes_;
   const Membership& membership_;
   uint32_t next_chunk_ = 0;
   SpinLimit spins_;

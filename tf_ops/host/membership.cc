@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace hvd {
@@ -23,17 +24,20 @@ std::string Load(const Words& words) {
 
 }  // namespace
 
-Membership::Membership(RegionView region, int rank, uint64_t epoch,
+Membership::Membership(RegionView region, int member, uint64_t epoch,
                        Doorbell* doorbell)
     : region_(region),
-      rank_(rank),
+      rank_(member),
       size_(region.size()),
       epoch_(epoch),
       doorbell_(doorbell),
-      dead_(static_cast<size_t>(size_)) {
-  for (int peer = 0; peer < size_; ++peer) {
-    labels_.push_back("rank " + std::to_string(peer));
+      global_ranks_(static_cast<size_t>(size_)),
+      dead_(static_cast<size_t>(num_members())) {
+  std::iota(global_ranks_.begin(), global_ranks_.end(), 0);
+  for (int rank : global_ranks_) {
+    labels_.push_back("rank " + std::to_string(rank));
   }
+  if (num_members() > size_) labels_.push_back("the wire of this host");
 }
 
 Membership::~Membership() {
@@ -43,19 +47,28 @@ Membership::~Membership() {
   sets->erase(std::remove(sets->begin(), sets->end(), this), sets->end());
 }
 
-void Membership::BindToJob(std::shared_ptr<Membership> job,
-                           std::vector<int> global_ranks) {
+void Membership::SetGlobalRanks(std::vector<int> global_ranks) {
   global_ranks_ = std::move(global_ranks);
   for (size_t i = 0; i < global_ranks_.size(); ++i) {
-    labels_[i] = job->labels_[static_cast<size_t>(global_ranks_[i])];
+    labels_[i] = "rank " + std::to_string(global_ranks_[i]);
+  }
+}
+
+void Membership::BindToJob(std::shared_ptr<Membership> job,
+                           std::vector<int> members) {
+  job_members_ = std::move(members);
+  for (size_t i = 0; i < job_members_.size(); ++i) {
+    const size_t member = static_cast<size_t>(job_members_[i]);
+    labels_[i] = job->labels_[member];
+    global_ranks_[i] = job->global_ranks_[member];
   }
   job_ = std::move(job);
   MutexLock lock(&job_->sets_mu_);
   job_->sets_.push_back(this);
 }
 
-void Membership::SetLabel(int rank, std::string label) {
-  labels_[static_cast<size_t>(rank)] = std::move(label);
+void Membership::SetLabel(int member, std::string label) {
+  labels_[static_cast<size_t>(member)] = std::move(label);
 }
 
 void Membership::Interrupt(const std::string& reason) {
@@ -69,11 +82,13 @@ Status Membership::CheckInterrupt() const {
                              : Status::Ok();
 }
 
-Status Membership::CheckWaitFor(int peer) const {
+Status Membership::CheckWaitFor(int member) const {
   // Read before the interrupt: it may be gone because this rank leaves.
-  const bool gone = IsGone(peer);
+  const bool gone = IsGone(member);
   HVD_RETURN_IF_ERROR(CheckInterrupt());
-  return gone ? GoneStatus(peer) : CheckSight();
+  if (gone) return GoneStatus(member);
+  HVD_RETURN_IF_ERROR(CheckOthers());
+  return CheckSight();
 }
 
 void Membership::Leave(const std::string& reason) {
@@ -93,7 +108,55 @@ void Membership::GoAway(RankState state, const std::string& reason) {
                                           static_cast<uint32_t>(state))) {
     region_.header()->num_gone.fetch_add(1);
   }
-  for (int peer = 0; peer < size_; ++peer) doorbell_->Ring(peer);
+  RingAll();
+}
+
+void Membership::RingAll() {
+  for (int peer = 0; peer < num_members(); ++peer) doorbell_->Ring(peer);
+}
+
+void Membership::NoteOthersLeft(const std::string& reason) {
+  NoteOthers(reason, &region_.header()->others_left);
+}
+
+void Membership::NoteOthersLost(const std::string& reason) {
+  NoteOthers(reason, &region_.header()->others_lost);
+}
+
+void Membership::NoteOthers(const std::string& reason, Words* words) {
+  Store(reason, words);
+  region_.header()->num_gone.fetch_add(1);
+  RingAll();
+}
+
+Status Membership::CheckOthers() const {
+  const std::string why = Load(region_.header()->others_lost);
+  if (!why.empty()) return Status::PeerLost(why);
+  return job_ == nullptr ? Status::Ok() : job_->CheckOthers();
+}
+
+std::string Membership::WhyLeft() const {
+  for (int member = 0; member < size_; ++member) {
+    const uint32_t state = region_.area(member)->info.state.load();
+    if (state == static_cast<uint32_t>(RankState::kLeft)) {
+      return GoneStatus(member).message();
+    }
+  }
+  return "";
+}
+
+std::string Membership::WhyLost() const {
+  std::string broken;
+  for (int member = 0; member < num_members(); ++member) {
+    const RankInfo& info = region_.area(member)->info;
+    const auto state = static_cast<RankState>(info.state.load());
+    if (state == RankState::kBroken) {
+      if (broken.empty()) broken = GoneStatus(member).message();
+    } else if (IsDead(member) && info.left_in_peace.load() == 0) {
+      return GoneStatus(member).message();
+    }
+  }
+  return broken;
 }
 
 void Membership::NoteExitReason(const std::string& reason) {
@@ -105,9 +168,10 @@ void Membership::NoteFailure(const std::string& reason) {
   failed_.store(true);
 }
 
-bool Membership::IsDead(int rank) const {
-  if (dead_[static_cast<size_t>(rank)].load()) return true;
-  return job_ != nullptr && job_->IsDead(global_rank(rank));
+bool Membership::IsDead(int member) const {
+  const size_t index = static_cast<size_t>(member);
+  if (dead_[index].load()) return true;
+  return job_ != nullptr && member < size_ && job_->IsDead(job_members_[index]);
 }
 
 bool Membership::IsAlarmed() const {
@@ -123,29 +187,30 @@ Status Membership::CheckSight() const {
 }
 
 Status Membership::CheckDeaths() const {
-  for (int rank = 0; rank < size_; ++rank) {
-    const RankInfo& info = region_.area(rank)->info;
-    if (rank != rank_ && IsDead(rank) && info.left_in_peace.load() == 0) {
-      return GoneStatus(rank);
+  for (int member = 0; member < num_members(); ++member) {
+    const RankInfo& info = region_.area(member)->info;
+    if (member != rank_ && IsDead(member) && info.left_in_peace.load() == 0) {
+      return GoneStatus(member);
     }
   }
-  return Status::Ok();
+  return CheckOthers();
 }
 
-bool Membership::IsGone(int rank) const {
-  return IsDead(rank) || region_.area(rank)->info.state.load() !=
-                             static_cast<uint32_t>(RankState::kPresent);
+bool Membership::IsGone(int member) const {
+  return IsDead(member) || region_.area(member)->info.state.load() !=
+                               static_cast<uint32_t>(RankState::kPresent);
 }
 
 Status Membership::CheckPeers() const {
-  if (!IsAlarmed() && region_.header()->num_gone.load() == 0) {
+  if (!IsAlarmed() && region_.header()->num_gone.load() == 0 &&
+      (job_ == nullptr || job_->region_.header()->num_gone.load() == 0)) {
     return Status::Ok();
   }
   // A rank that has left needs nobody; the others give up because of it.
   if (IsGone(rank_)) return Status::Ok();
   // A dead rank explains more than one that gave up because of it.
   int gone = -1;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (int peer = 0; peer < num_members(); ++peer) {
     if (peer == rank_ || !IsGone(peer)) continue;
     const uint32_t state = region_.area(peer)->info.state.load();
     // The rank that left may have finished collectives that rank 0 has yet to
@@ -160,16 +225,21 @@ Status Membership::CheckPeers() const {
     if (gone < 0) gone = peer;
   }
   if (job_ != nullptr) HVD_RETURN_IF_ERROR(job_->CheckDeaths());
-  return gone < 0 ? CheckSight() : GoneStatus(gone);
+  if (gone < 0) HVD_RETURN_IF_ERROR(CheckOthers());
+  if (gone >= 0) return GoneStatus(gone);
+  // As above: rank 0 decides when nothing more comes from a rank that has left.
+  const std::string left = Load(region_.header()->others_left);
+  if (!left.empty() && (rank_ == 0 || IsGone(0))) return Status::PeerLost(left);
+  return CheckSight();
 }
 
-Status Membership::GoneStatus(int rank) const {
-  const RankInfo& info = region_.area(rank)->info;
+Status Membership::GoneStatus(int member) const {
+  const RankInfo& info = region_.area(member)->info;
   // Read before the reason, which was written before the state changed.
   const RankState state = static_cast<RankState>(info.state.load());
   const std::string reason = Load(info.reason);
   const std::string last = Load(info.last);
-  const std::string& who = labels_[static_cast<size_t>(rank)];
+  const std::string& who = labels_[static_cast<size_t>(member)];
   switch (state) {
     case RankState::kLeft:
       return Status::PeerLost(who + " left the job" +
@@ -182,13 +252,15 @@ Status Membership::GoneStatus(int rank) const {
       break;
   }
   // Its last words are in the memory of the job, not of this set.
-  if (job_ != nullptr) return job_->GoneStatus(global_rank(rank));
+  if (job_ != nullptr && member < size_) {
+    return job_->GoneStatus(job_members_[static_cast<size_t>(member)]);
+  }
   return Status::PeerLost(who + " died" +
                           (last.empty() ? "" : "; its last words: " + last));
 }
 
-void Membership::MarkDead(int rank) {
-  dead_[static_cast<size_t>(rank)].store(true);
+void Membership::MarkDead(int member) {
+  dead_[static_cast<size_t>(member)].store(true);
   Alarm();
 }
 

@@ -1,4 +1,4 @@
-// Which ranks are there, which are gone, and why.
+// Which members of a region are there, which are gone, and why.
 #pragma once
 
 #include <atomic>
@@ -14,33 +14,39 @@
 
 namespace hvd {
 
-// Any thread may call it, except SetLabel and BindToJob, which come first.
+// Members have numbers in their region, from 0 on; messages name ranks of the
+// job. Any thread may call it, except SetGlobalRanks, SetLabel and BindToJob,
+// which come first.
 class Membership {
  public:
   // Borrows `doorbell`. `epoch`: which membership of the job this is.
-  Membership(RegionView region, int rank, uint64_t epoch, Doorbell* doorbell);
+  Membership(RegionView region, int member, uint64_t epoch, Doorbell* doorbell);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  void SetLabel(int rank, std::string label);
-  // Makes this the membership of a process set of `job`, which has all ranks
-  // and the same epoch. Rank i of the set is `global_ranks[i]` there; `job`
-  // knows who died.
-  void BindToJob(std::shared_ptr<Membership> job, std::vector<int> global_ranks)
+  // The ranks of a job over several hosts, by member. Without it, member i is
+  // rank i.
+  void SetGlobalRanks(std::vector<int> global_ranks);
+  void SetLabel(int member, std::string label);
+  // Makes this the membership of a process set of `job`, which has all ranks of
+  // this host and the same epoch. Member i of the set is `members[i]` there;
+  // `job` knows who died.
+  void BindToJob(std::shared_ptr<Membership> job, std::vector<int> members)
       EXCLUDES(sets_mu_);
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return rank_; }  // as a member
+  int size() const { return size_; }  // ranks
+  int num_members() const { return region_.num_members(); }
   uint64_t epoch() const { return epoch_; }
-  // The rank's number in the whole job.
-  int global_rank(int rank) const {
-    return job_ == nullptr ? rank : global_ranks_[static_cast<size_t>(rank)];
+  // The rank of a member in the whole job; -1 for the wire.
+  int global_rank(int member) const {
+    return member == size_ ? -1 : global_ranks_[static_cast<size_t>(member)];
   }
   int own_global_rank() const { return global_rank(rank_); }
-  // What messages call the rank.
-  const std::string& label(int rank) const {
-    return labels_[static_cast<size_t>(rank)];
+  // What messages call the member.
+  const std::string& label(int member) const {
+    return labels_[static_cast<size_t>(member)];
   }
 
   // ---- What this rank says ----
@@ -59,28 +65,42 @@ class Membership {
   // ok. For a process set also PeerLost if a rank of the job outside of it has
   // died, but not if it has left.
   Status CheckPeers() const;
-  bool IsGone(int rank) const;
-  // `rank` was found dead.
-  void MarkDead(int rank) EXCLUDES(sets_mu_);
+  bool IsGone(int member) const;
+  // `member` was found dead.
+  void MarkDead(int member) EXCLUDES(sets_mu_);
   // This rank can no longer notice deaths, so it must not wait for others. Call
   // it once.
   void MarkBlind(const std::string& why) EXCLUDES(sets_mu_);
   Status CheckSight() const;  // Internal after MarkBlind
 
+  // ---- Ranks on other hosts ----
+  // One of them has left in peace, or is lost; the first reason of each stays.
+  // All members of the region hear of it.
+  void NoteOthersLeft(const std::string& reason);
+  void NoteOthersLost(const std::string& reason);
+  // What ranks on other hosts must hear of those here: why the first one left,
+  // or is lost; empty: none is.
+  std::string WhyLeft() const;
+  std::string WhyLost() const;
+
   // ---- Waits ----
   // Makes waits return soon, with Shutdown, now and from now on.
   void Interrupt(const std::string& reason);
   Status CheckInterrupt() const;  // Shutdown after Interrupt
-  // Whether to go on waiting for `peer`: Shutdown after Interrupt, PeerLost if
-  // it is gone, Internal after MarkBlind. What it did before it went is visible
-  // after this call.
-  Status CheckWaitFor(int peer) const;
+  // Whether to go on waiting for `member`: Shutdown after Interrupt, PeerLost
+  // if it or a rank on another host is gone, Internal after MarkBlind. What it
+  // did before it went is visible after this call.
+  Status CheckWaitFor(int member) const;
 
  private:
   void GoAway(RankState state, const std::string& reason);
-  Status GoneStatus(int rank) const;
-  bool IsDead(int rank) const;
+  void RingAll();
+  void NoteOthers(const std::string& reason, Words* words);
+  Status GoneStatus(int member) const;
+  bool IsDead(int member) const;
   bool IsAlarmed() const;
+  // PeerLost after NoteOthersLost.
+  Status CheckOthers() const;
   void Alarm() EXCLUDES(sets_mu_);
   // For the job: PeerLost naming a rank whose process has ended without having
   // left in peace, or ok.
@@ -91,8 +111,9 @@ class Membership {
   const int size_;
   const uint64_t epoch_;
   Doorbell* const doorbell_;
-  std::vector<std::string> labels_;      // by rank
-  std::vector<std::atomic<bool>> dead_;  // by rank
+  std::vector<int> global_ranks_;        // by member
+  std::vector<std::string> labels_;      // by member
+  std::vector<std::atomic<bool>> dead_;  // by member
   std::string blind_reason_;             // written before `blind_`
   std::atomic<bool> blind_{false};
   std::atomic<bool> alarmed_{false};  // a rank is dead, or this one blind
@@ -102,7 +123,7 @@ class Membership {
 
   // Of a process set:
   std::shared_ptr<Membership> job_;  // null: this is the job's own
-  std::vector<int> global_ranks_;
+  std::vector<int> job_members_;     // by member
   // Of the job: whom to ring at an alarm.
   Mutex sets_mu_;
   std::vector<Membership*> sets_ GUARDED_BY(sets_mu_);

@@ -8,19 +8,28 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kMagic = 0x6876645f6b657261;  // "hvd_kera"
-constexpr uint32_t kLayoutVersion = 3;
+constexpr uint32_t kLayoutVersion = 4;
 
 }  // namespace
 
-void RegionView::Initialize(int size, const std::string& token) const {
+RegionView::RegionView(void* memory) : base_(static_cast<std::byte*>(memory)) {
+  shape_.size = static_cast<int>(header()->size);
+  shape_.has_wire = header()->has_wire != 0;
+  area_bytes_ = AreaBytes(shape_);
+}
+
+void RegionView::Initialize(const RegionShape& shape, const std::string& token,
+                            void* memory) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(RegionHeader) <= kHeaderBytes);
-  RegionHeader* h = new (base_) RegionHeader();
-  h->size = static_cast<uint32_t>(size);
+  RegionHeader* h = new (memory) RegionHeader();
+  h->size = static_cast<uint32_t>(shape.size);
+  h->has_wire = shape.has_wire ? 1 : 0;
   h->layout_version = kLayoutVersion;
   std::memcpy(h->token, token.data(), std::min(token.size(), kTokenBytes));
-  for (int rank = 0; rank < size; ++rank) {
-    RankArea* a = area(rank);
+  const RegionView region(memory);
+  for (int member = 0; member < shape.num_members(); ++member) {
+    RankArea* a = region.area(member);
     new (&a->flags) RankFlags();
     new (&a->doorbell) RankDoorbell();
     new (&a->info) RankInfo();
@@ -34,10 +43,12 @@ void RegionView::Initialize(int size, const std::string& token) const {
   h->magic = kMagic;
 }
 
-bool RegionView::Matches(int size, const std::string& token) const {
-  const RegionHeader* h = header();
+bool RegionView::Matches(const RegionShape& shape, const std::string& token,
+                         const void* memory) {
+  const auto* h = static_cast<const RegionHeader*>(memory);
   return h->magic == kMagic && h->layout_version == kLayoutVersion &&
-         h->size == static_cast<uint32_t>(size) &&
+         h->size == static_cast<uint32_t>(shape.size) &&
+         h->has_wire == (shape.has_wire ? 1u : 0u) &&
          token.size() == kTokenBytes &&
          std::memcmp(h->token, token.data(), kTokenBytes) == 0;
 }

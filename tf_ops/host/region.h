@@ -12,18 +12,44 @@ namespace hvd {
 
 inline constexpr uint32_t kNumSlots = 8;
 inline constexpr size_t kSlotBytes = 256 << 10;
-inline constexpr size_t kSlabBytes = kNumSlots * kSlotBytes;
+// With a wire: a message to another host is a part of a slot.
+inline constexpr size_t kSlotBytesOfWire = 1 << 20;
 inline constexpr size_t kRingBytes = 64 << 10;  // a power of two
 inline constexpr size_t kWordsBytes = 956;
 inline constexpr size_t kTokenBytes = 32;
+
+// Who shares a region: the ranks of a host, and the wire, if there is one,
+// which carries their data to other hosts. The wire comes after the last rank.
+struct RegionShape {
+  RegionShape(int num_ranks = 1, bool with_wire = false)
+      : size(num_ranks), has_wire(with_wire) {}
+
+  int size;  // ranks
+  bool has_wire;
+
+  int num_members() const { return size + (has_wire ? 1 : 0); }
+  size_t slot_bytes() const { return has_wire ? kSlotBytesOfWire : kSlotBytes; }
+  size_t slab_bytes() const { return kNumSlots * slot_bytes(); }
+};
+
+// Words that are written once and may be read once `is_set` says so.
+struct Words {
+  std::atomic<uint32_t> is_set;  // 0: no, 1: being written, 2: yes
+  char text[kWordsBytes];        // ends with 0
+};
 
 struct RegionHeader {
   uint64_t magic;
   uint32_t layout_version;
   uint32_t size;  // ranks
+  uint32_t has_wire;
   uint8_t token[kTokenBytes];
-  std::atomic<uint32_t> num_gone;     // ranks that left or are broken
+  std::atomic<uint32_t> num_gone;     // members that left or are broken
   std::atomic<uint32_t> num_crowded;  // ranks that have many requests in flight
+  // Of ranks on other hosts: why the first of them left, and why the first that
+  // did not leave in peace is gone.
+  Words others_left;
+  Words others_lost;
 };
 
 enum class RankState : uint32_t { kPresent = 0, kLeft = 1, kBroken = 2 };
@@ -38,11 +64,6 @@ struct alignas(128) RankDoorbell {
   std::atomic<uint32_t> sleeping;  // a thread of the owner waits in futex
   std::atomic<uint32_t> watched;   // another one looks without sleeping
 };
-// Words that are written once and may be read once `is_set` says so.
-struct Words {
-  std::atomic<uint32_t> is_set;  // 0: no, 1: being written, 2: yes
-  char text[kWordsBytes];        // ends with 0
-};
 struct alignas(128) RankInfo {
   std::atomic<uint32_t> state;          // RankState
   std::atomic<uint32_t> left_in_peace;  // 1: and its process may end
@@ -56,42 +77,55 @@ struct alignas(128) ControlRing {
   std::atomic<uint32_t> writer_waits;  // reader: ring the writer's doorbell
   alignas(128) uint8_t bytes[kRingBytes];
 };
-struct RankArea {
+// Of each member; its slab follows.
+struct alignas(4096) RankArea {
   RankFlags flags;
   RankDoorbell doorbell;
   RankInfo info;
   ControlRing to_coordinator;    // rank -> 0
   ControlRing from_coordinator;  // 0 -> rank
-  alignas(4096) std::byte slab[kSlabBytes];
 };
 
-// Borrows Bytes(size) bytes of memory, which are zero before Initialize.
+// Borrows Bytes(shape) bytes of memory, which are zero before Initialize.
 class RegionView {
  public:
   RegionView() = default;
-  explicit RegionView(void* memory) : base_(static_cast<std::byte*>(memory)) {}
+  // The memory was initialized.
+  explicit RegionView(void* memory);
 
-  static size_t Bytes(int size) {
-    return kHeaderBytes + static_cast<size_t>(size) * sizeof(RankArea);
+  static size_t Bytes(const RegionShape& shape) {
+    return kHeaderBytes +
+           static_cast<size_t>(shape.num_members()) * AreaBytes(shape);
   }
-
-  void Initialize(int size, const std::string& token) const;
-  // False if this is not a region of `size` ranks with this token.
-  bool Matches(int size, const std::string& token) const;
+  static void Initialize(const RegionShape& shape, const std::string& token,
+                         void* memory);
+  // Whether this is a region of that shape with this token.
+  static bool Matches(const RegionShape& shape, const std::string& token,
+                      const void* memory);
 
   RegionHeader* header() const {
     return reinterpret_cast<RegionHeader*>(base_);
   }
-  int size() const { return static_cast<int>(header()->size); }  // ranks
-  RankArea* area(int rank) const {
+  const RegionShape& shape() const { return shape_; }
+  int size() const { return shape_.size; }  // ranks
+  int num_members() const { return shape_.num_members(); }
+  RankArea* area(int member) const {
     return reinterpret_cast<RankArea*>(
-        base_ + kHeaderBytes + static_cast<size_t>(rank) * sizeof(RankArea));
+        base_ + kHeaderBytes + static_cast<size_t>(member) * area_bytes_);
   }
-  std::byte* slab(int rank) const { return area(rank)->slab; }
+  std::byte* slab(int member) const {
+    return reinterpret_cast<std::byte*>(area(member) + 1);
+  }
 
  private:
   static constexpr size_t kHeaderBytes = 4096;
+  static size_t AreaBytes(const RegionShape& shape) {
+    return sizeof(RankArea) + shape.slab_bytes();
+  }
+
   std::byte* base_ = nullptr;
+  RegionShape shape_;
+  size_t area_bytes_ = 0;
 };
 
 }  // namespace hvd

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tf_ops/negotiation/codec.h"
+#include "tf_ops/common/codec.h"
 
 namespace hvd {
 namespace {

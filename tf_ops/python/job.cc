@@ -2,6 +2,7 @@
 #include "tf_ops/process/local_topology.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <system_error>
 
@@ -9,44 +10,139 @@
 #include "tf_ops/host/in_memory/in_memory.h"
 #include "tf_ops/host/shm/shm.h"
 #include "tf_ops/python/raise.h"
+#include "tf_ops/wire/tcp/tcp_links.h"
 
 namespace py = pybind11;
 
 namespace hvd {
 namespace {
 
-ShmSegment AsSegment(const SegmentTuple& tuple) {
+// Where this rank is, and what it needs to talk to others.
+struct Place {
+  HostLayout layout;  // empty: there is one host
+  int num_local_ranks = 0;
+  int member = 0;
+
+  bool has_wire() const { return layout.num_hosts() > 1; }
+  RegionShape shape() const { return {num_local_ranks, has_wire()}; }
+};
+
+// `rank`: in the set, which has `size` ranks.
+Place PlaceOf(int rank, int size, const std::optional<Hosts>& hosts) {
+  Place place;
+  place.num_local_ranks = size;
+  place.member = rank;
+  if (!hosts.has_value()) return place;
+  place.layout.ranks = hosts->ranks;
+  place.member = -1;
+  for (size_t host = 0; host < hosts->ranks.size(); ++host) {
+    const std::vector<int>& ranks = hosts->ranks[host];
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end()) continue;
+    place.member = static_cast<int>(found - ranks.begin());
+    place.num_local_ranks = static_cast<int>(ranks.size());
+    place.layout.host = static_cast<int>(host);
+    place.layout.member = place.member;
+  }
+  if (place.member < 0 || place.layout.size() != size ||
+      hosts->ranks.size() < 2 || hosts->ranks[0].empty() ||
+      hosts->ranks[0][0] != 0) {
+    throw py::value_error("`hosts` must hold each rank once, rank 0 first");
+  }
+  return place;
+}
+
+ShmSegment AsSegment(const SegmentTuple& tuple, const Place& place) {
   ShmSegment segment;
   segment.pid = std::get<0>(tuple);
   segment.fd = std::get<1>(tuple);
   segment.token = std::get<2>(tuple);
+  segment.shape = place.shape();
   return segment;
 }
 
 std::shared_ptr<HostGroup> MakeGroup(
-    int rank, uint64_t epoch, const std::vector<pid_t>& pids,
+    const Place& place, uint64_t epoch, const std::vector<pid_t>& pids,
     const std::optional<SegmentTuple>& segment) {
   if (!segment.has_value()) {
     return std::move(CreateInMemory(1, epoch)[0]);
   }
   std::unique_ptr<HostGroup> group;
-  RaiseIfError(AttachSegment(AsSegment(*segment), rank, pids, epoch, &group));
+  const std::vector<int> ranks =
+      place.has_wire() ? place.layout.local_ranks() : std::vector<int>();
+  RaiseIfError(AttachSegment(AsSegment(*segment, place), place.member, pids,
+                             epoch, &group, ranks));
   return group;
 }
 
+// The members of the job's region that are members of the set's.
+std::vector<int> JobMembers(const Place& place, const std::vector<int>& ranks,
+                            const Membership& job) {
+  std::vector<int> local = ranks;
+  if (place.has_wire()) {
+    local.clear();
+    for (int rank : place.layout.local_ranks()) {
+      local.push_back(ranks[static_cast<size_t>(rank)]);
+    }
+  }
+  std::vector<int> members;
+  for (int rank : local) {
+    for (int member = 0; member < job.size(); ++member) {
+      if (job.global_rank(member) == rank) members.push_back(member);
+    }
+  }
+  return members;
+}
+
 std::shared_ptr<HostGroup> MakeGroupOfSet(
-    int rank, const std::vector<int>& ranks, std::shared_ptr<Membership> job,
+    const Place& place, const std::vector<int>& ranks,
+    std::shared_ptr<Membership> job,
     const std::optional<SegmentTuple>& segment) {
+  const std::vector<int> members = JobMembers(place, ranks, *job);
   if (!segment.has_value()) {
     std::shared_ptr<HostGroup> alone =
         std::move(CreateInMemory(1, job->epoch())[0]);
-    alone->membership()->BindToJob(std::move(job), ranks);
+    alone->membership()->BindToJob(std::move(job), members);
     return alone;
   }
   std::unique_ptr<HostGroup> group;
-  RaiseIfError(AttachSegmentOfSet(AsSegment(*segment), rank, std::move(job),
-                                  ranks, &group));
+  RaiseIfError(AttachSegmentOfSet(AsSegment(*segment, place), place.member,
+                                  std::move(job), members, &group));
   return group;
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// Null on ranks that do not lead their host.
+std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
+                                        const std::optional<Hosts>& hosts,
+                                        std::shared_ptr<HostGroup> group) {
+  if (!place.has_wire() || place.member != 0) return nullptr;
+  if (hosts->sockets.size() != hosts->ranks.size() ||
+      hosts->labels.size() != hosts->ranks.size()) {
+    throw py::value_error("`sockets` and `labels` must have one for each host");
+  }
+  TcpLinksOptions options;
+  options.host = place.layout.host;
+  for (int fd : hosts->sockets) options.sockets.emplace_back(fd);
+  options.labels = hosts->labels;
+  options.heartbeat = Milliseconds(hosts->heartbeat_seconds);
+  options.timeout = Milliseconds(hosts->timeout_seconds);
+  // `group` lives as long as one of these functions.
+  options.ring = [group] { group->doorbell()->RingOwn(); };
+  options.why_left = [group] { return group->membership()->WhyLeft(); };
+  options.why_lost = [group] { return group->membership()->WhyLost(); };
+  options.others_left = [group](const std::string& reason) {
+    group->membership()->NoteOthersLeft(reason);
+  };
+  options.others_lost = [group](const std::string& reason) {
+    group->membership()->NoteOthersLost(reason);
+  };
+  std::unique_ptr<ControlLinks> links;
+  RaiseIfError(ConnectTcpLinks(std::move(options), &links));
+  return links;
 }
 
 void SetPendingElsewhere(int32_t id, EngineOptions* options) {
@@ -58,10 +154,13 @@ void SetPendingElsewhere(int32_t id, EngineOptions* options) {
 
 // Joins the group and starts its threads.
 template <typename Make>
-std::shared_ptr<Engine> Start(const Make& make_group,
+std::shared_ptr<Engine> Start(const Make& make_group, const Place& place,
+                              const std::optional<Hosts>& hosts,
                               const EngineOptions& options) {
   try {
-    return Engine::Create(make_group(), options);
+    const std::shared_ptr<HostGroup> group = make_group();
+    return Engine::Create(group, options, place.layout,
+                          MakeLinks(place, hosts, group));
   } catch (const std::system_error& error) {  // from std::thread
     RaiseIfError(Status::Internal(
         std::string("starting a thread failed: ") + error.what() +
@@ -73,26 +172,30 @@ std::shared_ptr<Engine> Start(const Make& make_group,
 
 }  // namespace
 
-std::pair<int, py::bytes> CreateSegment(int size) {
+std::pair<int, py::bytes> CreateSegment(int size, bool has_wire) {
   ShmSegment segment;
-  RaiseIfError(hvd::CreateSegment(size, &segment));
+  RaiseIfError(hvd::CreateSegment({size, has_wire}, &segment));
   return {segment.fd, py::bytes(segment.token)};
 }
 
 void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
-          const std::optional<SegmentTuple>& segment, EngineOptions options) {
+          const std::optional<SegmentTuple>& segment,
+          const std::optional<Hosts>& hosts, EngineOptions options) {
   if (GlobalEngine() != nullptr) {
     throw py::value_error("the engine is running: call shutdown() first");
   }
   if (size < 1 || rank < 0 || rank >= size ||
-      pids.size() != static_cast<size_t>(size) ||
       (size > 1) != segment.has_value()) {
-    throw py::value_error("`rank`, `size`, `pids` and `segment` do not match");
+    throw py::value_error("`rank`, `size` and `segment` do not match");
+  }
+  const Place place = PlaceOf(rank, size, hosts);
+  if (pids.size() != static_cast<size_t>(place.shape().num_members())) {
+    throw py::value_error("`pids` must have one for each member of the region");
   }
   SetPendingElsewhere(0, &options);
   options.gpu.local_rank = GetLocalTopology().rank;
-  SetGlobalEngine(
-      Start([&] { return MakeGroup(rank, epoch, pids, segment); }, options));
+  SetGlobalEngine(Start([&] { return MakeGroup(place, epoch, pids, segment); },
+                        place, hosts, options));
 }
 
 void Shutdown(const std::string& reason) {
@@ -101,7 +204,8 @@ void Shutdown(const std::string& reason) {
 }
 
 void AddSet(int32_t id, const std::vector<int>& ranks,
-            const std::optional<SegmentTuple>& segment) {
+            const std::optional<SegmentTuple>& segment,
+            const std::optional<Hosts>& hosts) {
   const std::shared_ptr<Engine> global = EngineOrRaise();
   const auto self = std::find(ranks.begin(), ranks.end(), global->rank());
   const bool is_member = self != ranks.end();
@@ -120,11 +224,12 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
     options.gpu.split = std::make_shared<GpuSplit>();
     SetPendingElsewhere(id, &options);
     const int rank = static_cast<int>(self - ranks.begin());
+    const Place place = PlaceOf(rank, static_cast<int>(ranks.size()), hosts);
     engine = Start(
         [&] {
-          return MakeGroupOfSet(rank, ranks, global->membership(), segment);
+          return MakeGroupOfSet(place, ranks, global->membership(), segment);
         },
-        options);
+        place, hosts, options);
   }
   RaiseIfError(AddProcessSet(id, ranks, std::move(engine)));
 }

@@ -18,17 +18,31 @@ namespace hvd {
 // Shared memory: the process that made it, its descriptor there and its token.
 using SegmentTuple = std::tuple<pid_t, int, pybind11::bytes>;
 
-// Returns the descriptor and the token.
-std::pair<int, pybind11::bytes> CreateSegment(int size);
+// Where the ranks of a job, or of a process set, are, if they are on several
+// hosts.
+struct Hosts {
+  std::vector<std::vector<int>> ranks;  // of the set, by host
+  // Of a leader, see TcpLinksOptions; the core takes the sockets over.
+  std::vector<int> sockets;
+  std::vector<std::string> labels;
+  double heartbeat_seconds = 0.0;
+  double timeout_seconds = 0.0;
+};
 
-// `epoch`: the number of the job's membership that this process joins.
+// Returns the descriptor and the token. `has_wire`: there are several hosts.
+std::pair<int, pybind11::bytes> CreateSegment(int size, bool has_wire);
+
+// `epoch`: the number of the job's membership that this process joins. `pids`:
+// of the members of the region.
 void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
-          const std::optional<SegmentTuple>& segment, EngineOptions options);
+          const std::optional<SegmentTuple>& segment,
+          const std::optional<Hosts>& hosts, EngineOptions options);
 void Shutdown(const std::string& reason);
 
 // `segment` is given only on members of sets of more than one rank.
 void AddSet(int32_t id, const std::vector<int>& ranks,
-            const std::optional<SegmentTuple>& segment);
+            const std::optional<SegmentTuple>& segment,
+            const std::optional<Hosts>& hosts);
 void RemoveSet(int32_t id);
 std::vector<int> RanksOfSet(int32_t id);
 

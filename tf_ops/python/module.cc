@@ -14,16 +14,26 @@ using namespace pybind11::literals;
 namespace {
 
 void DefineJob(py::module_* m) {
-  m->def("create_segment", &hvd::CreateSegment, "size"_a,
-         "Makes the shared memory of `size` ranks; returns (fd, token).");
+  py::class_<hvd::Hosts>(*m, "Hosts",
+                         "Where ranks are, if they are on several hosts.")
+      .def(py::init<>())
+      .def_readwrite("ranks", &hvd::Hosts::ranks)
+      .def_readwrite("sockets", &hvd::Hosts::sockets)
+      .def_readwrite("labels", &hvd::Hosts::labels)
+      .def_readwrite("heartbeat_seconds", &hvd::Hosts::heartbeat_seconds)
+      .def_readwrite("timeout_seconds", &hvd::Hosts::timeout_seconds);
+  m->def("create_segment", &hvd::CreateSegment, "size"_a, "has_wire"_a = false,
+         "Makes the shared memory of `size` ranks of this host, and of its "
+         "wire if there are several hosts; returns (fd, token).");
   m->def(
       "init",
       [](int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
          const std::optional<hvd::SegmentTuple>& segment,
-         int64_t fusion_threshold_bytes, int32_t cache_capacity,
-         double cycle_time_ms, double stall_warning_seconds,
-         double stall_timeout_seconds, int64_t gpu_fusion_buffer_bytes,
-         int64_t gpu_direct_bytes, bool gpu_done_in_stream_order) {
+         const std::optional<hvd::Hosts>& hosts, int64_t fusion_threshold_bytes,
+         int32_t cache_capacity, double cycle_time_ms,
+         double stall_warning_seconds, double stall_timeout_seconds,
+         int64_t gpu_fusion_buffer_bytes, int64_t gpu_direct_bytes,
+         bool gpu_done_in_stream_order) {
         hvd::EngineOptions options;
         options.fusion_threshold_bytes = fusion_threshold_bytes;
         options.cache_capacity = cache_capacity;
@@ -33,11 +43,11 @@ void DefineJob(py::module_* m) {
         options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
         options.gpu.direct_bytes = gpu_direct_bytes;
         options.gpu.done_in_stream_order = gpu_done_in_stream_order;
-        hvd::Init(rank, size, epoch, pids, segment, options);
+        hvd::Init(rank, size, epoch, pids, segment, hosts, options);
       },
       py::kw_only(), "rank"_a, "size"_a, "epoch"_a, "pids"_a, "segment"_a,
-      "fusion_threshold_bytes"_a, "cache_capacity"_a, "cycle_time_ms"_a,
-      "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
+      "hosts"_a = py::none(), "fusion_threshold_bytes"_a, "cache_capacity"_a,
+      "cycle_time_ms"_a, "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
       "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
       "gpu_done_in_stream_order"_a,
       "Starts the engine of this process as one rank of `size`.");
@@ -63,7 +73,7 @@ void DefineJob(py::module_* m) {
 
 void DefineProcessSets(py::module_* m) {
   m->def("add_process_set", &hvd::AddSet, "process_set_id"_a, "ranks"_a,
-         "segment"_a = py::none(),
+         "segment"_a = py::none(), "hosts"_a = py::none(),
          "Registers a set of ranks on this rank. Members of a set of several "
          "ranks give its shared memory.");
   m->def("remove_process_set", &hvd::RemoveSet, "process_set_id"_a,

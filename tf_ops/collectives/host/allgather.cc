@@ -10,6 +10,7 @@ namespace hvd {
 Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank) {
   const int rank = slabs->rank();
   const int size = slabs->size();
+  const size_t slot_bytes = slabs->slot_bytes();
   const TensorList& own = by_rank[static_cast<size_t>(rank)];
   size_t longest = 0;
   for (const TensorList& tensors : by_rank) {
@@ -17,12 +18,12 @@ Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank) {
   }
   const uint32_t first = slabs->next_chunk();
   const uint32_t num_chunks =
-      size == 1 ? 0 : static_cast<uint32_t>(DivideUp(longest, kSlotBytes));
+      size == 1 ? 0 : static_cast<uint32_t>(DivideUp(longest, slot_bytes));
   for (uint32_t step = 0; num_chunks > 0 && step <= num_chunks; ++step) {
     if (step < num_chunks) {
       const uint32_t chunk = first + step;
       HVD_RETURN_IF_ERROR(WaitForSlot(slabs, chunk));
-      const Range range = ChunkOf(own.num_bytes(), kSlotBytes, step);
+      const Range range = ChunkOf(own.num_bytes(), slot_bytes, step);
       own.CopyIn(range.begin, range.end, slabs->slot(rank, chunk));
       slabs->Post(Flag::kIn, chunk + 1);
     }
@@ -32,7 +33,7 @@ Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank) {
       const int peer = (rank + hop) % size;
       HVD_RETURN_IF_ERROR(slabs->Wait(peer, Flag::kIn, chunk + 1));
       const TensorList& theirs = by_rank[static_cast<size_t>(peer)];
-      const Range range = ChunkOf(theirs.num_bytes(), kSlotBytes, step - 1);
+      const Range range = ChunkOf(theirs.num_bytes(), slot_bytes, step - 1);
       theirs.CopyOut(range.begin, range.end, slabs->slot(peer, chunk));
     }
   }

@@ -9,11 +9,7 @@
 
 namespace hvd {
 
-// Copies the inputs of every rank to the outputs of every rank. `by_rank[r]`
-// describes what rank r gives: its inputs (needed only on rank r) and where
-// they go on this rank; where an output is null, what would go there is
-// dropped. Each list has the same lengths on all ranks; they may differ by `r`.
-// This rank's inputs may be its outputs.
+// See Collectives.
 Status Allgather(HostSlabs* slabs, const std::vector<TensorList>& by_rank);
 
 }  // namespace hvd

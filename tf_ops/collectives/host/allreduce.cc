@@ -29,8 +29,8 @@ class PipelinedAllreduce {
         rank_(slabs->rank()),
         size_(slabs->size()),
         first_(slabs->next_chunk()),
-        part_bytes_(kSlotBytes / static_cast<size_t>(size_) / kLineBytes *
-                    kLineBytes),
+        part_bytes_(slabs->slot_bytes() / static_cast<size_t>(size_) /
+                    kLineBytes * kLineBytes),
         chunk_bytes_(part_bytes_ * static_cast<size_t>(size_)),
         num_chunks_(
             static_cast<uint32_t>(DivideUp(tensors.num_bytes(), chunk_bytes_))),

@@ -8,10 +8,7 @@
 
 namespace hvd {
 
-// Replaces the outputs by the reduction of the inputs of all ranks. All ranks
-// call it with lists of the same total length and the same `spec`, whose
-// num_ranks is their size. Sums go in rank order: the result has
-// the same bits on every rank and in every run.
+// See Collectives. Sums go in rank order.
 //
 // Up to FlatBytes(size) each rank reduces all slabs itself, after one wait for
 // its peers. Larger lists go through a pipeline of chunks: a reduce-scatter,

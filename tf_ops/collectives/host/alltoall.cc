@@ -42,7 +42,7 @@ class PipelinedAlltoall {
         rank_(slabs->rank()),
         size_(slabs->size()),
         first_(slabs->next_chunk()),
-        parts_(size_),
+        parts_(*slabs),
         num_chunks_(
             static_cast<uint32_t>(DivideUp(longest, parts_.part_bytes()))) {}
 

@@ -8,16 +8,17 @@ namespace hvd {
 
 Status Broadcast(HostSlabs* slabs, const TensorList& tensors, int root_rank) {
   const size_t num_bytes = tensors.num_bytes();
+  const size_t slot_bytes = slabs->slot_bytes();
   const bool is_root = slabs->rank() == root_rank;
   const uint32_t first = slabs->next_chunk();
   const uint32_t num_chunks =
       slabs->size() == 1
           ? 0
-          : static_cast<uint32_t>(DivideUp(num_bytes, kSlotBytes));
+          : static_cast<uint32_t>(DivideUp(num_bytes, slot_bytes));
   for (uint32_t c = 0; c < num_chunks; ++c) {
     const uint32_t chunk = first + c;
-    const size_t begin = static_cast<size_t>(c) * kSlotBytes;
-    const size_t end = std::min(num_bytes, begin + kSlotBytes);
+    const size_t begin = static_cast<size_t>(c) * slot_bytes;
+    const size_t end = std::min(num_bytes, begin + slot_bytes);
     std::byte* slot = slabs->slot(root_rank, chunk);
     if (is_root) {
       HVD_RETURN_IF_ERROR(WaitForSlot(slabs, chunk));

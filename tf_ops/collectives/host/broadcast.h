@@ -7,8 +7,7 @@
 
 namespace hvd {
 
-// Copies the inputs of `root_rank` to the outputs of every rank. The root's own
-// outputs may be its inputs. Lists have the same total length on all ranks.
+// See Collectives.
 Status Broadcast(HostSlabs* slabs, const TensorList& tensors, int root_rank);
 
 }  // namespace hvd

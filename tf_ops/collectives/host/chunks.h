@@ -12,10 +12,10 @@
 // once every peer has posted kIn for chunk c - kNumSlots + kReadLag.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "tf_ops/collectives/ranges.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/host_slabs.h"
 
@@ -24,43 +24,21 @@ namespace hvd {
 inline constexpr uint32_t kReadLag = 3;
 
 // Waits until the slot of `chunk` may be written.
-inline Status WaitForSlot(HostSlabs* slabs, uint32_t chunk) {
-  return slabs->WaitAll(Flag::kIn, chunk - kNumSlots + kReadLag + 1);
-}
-
-struct Range {
-  size_t begin = 0;
-  size_t end = 0;
-  size_t size() const { return end - begin; }
-};
-
-// Part `index` of `num_bytes` cut into `num_parts` runs, which are multiples of
-// `unit` long; the last ones may be shorter or empty.
-inline Range PartOf(size_t num_bytes, int num_parts, int index, size_t unit) {
-  const size_t parts = static_cast<size_t>(num_parts);
-  const size_t even = (num_bytes + parts - 1) / parts;
-  const size_t stride = (even + unit - 1) / unit * unit;
-  const size_t begin = std::min(num_bytes, stride * static_cast<size_t>(index));
-  return Range{begin, std::min(num_bytes, begin + stride)};
-}
-
-inline size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
-
-// The bytes of chunk `c` of a run of `num_bytes`; empty behind the run's end.
-inline Range ChunkOf(size_t num_bytes, size_t chunk_bytes, uint32_t c) {
-  const size_t begin =
-      std::min(num_bytes, static_cast<size_t>(c) * chunk_bytes);
-  return Range{begin, std::min(num_bytes, begin + chunk_bytes)};
+inline Status WaitForSlot(HostSlabs* slabs, uint32_t chunk,
+                          uint32_t read_lag = kReadLag) {
+  return slabs->WaitAll(Flag::kIn, chunk - kNumSlots + read_lag + 1);
 }
 
 // Cuts a slot into one part for each peer: for collectives in which a rank
 // gives each peer something else.
 class PeerParts {
  public:
-  explicit PeerParts(int size)  // ranks
-      : part_bytes_(size == 1 ? kSlotBytes
-                              : kSlotBytes / static_cast<size_t>(size - 1) /
-                                    kUnit * kUnit) {}
+  explicit PeerParts(const HostSlabs& slabs)
+      : part_bytes_(slabs.size() == 1
+                        ? slabs.slot_bytes()
+                        : slabs.slot_bytes() /
+                              static_cast<size_t>(slabs.size() - 1) / kUnit *
+                              kUnit) {}
 
   size_t part_bytes() const { return part_bytes_; }
   // Where in a slot of `from` the part for `to`, another rank, begins.

@@ -24,7 +24,7 @@ class PipelinedReducescatter {
         rank_(slabs->rank()),
         size_(slabs->size()),
         first_(slabs->next_chunk()),
-        parts_(size_),
+        parts_(*slabs),
         sources_(static_cast<size_t>(size_)) {}
 
   Status Run() {

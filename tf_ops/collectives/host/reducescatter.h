@@ -10,12 +10,7 @@
 
 namespace hvd {
 
-// Reduces the inputs of all ranks; each rank gets its own part. `by_rank[r]`
-// describes the part of rank r: this rank's inputs for it and, on rank r, where
-// the result goes. That may be those inputs, but may overlap no others. Each
-// list has the same lengths on all ranks; they may differ by `r` and be 0.
-//
-// Sums go in rank order: the result has the bits that Allreduce gives.
+// See Collectives. The result has the bits that Allreduce gives.
 Status Reducescatter(HostSlabs* slabs, const std::vector<TensorList>& by_rank,
                      const ReduceSpec& spec);
 

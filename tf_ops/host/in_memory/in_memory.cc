@@ -8,21 +8,21 @@
 
 namespace hvd {
 
-std::shared_ptr<void> AllocateRegion(int size) {
-  const size_t num_bytes = (RegionView::Bytes(size) + 4095) / 4096 * 4096;
+std::shared_ptr<void> AllocateRegion(const RegionShape& shape) {
+  const size_t num_bytes = (RegionView::Bytes(shape) + 4095) / 4096 * 4096;
   void* memory = std::aligned_alloc(4096, num_bytes);
   if (memory == nullptr) throw std::bad_alloc();
   std::shared_ptr<void> shared(memory, std::free);
-  RegionView(memory).Initialize(size, std::string());
+  RegionView::Initialize(shape, std::string(), memory);
   return shared;
 }
 
-std::vector<std::unique_ptr<HostGroup>> CreateInMemory(int size,
+std::vector<std::unique_ptr<HostGroup>> CreateInMemory(const RegionShape& shape,
                                                        uint64_t epoch) {
-  const std::shared_ptr<void> memory = AllocateRegion(size);
+  const std::shared_ptr<void> memory = AllocateRegion(shape);
   std::vector<std::unique_ptr<HostGroup>> groups;
-  for (int rank = 0; rank < size; ++rank) {
-    groups.push_back(std::make_unique<HostGroup>(memory, rank, epoch));
+  for (int member = 0; member < shape.num_members(); ++member) {
+    groups.push_back(std::make_unique<HostGroup>(memory, member, epoch));
   }
   return groups;
 }

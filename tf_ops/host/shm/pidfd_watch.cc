@@ -48,7 +48,7 @@ Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
   pidfds_.resize(pids.size());
   for (size_t peer = 0; peer < pids.size(); ++peer) {
     const int rank = static_cast<int>(peer);
-    membership_->SetLabel(rank, "rank " + std::to_string(peer) + " (pid " +
+    membership_->SetLabel(rank, membership_->label(rank) + " (pid " +
                                     std::to_string(pids[peer]) + ")");
     if (rank == membership_->rank()) continue;
     const std::string& who = membership_->label(rank);

@@ -27,9 +27,8 @@ Status Map(int fd, size_t num_bytes, std::shared_ptr<void>* memory) {
   return Status::Ok();
 }
 
-// Maps what another process has made for `size` ranks.
-Status Open(const ShmSegment& segment, int size,
-            std::shared_ptr<void>* memory) {
+// Maps what another process has made.
+Status Open(const ShmSegment& segment, std::shared_ptr<void>* memory) {
   const std::string path = "/proc/" + std::to_string(segment.pid) + "/fd/" +
                            std::to_string(segment.fd);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -43,14 +42,14 @@ Status Open(const ShmSegment& segment, int size,
   }
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return SystemError("fstat of " + path);
-  const size_t num_bytes = RegionView::Bytes(size);
+  const size_t num_bytes = RegionView::Bytes(segment.shape);
   // The seals promise that nobody can shrink it under our feet.
   if (static_cast<size_t>(info.st_size) != num_bytes ||
       fcntl(fd.get(), F_GET_SEALS) != kSeals) {
     return Status::Internal(path + " is not the shared memory of this job");
   }
   HVD_RETURN_IF_ERROR(Map(fd.get(), num_bytes, memory));
-  if (!RegionView(memory->get()).Matches(size, segment.token)) {
+  if (!RegionView::Matches(segment.shape, segment.token, memory->get())) {
     return Status::Internal(path + " is the shared memory of another job");
   }
   return Status::Ok();
@@ -58,8 +57,10 @@ Status Open(const ShmSegment& segment, int size,
 
 }  // namespace
 
-Status CreateSegment(int size, ShmSegment* segment) {
-  if (size < 1) return Status::InvalidArgument("`size` must be at least 1");
+Status CreateSegment(const RegionShape& shape, ShmSegment* segment) {
+  if (shape.size < 1) {
+    return Status::InvalidArgument("`size` must be at least 1");
+  }
   std::string token(kTokenBytes, '\0');
   if (getrandom(token.data(), kTokenBytes, 0) !=
       static_cast<ssize_t>(kTokenBytes)) {
@@ -67,7 +68,7 @@ Status CreateSegment(int size, ShmSegment* segment) {
   }
   Fd fd(memfd_create("hvd_keras", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.is_open()) return SystemError("memfd_create");
-  const size_t num_bytes = RegionView::Bytes(size);
+  const size_t num_bytes = RegionView::Bytes(shape);
   if (ftruncate(fd.get(), static_cast<off_t>(num_bytes)) != 0) {
     return SystemError("ftruncate of the shared memory");
   }
@@ -76,34 +77,47 @@ Status CreateSegment(int size, ShmSegment* segment) {
   }
   std::shared_ptr<void> memory;
   HVD_RETURN_IF_ERROR(Map(fd.get(), num_bytes, &memory));
-  RegionView(memory.get()).Initialize(size, token);
+  RegionView::Initialize(shape, token, memory.get());
   segment->pid = getpid();
   segment->fd = fd.release();
   segment->token = std::move(token);
+  segment->shape = shape;
   return Status::Ok();
 }
 
-Status AttachSegment(const ShmSegment& segment, int rank,
+Status AttachSegment(const ShmSegment& segment, int member,
                      const std::vector<pid_t>& pids, uint64_t epoch,
-                     std::unique_ptr<HostGroup>* group) {
+                     std::unique_ptr<HostGroup>* group,
+                     const std::vector<int>& global_ranks) {
   std::shared_ptr<void> memory;
-  HVD_RETURN_IF_ERROR(Open(segment, static_cast<int>(pids.size()), &memory));
-  *group = std::make_unique<HostGroup>(std::move(memory), rank, epoch);
+  HVD_RETURN_IF_ERROR(Open(segment, &memory));
+  *group = std::make_unique<HostGroup>(std::move(memory), member, epoch);
+  if (!global_ranks.empty()) {
+    (*group)->membership()->SetGlobalRanks(global_ranks);
+  }
   std::unique_ptr<DeathWatch> watch;
   HVD_RETURN_IF_ERROR(PidfdWatch::Start(pids, (*group)->membership(), &watch));
   (*group)->KeepWatch(std::move(watch));
   return Status::Ok();
 }
 
-Status AttachSegmentOfSet(const ShmSegment& segment, int rank,
+Status AttachAsWire(const ShmSegment& segment, uint64_t epoch,
+                    std::unique_ptr<HostGroup>* group) {
+  std::shared_ptr<void> memory;
+  HVD_RETURN_IF_ERROR(Open(segment, &memory));
+  *group =
+      std::make_unique<HostGroup>(std::move(memory), segment.shape.size, epoch);
+  return Status::Ok();
+}
+
+Status AttachSegmentOfSet(const ShmSegment& segment, int member,
                           std::shared_ptr<Membership> job,
-                          const std::vector<int>& global_ranks,
+                          const std::vector<int>& job_members,
                           std::unique_ptr<HostGroup>* group) {
   std::shared_ptr<void> memory;
-  HVD_RETURN_IF_ERROR(
-      Open(segment, static_cast<int>(global_ranks.size()), &memory));
-  *group = std::make_unique<HostGroup>(std::move(memory), rank, job->epoch());
-  (*group)->membership()->BindToJob(std::move(job), global_ranks);
+  HVD_RETURN_IF_ERROR(Open(segment, &memory));
+  *group = std::make_unique<HostGroup>(std::move(memory), member, job->epoch());
+  (*group)->membership()->BindToJob(std::move(job), job_members);
   return Status::Ok();
 }
 

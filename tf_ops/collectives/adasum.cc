@@ -1,4 +1,4 @@
-#include "tf_ops/collectives/host/adasum.h"
+#include "tf_ops/collectives/adasum.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,10 +6,7 @@
 #include <utility>
 
 #include "tf_ops/collectives/adasum_math.h"
-#include "tf_ops/collectives/host/allgather.h"
-#include "tf_ops/collectives/host/allreduce.h"
-#include "tf_ops/collectives/host/alltoall.h"
-#include "tf_ops/collectives/host/chunks.h"
+#include "tf_ops/collectives/ranges.h"
 
 namespace hvd {
 namespace {
@@ -32,12 +29,12 @@ struct Piece {
 //   3. gives its segment of the result to all.
 class AdasumBatch {
  public:
-  AdasumBatch(HostSlabs* slabs, std::vector<ListTensor> tensors,
+  AdasumBatch(Collectives* collectives, std::vector<ListTensor> tensors,
               const ReduceSpec& spec)
-      : slabs_(slabs),
+      : collectives_(collectives),
         spec_(spec),
-        rank_(static_cast<size_t>(slabs->rank())),
-        size_(static_cast<size_t>(slabs->size())),
+        rank_(static_cast<size_t>(collectives->rank())),
+        size_(static_cast<size_t>(collectives->size())),
         element_bytes_(ElementBytes(spec.dtype)),
         accumulator_bytes_(AccumulatorBytes(spec.dtype)),
         tensors_(std::move(tensors)),
@@ -52,7 +49,7 @@ class AdasumBatch {
       return Status::Internal("out of memory for an Adasum");
     }
     HVD_RETURN_IF_ERROR(GetSegment());
-    for (const auto& level : AdasumLevels(slabs_->size())) {
+    for (const auto& level : AdasumLevels(collectives_->size())) {
       HVD_RETURN_IF_ERROR(CombineLevel(level));
     }
     for (const Piece& piece : pieces_) {
@@ -97,32 +94,23 @@ class AdasumBatch {
 
   Status GetSegment() {
     AlltoallLists lists;
-    ByteMatrix num_bytes(size_, std::vector<size_t>(size_));
     // At the end of the accumulators' memory: see WidenInPlace.
     const size_t offset = num_elements_ * (accumulator_bytes_ - element_bytes_);
     for (size_t rank = 0; rank < size_; ++rank) {
-      lists.send.push_back(Slice(SegmentOf(rank)));
+      const Range segment = SegmentOf(rank);
+      lists.send.push_back(run_.Slice(segment.begin, segment.end));
       lists.recv.emplace_back(std::vector<ListTensor>{ListTensor{
           nullptr, VectorOf(rank) + offset, num_elements_ * element_bytes_}});
-      for (size_t from = 0; from < size_; ++from) {
-        num_bytes[from][rank] = SegmentOf(rank).size();
-      }
     }
-    HVD_RETURN_IF_ERROR(Alltoall(slabs_, lists, num_bytes));
+    const auto sent = [this](int, int to) {
+      return SegmentOf(static_cast<size_t>(to)).size();
+    };
+    HVD_RETURN_IF_ERROR(
+        collectives_->Alltoall(lists, AlltoallBytesOf(*collectives_, sent)));
     for (size_t rank = 0; rank < size_; ++rank) {
       WidenInPlace(spec_.dtype, spec_.prescale, VectorOf(rank), num_elements_);
     }
     return Status::Ok();
-  }
-
-  // The bytes `range` of the run, as a list of their own.
-  TensorList Slice(Range range) const {
-    std::vector<ListTensor> list;
-    run_.ForEach(range.begin, range.end,
-                 [&](const std::byte* in, std::byte* out, size_t count) {
-                   list.push_back(ListTensor{in, out, count});
-                 });
-    return TensorList(std::move(list));
   }
 
   Status CombineLevel(const std::vector<AdasumPair>& level) {
@@ -150,10 +138,10 @@ class AdasumBatch {
     static_assert(sizeof(AdasumDots) == 3 * sizeof(double));
     ReduceSpec sum;
     sum.dtype = DataType::kFloat64;
-    sum.num_ranks = slabs_->size();
+    sum.num_ranks = collectives_->size();
     const ListTensor list{dots->data(), dots->data(),
                           dots->size() * sizeof(AdasumDots)};
-    return Allreduce(slabs_, TensorList({list}), sum);
+    return collectives_->Allreduce(TensorList({list}), sum);
   }
 
   Status GiveSegment() {
@@ -167,10 +155,10 @@ class AdasumBatch {
                    });
       by_rank.emplace_back(std::move(list));
     }
-    return Allgather(slabs_, by_rank);
+    return collectives_->Allgather(by_rank);
   }
 
-  HostSlabs* const slabs_;
+  Collectives* const collectives_;
   const ReduceSpec& spec_;
   const size_t rank_;
   const size_t size_;
@@ -186,12 +174,13 @@ class AdasumBatch {
 
 }  // namespace
 
-Status AdasumAllreduce(HostSlabs* slabs, const std::vector<ListTensor>& tensors,
+Status AdasumAllreduce(Collectives* collectives,
+                       const std::vector<ListTensor>& tensors,
                        const ReduceSpec& spec) {
-  if (slabs->size() == 1) {
+  if (collectives->size() == 1) {
     ReduceSpec scale = spec;
     scale.op = ReduceOp::kSum;
-    return Allreduce(slabs, TensorList(tensors), scale);
+    return collectives->Allreduce(TensorList(tensors), scale);
   }
   size_t next = 0;
   while (next < tensors.size()) {
@@ -204,7 +193,7 @@ Status AdasumAllreduce(HostSlabs* slabs, const std::vector<ListTensor>& tensors,
     } while (next < tensors.size() &&
              num_bytes + tensors[next].num_bytes <= kAdasumBatchBytes);
     if (batch.empty()) continue;
-    HVD_RETURN_IF_ERROR(AdasumBatch(slabs, std::move(batch), spec).Run());
+    HVD_RETURN_IF_ERROR(AdasumBatch(collectives, std::move(batch), spec).Run());
   }
   return Status::Ok();
 }

@@ -1,12 +1,9 @@
-// Adasum of each tensor of a list over the slabs of one host.
+// Adasum of each tensor of a list.
 #pragma once
 
 #include <vector>
 
-#include "tf_ops/collectives/reduce.h"
-#include "tf_ops/collectives/tensor_list.h"
-#include "tf_ops/common/status.h"
-#include "tf_ops/host/host_slabs.h"
+#include "tf_ops/collectives/collectives.h"
 
 namespace hvd {
 
@@ -30,7 +27,8 @@ namespace hvd {
 // Takes up to kAdasumBatchBytes of memory or, if larger, the bytes of the
 // largest tensor; twice that for the 16-bit floats; and 24 bytes for each
 // tensor and pair of ranks.
-Status AdasumAllreduce(HostSlabs* slabs, const std::vector<ListTensor>& tensors,
+Status AdasumAllreduce(Collectives* collectives,
+                       const std::vector<ListTensor>& tensors,
                        const ReduceSpec& spec);
 
 inline constexpr size_t kAdasumBatchBytes = 16 << 20;

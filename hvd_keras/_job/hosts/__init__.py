@@ -1,0 +1,1 @@
+"""What a job needs if its ranks are on several hosts."""

@@ -1,0 +1,168 @@
+"""Connections between the leaders of hosts, a star around that of rank 0.
+
+Both sides prove that they know the job's secret before anything else is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+
+from hvd_keras._job.bootstrap import addresses, wire
+from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras.exceptions import LaunchError, StalledError
+
+_MAX_STRANGERS = 64  # that shake hands at the same time
+_RETRY_SECONDS = 0.05
+
+
+def accept_all(
+    listener: socket.socket,
+    secret: bytes,
+    expected: dict[int, int],
+    epoch: int,
+    seconds: float,
+) -> dict[int, socket.socket]:
+    """Waits for the leaders of the other hosts.
+
+    Args:
+        listener: A listening socket; the caller closes it.
+        secret: The secret of the job.
+        expected: The host of each leader, by its rank.
+        epoch: The epoch that they must have joined.
+        seconds: How long to wait.
+
+    Returns:
+        A connected socket for each host in `expected`.
+
+    Raises:
+        StalledError: A leader did not come in time.
+    """
+    deadline = time.monotonic() + seconds
+    proved: queue.Queue[tuple[socket.socket, Identity]] = queue.Queue()
+    places = threading.Semaphore(_MAX_STRANGERS)
+    found: dict[int, socket.socket] = {}
+    listener.settimeout(_RETRY_SECONDS)
+    try:
+        while len(found) < len(expected):
+            with contextlib.suppress(TimeoutError):
+                sock, _ = listener.accept()
+                if places.acquire(blocking=False):
+                    threading.Thread(
+                        target=_prove, args=(sock, secret, proved, places),
+                        daemon=True,
+                    ).start()
+                else:
+                    sock.close()
+            while not proved.empty():
+                sock, identity = proved.get()
+                host = expected.get(identity.rank)
+                if host is None or host in found or identity.epoch != epoch:
+                    sock.close()
+                else:
+                    found[host] = sock
+            if time.monotonic() > deadline:
+                missing = [r for r, h in expected.items() if h not in found]
+                raise StalledError(
+                    f"Rank {missing[0]}, the first of its host, did not "
+                    f"connect to rank 0 within {seconds:g} s "
+                    "(HVD_START_TIMEOUT). Does a firewall refuse connections "
+                    "between the hosts?"
+                )
+    except BaseException:
+        for sock in found.values():
+            sock.close()
+        raise
+    return found
+
+
+def connect(
+    address: str, secret: bytes, identity: Identity, seconds: float
+) -> socket.socket:
+    """Connects to the leader of host 0.
+
+    Args:
+        address: Where it listens, as in `addresses`.
+        secret: The secret of the job.
+        identity: Of this rank.
+        seconds: How long to try.
+
+    Returns:
+        A connected socket; each side has proved itself to the other.
+
+    Raises:
+        LaunchError: Nobody listens there, or it does not know the secret.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            sock = addresses.connect(address, seconds)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"Rank {identity.rank} cannot connect to rank 0 at "
+                    f"{address.removeprefix('tcp:')}: {error}. Hosts must "
+                    "reach each other at any port; HVD_INTERFACE names the "
+                    "network."
+                ) from None
+        time.sleep(_RETRY_SECONDS)
+    try:
+        sock.settimeout(wire.HANDSHAKE_SECONDS)
+        hello = _read(sock, wire.HELLO_BYTES)
+        nonce = hello[len(wire.MAGIC) :]
+        message = wire.proof(secret, nonce, identity)
+        sock.sendall(message)
+        mac = _read(sock, wire.MAC_BYTES)
+        if hello[: len(wire.MAGIC)] != wire.MAGIC or mac != wire.server_mac(
+            secret, nonce, message
+        ):
+            raise OSError("it did not prove itself")
+        sock.settimeout(None)
+    except OSError as error:
+        sock.close()
+        raise LaunchError(
+            f"Rank {identity.rank} could not shake hands with rank 0 at "
+            f"{address.removeprefix('tcp:')}: {error}."
+        ) from None
+    return sock
+
+
+def _prove(
+    sock: socket.socket,
+    secret: bytes,
+    proved: queue.Queue[tuple[socket.socket, Identity]],
+    places: threading.Semaphore,
+) -> None:
+    try:
+        addresses.tune(sock)
+        sock.settimeout(wire.HANDSHAKE_SECONDS)
+        nonce = wire.new_nonce()
+        sock.sendall(wire.MAGIC + nonce)
+        message = _read(sock, wire.PROOF_BYTES)
+        identity = wire.check_proof(secret, nonce, message)
+        if identity is None:
+            sock.close()
+            return
+        sock.sendall(wire.server_mac(secret, nonce, message))
+        sock.settimeout(None)
+        proved.put((sock, identity))
+    except OSError:
+        sock.close()
+    finally:
+        places.release()
+
+
+def _read(sock: socket.socket, num_bytes: int) -> bytes:
+    data = b""
+    deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
+    while len(data) < num_bytes:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        part = sock.recv(num_bytes - len(data))
+        if not part:
+            raise ConnectionError("it hung up")
+        data += part
+    return data

@@ -1,0 +1,248 @@
+"""The process that carries data between this host and the others, by MPI."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.hosts.pmi import Pmi
+from hvd_keras.exceptions import InternalError, LaunchError
+
+_START = (
+    "import ctypes, sys; "
+    "ctypes.CDLL(sys.argv[1]).hvd_run_wire_process("
+    "int(sys.argv[2]), sys.argv[3].encode())"
+)
+_ANSWER_SECONDS = 10.0
+_END_SECONDS = 3.0
+_MAX_ANSWER_BYTES = 16 << 10
+
+
+class WireProcess:
+    """The wire of this host. Not thread-safe.
+
+    It ends when this process does, however that ends.
+
+    Attributes:
+        pid: The process.
+        version: What MPI says of itself; empty until `begin_all`.
+    """
+
+    def __init__(
+        self,
+        core_library: str,
+        mpi_library: str,
+        *,
+        name: str,
+        host: int,
+        num_hosts: int,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Starts the process; MPI begins with `begin_all`.
+
+        Args:
+            core_library: The path of libhvd_core.so.
+            mpi_library: The path of an MPI library of the standard ABI.
+            name: A name for this membership of the job, in MPI's files.
+            host: The index of this host.
+            num_hosts: The number of hosts.
+            environ: The variables for MPI, beside those that tell it its place.
+        """
+        self._control, control = socket.socketpair()
+        pmi_end, pmi = socket.socketpair()
+        with control, pmi:
+            for sock in (control, pmi):
+                sock.set_inheritable(True)
+            environ = {
+                **environ,
+                "PMI_FD": str(pmi.fileno()),
+                "PMI_RANK": str(host),
+                "PMI_SIZE": str(num_hosts),
+            }
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", "-c", _START),
+                    *(core_library, str(control.fileno()), mpi_library),
+                ],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(control.fileno(), pmi.fileno()),
+                # Ctrl-C is for the ranks, which end it.
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.version = ""
+        self._pmi_socket = pmi_end
+        self.pmi = Pmi(pmi_end, name, num_hosts)
+        self._received = b""
+
+    def step(self, seconds: float) -> str:
+        """Serves MPI's start until it has something to say to the others.
+
+        Returns:
+            "barrier" or "ready"; "" if neither came within `seconds`.
+
+        Raises:
+            InternalError: MPI could not begin.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.pmi.is_at_barrier:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return ""
+            ready, _, _ = select.select([self._control, self.pmi], [], [], left)
+            if self.pmi in ready and not self.pmi.serve():
+                raise InternalError(self._why_ended())
+            if self._control in ready:
+                word, _, rest = self._read_answer().partition(" ")
+                if word != "ready":
+                    raise InternalError(f"MPI did not begin: {rest}")
+                self.version = rest.split(" ", 2)[2]
+                return "ready"
+        return "barrier"
+
+    def ask(self, command: str) -> None:
+        """Gives the process a command and waits for its answer.
+
+        Raises:
+            InternalError: It refuses, or has ended.
+        """
+        try:
+            self._control.sendall(f"{command}\n".encode())
+        except OSError:
+            raise InternalError(self._why_ended()) from None
+        answer = self._read_answer()
+        if answer != "ok":
+            raise InternalError(
+                f"The wire of this host refused: {answer.partition(' ')[2]}"
+            )
+
+    def end(self) -> None:
+        """Ends the process, when its jobs have ended; kills it if it is slow."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(b"end\n")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        self._pmi_socket.close()
+
+    def _read_answer(self) -> str:
+        self._control.settimeout(_ANSWER_SECONDS)
+        while b"\n" not in self._received:
+            try:
+                data = self._control.recv(4096)
+            except TimeoutError:
+                raise InternalError(
+                    f"The wire of this host (pid {self.pid}) did not answer "
+                    f"within {_ANSWER_SECONDS:g} s."
+                ) from None
+            except OSError:
+                data = b""
+            if not data or len(self._received) > _MAX_ANSWER_BYTES:
+                raise InternalError(self._why_ended())
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+    def _why_ended(self) -> str:
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"The wire of this host (pid {self.pid}) has hung up."
+        how = f"was killed by signal {-status}"
+        if status >= 0:
+            how = f"ended with status {status}"
+        return f"The wire of this host (pid {self.pid}) {how}."
+
+
+def begin_all(
+    rendezvous: Rendezvous, wire: WireProcess | None, host: str, seconds: float
+) -> None:
+    """Begins MPI on all hosts; all ranks call it.
+
+    Args:
+        rendezvous: The connection of this rank.
+        wire: That of this host, on its leader; None on the other ranks.
+        host: The name of this host.
+        seconds: How long MPI may take to begin.
+
+    Raises:
+        LaunchError: MPI did not begin on some host, which the error names.
+    """
+    deadline = time.monotonic() + seconds
+    state = "waits"
+    while True:
+        value: dict[str, object] = {}
+        if wire is not None:
+            value = {"host": host}
+            try:
+                if state != "ready":
+                    state = wire.step(deadline - time.monotonic())
+                value["state"] = state
+                value["puts"] = wire.pmi.puts
+                if not state:
+                    value["error"] = f"MPI did not begin within {seconds:g} s."
+            except (InternalError, OSError) as error:
+                value["error"] = str(error)
+        told = rendezvous.exchange(json.dumps(value).encode())
+        leaders = [found for found in map(json.loads, told) if found]
+        for leader in leaders:
+            if "error" in leader:
+                raise LaunchError(f"On host {leader['host']}: {leader['error']}")
+        if all(leader["state"] == "ready" for leader in leaders):
+            return
+        if wire is not None and state == "barrier":
+            puts: dict[str, str] = {}
+            for leader in leaders:
+                puts.update(leader["puts"])
+            wire.pmi.leave_barrier(puts)
+
+
+def environment(environ: Mapping[str, str], shares_kernel: bool) -> dict[str, str]:
+    """Returns the variables for the wire's process.
+
+    Args:
+        environ: Those of the rank.
+        shares_kernel: Whether another "host" of the job runs on this machine:
+            the network library would take its memory for shared.
+    """
+    # What other launchers have set would confuse MPI.
+    names = ("PMI", "PMIX", "OMPI", "HYDRA", "MPICH_INTERFACE", "HVD_SECRET")
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(names)
+    }
+    if shares_kernel:
+        kept.setdefault("UCX_TLS", "tcp,self")
+    return kept
+
+
+def default_library() -> str:
+    """Returns the path of the MPI in the wheel of MPICH.
+
+    Raises:
+        LaunchError: It is not installed.
+    """
+    path = os.path.join(sys.prefix, "lib", "libmpi_abi.so.1")
+    if os.path.exists(path):
+        return path
+    raise LaunchError(
+        "A job over several hosts needs MPI: `pip install "
+        "'hvd-keras[hosts]'`, or name a library of the standard ABI in "
+        "HVD_MPI_LIBRARY."
+    )

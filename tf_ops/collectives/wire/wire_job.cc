@@ -1,0 +1,86 @@
+#include "tf_ops/collectives/wire/wire_job.h"
+
+#include <cstring>
+
+#include "tf_ops/common/codec.h"
+
+namespace hvd {
+namespace {
+
+void PutList(const std::vector<uint64_t>& list, ByteWriter* writer) {
+  writer->Put(static_cast<uint32_t>(list.size()));
+  for (uint64_t number : list) writer->Put(number);
+}
+
+std::vector<uint64_t> GetList(ByteReader* reader) {
+  std::vector<uint64_t> list(reader->GetCount(sizeof(uint64_t)));
+  for (uint64_t& number : list) number = reader->Get<uint64_t>();
+  return list;
+}
+
+bool MakesSense(const WireJob& job, int num_hosts) {
+  const size_t hosts = static_cast<size_t>(num_hosts);
+  switch (job.kind) {
+    case WireJob::Kind::kBlocks:
+      return job.bytes.size() == hosts && (job.reduces || job.gathers) &&
+             job.spec.num_ranks > 0;
+    case WireJob::Kind::kBroadcast:
+      return job.bytes.size() == 1 && job.host >= 0 && job.host < num_hosts;
+    case WireJob::Kind::kAlltoall:
+      return job.bytes.size() == hosts && job.received.size() == hosts;
+    case WireJob::Kind::kEnd:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Encode(const WireJob& job, std::vector<uint8_t>* bytes) {
+  const size_t begin = bytes->size();
+  ByteWriter writer(bytes);
+  writer.Put(uint32_t{0});  // the length
+  writer.Put(job.kind);
+  writer.Put(job.first_chunk);
+  writer.Put(job.reduces);
+  writer.Put(job.gathers);
+  writer.Put(job.spec.dtype);
+  writer.Put(job.spec.op);
+  writer.Put(job.spec.postscale);
+  writer.Put(job.spec.num_ranks);
+  writer.Put(job.host);
+  PutList(job.bytes, &writer);
+  PutList(job.received, &writer);
+  const auto length = static_cast<uint32_t>(bytes->size() - begin);
+  std::memcpy(bytes->data() + begin, &length, sizeof(length));
+}
+
+Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
+              WireJob* job, bool* found) {
+  *found = false;
+  uint32_t length = 0;
+  if (bytes.size() - *offset < sizeof(length)) return Status::Ok();
+  std::memcpy(&length, bytes.data() + *offset, sizeof(length));
+  if (bytes.size() - *offset < length) return Status::Ok();
+  ByteReader reader(bytes.data() + *offset, length);
+  reader.Get<uint32_t>();
+  job->kind = reader.GetUpTo(WireJob::Kind::kEnd);
+  job->first_chunk = reader.Get<uint32_t>();
+  job->reduces = reader.GetUpTo<uint8_t>(1) != 0;
+  job->gathers = reader.GetUpTo<uint8_t>(1) != 0;
+  job->spec.dtype = reader.GetUpTo(static_cast<DataType>(kNumDataTypes - 1));
+  job->spec.op = reader.GetUpTo(ReduceOp::kProduct);
+  job->spec.postscale = reader.Get<double>();
+  job->spec.num_ranks = reader.Get<int>();
+  job->host = reader.Get<int32_t>();
+  job->bytes = GetList(&reader);
+  job->received = GetList(&reader);
+  if (!reader.ok() || !reader.at_end() || !MakesSense(*job, num_hosts)) {
+    return Status::Internal("a job of the wire makes no sense");
+  }
+  *offset += length;
+  *found = true;
+  return Status::Ok();
+}
+
+}  // namespace hvd

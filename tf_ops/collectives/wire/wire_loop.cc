@@ -1,0 +1,370 @@
+#include "tf_ops/collectives/wire/wire_loop.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tf_ops/common/float_mode.h"
+#include "tf_ops/common/futex.h"
+
+namespace hvd {
+namespace {
+
+// Chunks whose bytes travel at the same time.
+constexpr uint32_t kInFlight = 4;
+// Up to so many bytes each host reduces all parts itself: one way over the
+// network instead of two.
+constexpr size_t kFlatBytes = 8 << 10;
+// Without news the loop first spins, then lets others have the core, then
+// sleeps for moments: the network library moves nothing by itself.
+constexpr int kNumSpinsOfWire = 200;
+constexpr int kNumYieldsOfWire = 2000;
+constexpr std::chrono::microseconds kNapOfWire{50};
+// After a job, what the network library has taken but not yet sent.
+constexpr std::chrono::microseconds kShortSleep{1000};
+constexpr int kNumShortSleeps = 100;
+constexpr std::chrono::microseconds kLongSleep{100000};
+// For the last job of a rank that has left: it may be on its way.
+constexpr int kNumLastLooks = 20;
+
+// The hosts form a tree below the source. A chain is best if there are many
+// chunks, a binary tree if there are few.
+int ParentOf(int position, bool is_chain) {
+  return is_chain ? position - 1 : (position - 1) / 2;
+}
+
+std::vector<int> ChildrenOf(int position, int size, bool is_chain) {
+  std::vector<int> children;
+  const int first = is_chain ? position + 1 : 2 * position + 1;
+  const int last = is_chain ? first : first + 1;
+  for (int child = first; child <= last && child < size; ++child) {
+    children.push_back(child);
+  }
+  return children;
+}
+
+}  // namespace
+
+struct WireLoop::Chunk {
+  uint32_t index = 0;
+  int phase = 0;
+  bool has_ended = false;
+  std::vector<WireTransfer> sends;
+  std::vector<WireTransfer> receives;
+};
+
+WireLoop::WireLoop(HostGroup* group, Wire* wire)
+    : group_(group),
+      wire_(wire),
+      host_(wire->host()),
+      num_hosts_(wire->num_hosts()),
+      staging_(kInFlight),
+      sources_(static_cast<size_t>(num_hosts_)) {
+  // The ranks decide how long a collective may take.
+  group_->set_wait_timeout(std::chrono::milliseconds{0});
+}
+
+Status WireLoop::Run() {
+  const ScopedDenormals denormals;
+  const Status status = RunJobs();
+  if (!status.ok() && status.code() != StatusCode::kShutdown) {
+    group_->membership()->DeclareBroken(status.message());
+  }
+  return status;
+}
+
+Status WireLoop::RunJobs() {
+  while (true) {
+    WireJob job;
+    HVD_RETURN_IF_ERROR(NextJob(&job));
+    if (job.kind == WireJob::Kind::kEnd) return Status::Ok();
+    HVD_RETURN_IF_ERROR(RunJob(job));
+  }
+}
+
+Status WireLoop::NextJob(WireJob* job) {
+  int num_looks = 0;
+  for (int num_sleeps = 0;; ++num_sleeps) {
+    const uint32_t ticket = group_->doorbell()->Ticket();
+    bool found = false;
+    HVD_RETURN_IF_ERROR(group_->control()->Receive(0, &inbox_, &found));
+    size_t offset = 0;
+    HVD_RETURN_IF_ERROR(Decode(inbox_, &offset, num_hosts_, job, &found));
+    if (found) {
+      inbox_.erase(inbox_.begin(),
+                   inbox_.begin() + static_cast<ptrdiff_t>(offset));
+      return Status::Ok();
+    }
+    HVD_RETURN_IF_ERROR(group_->membership()->CheckInterrupt());
+    if (group_->membership()->IsGone(0) && ++num_looks > kNumLastLooks) {
+      return Status::Shutdown("the rank that speaks to the wire has ended");
+    }
+    HVD_RETURN_IF_ERROR(wire_->Progress());
+    group_->doorbell()->Wait(
+        ticket, num_sleeps < kNumShortSleeps ? kShortSleep : kLongSleep,
+        /*spin=*/num_sleeps == 0);
+  }
+}
+
+Status WireLoop::RunJob(const WireJob& job) {
+  const size_t slot_bytes = group_->slabs()->slot_bytes();
+  switch (job.kind) {
+    case WireJob::Kind::kBlocks: {
+      layout_ = std::make_unique<BlockLayout>(job.bytes, slot_bytes);
+      const bool is_flat = job.reduces && job.gathers &&
+                           layout_->num_chunks() == 1 &&
+                           layout_->End(0) <= kFlatBytes;
+      return RunChunks(job, layout_->num_chunks(),
+                       is_flat ? &WireLoop::StepFlat : &WireLoop::StepBlocks);
+    }
+    case WireJob::Kind::kBroadcast:
+      return RunChunks(
+          job, static_cast<uint32_t>(DivideUp(job.bytes[0], slot_bytes)),
+          &WireLoop::StepBroadcast);
+    case WireJob::Kind::kAlltoall: {
+      const uint64_t longest =
+          std::max(*std::max_element(job.bytes.begin(), job.bytes.end()),
+                   *std::max_element(job.received.begin(), job.received.end()));
+      layout_ =
+          std::make_unique<BlockLayout>(job.bytes, longest, slot_bytes / 2);
+      received_ =
+          std::make_unique<BlockLayout>(job.received, longest, slot_bytes / 2);
+      return RunChunks(job, layout_->num_chunks(), &WireLoop::StepAlltoall);
+    }
+    case WireJob::Kind::kEnd:
+      break;
+  }
+  return Status::Internal("unknown kind of job");
+}
+
+Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
+                           Steps step) {
+  HostSlabs* const slabs = group_->slabs();
+  // So that it cannot fall behind by half the range of the numbers.
+  slabs->Post(Flag::kOut, job.first_chunk);
+  std::deque<Chunk> chunks;  // in flight
+  uint32_t num_started = 0;
+  uint32_t num_ended = 0;
+  while (num_ended < num_chunks) {
+    bool has_news = false;
+    while (num_started < num_chunks && num_started - num_ended < kInFlight) {
+      const uint32_t value = job.first_chunk + num_started + 1;
+      bool all_posted = true;
+      for (int rank = 0; all_posted && rank < slabs->size(); ++rank) {
+        if (chunks.empty()) {  // there is nothing else to do
+          HVD_RETURN_IF_ERROR(slabs->Wait(rank, Flag::kOut, value));
+        }
+        all_posted = slabs->HasPosted(rank, Flag::kOut, value);
+      }
+      if (!all_posted) break;
+      chunks.emplace_back();
+      chunks.back().index = num_started++;
+      has_news = true;
+    }
+    for (Chunk& chunk : chunks) {
+      if (chunk.has_ended) continue;
+      HVD_RETURN_IF_ERROR(PollAll(&chunk.sends));
+      HVD_RETURN_IF_ERROR(PollAll(&chunk.receives));
+      const int phase = chunk.phase;
+      HVD_RETURN_IF_ERROR((this->*step)(job, &chunk));
+      has_news = has_news || chunk.phase != phase || chunk.has_ended;
+    }
+    while (!chunks.empty() && chunks.front().has_ended) {
+      slabs->Post(Flag::kOut, job.first_chunk + ++num_ended);
+      chunks.pop_front();
+    }
+    if (has_news) {
+      num_idle_ = 0;
+    } else {
+      HVD_RETURN_IF_ERROR(Idle());
+    }
+  }
+  return Status::Ok();
+}
+
+Status WireLoop::Idle() {
+  ++num_idle_;
+  if (num_idle_ <= kNumSpinsOfWire) {
+    CpuPause();
+  } else if (num_idle_ <= kNumSpinsOfWire + kNumYieldsOfWire) {
+    sched_yield();
+  } else {
+    HVD_RETURN_IF_ERROR(group_->membership()->CheckWaitFor(0));
+    std::this_thread::sleep_for(kNapOfWire);
+  }
+  return Status::Ok();
+}
+
+// Reduce-scatter, if the job reduces, then all-gather, if it gathers.
+Status WireLoop::StepBlocks(const WireJob& job, Chunk* chunk) {
+  std::byte* const data = slot(job, *chunk);
+  const size_t own_size = layout_->Part(host_, chunk->index).size();
+  std::byte* const own = data + layout_->Offset(host_);
+  if (chunk->phase == 0 && job.reduces) {
+    chunk->phase = 1;
+    for (int hop = 1; hop < num_hosts_; ++hop) {
+      const int to = (host_ + hop) % num_hosts_;
+      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+      HVD_RETURN_IF_ERROR(Receive(
+          from, 0, staging(*chunk) + layout_->Offset(from), own_size, chunk));
+      HVD_RETURN_IF_ERROR(Send(to, 0, data + layout_->Offset(to),
+                               layout_->Part(to, chunk->index).size(), chunk));
+    }
+    return Status::Ok();
+  }
+  if (chunk->phase == 1 && chunk->receives.empty()) {
+    chunk->phase = 2;
+    ReduceParts(job, *chunk, own, own_size, own);
+  }
+  // Results come into memory that was sent from.
+  const bool may_gather = job.reduces
+                              ? chunk->phase == 2 && chunk->sends.empty()
+                              : chunk->phase == 0;
+  if (may_gather) {
+    chunk->phase = 3;
+    for (int hop = 1; job.gathers && hop < num_hosts_; ++hop) {
+      const int to = (host_ + hop) % num_hosts_;
+      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+      HVD_RETURN_IF_ERROR(Receive(from, 1, data + layout_->Offset(from),
+                                  layout_->Part(from, chunk->index).size(),
+                                  chunk));
+      HVD_RETURN_IF_ERROR(Send(to, 1, own, own_size, chunk));
+    }
+  }
+  chunk->has_ended =
+      chunk->phase == 3 && chunk->sends.empty() && chunk->receives.empty();
+  return Status::Ok();
+}
+
+// Each host gets everything and reduces all of it.
+Status WireLoop::StepFlat(const WireJob& job, Chunk* chunk) {
+  std::byte* const data = slot(job, *chunk);
+  const size_t size = layout_->End(chunk->index);
+  const auto piece = [&](int host) {
+    return staging(*chunk) + size * static_cast<size_t>(host);
+  };
+  if (chunk->phase == 0) {
+    chunk->phase = 1;
+    std::memcpy(piece(host_), data, size);
+    for (int hop = 1; hop < num_hosts_; ++hop) {
+      const int to = (host_ + hop) % num_hosts_;
+      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+      HVD_RETURN_IF_ERROR(Receive(from, 0, piece(from), size, chunk));
+      HVD_RETURN_IF_ERROR(Send(to, 0, piece(host_), size, chunk));
+    }
+    return Status::Ok();
+  }
+  if (!chunk->sends.empty() || !chunk->receives.empty()) return Status::Ok();
+  for (int host = 0; host < num_hosts_; ++host) {
+    sources_[static_cast<size_t>(host)] = piece(host);
+  }
+  Reduce(job.spec, sources_.data(), num_hosts_, data,
+         size / ElementBytes(job.spec.dtype));
+  chunk->has_ended = true;
+  return Status::Ok();
+}
+
+Status WireLoop::StepBroadcast(const WireJob& job, Chunk* chunk) {
+  const size_t slot_bytes = group_->slabs()->slot_bytes();
+  const Range range = ChunkOf(job.bytes[0], slot_bytes, chunk->index);
+  const bool is_chain =
+      DivideUp(job.bytes[0], slot_bytes) >= static_cast<size_t>(num_hosts_);
+  const int position = (host_ - job.host + num_hosts_) % num_hosts_;
+  const auto host_at = [&](int p) { return (job.host + p) % num_hosts_; };
+  std::byte* const data = slot(job, *chunk);
+  if (chunk->phase == 0) {
+    chunk->phase = 1;
+    if (position > 0) {
+      HVD_RETURN_IF_ERROR(Receive(host_at(ParentOf(position, is_chain)), 0,
+                                  data, range.size(), chunk));
+    }
+  }
+  if (chunk->phase == 1 && chunk->receives.empty()) {
+    chunk->phase = 2;
+    for (int child : ChildrenOf(position, num_hosts_, is_chain)) {
+      HVD_RETURN_IF_ERROR(Send(host_at(child), 0, data, range.size(), chunk));
+    }
+  }
+  chunk->has_ended = chunk->phase == 2 && chunk->sends.empty();
+  return Status::Ok();
+}
+
+Status WireLoop::StepAlltoall(const WireJob& job, Chunk* chunk) {
+  std::byte* const data = slot(job, *chunk);
+  if (chunk->phase == 0) {
+    chunk->phase = 1;
+    for (int hop = 1; hop < num_hosts_; ++hop) {
+      const int to = (host_ + hop) % num_hosts_;
+      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+      HVD_RETURN_IF_ERROR(
+          Receive(from, 0, data + received_->Offset(num_hosts_ + from),
+                  received_->Part(from, chunk->index).size(), chunk));
+      HVD_RETURN_IF_ERROR(Send(to, 0, data + layout_->Offset(to),
+                               layout_->Part(to, chunk->index).size(), chunk));
+    }
+  }
+  chunk->has_ended = chunk->sends.empty() && chunk->receives.empty();
+  return Status::Ok();
+}
+
+void WireLoop::ReduceParts(const WireJob& job, const Chunk& chunk,
+                           const std::byte* own, size_t size, std::byte* out) {
+  for (int host = 0; host < num_hosts_; ++host) {
+    sources_[static_cast<size_t>(host)] =
+        host == host_ ? own : staging(chunk) + layout_->Offset(host);
+  }
+  Reduce(job.spec, sources_.data(), num_hosts_, out,
+         size / ElementBytes(job.spec.dtype));
+}
+
+// Chunks that travel at the same time have different tags, and so have the
+// phases of one.
+Status WireLoop::Send(int host, int phase, const std::byte* data,
+                      size_t num_bytes, Chunk* chunk) {
+  if (num_bytes == 0) return Status::Ok();
+  chunk->sends.emplace_back();
+  return wire_->Send(host,
+                     static_cast<int>(chunk->index % kInFlight) * 2 + phase,
+                     data, num_bytes, &chunk->sends.back());
+}
+
+Status WireLoop::Receive(int host, int phase, std::byte* data, size_t num_bytes,
+                         Chunk* chunk) {
+  if (num_bytes == 0) return Status::Ok();
+  chunk->receives.emplace_back();
+  return wire_->Receive(host,
+                        static_cast<int>(chunk->index % kInFlight) * 2 + phase,
+                        data, num_bytes, &chunk->receives.back());
+}
+
+Status WireLoop::PollAll(std::vector<WireTransfer>* transfers) {
+  for (WireTransfer& transfer : *transfers) {
+    HVD_RETURN_IF_ERROR(wire_->Poll(&transfer));
+  }
+  transfers->erase(
+      std::remove_if(transfers->begin(), transfers->end(),
+                     [](const WireTransfer& t) { return !t.is_active; }),
+      transfers->end());
+  return Status::Ok();
+}
+
+std::byte* WireLoop::slot(const WireJob& job, const Chunk& chunk) const {
+  return group_->slabs()->slot(group_->slabs()->size(),
+                               job.first_chunk + chunk.index);
+}
+
+std::byte* WireLoop::staging(const Chunk& chunk) {
+  std::unique_ptr<std::byte[]>& memory = staging_[chunk.index % kInFlight];
+  if (memory == nullptr) {
+    memory = std::make_unique<std::byte[]>(
+        std::max(group_->slabs()->slot_bytes(),
+                 kFlatBytes * static_cast<size_t>(num_hosts_)));
+  }
+  return memory.get();
+}
+
+}  // namespace hvd

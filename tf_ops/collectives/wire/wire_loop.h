@@ -1,0 +1,71 @@
+// The wire of a host: carries the data of its ranks to the other hosts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "tf_ops/collectives/wire/wire_job.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/host/host_group.h"
+#include "tf_ops/wire/wire.h"
+
+namespace hvd {
+
+// Runs the jobs that member 0 sends over the control channel, one after the
+// other, on the slots of the wire's own slab. For one thread.
+class WireLoop {
+ public:
+  // `group` is the wire's, the last member of the region. Borrows both.
+  WireLoop(HostGroup* group, Wire* wire);
+  WireLoop(const WireLoop&) = delete;
+  WireLoop& operator=(const WireLoop&) = delete;
+
+  // Returns after the job kEnd. An error is for good; the ranks hear of it, but
+  // not of Shutdown, which follows Membership::Interrupt.
+  Status Run();
+
+ private:
+  struct Chunk;
+  using Steps = Status (WireLoop::*)(const WireJob&, Chunk*);
+
+  Status RunJobs();
+  Status NextJob(WireJob* job);
+  Status RunJob(const WireJob& job);
+  // Steps each of `num_chunks` chunks until it has ended, several at a time.
+  Status RunChunks(const WireJob& job, uint32_t num_chunks, Steps step);
+  Status StepBlocks(const WireJob& job, Chunk* chunk);
+  Status StepFlat(const WireJob& job, Chunk* chunk);
+  Status StepBroadcast(const WireJob& job, Chunk* chunk);
+  Status StepAlltoall(const WireJob& job, Chunk* chunk);
+
+  // Combine the parts of chunk `chunk` that all hosts have of `size` bytes,
+  // own ones at `own`, into `out`.
+  void ReduceParts(const WireJob& job, const Chunk& chunk, const std::byte* own,
+                   size_t size, std::byte* out);
+  // Sends to, or receives from, `host`, unless there is nothing to send.
+  Status Send(int host, int phase, const std::byte* data, size_t num_bytes,
+              Chunk* chunk);
+  Status Receive(int host, int phase, std::byte* data, size_t num_bytes,
+                 Chunk* chunk);
+  Status PollAll(std::vector<WireTransfer>* transfers);
+  Status Idle();
+
+  std::byte* slot(const WireJob& job, const Chunk& chunk) const;
+  std::byte* staging(const Chunk& chunk);
+
+  HostGroup* const group_;
+  Wire* const wire_;
+  const int host_;
+  const int num_hosts_;
+  std::vector<uint8_t> inbox_;
+  std::unique_ptr<BlockLayout> layout_;    // kBlocks; kAlltoall: what is sent
+  std::unique_ptr<BlockLayout> received_;  // kAlltoall
+  std::vector<std::unique_ptr<std::byte[]>> staging_;  // by chunk in flight
+  std::vector<const void*> sources_;                   // by host
+  int num_idle_ = 0;                                   // passes in a row
+};
+
+}  // namespace hvd

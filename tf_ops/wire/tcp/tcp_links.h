@@ -1,0 +1,44 @@
+// The leaders of hosts, connected by TCP.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/fd.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/wire/control_links.h"
+
+namespace hvd {
+
+struct TcpLinksOptions {
+  int host = 0;  // this one
+  // By host; the other ends have proved themselves. Host 0 has one for each
+  // other host, the others have one for host 0; the rest are closed.
+  std::vector<Fd> sockets;
+  std::vector<std::string> labels;  // by host, for messages: "host b (rank 4)"
+  // A word at least this often shows that a host is there; one that is silent
+  // for the timeout is lost. 0: never.
+  std::chrono::milliseconds heartbeat{2000};
+  std::chrono::milliseconds timeout{10000};
+
+  // Called on a thread of the links, and `why_left` by the destructor too.
+  std::function<void()> ring;  // something has come
+  // What the other hosts must hear: why the first rank of this host left, or is
+  // lost; empty: none is.
+  std::function<std::string()> why_left;
+  std::function<std::string()> why_lost;
+  // Ranks of other hosts left, or are lost.
+  std::function<void(const std::string& reason)> others_left;
+  std::function<void(const std::string& reason)> others_lost;
+};
+
+// Has a thread that sends what did not go at once, receives, sends heartbeats
+// and passes on who left and who is lost. Such news comes behind what the host
+// has sent before.
+Status ConnectTcpLinks(TcpLinksOptions options,
+                       std::unique_ptr<ControlLinks>* links);
+
+}  // namespace hvd
