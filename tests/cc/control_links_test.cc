@@ -21,7 +21,7 @@ struct Hosts {
   explicit Hosts(int num_hosts) : num_rings(static_cast<size_t>(num_hosts)) {
     LoopbackOptions options;
     options.capacity_bytes = kCapacityBytes;
-    options.timeout = std::chrono::milliseconds(100);
+    options.timeout = std::chrono::milliseconds(300);
     options.ring = [this](int host) { ++num_rings[static_cast<size_t>(host)]; };
     links = CreateLoopbackLinks(num_hosts, options);
   }
