@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/negotiation/coordinator.h"
+#include "tf_ops/negotiation/host_coordinator.h"
 #include "tf_ops/negotiation/message.h"
 #include "tf_ops/negotiation/validate.h"
 
@@ -24,6 +26,7 @@ using Bytes = std::vector<uint8_t>;
 
 constexpr int kNumRanks = 3;
 constexpr MessageLimits kLimits{kNumRanks, 16};
+const std::vector<int> kHosts{0, 0, 1};  // by rank
 
 void Must(bool condition, const char* what) {
   if (condition) return;
@@ -44,6 +47,12 @@ RankMessage OfType(RankMessage::Type type, const char* name = "") {
   message.type = type;
   message.name = name;
   AppendId(1, &message.ids);
+  return message;
+}
+
+RankMessage By(std::vector<int32_t> ranks, RankMessage message) {
+  message.ranks = std::move(ranks);
+  message.last_rank = message.ranks.empty() ? -1 : message.ranks.back();
   return message;
 }
 
@@ -78,6 +87,9 @@ std::vector<Bytes> Requests() {
        OfType(RankMessage::Type::kDuplicate, "a"),
        OfType(RankMessage::Type::kElsewhere, "a"),
        OfType(RankMessage::Type::kJoin)});
+  add({By({0}, Call(CollectiveKind::kAllgather, "a", {2, 5})),
+       By({0, 1}, OfType(RankMessage::Type::kReady)),
+       By({2}, OfType(RankMessage::Type::kJoin))});
   return streams;
 }
 
@@ -95,6 +107,7 @@ std::vector<Bytes> Responses() {
   run.items[4].name = "new";
   run.items[4].new_id = 5;
   run.items[4].rows = {{1, 2, 0}, {0, 7, 9}};
+  run.items[5].host_rows = {{{1, 2, 0}, {0, 3, 9}}, {{1, 0, 7}, {2, 3, 1}}, 9};
   run.items[5].name = "joined";
   run.items[5].params = std::make_shared<const RequestParams>(
       Call(CollectiveKind::kAllreduce, "", {4, 4}).params);
@@ -136,27 +149,52 @@ void ReadAll(const Bytes& stream, const Use& use) {
   }
 }
 
+// What it says is what a rank can read.
+void CheckResponses(Coordinator* coordinator, HostCoordinator* leader) {
+  for (const Response& response : coordinator->TakeResponses()) {
+    Bytes bytes;
+    Encode(response, &bytes);
+    Response read;
+    size_t offset = 0;
+    bool found = false;
+    Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
+         "what the coordinator says can be read");
+    leader->OnResponse(read);
+  }
+}
+
 void ReadRequests(const Bytes& stream) {
   CoordinatorOptions options;
   options.cache_capacity = kLimits.cache_capacity;
-  Coordinator coordinator(kNumRanks, options);
+  Coordinator one_host(kNumRanks, options);
+  options.hosts = kHosts;
+  Coordinator of_hosts(kNumRanks, options);  // hears what hosts say
+  Coordinator of_leaders(kNumRanks, options);
+  HostCoordinator leader({0, 1});  // of the first host
+  HostCoordinator unused({2});
   Clock::time_point now{std::chrono::seconds(1000)};
   int num_read = 0;
   ReadAll<RankMessage>(stream, [&](const RankMessage& message) {
+    const int rank = num_read % kNumRanks;
     // An engine would end with the first error.
-    (void)coordinator.OnMessage(num_read % kNumRanks, message, now).ok();
+    (void)one_host.OnMessage(rank, message, now).ok();
+    (void)of_hosts.OnMessage(kHosts[static_cast<size_t>(rank)], message, now)
+        .ok();
+    if (rank < 2) {
+      (void)leader.OnMessage(rank, message, now).ok();
+    } else {
+      (void)of_leaders.OnMessage(1, message, now).ok();
+    }
+    for (const RankMessage& told : leader.TakeMessages(now)) {
+      (void)of_leaders.OnMessage(0, told, now).ok();
+    }
     // Now and then: so that several calls run at once.
     if (++num_read % (2 * kNumRanks) != 0) return;
     now += std::chrono::seconds(30);
-    coordinator.CheckStalls(now);
-    for (const Response& response : coordinator.TakeResponses()) {
-      Bytes bytes;
-      Encode(response, &bytes);
-      Response read;
-      size_t offset = 0;
-      bool found = false;
-      Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
-           "what the coordinator says can be read");
+    for (Coordinator* coordinator : {&one_host, &of_hosts, &of_leaders}) {
+      coordinator->CheckStalls(now);
+      CheckResponses(coordinator,
+                     coordinator == &of_leaders ? &leader : &unused);
     }
   });
 }
@@ -167,8 +205,12 @@ void ReadResponses(const Bytes& stream) {
     const auto allgather = Call(CollectiveKind::kAllgather, "", {1, 4});
     const auto alltoall = Call(CollectiveKind::kAlltoall, "", {3, 4});
     for (const ResponseItem& item : response.items) {
-      (void)CheckRows(allgather.params, 0, kNumRanks, item.rows).ok();
-      (void)CheckRows(alltoall.params, 1, kNumRanks, item.rows).ok();
+      for (const std::vector<int>& host_ranks :
+           {std::vector<int>(), std::vector<int>{0, 1}}) {
+        const RankPlace place{1, kNumRanks, host_ranks};
+        (void)CheckRows(allgather.params, place, item).ok();
+        (void)CheckRows(alltoall.params, place, item).ok();
+      }
     }
   });
 }

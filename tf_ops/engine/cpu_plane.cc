@@ -146,10 +146,9 @@ class AgreedOutputs {
       const size_t index =
           std::min(told_[peer] - size_t{1}, memory_.size() - 1);
       const int failed = static_cast<int>(peer);
-      const std::string what =
-          failed == rank_ ? own_.message()  // with the cause
-                          : AllocationText(index, OutputShape(ready_, index,
-                                                              failed, size_));
+      const std::string what = failed == rank_
+                                   ? own_.message()  // with the cause
+                                   : TextOf(index, failed);
       return Status::Internal("rank " + std::to_string(global_ranks[peer]) +
                               " " + what);
     }
@@ -158,6 +157,14 @@ class AgreedOutputs {
 
  private:
   static constexpr size_t kMaxIndex = 254;
+
+  std::string TextOf(size_t index, int rank) const {
+    // Over several hosts a rank does not know what others receive.
+    if (ready_.rows.empty()) {
+      return "could not allocate output " + std::to_string(index);
+    }
+    return AllocationText(index, OutputShape(ready_, index, rank, size_));
+  }
 
   const ReadyRequest& ready_;
   const int rank_;
@@ -198,24 +205,47 @@ Status ExecuteAllgather(Collectives* all, const RunOptions& options,
   return Status::Ok();
 }
 
+// What each pair exchanges: its rows and a word.
+AlltoallBytes BytesOf(const ReadyRequest& ready, const Collectives& all,
+                      size_t row_bytes) {
+  const auto as_bytes = [row_bytes](int64_t rows) {
+    return static_cast<size_t>(rows) * row_bytes + AgreedOutputs::kWordBytes;
+  };
+  const auto as_matrix = [&](const std::vector<std::vector<int64_t>>& rows) {
+    ByteMatrix bytes;
+    for (const std::vector<int64_t>& of_rank : rows) {
+      bytes.emplace_back();
+      for (int64_t n : of_rank) bytes.back().push_back(as_bytes(n));
+    }
+    return bytes;
+  };
+  if (ready.rows.empty()) {
+    return {as_matrix(ready.host_rows.sent),
+            as_matrix(ready.host_rows.received)};
+  }
+  return AlltoallBytesOf(all, [&](int from, int to) {
+    return as_bytes(
+        ready.rows[static_cast<size_t>(from)][static_cast<size_t>(to)]);
+  });
+}
+
 Status ExecuteAlltoall(Collectives* all, const RunOptions& options,
                        ReadyRequest* ready) {
   const Request& request = ready->pending->request;
   const size_t row_bytes = RowBytes(request.tensors[0]);
   AgreedOutputs outputs(*ready, all->rank(), all->size());
-  const auto exchanged = [&](int from, int to) {
-    const int64_t rows =
-        ready->rows[static_cast<size_t>(from)][static_cast<size_t>(to)];
-    return static_cast<size_t>(rows) * row_bytes + AgreedOutputs::kWordBytes;
-  };
+  const std::vector<int64_t> sent_rows = SentRows(*ready, all->rank());
+  const std::vector<int64_t> received_rows = ReceivedRows(*ready, all->rank());
   const std::byte* next_in =
       static_cast<const std::byte*>(request.tensors[0].input);
   std::byte* next_out = outputs.memory(0);
   AlltoallLists lists;
   for (int peer = 0; peer < all->size(); ++peer) {
-    const ListTensor word = outputs.Word(static_cast<size_t>(peer));
-    const size_t sent = exchanged(all->rank(), peer) - word.num_bytes;
-    const size_t received = exchanged(peer, all->rank()) - word.num_bytes;
+    const size_t index = static_cast<size_t>(peer);
+    const ListTensor word = outputs.Word(index);
+    const size_t sent = static_cast<size_t>(sent_rows[index]) * row_bytes;
+    const size_t received =
+        static_cast<size_t>(received_rows[index]) * row_bytes;
     lists.send.emplace_back(
         std::vector<ListTensor>{{next_in, nullptr, sent}, word});
     lists.recv.emplace_back(
@@ -223,10 +253,10 @@ Status ExecuteAlltoall(Collectives* all, const RunOptions& options,
     next_in += sent;
     if (next_out != nullptr) next_out += received;
   }
-  HVD_RETURN_IF_ERROR(all->Alltoall(lists, AlltoallBytesOf(*all, exchanged)));
+  HVD_RETURN_IF_ERROR(all->Alltoall(lists, BytesOf(*ready, *all, row_bytes)));
   ready->outcome = outputs.Outcome(*options.global_ranks);
   if (ready->outcome.ok() && request.take_values != nullptr) {
-    ready->outcome = request.take_values(ReceivedRows(*ready, all->rank()));
+    ready->outcome = request.take_values(received_rows);
   }
   return Status::Ok();
 }

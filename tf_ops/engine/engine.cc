@@ -23,7 +23,15 @@ namespace {
 
 using std::chrono::microseconds;
 
-EngineOptions WithGlobalRanks(EngineOptions options, int size) {
+EngineOptions WithRanks(EngineOptions options, const HostLayout& layout,
+                        int size) {
+  options.hosts.clear();
+  for (int host = 0; host < layout.num_hosts(); ++host) {
+    options.hosts.resize(static_cast<size_t>(size));
+    for (int rank : layout.ranks[static_cast<size_t>(host)]) {
+      options.hosts[static_cast<size_t>(rank)] = host;
+    }
+  }
   if (options.global_ranks.empty()) {
     options.global_ranks.resize(static_cast<size_t>(size));
     std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
@@ -131,11 +139,11 @@ EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
       doorbell_(group_->doorbell()),
       crowd_(group_->crowd()),
       membership_(group_->membership()),
-      options_(WithGlobalRanks(options, size_)),
+      options_(WithRanks(options, layout, size_)),
       log_(options.observers),
       planes_(collectives_.get(), membership_, doorbell_, options_, &log_),
-      worker_(&planes_, group_->control(), membership_, rank_, options_,
-              &log_) {
+      worker_(&planes_, group_->control(), links_.get(), membership_, rank_,
+              options_, &log_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });

@@ -143,15 +143,15 @@ Status LaunchAlltoall(const GpuLane& lane, const ReadyRequest& ready,
                       void* output) {
   const RequestTensor& tensor = ready.pending->request.tensors[0];
   const size_t row_bytes = RowBytes(tensor);
-  const size_t own = static_cast<size_t>(lane.rank);
+  const std::vector<int64_t> sent_rows = SentRows(ready, lane.rank);
+  const std::vector<int64_t> received_rows = ReceivedRows(ready, lane.rank);
   return RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) -> Status {
     const std::byte* next_in = static_cast<const std::byte*>(tensor.input);
     std::byte* next_out = static_cast<std::byte*>(output);
-    for (size_t peer = 0; peer < ready.rows.size(); ++peer) {
-      const size_t sent =
-          static_cast<size_t>(ready.rows[own][peer]) * row_bytes;
+    for (size_t peer = 0; peer < sent_rows.size(); ++peer) {
+      const size_t sent = static_cast<size_t>(sent_rows[peer]) * row_bytes;
       const size_t received =
-          static_cast<size_t>(ready.rows[peer][own]) * row_bytes;
+          static_cast<size_t>(received_rows[peer]) * row_bytes;
       if (sent > 0) {
         HVD_RETURN_IF_ERROR(lane.communicator->AsStatus(
             nccl.Send(next_in, sent, kNcclInt8, static_cast<int>(peer), comm,

@@ -35,6 +35,8 @@ struct EngineOptions {
   // The engine of a process set: the global rank of each member, in the order
   // of its ranks. Empty: global ranks are the ranks.
   std::vector<int> global_ranks;
+  // The host of each rank; empty: all are on one. The engine sets it.
+  std::vector<int> hosts;
   // Finds calls made in the wrong process set. Returns another set in which
   // this process has request `name` in flight and of which one of the global
   // ranks `waiting` is a member; else kNotElsewhere or kElsewhereUnknown. May

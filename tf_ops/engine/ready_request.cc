@@ -44,7 +44,13 @@ ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params) {
   return ready;
 }
 
+std::vector<int64_t> SentRows(const ReadyRequest& ready, int rank) {
+  return ready.rows.empty() ? ready.host_rows.sent[ready.member]
+                            : ready.rows[static_cast<size_t>(rank)];
+}
+
 std::vector<int64_t> ReceivedRows(const ReadyRequest& ready, int rank) {
+  if (ready.rows.empty()) return ready.host_rows.received[ready.member];
   std::vector<int64_t> received;
   for (const std::vector<int64_t>& rows : ready.rows) {
     received.push_back(rows[static_cast<size_t>(rank)]);

@@ -16,6 +16,8 @@ namespace hvd {
 struct ReadyRequest {
   std::unique_ptr<PendingRequest> pending;
   std::vector<std::vector<int64_t>> rows;  // see ResponseItem
+  HostRows host_rows;                      // likewise
+  size_t member = 0;                       // this rank among those of its host
   // A rank that has joined takes part with neutral values, which are kept in
   // `memory`, one piece for each tensor.
   bool is_neutral = false;
@@ -26,7 +28,9 @@ struct ReadyRequest {
 // What a rank that has joined contributes to an allreduce of the others.
 ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params);
 
-// Alltoall: the rows that `rank` receives from each rank.
+// Alltoall: the rows that `rank` sends to each rank, or receives from it. Over
+// several hosts `rank` must be this one.
+std::vector<int64_t> SentRows(const ReadyRequest& ready, int rank);
 std::vector<int64_t> ReceivedRows(const ReadyRequest& ready, int rank);
 
 // The shape of output `index` on `rank`, one of `size`, for allgather, alltoall

@@ -22,20 +22,33 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   result.stalls.warning_seconds = options.stall_warning_seconds;
   result.stalls.timeout_seconds = options.stall_timeout_seconds;
   result.global_ranks = options.global_ranks;
+  result.hosts = options.hosts;
   return result;
+}
+
+RankPlace PlaceOf(int rank, const EngineOptions& options) {
+  RankPlace place;
+  place.rank = rank;
+  place.size = static_cast<int>(options.global_ranks.size());
+  for (size_t i = 0; i < options.hosts.size(); ++i) {
+    if (options.hosts[i] == options.hosts[static_cast<size_t>(rank)]) {
+      place.host_ranks.push_back(static_cast<int>(i));
+    }
+  }
+  return place;
 }
 
 }  // namespace
 
-Worker::Worker(DataPlanes* planes, ControlChannel* control,
+Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
                Membership* membership, int rank, const EngineOptions& options,
                EventLog* log)
     : planes_(*planes),
       membership_(membership),
-      rank_(rank),
       options_(options),
+      place_(PlaceOf(rank, options_)),
       log_(log),
-      negotiator_(control, AsCoordinatorOptions(options_)) {}
+      negotiator_(control, links, rank, AsCoordinatorOptions(options_)) {}
 
 // Tells the coordinator everything new in as few messages as possible.
 void Worker::Admit(std::vector<Request> requests) {
@@ -161,9 +174,9 @@ bool Worker::Progress(int64_t max_bytes) {
   CheckStalls();
   std::vector<Response> responses;
   Status status;
-  // The coordinator first runs what it has announced: until then other ranks
-  // may wait for it in a collective and read no more.
-  if (!negotiator_.is_coordinator() || responses_.empty()) {
+  // A leader first runs what it has announced: until then other ranks may wait
+  // for it in a collective and read no more.
+  if (!negotiator_.is_leader() || responses_.empty()) {
     status = negotiator_.Exchange(&responses);
   }
   for (Response& response : responses) {
@@ -265,9 +278,7 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   }
   if (const RequestParams* params = ParamsOfItem(item);
       known == nullptr && params != nullptr) {
-    HVD_RETURN_IF_ERROR(
-        CheckRows(*params, rank_,
-                  static_cast<int>(options_.global_ranks.size()), item.rows));
+    HVD_RETURN_IF_ERROR(CheckRows(*params, place_, item));
   }
   const std::string& name = known == nullptr ? item.name : known->name;
   ready->pending = known == nullptr ? table_.Take(name) : table_.Take(*known);
@@ -282,6 +293,8 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   ready->pending->collective_id = num_run_;
   ready->pending->has_begun = true;
   ready->rows = known == nullptr ? item.rows : known->rows;
+  ready->host_rows = known == nullptr ? item.host_rows : known->host_rows;
+  ready->member = static_cast<size_t>(membership_->rank());
   if (item.new_id != 0) {
     table_.Remember(item.new_id, item, ready->pending->params);
   }

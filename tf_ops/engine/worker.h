@@ -19,6 +19,7 @@
 #include "tf_ops/host/membership.h"
 #include "tf_ops/negotiation/negotiator.h"
 #include "tf_ops/negotiation/request_table.h"
+#include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
 
@@ -28,8 +29,10 @@ inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 class Worker {
  public:
   // Borrows all but `options`, which has the global ranks.
-  Worker(DataPlanes* planes, ControlChannel* control, Membership* membership,
-         int rank, const EngineOptions& options, EventLog* log);
+  // `links`: see Negotiator; `rank`: in the process set.
+  Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
+         Membership* membership, int rank, const EngineOptions& options,
+         EventLog* log);
 
   // Takes requests in; Progress sends them to the coordinator.
   void Admit(std::vector<Request> requests);
@@ -88,13 +91,13 @@ class Worker {
   void Log(const std::string& text) const;
 
   int global_rank() const {
-    return options_.global_ranks[static_cast<size_t>(rank_)];
+    return options_.global_ranks[static_cast<size_t>(place_.rank)];
   }
 
   DataPlanes& planes_;
   Membership* const membership_;
-  const int rank_;  // in the process set
   const EngineOptions options_;
+  const RankPlace place_;
   EventLog* const log_;
   RequestTable table_;
   Negotiator negotiator_;

@@ -9,10 +9,6 @@
 namespace hvd {
 namespace {
 
-int64_t NumBytes(const TensorParams& t) {
-  return NumElements(t.shape) * static_cast<int64_t>(ElementBytes(t.dtype));
-}
-
 template <typename T>
 void WriteList(const std::vector<T>& values, ByteWriter* w) {
   w->Put(static_cast<uint32_t>(values.size()));
@@ -94,7 +90,7 @@ void Read(ByteReader* r, RequestParams* p) {
   for (TensorParams& t : p->tensors) {
     Read(r, &t);
     if (!r->ok()) return;
-    r->Expect(!__builtin_add_overflow(total, NumBytes(t), &total));
+    r->Expect(!__builtin_add_overflow(total, t.num_bytes(), &total));
   }
 }
 
@@ -118,6 +114,36 @@ void ReadIds(ByteReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
   r->Expect(NumIds(*ids) <= max_ids);
 }
 
+// One value for each rank in each list.
+void ReadRows(ByteReader* r, const MessageLimits& limits,
+              std::vector<std::vector<int64_t>>* rows) {
+  const size_t num_ranks = static_cast<size_t>(limits.num_ranks);
+  rows->resize(r->GetCount(sizeof(uint32_t) + num_ranks * sizeof(int64_t)));
+  for (std::vector<int64_t>& list : *rows) {
+    ReadList(r, &list);
+    r->Expect(list.size() == num_ranks);
+  }
+}
+
+void WriteRows(const std::vector<std::vector<int64_t>>& rows, ByteWriter* w) {
+  w->Put(static_cast<uint32_t>(rows.size()));
+  for (const std::vector<int64_t>& list : rows) WriteList(list, w);
+}
+
+void Write(const HostRows& rows, ByteWriter* w) {
+  WriteRows(rows.sent, w);
+  if (rows.sent.empty()) return;
+  WriteRows(rows.received, w);
+  w->Put(rows.longest);
+}
+
+void Read(ByteReader* r, const MessageLimits& limits, HostRows* rows) {
+  ReadRows(r, limits, &rows->sent);
+  if (rows->sent.empty()) return;
+  ReadRows(r, limits, &rows->received);
+  rows->longest = r->Get<int64_t>();
+}
+
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
 // (1, item) or, with parameters, (2, item, parameters).
 void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
@@ -136,8 +162,8 @@ void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
     w->Put(static_cast<uint8_t>(item.params == nullptr ? 1 : 2));
     w->PutString(item.name);
     w->Put(item.new_id);
-    w->Put(static_cast<uint32_t>(item.rows.size()));
-    for (const std::vector<int64_t>& rows : item.rows) WriteList(rows, w);
+    WriteRows(item.rows, w);
+    Write(item.host_rows, w);
     if (item.params != nullptr) Write(*item.params, w);
   }
 }
@@ -164,13 +190,8 @@ void Read(ByteReader* r, const MessageLimits& limits,
     ResponseItem& item = items->back();
     item.name = r->GetString();
     item.new_id = r->Get<uint32_t>();
-    const size_t num_ranks = static_cast<size_t>(limits.num_ranks);
-    item.rows.resize(
-        r->GetCount(sizeof(uint32_t) + num_ranks * sizeof(int64_t)));
-    for (std::vector<int64_t>& rows : item.rows) {
-      ReadList(r, &rows);
-      r->Expect(rows.size() == num_ranks);
-    }
+    ReadRows(r, limits, &item.rows);
+    Read(r, limits, &item.host_rows);
     if (form == 2) {
       RequestParams params;
       Read(r, &params);
@@ -182,8 +203,10 @@ void Read(ByteReader* r, const MessageLimits& limits,
 
 void WriteBody(const RankMessage& m, ByteWriter* w) {
   w->Put(m.type);
+  WriteList(m.ranks, w);
   switch (m.type) {
     case RankMessage::Type::kRequest:
+      w->Put(m.last_rank);
       w->PutString(m.name);
       Write(m.params, w);
       return;
@@ -191,6 +214,9 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
       w->PutString(m.name);
       return;
     case RankMessage::Type::kReady:
+      w->Put(m.last_rank);
+      Write(m.ids, w);
+      return;
     case RankMessage::Type::kForgotten:
       Write(m.ids, w);
       return;
@@ -204,10 +230,12 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
   }
 }
 
-void ReadBody(ByteReader* r, const MessageLimits&, RankMessage* m) {
+void ReadBody(ByteReader* r, const MessageLimits& limits, RankMessage* m) {
   m->type = r->GetUpTo(RankMessage::Type::kElsewhere);
+  ReadRanks(r, limits, &m->ranks);
   switch (m->type) {
     case RankMessage::Type::kRequest:
+      m->last_rank = r->Get<int32_t>();
       m->name = r->GetString();
       Read(r, &m->params);
       return;
@@ -215,6 +243,9 @@ void ReadBody(ByteReader* r, const MessageLimits&, RankMessage* m) {
       m->name = r->GetString();
       return;
     case RankMessage::Type::kReady:
+      m->last_rank = r->Get<int32_t>();
+      ReadIds(r, kMaxIds, &m->ids);
+      return;
     case RankMessage::Type::kForgotten:
       ReadIds(r, kMaxIds, &m->ids);
       return;
@@ -327,64 +358,6 @@ Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
 }
 
 }  // namespace
-
-bool RequestParams::operator==(const RequestParams& o) const {
-  return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
-         root_rank == o.root_rank && prescale == o.prescale &&
-         postscale == o.postscale && average == o.average &&
-         equal_rows == o.equal_rows && device == o.device &&
-         splits == o.splits && tensors == o.tensors && failure == o.failure;
-}
-
-int64_t RequestParams::num_bytes() const {
-  int64_t total = 0;
-  for (const TensorParams& t : tensors) total += NumBytes(t);
-  return total;
-}
-
-namespace {
-
-DeviceKind DeviceOf(const Request& request) {
-  if (request.gpu.ordinal < 0) return DeviceKind::kCpu;
-  return request.gpu.is_second ? DeviceKind::kSecondGpu : DeviceKind::kGpu;
-}
-
-}  // namespace
-
-RequestParams ParamsOf(const Request& request) {
-  RequestParams p;
-  p.kind = request.kind;
-  p.process_set_id = request.process_set_id;
-  p.op = request.op;
-  p.root_rank = request.root_rank;
-  p.prescale = request.prescale;
-  p.postscale = request.postscale;
-  p.average = request.average;
-  p.equal_rows = request.equal_rows;
-  p.device = DeviceOf(request);
-  p.failure = request.failure;
-  p.splits = request.splits;
-  p.tensors.reserve(request.tensors.size());
-  for (const RequestTensor& t : request.tensors) {
-    p.tensors.push_back(TensorParams{t.dtype, t.shape});
-  }
-  return p;
-}
-
-bool HasParams(const Request& request, const RequestParams& params) {
-  const RequestParams& p = params;
-  return request.kind == p.kind && request.process_set_id == p.process_set_id &&
-         request.op == p.op && request.root_rank == p.root_rank &&
-         request.prescale == p.prescale && request.postscale == p.postscale &&
-         request.average == p.average && request.equal_rows == p.equal_rows &&
-         DeviceOf(request) == p.device && request.splits == p.splits &&
-         request.failure == p.failure &&
-         std::equal(request.tensors.begin(), request.tensors.end(),
-                    p.tensors.begin(), p.tensors.end(),
-                    [](const RequestTensor& a, const TensorParams& b) {
-                      return a.dtype == b.dtype && a.shape == b.shape;
-                    });
-}
 
 void AppendId(uint32_t id, std::vector<IdRun>* runs) {
   if (!runs->empty() && runs->back().first + runs->back().count == id) {

@@ -8,40 +8,9 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/common/types.h"
-#include "tf_ops/negotiation/request.h"
+#include "tf_ops/negotiation/request_params.h"
 
 namespace hvd {
-
-struct TensorParams {
-  DataType dtype = DataType::kFloat32;
-  Shape shape;
-  bool operator==(const TensorParams& o) const {
-    return dtype == o.dtype && shape == o.shape;
-  }
-};
-
-// What ranks must agree on in a request, and its shapes and splits.
-struct RequestParams {
-  CollectiveKind kind = CollectiveKind::kAllreduce;
-  int32_t process_set_id = 0;
-  ReduceOp op = ReduceOp::kSum;
-  int32_t root_rank = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  bool average = false;
-  bool equal_rows = false;  // holds for all ranks if one of them asks for it
-  std::vector<int64_t> splits;
-  std::vector<TensorParams> tensors;
-  DeviceKind device = DeviceKind::kCpu;
-  Status failure;  // see Request
-
-  bool operator==(const RequestParams& o) const;
-  int64_t num_bytes() const;
-};
-RequestParams ParamsOf(const Request& request);
-// Whether ParamsOf(request) == params, without building it.
-bool HasParams(const Request& request, const RequestParams& params);
 
 // A run of consecutive cache ids.
 struct IdRun {
@@ -53,17 +22,20 @@ struct IdRun {
 inline constexpr int kNotElsewhere = -1;
 inline constexpr int kElsewhereUnknown = -2;
 
-// From a rank to the coordinator.
+// From ranks to the coordinator.
 struct RankMessage {
   enum class Type : uint8_t {
-    kRequest = 1,  // `name` and `params`: this rank is ready for it
+    kRequest = 1,  // `name` and `params`: the ranks are ready for it
     kReady,        // `ids`: ready for requests that all ranks know
     kDuplicate,    // `name` was submitted again while in flight
     kForgotten,    // `ids`: an eviction was seen
-    kJoin,         // this rank takes part in nothing more until all have joined
+    kJoin,         // they take part in nothing more until all have joined
     kElsewhere,    // answers Response::kQuery for `name`
   };
   Type type = Type::kRequest;
+  // Who says it, in ascending order, all of one group; empty: all of the group.
+  std::vector<int32_t> ranks;
+  int32_t last_rank = -1;  // kRequest, kReady: who came last; -1: not known
   std::string name;
   RequestParams params;
   std::vector<IdRun> ids;
@@ -72,19 +44,34 @@ struct RankMessage {
   int32_t process_set_id = kNotElsewhere;
 };
 
+// Alltoall over several hosts: what the ranks of one host have to know. The
+// lists are in order of these ranks and have a value for each rank of all
+// hosts.
+struct HostRows {
+  std::vector<std::vector<int64_t>> sent;      // [rank of the host][to rank]
+  std::vector<std::vector<int64_t>> received;  // [rank of the host][from rank]
+  // The most rows that any rank gives another one: all ranks step through
+  // equally many chunks.
+  int64_t longest = 0;
+};
+
 // One request of a response: known by its id, or told in full.
 struct ResponseItem {
   uint32_t cached_id = 0;  // not 0: a known request, the rest is empty
   std::string name;
   uint32_t new_id = 0;  // not 0: remember the request under this id
-  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall:
-  // [from rank][to rank].
+  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall
+  // on one host: [from rank][to rank].
   std::vector<std::vector<int64_t>> rows;
+  HostRows host_rows;
   // For ranks that have joined, which run it without a request of their own;
   // null if there are none.
   std::shared_ptr<const RequestParams> params;
-  // On the coordinator alone, not sent: the global rank that came last, and how
-  // long after the first, of those that have not joined. -1: not known.
+  // On the coordinator alone, not sent: of a request that is told in full, its
+  // kind; and the global rank that came last, and how long after the first, of
+  // those that have not joined. -1: not known. Of ranks of one host, when there
+  // are several, it sees only those that are later than kTellPartAfter.
+  CollectiveKind kind = CollectiveKind::kAllreduce;
   int last_rank = -1;
   std::chrono::nanoseconds late_by{0};
 };

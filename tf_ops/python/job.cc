@@ -37,6 +37,7 @@ Place PlaceOf(int rank, int size, const std::optional<Hosts>& hosts) {
   place.member = -1;
   for (size_t host = 0; host < hosts->ranks.size(); ++host) {
     const std::vector<int>& ranks = hosts->ranks[host];
+    if (!std::is_sorted(ranks.begin(), ranks.end())) break;
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
     if (found == ranks.end()) continue;
     place.member = static_cast<int>(found - ranks.begin());
@@ -47,7 +48,9 @@ Place PlaceOf(int rank, int size, const std::optional<Hosts>& hosts) {
   if (place.member < 0 || place.layout.size() != size ||
       hosts->ranks.size() < 2 || hosts->ranks[0].empty() ||
       hosts->ranks[0][0] != 0) {
-    throw py::value_error("`hosts` must hold each rank once, rank 0 first");
+    throw py::value_error(
+        "`hosts` must hold each rank once, ascending in each host, rank 0 "
+        "first");
   }
   return place;
 }
