@@ -2,6 +2,8 @@
 // write down.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -10,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cc/hosts.h"
 #include "tests/cc/test_util.h"
 #include "tf_ops/engine/engine.h"
 
@@ -24,8 +27,42 @@ inline EngineOptions QuickOptions() {
   return options;
 }
 
+// The ranks of each of `num_hosts` hosts, dealt in turn.
+inline std::vector<std::vector<int>> Deal(int size, int num_hosts) {
+  std::vector<std::vector<int>> ranks(
+      static_cast<size_t>(std::min(size, num_hosts)));
+  for (int rank = 0; rank < size; ++rank) {
+    ranks[static_cast<size_t>(rank) % ranks.size()].push_back(rank);
+  }
+  return ranks;
+}
+
+// The engines keep the hosts alive.
+inline Engines MakeEnginesOnHosts(int size, int num_hosts,
+                                  const EngineOptions& options,
+                                  std::vector<HostGroup*>* groups) {
+  const auto hosts = std::make_shared<Hosts>(Deal(size, num_hosts));
+  std::vector<std::unique_ptr<ControlLinks>> links = hosts->Connect();
+  Engines engines;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto [host, member] = hosts->Find(rank);
+    HostGroup* const group = hosts->group(rank);
+    if (groups != nullptr) groups->push_back(group);
+    engines.push_back(
+        Engine::Create(std::shared_ptr<HostGroup>(hosts, group), options,
+                       hosts->layout(host, member),
+                       member == 0 ? std::move(links[host]) : nullptr));
+  }
+  return engines;
+}
+
+// On as many hosts as HVD_TEST_HOSTS says: the tests of engines run twice.
 inline Engines MakeEngines(int size, const EngineOptions& options,
                            std::vector<HostGroup*>* groups = nullptr) {
+  const char* const num_hosts = std::getenv("HVD_TEST_HOSTS");
+  if (num_hosts != nullptr && size > 1) {
+    return MakeEnginesOnHosts(size, std::atoi(num_hosts), options, groups);
+  }
   Engines engines;
   for (auto& group : CreateInMemory(size)) {
     if (groups != nullptr) groups->push_back(group.get());

@@ -1,8 +1,11 @@
 // Several hosts in one process: ranks and wires are threads.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "tf_ops/collectives/wire/wire_loop.h"
 #include "tf_ops/host/host_layout.h"
 #include "tf_ops/wire/loopback/loopback.h"
+#include "tf_ops/wire/tcp/tcp_links.h"
 
 namespace hvd {
 
@@ -25,12 +29,16 @@ class Hosts {
     for (const std::vector<int>& of_host : ranks_) {
       groups_.push_back(CreateInMemory(
           RegionShape(static_cast<int>(of_host.size()), /*with_wire=*/true)));
+      for (const auto& group : groups_.back()) {
+        group->membership()->SetGlobalRanks(of_host);
+      }
     }
     for (size_t host = 0; host < ranks_.size(); ++host) {
       threads_.emplace_back([this, host] {
-        const Status status =
-            WireLoop(groups_[host].back().get(), wires_[host].get()).Run();
-        if (!status.ok()) MESSAGE(status.message());
+        // The ranks hear of an error.
+        (void)WireLoop(groups_[host].back().get(), wires_[host].get())
+            .Run()
+            .ok();
       });
     }
   }
@@ -56,6 +64,42 @@ class Hosts {
     const auto [host, member] = Find(rank);
     return groups_[host][member].get();
   }
+  // Connects the leaders. Call it once; `links` are by host.
+  std::vector<std::unique_ptr<ControlLinks>> Connect() {
+    const size_t num_hosts = ranks_.size();
+    std::vector<TcpLinksOptions> options(num_hosts);
+    for (TcpLinksOptions& one : options) {
+      one.sockets.resize(num_hosts);
+      one.labels.resize(num_hosts);
+    }
+    for (size_t host = 1; host < num_hosts; ++host) {
+      int ends[2];
+      REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+      options[0].sockets[host] = Fd(ends[0]);
+      options[host].sockets[0] = Fd(ends[1]);
+    }
+    std::vector<std::unique_ptr<ControlLinks>> links(num_hosts);
+    for (size_t host = 0; host < num_hosts; ++host) {
+      HostGroup* const leader = groups_[host][0].get();
+      TcpLinksOptions& one = options[host];
+      one.host = static_cast<int>(host);
+      for (size_t peer = 0; peer < num_hosts; ++peer) {
+        one.labels[peer] = "host " + std::to_string(peer);
+      }
+      one.ring = [leader] { leader->doorbell()->RingOwn(); };
+      one.why_left = [leader] { return leader->membership()->WhyLeft(); };
+      one.why_lost = [leader] { return leader->membership()->WhyLost(); };
+      one.others_left = [leader](const std::string& reason) {
+        leader->membership()->NoteOthersLeft(reason);
+      };
+      one.others_lost = [leader](const std::string& reason) {
+        leader->membership()->NoteOthersLost(reason);
+      };
+      REQUIRE_OK(ConnectTcpLinks(std::move(one), &links[host]));
+    }
+    return links;
+  }
+
   // Ends all waits of all ranks and wires.
   void Interrupt() {
     for (const auto& groups : groups_) {
@@ -82,6 +126,7 @@ inline void RunHosts(const std::vector<std::vector<int>>& ranks,
         const auto [host, member] = hosts.Find(rank);
         HostGroup* const group = hosts.group(rank);
         HierarchicalCollectives collectives(group->slabs(), group->control(),
+                                            group->membership(),
                                             hosts.layout(host, member));
         body(&collectives);
       },

@@ -44,8 +44,8 @@ std::unique_ptr<Collectives> MakeCollectives(HostGroup* group,
   if (layout.num_hosts() < 2) {
     return std::make_unique<HostCollectives>(group->slabs());
   }
-  return std::make_unique<HierarchicalCollectives>(group->slabs(),
-                                                   group->control(), layout);
+  return std::make_unique<HierarchicalCollectives>(
+      group->slabs(), group->control(), group->membership(), layout);
 }
 
 std::string KindAndName(const Request& request) {

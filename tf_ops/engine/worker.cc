@@ -235,7 +235,7 @@ const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
 
 bool Worker::Concerns(const Response& response) const {
   return response.ranks.empty() ||
-         std::find(response.ranks.begin(), response.ranks.end(), rank_) !=
+         std::find(response.ranks.begin(), response.ranks.end(), place_.rank) !=
              response.ranks.end();
 }
 

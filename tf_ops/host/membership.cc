@@ -77,7 +77,15 @@ void Membership::Interrupt(const std::string& reason) {
   doorbell_->RingOwn();
 }
 
+void Membership::EndWire() {
+  region_.header()->wire_must_end.store(1);
+  doorbell_->Ring(size_);
+}
+
 Status Membership::CheckInterrupt() const {
+  if (rank_ == size_ && region_.header()->wire_must_end.load() != 0) {
+    return Status::Shutdown("the ranks of this host need no wire any more");
+  }
   return interrupted_.load() ? Status::Shutdown(interrupt_reason_)
                              : Status::Ok();
 }

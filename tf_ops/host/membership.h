@@ -83,10 +83,14 @@ class Membership {
   std::string WhyLeft() const;
   std::string WhyLost() const;
 
+  // Ends the wire of this host, even in the middle of a collective.
+  void EndWire();
+
   // ---- Waits ----
   // Makes waits return soon, with Shutdown, now and from now on.
   void Interrupt(const std::string& reason);
-  Status CheckInterrupt() const;  // Shutdown after Interrupt
+  // Shutdown after Interrupt, or for the wire after EndWire.
+  Status CheckInterrupt() const;
   // Whether to go on waiting for `member`: Shutdown after Interrupt, PeerLost
   // if it or a rank on another host is gone, Internal after MarkBlind. What it
   // did before it went is visible after this call.

@@ -48,6 +48,7 @@ struct RegionHeader {
   std::atomic<uint32_t> num_crowded;  // ranks that have many requests in flight
   // Of ranks on other hosts: why the first of them left, and why the first that
   // did not leave in peace is gone.
+  std::atomic<uint32_t> wire_must_end;
   Words others_left;
   Words others_lost;
 };

@@ -84,6 +84,7 @@ bool FromHex(const std::string& hex, std::string* bytes) {
 struct Service {
   std::unique_ptr<HostGroup> group;
   std::unique_ptr<Wire> wire;
+  std::unique_ptr<WireLoop> loop;
   std::atomic<bool> has_ended{false};
   std::thread thread;
 };
@@ -141,10 +142,12 @@ class WireProcess {
     auto service = std::make_unique<Service>();
     HVD_RETURN_IF_ERROR(AttachAsWire(segment, epoch, &service->group));
     service->wire = MakeMpiWire(&world_, set, std::move(ranks));
+    service->loop =
+        std::make_unique<WireLoop>(service->group.get(), service->wire.get());
     service->thread = std::thread([kept = service.get()] {
       (void)prctl(PR_SET_NAME, "hvd_wire_loop");
       // The ranks hear of an error through their region.
-      (void)WireLoop(kept->group.get(), kept->wire.get()).Run().ok();
+      (void)kept->loop->Run().ok();
       kept->has_ended.store(true);
     });
     services_[set] = std::move(service);
@@ -157,12 +160,15 @@ class WireProcess {
       return Status::InvalidArgument("set " + std::to_string(set) +
                                      " is not served");
     }
-    // Its last job may be on its way; but the leader may die meanwhile.
+    // The engine has asked it to end; but the leader may die meanwhile.
     while (!found->second->has_ended.load()) {
       pollfd polled{control_, POLLIN, 0};
       if (poll(&polled, 1, kLook) > 0) std::_Exit(1);
     }
     found->second->thread.join();
+    // MPI may still write there.
+    if (found->second->loop->has_transfers())
+      new auto(std::move(found->second));
     services_.erase(found);
     return Status::Ok();
   }

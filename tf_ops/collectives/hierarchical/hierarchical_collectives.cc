@@ -92,9 +92,11 @@ TwoSpecs Split(const ReduceSpec& spec, const HostLayout& layout) {
 
 HierarchicalCollectives::HierarchicalCollectives(HostSlabs* slabs,
                                                  ControlChannel* control,
+                                                 Membership* membership,
                                                  HostLayout layout)
     : slabs_(slabs),
       control_(control),
+      membership_(membership),
       layout_(std::move(layout)),
       rank_(layout_.rank()),
       size_(layout_.size()),
@@ -107,12 +109,7 @@ HierarchicalCollectives::HierarchicalCollectives(HostSlabs* slabs,
 }
 
 HierarchicalCollectives::~HierarchicalCollectives() {
-  if (slabs_->rank() != 0) return;
-  std::vector<uint8_t> bytes;
-  Encode(WireJob(), &bytes);
-  control_->Send(slabs_->size(), bytes);
-  // If it no longer reads, it has ended or will be ended.
-  (void)control_->Flush().ok();
+  if (slabs_->rank() == 0) membership_->EndWire();
 }
 
 Status HierarchicalCollectives::Start(WireJob job) {

@@ -10,6 +10,7 @@
 #include "tf_ops/host/control_channel.h"
 #include "tf_ops/host/host_layout.h"
 #include "tf_ops/host/host_slabs.h"
+#include "tf_ops/host/membership.h"
 
 namespace hvd {
 
@@ -25,8 +26,8 @@ class HierarchicalCollectives : public Collectives {
   // Borrows all but `layout`. `control` is used by member 0, which tells the
   // wire what to do.
   HierarchicalCollectives(HostSlabs* slabs, ControlChannel* control,
-                          HostLayout layout);
-  ~HierarchicalCollectives() override;  // tells the wire to end
+                          Membership* membership, HostLayout layout);
+  ~HierarchicalCollectives() override;  // ends the wire
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -54,6 +55,7 @@ class HierarchicalCollectives : public Collectives {
 
   HostSlabs* const slabs_;
   ControlChannel* const control_;
+  Membership* const membership_;
   const HostLayout layout_;
   const int rank_;
   const int size_;

@@ -28,8 +28,6 @@ bool MakesSense(const WireJob& job, int num_hosts) {
       return job.bytes.size() == 1 && job.host >= 0 && job.host < num_hosts;
     case WireJob::Kind::kAlltoall:
       return job.bytes.size() == hosts && job.received.size() == hosts;
-    case WireJob::Kind::kEnd:
-      return true;
   }
   return false;
 }
@@ -64,7 +62,7 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
   if (bytes.size() - *offset < length) return Status::Ok();
   ByteReader reader(bytes.data() + *offset, length);
   reader.Get<uint32_t>();
-  job->kind = reader.GetUpTo(WireJob::Kind::kEnd);
+  job->kind = reader.GetUpTo(WireJob::Kind::kAlltoall);
   job->first_chunk = reader.Get<uint32_t>();
   job->reduces = reader.GetUpTo<uint8_t>(1) != 0;
   job->gathers = reader.GetUpTo<uint8_t>(1) != 0;

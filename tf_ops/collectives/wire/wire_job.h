@@ -28,9 +28,8 @@ struct WireJob {
     // The first half of a slot holds a part of what goes to each host, the
     // second of what comes from it.
     kAlltoall,
-    kEnd,  // the wire ends
   };
-  Kind kind = Kind::kEnd;
+  Kind kind = Kind::kBlocks;
   uint32_t first_chunk = 0;
   bool reduces = false;
   bool gathers = false;

@@ -28,8 +28,6 @@ constexpr std::chrono::microseconds kNapOfWire{50};
 constexpr std::chrono::microseconds kShortSleep{1000};
 constexpr int kNumShortSleeps = 100;
 constexpr std::chrono::microseconds kLongSleep{100000};
-// For the last job of a rank that has left: it may be on its way.
-constexpr int kNumLastLooks = 20;
 
 // The hosts form a tree below the source. A chain is best if there are many
 // chunks, a binary tree if there are few.
@@ -81,13 +79,11 @@ Status WireLoop::RunJobs() {
   while (true) {
     WireJob job;
     HVD_RETURN_IF_ERROR(NextJob(&job));
-    if (job.kind == WireJob::Kind::kEnd) return Status::Ok();
     HVD_RETURN_IF_ERROR(RunJob(job));
   }
 }
 
 Status WireLoop::NextJob(WireJob* job) {
-  int num_looks = 0;
   for (int num_sleeps = 0;; ++num_sleeps) {
     const uint32_t ticket = group_->doorbell()->Ticket();
     bool found = false;
@@ -100,9 +96,6 @@ Status WireLoop::NextJob(WireJob* job) {
       return Status::Ok();
     }
     HVD_RETURN_IF_ERROR(group_->membership()->CheckInterrupt());
-    if (group_->membership()->IsGone(0) && ++num_looks > kNumLastLooks) {
-      return Status::Shutdown("the rank that speaks to the wire has ended");
-    }
     HVD_RETURN_IF_ERROR(wire_->Progress());
     group_->doorbell()->Wait(
         ticket, num_sleeps < kNumShortSleeps ? kShortSleep : kLongSleep,
@@ -135,8 +128,6 @@ Status WireLoop::RunJob(const WireJob& job) {
           std::make_unique<BlockLayout>(job.received, longest, slot_bytes / 2);
       return RunChunks(job, layout_->num_chunks(), &WireLoop::StepAlltoall);
     }
-    case WireJob::Kind::kEnd:
-      break;
   }
   return Status::Internal("unknown kind of job");
 }
@@ -327,6 +318,7 @@ Status WireLoop::Send(int host, int phase, const std::byte* data,
                       size_t num_bytes, Chunk* chunk) {
   if (num_bytes == 0) return Status::Ok();
   chunk->sends.emplace_back();
+  ++num_transfers_;
   return wire_->Send(host,
                      static_cast<int>(chunk->index % kInFlight) * 2 + phase,
                      data, num_bytes, &chunk->sends.back());
@@ -336,6 +328,7 @@ Status WireLoop::Receive(int host, int phase, std::byte* data, size_t num_bytes,
                          Chunk* chunk) {
   if (num_bytes == 0) return Status::Ok();
   chunk->receives.emplace_back();
+  ++num_transfers_;
   return wire_->Receive(host,
                         static_cast<int>(chunk->index % kInFlight) * 2 + phase,
                         data, num_bytes, &chunk->receives.back());
@@ -345,6 +338,9 @@ Status WireLoop::PollAll(std::vector<WireTransfer>* transfers) {
   for (WireTransfer& transfer : *transfers) {
     HVD_RETURN_IF_ERROR(wire_->Poll(&transfer));
   }
+  num_transfers_ -= static_cast<size_t>(
+      std::count_if(transfers->begin(), transfers->end(),
+                    [](const WireTransfer& t) { return !t.is_active; }));
   transfers->erase(
       std::remove_if(transfers->begin(), transfers->end(),
                      [](const WireTransfer& t) { return !t.is_active; }),

@@ -23,9 +23,12 @@ class WireLoop {
   WireLoop(const WireLoop&) = delete;
   WireLoop& operator=(const WireLoop&) = delete;
 
-  // Returns after the job kEnd. An error is for good; the ranks hear of it, but
-  // not of Shutdown, which follows Membership::Interrupt.
+  // Returns Shutdown after Membership::EndWire or Interrupt. Any other error is
+  // for good, and the ranks hear of it.
   Status Run();
+  // Whether transfers were in flight when Run returned. This loop and the
+  // memory of the region must then stay.
+  bool has_transfers() const { return num_transfers_ > 0; }
 
  private:
   struct Chunk;
@@ -66,6 +69,7 @@ class WireLoop {
   std::vector<std::unique_ptr<std::byte[]>> staging_;  // by chunk in flight
   std::vector<const void*> sources_;                   // by host
   int num_idle_ = 0;                                   // passes in a row
+  size_t num_transfers_ = 0;                           // in flight
 };
 
 }  // namespace hvd
