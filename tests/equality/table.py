@@ -95,7 +95,8 @@ def cell(entry: Entry | None) -> str:
         return "error"
     if entry["difference"] <= TOLERANCE:
         return "="
-    return f"{entry['difference']:.1g}"
+    one_digit = float(f"{entry['difference']:.1g}")
+    return f"{one_digit:g}"
 
 
 def page_of(entries: list[Entry]) -> str:

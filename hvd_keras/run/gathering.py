@@ -1,0 +1,295 @@
+"""Brings the agents of all hosts together before the ranks start."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+
+from hvd_keras._job.bootstrap import addresses, interfaces
+from hvd_keras._job.bootstrap.listener import listen_tcp
+from hvd_keras._job.bootstrap.local_server import address_of_rank_0
+from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras.config import Config
+from hvd_keras.exceptions import ConfigError, LaunchError
+from hvd_keras.run import arguments, environment, launching
+from hvd_keras.run.arguments import Options
+from hvd_keras.run.hosts import Host, LocalHost, RemoteHost, refuse
+from hvd_keras.run.launching import Starter
+from hvd_keras.run.loop import Loop
+from hvd_keras.run.placement import Plan, span
+
+# After the first host that cannot be reached, others may fail as well.
+_MORE_FAILURES_SECONDS = 3.0
+_BACKLOG = 1024
+# Time for ssh to end after its agent.
+_STARTER_SECONDS = 2.0
+
+
+class StartInterruptedError(Exception):
+    """A signal came before any rank was started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_status = 128 + number
+
+
+class Gathering:
+    """The hosts of a job, until all are there; then their connections."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        server: ExchangeServer,
+        plan: Plan,
+        hosts: Sequence[Host],
+        options: Options,
+        config: Config,
+        secret: bytes,
+    ) -> None:
+        if config.heartbeat_timeout_seconds < 2 * config.heartbeat_seconds:
+            raise ConfigError(
+                "`HVD_HEARTBEAT_TIMEOUT` must be twice HVD_HEARTBEAT_SECONDS "
+                f"or more. Received: {config.heartbeat_timeout_seconds:g} s "
+                f"and {config.heartbeat_seconds:g} s."
+            )
+        self.is_done = False
+        self._loop = loop
+        self._server = server
+        self._plan = plan
+        self._hosts = list(hosts)
+        self._options = options
+        self._config = config
+        self._secret = secret
+        self._starters: dict[Starter, list[RemoteHost]] = {}
+        self._refused: list[Stream] = []
+        self._ports: dict[str, str] = {}  # by own address
+        self._failures: dict[str, str] = {}  # by host
+        self._gives_up_at = time.monotonic() + config.start_timeout_seconds
+        self._interrupted_by: int | None = None
+
+    def wait(self) -> None:
+        """Returns when all hosts are there.
+
+        Raises:
+            LaunchError: A host cannot be reached, or does not come in time.
+            StartInterruptedError: A signal came.
+        """
+        failures = self.try_all()
+        if failures:
+            lines = [f"  {name}: {why}" for name, why in failures.items()]
+            raise LaunchError("\n".join(["hosts failed to start:", *lines]))
+
+    def try_all(self) -> dict[str, str]:
+        """Waits for all hosts; returns those that do not come, and why.
+
+        Raises:
+            StartInterruptedError: A signal came.
+        """
+        {
+            "ssh": self._start_over_ssh,
+            "slurm": self._start_over_srun,
+            "hosts": self._await_others,
+        }[self._plan.way]()
+        while missing := [h for h in self._remote() if not h.facts]:
+            if self._interrupted_by is not None:
+                raise StartInterruptedError(self._interrupted_by)
+            is_late = time.monotonic() >= self._gives_up_at
+            if is_late or len(self._failures) == len(missing):
+                break
+            self._loop.step(min(self._time_left(), 0.5))
+            self._server.step()
+            for host in self._hosts:
+                host.step()
+        self.is_done = True
+        seconds = self._config.start_timeout_seconds
+        late = f"it did not come within {seconds:g} s (HVD_START_TIMEOUT)"
+        return {h.name: self._failures.get(h.name, late) for h in missing}
+
+    def interrupt(self, number: int) -> None:
+        """Ends `wait()` because of a signal."""
+        self._interrupted_by = number
+
+    def slots(self) -> list[int]:
+        """Returns how many ranks each host has room for, when all are there."""
+        found = []
+        for host, planned in zip(self._hosts, self._plan.hosts, strict=True):
+            slots = planned.slots
+            if slots is None and isinstance(host, RemoteHost):
+                slots = int(host.facts["num_ranks"])
+            found.append(slots or 0)
+        return found
+
+    def describe(self) -> str:
+        """Returns a line about the hosts, when they have their places."""
+        parts = []
+        for host in self._hosts:
+            cores = environment.num_cores()
+            if isinstance(host, RemoteHost):
+                cores = int(host.facts["num_cores"])
+            parts.append(
+                f"{host.name} ({span(host.place.ranks())}, {cores} "
+                f"core{'s' * (cores > 1)})"
+            )
+        size = self._hosts[0].place.size
+        return f"{size} ranks on {len(parts)} hosts: {', '.join(parts)}"
+
+    def take_agent(
+        self, identity: Identity, stream: Stream, unsent: bytes
+    ) -> None:
+        """Takes the connection of an agent that has proved itself."""
+        why_not = self._why_not(identity)
+        if why_not is not None:
+            refuse(stream, unsent, why_not)
+            self._refused.append(stream)  # it must read the reason first
+            return
+        host = self._hosts[identity.rank]
+        assert isinstance(host, RemoteHost)
+        if self._plan.way == "hosts":
+            host.name = identity.host
+        host.attach(stream, unsent, identity.pid)
+
+    def note_loss(self, host: RemoteHost, reason: str) -> None:
+        """Notes that a host was lost before any rank was started."""
+        self._failures.setdefault(
+            host.name, f"its agent (pid {host.pid}) was lost: {reason}"
+        )
+        host.facts = {}
+        self._hurry()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Waits until the agents have freed everything, then hangs up."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline and not all(
+            host.has_ended() for host in self._remote()
+        ):
+            self._loop.step(0.1)
+        for host in self._remote():
+            host.close()
+        soon = time.monotonic() + _STARTER_SECONDS
+        for starter, hosts in self._starters.items():
+            is_needless = all(host.is_lost for host in hosts)
+            starter.close(0.0 if is_needless else min(soon, deadline))
+        for stream in self._refused:
+            stream.close()
+
+    # ---- Ways to the other hosts ----
+
+    def _start_over_ssh(self) -> None:
+        options = launching.ssh_options(
+            self._options.ssh_port, self._options.ssh_identity_file
+        )
+        command = launching.agent_command(self._options.remote_python)
+        for index, host in enumerate(self._hosts):
+            if not isinstance(host, RemoteHost):
+                continue
+            target = launching.ssh_address(options, host.name)
+            try:
+                host.rendezvous = self._listen_for(target)
+            except LaunchError as error:
+                self._failures[host.name] = str(error)
+                self._hurry()
+                continue
+            argv = launching.ssh_command(options, host.name, command)
+            self._launch(argv, index, [host])
+
+    def _start_over_srun(self) -> None:
+        names = [host.name for host in self._hosts]
+        for host in self._hosts:
+            host.rendezvous = self._listen_for(host.name)
+        command = launching.agent_command(self._options.remote_python)
+        argv = launching.srun_command(names, command)
+        self._launch(argv, None, self._remote())
+
+    def _await_others(self) -> None:
+        address = arguments.endpoint(self._options)
+        host, port = addresses.host_and_port(address) or ("", 0)
+        found = address_of_rank_0(host, self._config)
+        self._server.add_listener(listen_tcp(found, port, _BACKLOG))
+
+    def _listen_for(self, peer: str) -> str:
+        """Listens where `peer` can connect to; returns that address.
+
+        Peers share a port if one address of this host leads to them.
+        """
+        interface = self._config.interface
+        try:
+            own = interfaces.address_to_listen_at([peer], interface)
+        except LaunchError:
+            if self._plan.way != "slurm":
+                raise
+            # Slurm may know its hosts by names that nobody else knows.
+            own = interfaces.resolve(socket.gethostname())[0]
+        if own not in self._ports:
+            listener = listen_tcp(own, 0, _BACKLOG)
+            self._server.add_listener(listener)
+            port = listener.getsockname()[1]
+            self._ports[own] = addresses.of_tcp(own, port)
+        return self._ports[own]
+
+    def _launch(
+        self, argv: list[str], index: int | None, hosts: list[RemoteHost]
+    ) -> None:
+        settings = {
+            "HVD_RENDEZVOUS": hosts[0].rendezvous,
+            "HVD_SECRET": self._secret.hex(),
+            "HVD_START_TIMEOUT": str(self._config.start_timeout_seconds),
+            "HVD_HEARTBEAT_SECONDS": str(self._config.heartbeat_seconds),
+            "HVD_HEARTBEAT_TIMEOUT": str(
+                self._config.heartbeat_timeout_seconds
+            ),
+        }
+        if index is not None:
+            settings["HVD_HOSTNAME"] = hosts[0].name
+        for name, value in (
+            ("HVD_TLS_CERT", self._config.tls_cert),
+            ("HVD_TLS_KEY", self._config.tls_key),
+            ("HVD_TLS_CA", self._config.tls_ca),
+        ):
+            if value is not None:
+                settings[name] = value
+        configuration = {
+            "settings": settings,
+            "index": index,
+            "num_hosts": len(self._hosts),
+        }
+        starter = Starter(self._loop, argv, configuration, self._on_end)
+        self._starters[starter] = hosts
+
+    # ---- What may go wrong ----
+
+    def _on_end(self, starter: Starter) -> None:
+        if self.is_done:
+            return  # it was only needed to start
+        for host in self._starters[starter]:
+            if not host.is_connected:
+                self._failures.setdefault(host.name, starter.describe_end())
+                self._hurry()
+
+    def _hurry(self) -> None:
+        soon = time.monotonic() + _MORE_FAILURES_SECONDS
+        self._gives_up_at = min(self._gives_up_at, soon)
+
+    def _why_not(self, identity: Identity) -> str | None:
+        count, index = len(self._hosts), identity.rank
+        who = f"host {index} of {identity.size} ({identity.process})"
+        if identity.size != count or index >= count:
+            return f"The job has {count} hosts. Received: {who}."
+        host = self._hosts[index]
+        if isinstance(host, LocalHost):
+            return f"Host {index} runs the job itself. Received: {who}."
+        assert isinstance(host, RemoteHost)
+        if host.is_connected:
+            return (
+                f"Host {index} is there already: {host.name}, pid {host.pid}. "
+                f"Received: {who}."
+            )
+        return None
+
+    def _remote(self) -> list[RemoteHost]:
+        return [host for host in self._hosts if isinstance(host, RemoteHost)]
+
+    def _time_left(self) -> float:
+        return max(0.0, self._gives_up_at - time.monotonic())
