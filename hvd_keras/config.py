@@ -144,6 +144,11 @@ class Config:
         "HVD_TLS_CA", "text", None, "File (PEM) of the authority that has "
         "signed the certificates of all hosts.",
     )  # fmt: skip
+    mpi_library: str | None = _setting(
+        "HVD_MPI_LIBRARY", "text", None, "MPI library of the standard ABI "
+        "(libmpi_abi.so) that carries data between hosts; unset: that of the "
+        "Python package `mpich`.",
+    )  # fmt: skip
     heartbeat_seconds: float = _setting(
         "HVD_HEARTBEAT_SECONDS", "float", 2.0, "Hosts tell each other this "
         "often that they are there.", unit="seconds", minimum=0.1,

@@ -14,12 +14,14 @@ from hvd_keras._common.version import package_version, versions
 from hvd_keras._job import bootstrap, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology
 from hvd_keras._job.bootstrap.client import error_class
+from hvd_keras._job.bootstrap.interfaces import host_name
+from hvd_keras._job.hosts import plan as hosts
+from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
-    LaunchError,
     MismatchError,
     ProcessSetMismatchError,
 )
@@ -27,6 +29,8 @@ from hvd_keras.exceptions import (
 _PROTOCOL_VERSION = 3  # of the values that the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
+
+_network: Network | None = None  # of the running job, if it has several hosts
 
 
 def start(
@@ -65,9 +69,10 @@ def start(
             if topology.rank == 0:
                 segment_fd, token = native.create_segment(topology.size)
                 segment = (os.getpid(), segment_fd, token)
-            own_value = _own_value(config, call, segment)
+            own_value = _own_value(
+                config, call, segment, rendezvous.own_address
+            )
             values = rendezvous.exchange(own_value)
-            _refuse_several_hosts(topology)
             peers = [json.loads(value) for value in values]
             _attach(native, topology, config, rendezvous, peers)
         finally:
@@ -87,7 +92,11 @@ def set_gpu_libraries() -> None:
 
 def stop(reason: str) -> None:
     """Stops the core, which tells the peers `reason`."""
+    global _network
     _native.core().shutdown(reason)
+    if _network is not None:
+        _network.stop()
+        _network = None
 
 
 def describe(topology: Topology, config: Config) -> str:
@@ -99,8 +108,12 @@ def describe(topology: Topology, config: Config) -> str:
             f"{config.stall_timeout_seconds:g} s"
         )
     transport = "shm" if topology.size > 1 else "none needed"
+    where = "one host"
+    if _network is not None:
+        where = f"{_network.plan.num_hosts} hosts"
+        transport = f"shm and {_network.version}"
     return (
-        f"size {topology.size} on one host, ranks from {topology.launcher}, "
+        f"size {topology.size} on {where}, ranks from {topology.launcher}, "
         f"transport {transport}, stall check {stall}, version "
         f"{package_version()}"
     )
@@ -113,37 +126,48 @@ def _attach(
     rendezvous: Rendezvous,
     peers: list[dict[str, Any]],
 ) -> None:
+    global _network
     _check_equality(peers)
+    plan = hosts.plan([peer["host"] for peer in peers], topology.rank)
     pids = [int(peer["pid"]) for peer in peers]
     pid, fd, token = peers[0]["segment"]
     segment = (pid, fd, base64.b16decode(token))
+    where: Any = None
+    if plan.num_hosts > 1:
+        leaders = [peers[leader] for leader in plan.leaders]
+        _network = Network(plan, leaders, rendezvous, config)
+        try:
+            started = _network.start(rendezvous)
+        except BaseException:
+            stop("`init()` failed")
+            raise
+        pids, segment = started.pids, started.segment
+        where = started.hosts
     failure: Exception | None = None
     try:
-        _init_core(native, topology, config, pids, segment)
+        _init_core(native, topology, config, pids, segment, where)
     except Exception as error:
         failure = error
     try:
         _agree_on_success(rendezvous, failure)
     except BaseException:
-        native.shutdown("`init()` failed")
+        stop("`init()` failed")
         raise
+    if _network is not None:
+        _network.has_attached()
 
 
-def _refuse_several_hosts(topology: Topology) -> None:
-    if topology.cross_size > 1:
-        raise LaunchError(
-            "All ranks must be on one host: this version of hvd_keras cannot "
-            "train over several hosts yet. Received: "
-            f"{topology.cross_size} hosts, all of whose ranks have met."
-        )
-
-
-def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:
+def _own_value(
+    config: Config, call: str, segment: Segment | None, address: str
+) -> bytes:
     value = {
         "protocol": _PROTOCOL_VERSION,
         "version": package_version(),
         "libraries": versions(),
         "host": _host_identity(),
+        "boot": _boot(),
+        "hostname": config.hostname or host_name(),
+        "address": address,
         "pid": os.getpid(),
         "settings": config.shared_values(),
         "call": call,
@@ -157,19 +181,20 @@ def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:
 
 def _host_identity() -> str:
     # Shared memory and pidfds work only within one kernel, one user and one
-    # PID namespace.
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
+    # PID namespace: other ranks are on other hosts.
     pid_namespace = os.readlink("/proc/self/ns/pid")
-    return f"boot {boot}, user {os.getuid()}, {pid_namespace}"
+    return f"boot {_boot()}, user {os.getuid()}, {pid_namespace}"
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
 
 
 def _check_equality(peers: list[dict[str, Any]]) -> None:
     names = {
         "protocol": "versions of the start protocol",
         "version": "versions of hvd_keras",
-        "host": "hosts, users and containers (this version supports one of "
-        "each)",
     }
     for key, what in names.items():
         _check_equal(what, [peer[key] for peer in peers])
@@ -215,6 +240,7 @@ def _init_core(
     config: Config,
     pids: list[int],
     segment: Segment | None,
+    where: Any = None,
 ) -> None:
     checks_stalls = not config.stall_check_disable
     # The stall warning is the only message that the core itself prints.
@@ -227,6 +253,7 @@ def _init_core(
         epoch=state.epoch(),
         pids=pids,
         segment=segment,
+        hosts=where,
         fusion_threshold_bytes=config.fusion_threshold_bytes,
         cache_capacity=config.cache_capacity,
         cycle_time_ms=config.cycle_time_ms,

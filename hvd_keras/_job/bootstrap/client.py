@@ -37,6 +37,8 @@ class Rendezvous:
 
     Attributes:
         epoch: The epoch of the membership, the same on all of its ranks.
+        secret: The secret of the job.
+        identity: The identity of this process.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class Rendezvous:
         if is_of_rank_0 and not self._is_tcp:
             self._announced_at = address
         self._tls = tls if self._is_tcp else None
-        self._identity = identity
+        self.identity = identity
+        self.secret = secret
         self._timeout_seconds = timeout_seconds
         self._warning_seconds = warning_seconds
         self._on_notice = on_notice
@@ -118,7 +121,7 @@ class Rendezvous:
         while True:
             kind, body = self._receive_frame(deadline)
             if kind == FrameType.RESULT:
-                return wire.unpack_values(body, self._identity.size)
+                return wire.unpack_values(body, self.identity.size)
             if kind == FrameType.NOTICE and self._on_notice is not None:
                 self._on_notice(body.decode("utf-8", "replace"))
 
@@ -154,6 +157,13 @@ class Rendezvous:
         """Returns the socket, which the caller owns from now on."""
         return self._sock
 
+    @property
+    def own_address(self) -> str:
+        """Where other hosts reach this one: its end of the connection."""
+        if not self._is_tcp:
+            return "127.0.0.1"  # they are other containers of this machine
+        return str(self._sock.getsockname()[0])
+
     def _meet(self, deadline: float) -> bytes:
         """Connects; returns the server's first message."""
         if not self._is_of_rank_0:
@@ -169,7 +179,7 @@ class Rendezvous:
             except LaunchError as error:
                 self._raise_announced_failure()
                 if time.monotonic() >= deadline:
-                    is_agent = self._identity.role == Role.AGENT
+                    is_agent = self.identity.role == Role.AGENT
                     hint = "Has rank 0 called `init()`?"
                     if is_agent:
                         hint = "Does hvdrun run on host 0, with --node-rank 0?"
@@ -231,7 +241,7 @@ class Rendezvous:
                 f"{wire.MAGIC!r} of the rendezvous. Received: {magic!r}. Are "
                 "hvdrun and the ranks of the same version of hvd_keras?"
             )
-        message = wire.proof(secret, nonce, self._identity)
+        message = wire.proof(secret, nonce, self.identity)
         self._send(message)
         try:
             mac = self._receive(wire.MAC_BYTES, deadline)
@@ -241,7 +251,7 @@ class Rendezvous:
             raise LaunchError(
                 "The rendezvous server refused this process: HVD_SECRET must "
                 "be the secret of the job. Received: another one "
-                f"({self._identity.who})."
+                f"({self.identity.who})."
             ) from None
         if mac != wire.server_mac(secret, nonce, message):
             raise LaunchError(
@@ -262,7 +272,7 @@ class Rendezvous:
         """Returns the next frame; raises the error in an ERROR frame."""
         header = self._receive(wire.FRAME_HEADER_BYTES, deadline)
         kind, length = wire.frame_header(header)
-        cap = self._identity.size * (wire.MAX_VALUE_BYTES + 4)
+        cap = self.identity.size * (wire.MAX_VALUE_BYTES + 4)
         if length > max(cap, wire.MAX_TEXT_BYTES):
             raise InternalError(
                 f"A frame of the rendezvous server must have at most {cap} "
@@ -287,7 +297,7 @@ class Rendezvous:
                 raise StalledError(
                     "The rendezvous server did not answer within "
                     f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT) on "
-                    f"{self._identity.who}."
+                    f"{self.identity.who}."
                 ) from None
             except OSError as error:
                 self._raise_tls_alert(error)
@@ -307,12 +317,12 @@ class Rendezvous:
             ) from error
 
     def _server_lost(self) -> PeerLostError:
-        is_rank_0 = self._is_of_rank_0 and self._identity.role != Role.AGENT
+        is_rank_0 = self._is_of_rank_0 and self.identity.role != Role.AGENT
         who = "Rank 0" if is_rank_0 else "hvdrun"
         where = self._address if self._is_tcp else f"pid {self._server_pid}"
         return PeerLostError(
             f"{who} ({where}), which runs the rendezvous server, went away "
-            f"during `init()` ({self._identity.who})."
+            f"during `init()` ({self.identity.who})."
         )
 
     def _server_has_ended(self) -> bool:

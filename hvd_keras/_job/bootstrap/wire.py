@@ -49,6 +49,7 @@ class Role(enum.IntEnum):
     MEMBER = 0  # to take part in the exchanges of the next membership
     REPORTER = 1  # to say that its rank is ending
     AGENT = 2  # to start the ranks of its host; rank and size count hosts
+    LEADER = 3  # to rank 0, to speak for the ranks of its host
 
 
 class FrameType(enum.IntEnum):

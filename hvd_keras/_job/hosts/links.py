@@ -52,7 +52,8 @@ def accept_all(
                 sock, _ = listener.accept()
                 if places.acquire(blocking=False):
                     threading.Thread(
-                        target=_prove, args=(sock, secret, proved, places),
+                        target=_prove,
+                        args=(sock, secret, proved, places),
                         daemon=True,
                     ).start()
                 else:

@@ -10,7 +10,7 @@ import socket
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._job.bootstrap import addresses
+from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.wire import Identity, Role
@@ -29,7 +29,6 @@ class Started:
     segment: Segment
     pids: list[int]  # of the members of the region
     hosts: Any  # `_core.Hosts`
-    version: str  # of MPI, on leaders
 
 
 class Network:
@@ -37,34 +36,40 @@ class Network:
 
     Attributes:
         plan: Where the ranks of the job are.
+        version: What MPI says of itself, on leaders.
     """
 
     def __init__(
-        self, plan: Plan, names: list[str], rendezvous: Rendezvous,
+        self,
+        plan: Plan,
+        leaders: list[dict[str, Any]],
+        rendezvous: Rendezvous,
         config: Config,
     ) -> None:
         """Takes down who is where; `start` connects.
 
         Args:
             plan: Where the ranks of the job are.
-            names: The name of each host.
+            leaders: What the leader of each host has said in the first
+                exchange: its "hostname", "boot" and "address".
             rendezvous: The connection of this rank; used by `start` alone.
             config: The settings.
         """
         self.plan = plan
-        self._names = names
+        self.version = "MPI"
+        self._leaders = leaders
+        self._names = [leader["hostname"] for leader in leaders]
         self._config = config
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
-        self._address = rendezvous.own_address
         self._wire: WireProcess | None = None
+        self._fd: int | None = None  # of the region of this host
 
-    def start(self, rendezvous: Rendezvous, shares_kernel: bool) -> Started:
+    def start(self, rendezvous: Rendezvous) -> Started:
         """Connects the hosts; all ranks call it.
 
         Args:
             rendezvous: The connection of this rank.
-            shares_kernel: Whether two "hosts" are one machine.
 
         Raises:
             HvdError: A host could not be connected; all ranks raise.
@@ -73,17 +78,18 @@ class Network:
         is_leader = plan.local_ranks[0] == rank
         listener: socket.socket | None = None
         value: dict[str, Any] = {"pid": os.getpid()}
-        own_fd: int | None = None
         try:
             if is_leader:
-                own_fd, token = _native.core().create_segment(
+                self._fd, token = _native.core().create_segment(
                     len(plan.local_ranks), has_wire=True
                 )
-                self._wire = self._start_wire(shares_kernel)
-                value["segment"] = (os.getpid(), own_fd, token.hex())
+                self._wire = self._start_wire(rendezvous.epoch)
+                value["segment"] = (os.getpid(), self._fd, token.hex())
                 value["wire"] = self._wire.pid
             if rank == 0:
-                listener = listen_tcp(self._address, 0, plan.num_hosts + 64)
+                listener = listen_tcp(
+                    self._address_to_listen_at(), 0, plan.num_hosts + 64
+                )
                 value["links"] = _address_of(listener)
             told = rendezvous.exchange(json.dumps(value).encode())
             peers = [json.loads(one) for one in told]
@@ -100,30 +106,46 @@ class Network:
             if is_leader:
                 self._open(0, segment, rendezvous.epoch, plan)
                 sockets = self._connect(
-                    plan, listener, peers[0]["links"], rank
+                    plan, listener, peers[0]["links"], rendezvous
                 )
-            own_fd = None  # the caller closes it when all have attached
         finally:
             if listener is not None:
                 listener.close()
-            if own_fd is not None:
-                os.close(own_fd)
         pids = [int(peers[one]["pid"]) for one in plan.local_ranks]
+        if self._wire is not None:
+            self.version = self._wire.version
         return Started(
             segment,
             [*pids, int(leader["wire"])],
             self._hosts(plan, sockets, peers),
-            self._wire.version if self._wire else "",
         )
+
+    def has_attached(self) -> None:
+        """Frees what the ranks of this host needed to attach."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def stop(self) -> None:
         """Ends the wire, once the core has stopped."""
+        self.has_attached()
         if self._wire is not None:
             self._wire.end()
             self._wire = None
 
-    def _start_wire(self, shares_kernel: bool) -> WireProcess:
-        epoch = self._identity.epoch
+    def _address_to_listen_at(self) -> str:
+        """Returns the address of this host that leads to the others."""
+        if self._config.interface is not None:
+            return interfaces.address_of(self._config.interface)
+        for leader in self._leaders:
+            address = str(leader["address"])
+            if not interfaces.is_local(address):
+                return interfaces.address_towards(address)
+        return "127.0.0.1"  # the others are containers of this machine
+
+    def _start_wire(self, epoch: int) -> WireProcess:
+        boots = {leader["boot"] for leader in self._leaders}
+        shares_kernel = len(boots) < len(self._leaders)
         digest = hashlib.sha256(self._secret + epoch.to_bytes(8, "big"))
         library = self._config.mpi_library or wire_process.default_library()
         return WireProcess(
@@ -152,16 +174,16 @@ class Network:
         plan: Plan,
         listener: socket.socket | None,
         address: str,
-        rank: int,
+        rendezvous: Rendezvous,
     ) -> list[int]:
         """Connects the leaders; returns a socket for each host, or -1."""
         sockets = [-1] * plan.num_hosts
         seconds = self._config.start_timeout_seconds
         identity = Identity(
             Role.LEADER,
-            rank,
+            self._identity.rank,
             self._identity.size,
-            self._identity.epoch,
+            rendezvous.epoch,
             os.getpid(),
         )
         if listener is None:

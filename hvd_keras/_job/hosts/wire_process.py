@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import select
@@ -105,7 +106,7 @@ class WireProcess:
                 word, _, rest = self._read_answer().partition(" ")
                 if word != "ready":
                     raise InternalError(f"MPI did not begin: {rest}")
-                self.version = rest.split(" ", 2)[2]
+                self.version = rest.split(" ", 2)[2].replace(" Version:", "")
                 return "ready"
         return "barrier"
 
@@ -126,7 +127,7 @@ class WireProcess:
             )
 
     def end(self) -> None:
-        """Ends the process, when its jobs have ended; kills it if it is slow."""
+        """Ends the process; kills it if it is slow."""
         with contextlib.suppress(OSError):
             self._control.sendall(b"end\n")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -202,7 +203,9 @@ def begin_all(
         leaders = [found for found in map(json.loads, told) if found]
         for leader in leaders:
             if "error" in leader:
-                raise LaunchError(f"On host {leader['host']}: {leader['error']}")
+                raise LaunchError(
+                    f"On host {leader['host']}: {leader['error']}"
+                )
         if all(leader["state"] == "ready" for leader in leaders):
             return
         if wire is not None and state == "barrier":
@@ -212,7 +215,9 @@ def begin_all(
             wire.pmi.leave_barrier(puts)
 
 
-def environment(environ: Mapping[str, str], shares_kernel: bool) -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str], shares_kernel: bool
+) -> dict[str, str]:
     """Returns the variables for the wire's process.
 
     Args:
@@ -233,14 +238,18 @@ def environment(environ: Mapping[str, str], shares_kernel: bool) -> dict[str, st
 
 
 def default_library() -> str:
-    """Returns the path of the MPI in the wheel of MPICH.
+    """Returns the path of the MPI in the Python package `mpich`.
 
     Raises:
         LaunchError: It is not installed.
     """
-    path = os.path.join(sys.prefix, "lib", "libmpi_abi.so.1")
-    if os.path.exists(path):
-        return path
+    try:
+        files = importlib.metadata.files("mpich") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "libmpi_abi.so.1":
+            return os.path.realpath(str(file.locate()))
     raise LaunchError(
         "A job over several hosts needs MPI: `pip install "
         "'hvd-keras[hosts]'`, or name a library of the standard ABI in "
