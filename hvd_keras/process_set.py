@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvd_keras import _native
 from hvd_keras._job import registration, state
 from hvd_keras._native import gpu
 from hvd_keras.exceptions import InvalidArgumentError
@@ -180,7 +179,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         registration.exchange(call, failure)
         if removed_id is None:
             return False
-        _native.core().remove_process_set(removed_id)
+        registration.remove_one(removed_id)
         for known in (process_set, registry.sets.pop(removed_id)):
             known.process_set_id = None
         return True
@@ -281,7 +280,11 @@ def _register(
         except Exception as error:
             failure = error
         answers = registration.exchange(
-            call, failure, first_id=_next_id, segments=segments.made
+            call,
+            failure,
+            first_id=_next_id,
+            segments=segments.made,
+            links=segments.links,
         )
         first_id = max(answer["first_id"] for answer in answers)
         _next_id = first_id + len(sets)
@@ -290,6 +293,7 @@ def _register(
             registry.rank,
             {new_id: one._ranks or [] for new_id, one in by_id.items()},
             answers,
+            segments,
         )
     if registry.gpu_local_rank is not None:
         try:

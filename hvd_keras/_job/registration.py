@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hvd_keras import _native
+from hvd_keras._job import startup
 from hvd_keras._job.bootstrap.client import error_class
+from hvd_keras._job.hosts.plan import Plan
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
@@ -28,19 +31,37 @@ Answers = list[dict[str, Any]]  # what each rank has told, by rank
 
 
 class Segments:
-    """Shared memory that this rank has made, by index of the set."""
+    """What this rank has made for new sets, by index of the set.
+
+    Attributes:
+        made: Memory for the ranks of this host; None: another rank made it.
+        links: Where this rank listens to the leaders of other hosts; None: it
+            does not.
+    """
 
     def __init__(self) -> None:
         self.made: list[tuple[int, int, str] | None] = []
+        self.links: list[str | None] = []
+        self.listeners: list[socket.socket | None] = []
 
     def make(self, sets: Sequence[list[int]], rank: int) -> None:
-        """Makes the memory of the sets whose lowest rank is `rank`."""
+        """Makes the memory of the sets that `rank` leads on its host."""
         for ranks in sets:
-            if len(ranks) > 1 and ranks[0] == rank:
-                fd, token = _native.core().create_segment(len(ranks))
-                self.made.append((os.getpid(), fd, token.hex()))
-            else:
-                self.made.append(None)
+            plan = _plan_of(ranks)
+            local = ranks if plan is None else _local_ranks(plan, ranks)
+            segment = listener = link = None
+            if len(ranks) > 1 and local[:1] == [rank]:
+                fd, token = _native.core().create_segment(
+                    len(local), has_wire=plan is not None
+                )
+                segment = (os.getpid(), fd, token.hex())
+            if plan is not None and plan.rank == 0:
+                network = startup.network()
+                assert network is not None
+                listener, link = network.listen(plan.num_hosts)
+            self.made.append(segment)
+            self.links.append(link)
+            self.listeners.append(listener)
 
 
 @contextlib.contextmanager
@@ -53,6 +74,21 @@ def open_segments() -> Iterator[Segments]:
         for segment in segments.made:
             if segment is not None:
                 os.close(segment[1])
+        for listener in segments.listeners:
+            if listener is not None:
+                listener.close()
+
+
+def _plan_of(ranks: Sequence[int]) -> Plan | None:
+    network = startup.network()
+    return None if network is None else network.plan_of(ranks)
+
+
+def _local_ranks(plan: Plan, ranks: Sequence[int]) -> list[int]:
+    """Returns the ranks, in the job, of a set's members on this host."""
+    if plan.host < 0:
+        return []
+    return [ranks[one] for one in plan.local_ranks]
 
 
 def exchange(call: str, failure: Exception | None, **facts: Any) -> Answers:
@@ -85,7 +121,10 @@ def exchange(call: str, failure: Exception | None, **facts: Any) -> Answers:
 
 
 def add_to_core(
-    rank: int, sets: Mapping[int, list[int]], answers: Answers
+    rank: int,
+    sets: Mapping[int, list[int]],
+    answers: Answers,
+    segments: Segments,
 ) -> None:
     """Registers sets with the core of every rank, or of none.
 
@@ -94,17 +133,18 @@ def add_to_core(
         sets: The ranks of each new set, by its id. The order is that of the
             segments in `answers`.
         answers: The answers of `exchange`, which hold the segments.
+        segments: What this rank has made.
     """
-    core = _native.core()
     added = []
     failure: Exception | None = None
     try:
         for index, (new_id, ranks) in enumerate(sets.items()):
-            segment: Segment | None = None
-            if rank in ranks and len(ranks) > 1:
-                pid, fd, token = answers[ranks[0]]["segments"][index]
-                segment = (pid, fd, bytes.fromhex(token))
-            core.add_process_set(new_id, ranks, segment)
+            plan = _plan_of(ranks)
+            if plan is None:
+                _add_on_one_host(rank, new_id, ranks, index, answers)
+            else:
+                listener = segments.listeners[index]
+                _add(plan, new_id, ranks, index, answers, listener)
             added.append(new_id)
     except Exception as error:
         failure = error
@@ -115,11 +155,59 @@ def add_to_core(
         raise
 
 
+def _add_on_one_host(
+    rank: int, new_id: int, ranks: list[int], index: int, answers: Answers
+) -> None:
+    segment: Segment | None = None
+    if rank in ranks and len(ranks) > 1:
+        segment = _segment_of(answers[ranks[0]], index)
+    _native.core().add_process_set(new_id, ranks, segment)
+
+
+def _add(
+    plan: Plan,
+    new_id: int,
+    ranks: list[int],
+    index: int,
+    answers: Answers,
+    listener: socket.socket | None,
+) -> None:
+    network = startup.network()
+    assert network is not None
+    segment: Segment | None = None
+    hosts: Any = None
+    local = _local_ranks(plan, ranks)
+    if local:
+        segment = _segment_of(answers[local[0]], index)
+        network.open_set(new_id, plan, segment)
+    if plan.rank >= 0:
+        leaders = [answers[ranks[leader]] for leader in plan.leaders]
+        pids = [leader["segments"][index][0] for leader in leaders]
+        link = answers[ranks[0]]["links"][index]
+        hosts = network.connect(plan, listener, link, pids)
+    else:
+        segment = None
+    _native.core().add_process_set(new_id, ranks, segment, hosts)
+
+
+def _segment_of(answer: Mapping[str, Any], index: int) -> Segment:
+    pid, fd, token = answer["segments"][index]
+    return pid, fd, bytes.fromhex(token)
+
+
+def remove_one(set_id: int) -> None:
+    """Unregisters a set from the core of this rank."""
+    _native.core().remove_process_set(set_id)
+    network = startup.network()
+    if network is not None:
+        network.close_set(set_id)
+
+
 def remove_from_core(ids: Iterable[int]) -> None:
-    """Unregisters sets from the core of this rank."""
+    """Unregisters sets from the core of this rank, as far as they are there."""
     for one in ids:
         with contextlib.suppress(HvdError):  # shutdown() was faster
-            _native.core().remove_process_set(one)
+            remove_one(one)
 
 
 def _check_calls(calls: list[str]) -> None:

@@ -99,6 +99,11 @@ def stop(reason: str) -> None:
         _network = None
 
 
+def network() -> Network | None:
+    """Returns the connections to other hosts; None if there are none."""
+    return _network
+
+
 def describe(topology: Topology, config: Config) -> str:
     """Returns a line about the job, for the log."""
     stall = "off"

@@ -7,15 +7,16 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap.wire import Role
 from hvd_keras._job.hosts import links, wire_process
-from hvd_keras._job.hosts.plan import Plan
+from hvd_keras._job.hosts.plan import Plan, of_set
 from hvd_keras._job.hosts.wire_process import WireProcess
 from hvd_keras.config import Config
 
@@ -62,6 +63,8 @@ class Network:
         self._config = config
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
+        self._epoch = rendezvous.epoch
+        self._open_sets: set[int] = set()
         self._wire: WireProcess | None = None
         self._fd: int | None = None  # of the region of this host
 
@@ -83,14 +86,11 @@ class Network:
                 self._fd, token = _native.core().create_segment(
                     len(plan.local_ranks), has_wire=True
                 )
-                self._wire = self._start_wire(rendezvous.epoch)
+                self._wire = self._start_wire()
                 value["segment"] = (os.getpid(), self._fd, token.hex())
                 value["wire"] = self._wire.pid
             if rank == 0:
-                listener = listen_tcp(
-                    self._address_to_listen_at(), 0, plan.num_hosts + 64
-                )
-                value["links"] = _address_of(listener)
+                listener, value["links"] = self.listen(plan.num_hosts)
             told = rendezvous.exchange(json.dumps(value).encode())
             peers = [json.loads(one) for one in told]
             wire_process.begin_all(
@@ -102,23 +102,16 @@ class Network:
             leader = peers[plan.local_ranks[0]]
             pid, fd, token = leader["segment"]
             segment = (pid, fd, bytes.fromhex(token))
-            sockets = [-1] * plan.num_hosts
-            if is_leader:
-                self._open(0, segment, rendezvous.epoch, plan)
-                sockets = self._connect(
-                    plan, listener, peers[0]["links"], rendezvous
-                )
+            self.open_set(0, plan, segment)
+            pids = [int(peers[one]["pid"]) for one in plan.leaders]
+            hosts = self.connect(plan, listener, peers[0]["links"], pids)
         finally:
             if listener is not None:
                 listener.close()
-        pids = [int(peers[one]["pid"]) for one in plan.local_ranks]
         if self._wire is not None:
             self.version = self._wire.version
-        return Started(
-            segment,
-            [*pids, int(leader["wire"])],
-            self._hosts(plan, sockets, peers),
-        )
+        pids = [int(peers[one]["pid"]) for one in plan.local_ranks]
+        return Started(segment, [*pids, int(leader["wire"])], hosts)
 
     def has_attached(self) -> None:
         """Frees what the ranks of this host needed to attach."""
@@ -143,10 +136,10 @@ class Network:
                 return interfaces.address_towards(address)
         return "127.0.0.1"  # the others are containers of this machine
 
-    def _start_wire(self, epoch: int) -> WireProcess:
+    def _start_wire(self) -> WireProcess:
         boots = {leader["boot"] for leader in self._leaders}
         shares_kernel = len(boots) < len(self._leaders)
-        digest = hashlib.sha256(self._secret + epoch.to_bytes(8, "big"))
+        digest = hashlib.sha256(self._secret + self._epoch.to_bytes(8, "big"))
         library = self._config.mpi_library or wire_process.default_library()
         return WireProcess(
             _native.core_library(),
@@ -157,64 +150,89 @@ class Network:
             environ=wire_process.environment(os.environ, shares_kernel),
         )
 
-    def _open(
-        self, number: int, segment: Segment, epoch: int, plan: Plan
-    ) -> None:
-        """Has the wire serve the region of a process set."""
-        assert self._wire is not None
-        pid, fd, token = segment
-        ranks = ",".join(str(host) for host in range(plan.num_hosts))
-        self._wire.ask(
-            f"open {number} {pid} {fd} {token.hex().upper()} "
-            f"{len(plan.local_ranks)} {epoch} {ranks}"
-        )
+    # ---- Process sets ----
 
-    def _connect(
+    def plan_of(self, ranks: Sequence[int]) -> Plan | None:
+        """Returns the plan of a process set; None if it is on one host."""
+        plan = of_set(self.plan, ranks)
+        return plan if plan.num_hosts > 1 else None
+
+    def listen(self, num_hosts: int) -> tuple[socket.socket, str]:
+        """Returns a socket for the leaders of other hosts, and its address."""
+        listener = listen_tcp(self._address_to_listen_at(), 0, num_hosts + 64)
+        host, port = listener.getsockname()[:2]
+        return listener, addresses.of_tcp(host, port)
+
+    def connect(
         self,
         plan: Plan,
         listener: socket.socket | None,
         address: str,
-        rendezvous: Rendezvous,
-    ) -> list[int]:
-        """Connects the leaders; returns a socket for each host, or -1."""
+        pids: Sequence[int],
+    ) -> Any:
+        """Connects the leaders of a process set, or of the job.
+
+        Args:
+            plan: Where the ranks of the set are.
+            listener: That of `listen`, on rank 0 of the set.
+            address: Its address, on all ranks.
+            pids: Of the leaders, by host.
+
+        Returns:
+            `_core.Hosts` for this rank.
+        """
         sockets = [-1] * plan.num_hosts
         seconds = self._config.start_timeout_seconds
-        identity = Identity(
-            Role.LEADER,
-            self._identity.rank,
-            self._identity.size,
-            rendezvous.epoch,
-            os.getpid(),
+        identity = dataclasses.replace(
+            self._identity,
+            role=Role.LEADER,
+            rank=plan.rank,
+            epoch=self._epoch,
+            pid=os.getpid(),
         )
-        if listener is None:
+        if plan.rank == 0 and listener is not None:
+            expected = {
+                leader: host for host, leader in enumerate(plan.leaders) if host
+            }
+            found = links.accept_all(
+                listener, self._secret, expected, self._epoch, seconds
+            )
+            for host, sock in found.items():
+                sockets[host] = sock.detach()
+        elif plan.rank in plan.leaders:
             sock = links.connect(address, self._secret, identity, seconds)
             sockets[0] = sock.detach()
-            return sockets
-        expected = {
-            leader: host for host, leader in enumerate(plan.leaders) if host
-        }
-        found = links.accept_all(
-            listener, self._secret, expected, identity.epoch, seconds
-        )
-        for host, sock in found.items():
-            sockets[host] = sock.detach()
-        return sockets
-
-    def _hosts(
-        self, plan: Plan, sockets: list[int], peers: list[dict[str, Any]]
-    ) -> Any:
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks
         hosts.sockets = sockets
         hosts.labels = [
-            f"host {name} (rank {leader}, pid {peers[leader]['pid']})"
-            for name, leader in zip(self._names, plan.leaders, strict=True)
+            f"host {self._names[host]} (pid {pid})"
+            for host, pid in zip(plan.job_hosts, pids, strict=True)
         ]
         hosts.heartbeat_seconds = self._config.heartbeat_seconds
         hosts.timeout_seconds = self._config.heartbeat_timeout_seconds
         return hosts
 
+    def open_set(self, number: int, plan: Plan, segment: Segment) -> None:
+        """Has the wire of this host serve a process set.
 
-def _address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return addresses.of_tcp(host, port)
+        Args:
+            number: The id of the set.
+            plan: Where its ranks are, as seen from a rank of this host.
+            segment: The region that the ranks of this host share.
+        """
+        if self._wire is None:
+            return  # the leader of this host does it
+        pid, fd, token = segment
+        ranks = ",".join(str(host) for host in plan.job_hosts)
+        self._wire.ask(
+            f"open {number} {pid} {fd} {token.hex().upper()} "
+            f"{len(plan.local_ranks)} {self._epoch} {ranks}"
+        )
+        self._open_sets.add(number)
+
+    def close_set(self, number: int) -> None:
+        """Ends what `open_set` began, once the set's engines have ended."""
+        if self._wire is not None and number in self._open_sets:
+            self._open_sets.discard(number)
+            self._wire.ask(f"close {number}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,9 @@ class Plan:
     """
 
     ranks: list[list[int]]  # by host; each host's ascending, rank 0's first
-    host: int  # of this rank
+    host: int  # this one; -1: it has no rank of the set
+    rank: int  # this one, in the set; -1: it is not in the set
+    job_hosts: list[int]  # by host: its index in the job
 
     @property
     def num_hosts(self) -> int:
@@ -38,18 +40,25 @@ def plan(hosts: Sequence[str], rank: int) -> Plan:
     by_host: dict[str, list[int]] = {}
     for one, host in enumerate(hosts):
         by_host.setdefault(host, []).append(one)
-    return Plan(list(by_host.values()), list(by_host).index(hosts[rank]))
+    own = list(by_host).index(hosts[rank])
+    return Plan(list(by_host.values()), own, rank, list(range(len(by_host))))
 
 
-def of_set(job: Plan, ranks: Sequence[int], rank: int) -> Plan:
+def of_set(job: Plan, ranks: Sequence[int]) -> Plan:
     """Returns the plan of a process set.
 
     Args:
         job: The plan of the job.
         ranks: The ranks of the set in the job, ascending.
-        rank: This rank in the job; it is in the set.
     """
-    place: Mapping[int, int] = {
-        one: host for host, local in enumerate(job.ranks) for one in local
-    }
-    return plan([str(place[one]) for one in ranks], list(ranks).index(rank))
+    place = {one: host for host, local in enumerate(job.ranks) for one in local}
+    by_host: dict[int, list[int]] = {}
+    for index, one in enumerate(ranks):
+        by_host.setdefault(place[one], []).append(index)
+    hosts = list(by_host)
+    return Plan(
+        list(by_host.values()),
+        hosts.index(job.host) if job.host in by_host else -1,
+        list(ranks).index(job.rank) if job.rank in ranks else -1,
+        hosts,
+    )

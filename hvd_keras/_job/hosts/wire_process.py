@@ -99,10 +99,11 @@ class WireProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return ""
-            ready, _, _ = select.select([self._control, self.pmi], [], [], left)
-            if self.pmi in ready and not self.pmi.serve():
+            waited = [self._control.fileno(), self.pmi.fileno()]
+            ready, _, _ = select.select(waited, [], [], left)
+            if self.pmi.fileno() in ready and not self.pmi.serve():
                 raise InternalError(self._why_ended())
-            if self._control in ready:
+            if self._control.fileno() in ready:
                 word, _, rest = self._read_answer().partition(" ")
                 if word != "ready":
                     raise InternalError(f"MPI did not begin: {rest}")
