@@ -312,7 +312,7 @@ TEST_CASE("a join fails when a peer dies or leaves") {
   Engines engines = MakeEngines(3, QuickOptions(), &groups);
   std::future<Outcome> join =
       Submit(engines[1].get(), ARequest(CollectiveKind::kJoin, "join"), {});
-  groups[1]->membership()->MarkDead(2);
+  MarkDead(groups, 2);
   CHECK(join.get().status.code() == StatusCode::kPeerLost);
 
   engines = MakeEngines(2, QuickOptions());

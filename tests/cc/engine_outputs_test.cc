@@ -27,6 +27,12 @@ Request WithoutMemory(Request request, size_t index) {
 void CheckError(const Outcome& outcome, const std::string& text, int rank,
                 int victim) {
   CHECK(outcome.status.code() == StatusCode::kInternal);
+  if (AreOnHosts() && rank != victim && text.rfind("alltoall", 0) == 0) {
+    // The ranks of other hosts do not know what the victim receives.
+    CHECK(
+        Contains(outcome.status.message(), text.substr(0, text.find(" of "))));
+    return;
+  }
   CHECK(outcome.status.message() ==
         text + (rank == victim ? ": no memory" : ""));
 }

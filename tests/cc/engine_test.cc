@@ -136,6 +136,7 @@ TEST_CASE("a stall names the missing ranks and the engine lives") {
 
 TEST_CASE("a death fails what is pending and what comes later") {
   for (size_t victim = 0; victim < 3; ++victim) {
+    if (AreOnHosts() && victim < 2) continue;  // alone, or the leader of others
     std::vector<HostGroup*> groups;
     Engines engines = MakeEngines(3, QuickOptions(), &groups);
     std::vector<std::vector<float>> values(3, std::vector<float>(9));
@@ -144,11 +145,7 @@ TEST_CASE("a death fails what is pending and what comes later") {
       if (r == victim) continue;
       pending.push_back(Sum(engines[r].get(), "x", &values[r]));
     }
-    for (size_t r = 0; r < 3; ++r) {
-      if (r != victim) {
-        groups[r]->membership()->MarkDead(static_cast<int>(victim));
-      }
-    }
+    MarkDead(groups, static_cast<int>(victim));
     const std::string who = "rank " + std::to_string(victim) + " died";
     for (auto& future : pending) {
       const Status status = future.get();
@@ -268,7 +265,8 @@ void TestACrowdRunsTogether(int size) {
     });
     const uint64_t num_run = engines[0]->stats().num_collectives - num_before;
 #ifndef HVD_SANITIZED  // a call there lasts as long as the engine gathers
-    CHECK((size == 1 || num_run < kNames / 2));
+    // A host does not know of a crowd on another one.
+    if (size > 1 && !AreOnHosts()) CHECK(num_run < kNames / 2);
 #endif
     CHECK(num_run <= kNames);
   }

@@ -56,6 +56,21 @@ inline Engines MakeEnginesOnHosts(int size, int num_hosts,
   return engines;
 }
 
+inline bool AreOnHosts() { return std::getenv("HVD_TEST_HOSTS") != nullptr; }
+
+// The other ranks of its host find `victim` dead.
+inline void MarkDead(const std::vector<HostGroup*>& groups, int victim) {
+  for (HostGroup* group : groups) {
+    Membership* const membership = group->membership();
+    if (membership->own_global_rank() == victim) continue;
+    for (int member = 0; member < membership->size(); ++member) {
+      if (membership->global_rank(member) == victim) {
+        membership->MarkDead(member);
+      }
+    }
+  }
+}
+
 // On as many hosts as HVD_TEST_HOSTS says: the tests of engines run twice.
 inline Engines MakeEngines(int size, const EngineOptions& options,
                            std::vector<HostGroup*>* groups = nullptr) {
