@@ -8,40 +8,9 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/common/types.h"
-#include "tf_ops/negotiation/request.h"
+#include "tf_ops/negotiation/request_params.h"
 
 namespace hvd {
-
-struct TensorParams {
-  DataType dtype = DataType::kFloat32;
-  Shape shape;
-  bool operator==(const TensorParams& o) const {
-    return dtype == o.dtype && shape == o.shape;
-  }
-};
-
-// What ranks must agree on in a request, and its shapes and splits.
-struct RequestParams {
-  CollectiveKind kind = CollectiveKind::kAllreduce;
-  int32_t process_set_id = 0;
-  ReduceOp op = ReduceOp::kSum;
-  int32_t root_rank = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  bool average = false;
-  bool equal_rows = false;  // holds for all ranks if one of them asks for it
-  std::vector<int64_t> splits;
-  std::vector<TensorParams> tensors;
-  DeviceKind device = DeviceKind::kCpu;
-  Status failure;  // see Request
-
-  bool operator==(const RequestParams& o) const;
-  int64_t num_bytes() const;
-};
-RequestParams ParamsOf(const Request& request);
-// Whether ParamsOf(request) == params, without building it.
-bool HasParams(const Request& request, const RequestParams& params);
 
 // A run of consecutive cache ids.
 struct IdRun {

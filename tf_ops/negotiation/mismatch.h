@@ -1,17 +1,13 @@
 // Finds what ranks disagree on, and words the error.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/request_params.h"
 
 namespace hvd {
-
-// The requests of all ranks of a set; null: the rank has joined.
-using ParamsByRank = std::vector<std::shared_ptr<const RequestParams>>;
 
 // Ok if the requests of all ranks under one name agree; otherwise Mismatch with
 // each value and the global ranks that hold it.
