@@ -49,17 +49,17 @@ CoordinatorOptions Options() {
 }
 
 // One response of `type`.
-Response Only(Coordinator* c, Response::Type type) {
+Response Only(Negotiation* c, Response::Type type) {
   const std::vector<Response> responses = c->TakeResponses();
   REQUIRE(responses.size() == 1);
   CHECK(responses[0].type == type);
   return responses[0];
 }
 
-Response Executes(Coordinator* c) { return Only(c, Response::Type::kExecute); }
+Response Executes(Negotiation* c) { return Only(c, Response::Type::kExecute); }
 
-TEST_CASE("joined ranks are not waited for") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("joined ranks are not waited for") {
+  Negotiation c(voices, 3, Options());
   for (int round = 0; round < 2; ++round) {
     const std::string name = "a" + std::to_string(round);
     REQUIRE_OK(c.OnMessage(0, ACall(name), kStart));
@@ -92,8 +92,8 @@ TEST_CASE("joined ranks are not waited for") {
   }
 }
 
-TEST_CASE("a request before the join counts") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("a request before the join counts") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(1, Join(/*average_over_active=*/true), kStart));
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
@@ -104,8 +104,8 @@ TEST_CASE("a request before the join counts") {
   CHECK(Executes(&c).divisor == 1);
 }
 
-TEST_CASE("averages of different divisors do not fuse") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("averages of different divisors do not fuse") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   for (int rank : {1, 2}) REQUIRE_OK(c.OnMessage(rank, Join(true), kStart));
   for (const char* name : {"a", "b", "c"}) {
@@ -119,12 +119,12 @@ TEST_CASE("averages of different divisors do not fuse") {
   REQUIRE(responses[1].items.size() == 2);
 }
 
-TEST_CASE("other kinds than allreduce fail once a rank has joined") {
+VOICES_TEST_CASE("other kinds than allreduce fail once a rank has joined") {
   for (CollectiveKind kind :
        {CollectiveKind::kAllgather, CollectiveKind::kBroadcast,
         CollectiveKind::kAlltoall, CollectiveKind::kReducescatter,
         CollectiveKind::kBarrier}) {
-    Coordinator c(3, Options());
+    Negotiation c(voices, 3, Options());
     RankMessage message = ACallOf("x", kind);
     message.params.root_rank = 4;
     if (kind == CollectiveKind::kAlltoall) {
@@ -149,8 +149,8 @@ TEST_CASE("other kinds than allreduce fail once a rank has joined") {
   }
 }
 
-TEST_CASE("ranks that have not joined may still disagree") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("ranks that have not joined may still disagree") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(0, Join(), kStart));
   RankMessage message = ACall("a");
   REQUIRE_OK(c.OnMessage(1, message, kStart));
@@ -165,8 +165,8 @@ TEST_CASE("ranks that have not joined may still disagree") {
         StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("ranks must agree on average_over_active") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("ranks must agree on average_over_active") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(0, Join(true), kStart));
   REQUIRE_OK(c.OnMessage(2, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(1, Join(false), kStart));
@@ -191,8 +191,8 @@ TEST_CASE("ranks must agree on average_over_active") {
   CHECK(Only(&c, Response::Type::kJoined).last_rank == 4);
 }
 
-TEST_CASE("a stall blames nobody who has joined") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("a stall blames nobody who has joined") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(0, Join(), kStart));
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(10))[0] ==
@@ -210,10 +210,10 @@ TEST_CASE("a stall blames nobody who has joined") {
   CHECK(Executes(&c).items[0].name == "a");
 }
 
-TEST_CASE("joined ranks see evictions in the order of the others") {
+VOICES_TEST_CASE("joined ranks see evictions in the order of the others") {
   CoordinatorOptions options;
   options.cache_capacity = 8;
-  Coordinator c(2, options);
+  Negotiation c(voices, 2, options);
   REQUIRE_OK(c.OnMessage(1, Join(), kStart));
   std::set<uint32_t> known;
   for (int i = 0; i < 50; ++i) {
@@ -234,8 +234,8 @@ TEST_CASE("joined ranks see evictions in the order of the others") {
   CHECK(known.size() <= 8);
 }
 
-TEST_CASE("a call in another process set is a mismatch") {
-  Coordinator c(3, Options());
+VOICES_TEST_CASE("a call in another process set is a mismatch") {
+  Negotiation c(voices, 3, Options());
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   c.CheckStalls(After(10));
   const Response query = Only(&c, Response::Type::kQuery);
@@ -264,10 +264,10 @@ TEST_CASE("a call in another process set is a mismatch") {
   CHECK(Executes(&c).items[0].name == "a");
 }
 
-TEST_CASE("ranks that are only late are asked again") {
+VOICES_TEST_CASE("ranks that are only late are asked again") {
   CoordinatorOptions options = Options();
   options.stalls.warning_seconds = 0;
-  Coordinator c(3, options);
+  Negotiation c(voices, 3, options);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(9.9)).empty());
   CHECK(c.TakeResponses().empty());

@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-TEST_CASE("a stall warns once, asks, then fails the call") {
-  Coordinator c(4, CoordinatorOptions());
+VOICES_TEST_CASE("a stall warns once, asks, then fails the call") {
+  Negotiation c(voices, 4);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(2, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(9.9)).empty());
@@ -28,8 +28,8 @@ TEST_CASE("a stall warns once, asks, then fails the call") {
   CHECK(!c.has_pending());
 }
 
-TEST_CASE("ranks that wait for different names are told") {
-  Coordinator c(3, SetOptions());
+VOICES_TEST_CASE("ranks that wait for different names are told") {
+  Negotiation c(voices, 3, SetOptions());
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1)));
   CHECK(Contains(c.CheckStalls(After(10))[0],
@@ -47,8 +47,8 @@ TEST_CASE("ranks that wait for different names are told") {
   CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
 }
 
-TEST_CASE("a stalled gradient asks for equally many steps") {
-  Coordinator c(2, CoordinatorOptions());
+VOICES_TEST_CASE("a stalled gradient asks for equally many steps") {
+  Negotiation c(voices, 2);
   REQUIRE_OK(c.OnMessage(0, ACall("sgd/bucket_0"), kStart));
   CHECK(Contains(c.CheckStalls(After(10.1))[0],
                  "rank 1 has not come for 10 s. Do all ranks run equally many "

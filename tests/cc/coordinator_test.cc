@@ -24,8 +24,8 @@ RankMessage Ready(std::vector<uint32_t> ids) {
   return Ids(RankMessage::Type::kReady, std::move(ids));
 }
 
-TEST_CASE("a request runs when all ranks have come") {
-  Coordinator c(3, CoordinatorOptions());
+VOICES_TEST_CASE("a request runs when all ranks have come") {
+  Negotiation c(voices, 3);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(0, ACall("b"), kStart));
   REQUIRE_OK(c.OnMessage(2, ACall("b"), kStart));
@@ -46,26 +46,29 @@ TEST_CASE("a request runs when all ranks have come") {
 // and the name.
 void TestMismatch(const std::function<void(RequestParams*)>& change,
                   const std::string& first, const std::string& second) {
-  Coordinator c(3, CoordinatorOptions());
-  RankMessage message = ACall("layer/kernel");
-  REQUIRE_OK(c.OnMessage(0, message, kStart));
-  REQUIRE_OK(c.OnMessage(2, message, kStart));
-  change(&message.params);
-  REQUIRE_OK(c.OnMessage(1, message, kStart));
-  const std::vector<Response> responses = c.TakeResponses();
-  REQUIRE(responses.size() == 1);
-  CHECK(responses[0].type == Response::Type::kError);
-  CHECK(responses[0].items[0].name == "layer/kernel");
-  const Status& error = responses[0].error;
-  CHECK(error.code() == StatusCode::kMismatch);
-  CHECK(Contains(error.message(), first + " on ranks 0 and 2"));
-  CHECK(Contains(error.message(), second + " on rank 1"));
-  // The name is free again.
-  CHECK(!c.has_pending());
-  for (int rank = 0; rank < 3; ++rank) {
-    REQUIRE_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
+  for (Voices voices : kAllVoices) {
+    CAPTURE(voices);
+    Negotiation c(voices, 3);
+    RankMessage message = ACall("layer/kernel");
+    REQUIRE_OK(c.OnMessage(0, message, kStart));
+    REQUIRE_OK(c.OnMessage(2, message, kStart));
+    change(&message.params);
+    REQUIRE_OK(c.OnMessage(1, message, kStart));
+    const std::vector<Response> responses = c.TakeResponses();
+    REQUIRE(responses.size() == 1);
+    CHECK(responses[0].type == Response::Type::kError);
+    CHECK(responses[0].items[0].name == "layer/kernel");
+    const Status& error = responses[0].error;
+    CHECK(error.code() == StatusCode::kMismatch);
+    CHECK(Contains(error.message(), first + " on ranks 0 and 2"));
+    CHECK(Contains(error.message(), second + " on rank 1"));
+    // The name is free again.
+    CHECK(!c.has_pending());
+    for (int rank = 0; rank < 3; ++rank) {
+      REQUIRE_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
+    }
+    CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
   }
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
 }
 
 TEST_CASE("a mismatch holds both values, the ranks and the name") {
@@ -89,13 +92,16 @@ TEST_CASE("a mismatch holds both values, the ranks and the name") {
 // A request that all ranks agree on but that is invalid is an error on all.
 void TestInvalid(const std::function<void(RequestParams*)>& change,
                  const std::string& text) {
-  Coordinator c(2, CoordinatorOptions());
-  RankMessage message = ACall("a");
-  change(&message.params);
-  for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
-  const Response response = c.TakeResponses()[0];
-  CHECK(response.error.code() == StatusCode::kInvalidArgument);
-  CHECK(Contains(response.error.message(), text));
+  for (Voices voices : kAllVoices) {
+    CAPTURE(voices);
+    Negotiation c(voices, 2);
+    RankMessage message = ACall("a");
+    change(&message.params);
+    for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
+    const Response response = c.TakeResponses()[0];
+    CHECK(response.error.code() == StatusCode::kInvalidArgument);
+    CHECK(Contains(response.error.message(), text));
+  }
 }
 
 TEST_CASE("what no rank may ask for is an error on all") {
@@ -147,27 +153,30 @@ TEST_CASE("what no rank may ask for is an error on all") {
 
 // Rank 1 wants equally many rows from all, so their numbers are compared.
 void TestEqualRows(CollectiveKind kind) {
-  for (int64_t rows : {2, 3}) {
-    Coordinator c(2, CoordinatorOptions());
-    RankMessage message = ACall("rows", {2, 5});
-    message.params.kind = kind;
-    REQUIRE_OK(c.OnMessage(0, message, kStart));
-    message.params.equal_rows = true;
-    message.params.tensors[0].shape = {rows, 5};
-    REQUIRE_OK(c.OnMessage(1, message, kStart));
-    const std::vector<Response> responses = c.TakeResponses();
-    REQUIRE(responses.size() == 1);
-    const bool agree = rows == 2;
-    CHECK((responses[0].type == Response::Type::kExecute) == agree);
-    if (agree) continue;
-    CHECK(responses[0].error.code() == StatusCode::kMismatch);
-    CHECK(Contains(responses[0].error.message(),
-                   "the shape: [2, 5] on rank 0; [3, 5] on rank 1"));
+  for (Voices voices : kAllVoices) {
+    CAPTURE(voices);
+    for (int64_t rows : {2, 3}) {
+      Negotiation c(voices, 2);
+      RankMessage message = ACall("rows", {2, 5});
+      message.params.kind = kind;
+      REQUIRE_OK(c.OnMessage(0, message, kStart));
+      message.params.equal_rows = true;
+      message.params.tensors[0].shape = {rows, 5};
+      REQUIRE_OK(c.OnMessage(1, message, kStart));
+      const std::vector<Response> responses = c.TakeResponses();
+      REQUIRE(responses.size() == 1);
+      const bool agree = rows == 2;
+      CHECK((responses[0].type == Response::Type::kExecute) == agree);
+      if (agree) continue;
+      CHECK(responses[0].error.code() == StatusCode::kMismatch);
+      CHECK(Contains(responses[0].error.message(),
+                     "the shape: [2, 5] on rank 0; [3, 5] on rank 1"));
+    }
   }
 }
 
-TEST_CASE("messages name global ranks") {
-  Coordinator c(3, SetOptions());
+VOICES_TEST_CASE("messages name global ranks") {
+  Negotiation c(voices, 3, SetOptions());
   RankMessage message = ACall("a");
   message.params.process_set_id = 1;
   REQUIRE_OK(c.OnMessage(0, message, kStart));
@@ -205,19 +214,22 @@ RankMessage AnAlltoall(int64_t num_rows, std::vector<int64_t> splits) {
 
 // The other ranks send a valid request.
 void TestBadAlltoall(const RankMessage& message, const std::string& text) {
-  Coordinator c(3, SetOptions());
-  for (int rank : {0, 2}) {
-    REQUIRE_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
+  for (Voices voices : kAllVoices) {
+    CAPTURE(voices);
+    Negotiation c(voices, 3, SetOptions());
+    for (int rank : {0, 2}) {
+      REQUIRE_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
+    }
+    REQUIRE_OK(c.OnMessage(1, message, kStart));
+    const Response response = c.TakeResponses()[0];
+    CHECK(!response.error.ok());
+    CHECK(response.ranks.empty());
+    CHECK(Contains(response.error.message(), text));
   }
-  REQUIRE_OK(c.OnMessage(1, message, kStart));
-  const Response response = c.TakeResponses()[0];
-  CHECK(!response.error.ok());
-  CHECK(response.ranks.empty());
-  CHECK(Contains(response.error.message(), text));
 }
 
-TEST_CASE("alltoall checks the splits of each rank") {
-  Coordinator c(3, SetOptions());
+VOICES_TEST_CASE("alltoall checks the splits of each rank") {
+  Negotiation c(voices, 3, SetOptions());
   for (int round = 0; round < 2; ++round) {
     REQUIRE_OK(c.OnMessage(0, AnAlltoall(6, {}), kStart));
     REQUIRE_OK(c.OnMessage(1, AnAlltoall(5, {0, 4, 1}), kStart));
@@ -242,8 +254,8 @@ TEST_CASE("alltoall checks the splits of each rank") {
   TestBadAlltoall(other, "int8 on rank 5");
 }
 
-TEST_CASE("a barrier waits for all ranks") {
-  Coordinator c(2, CoordinatorOptions());
+VOICES_TEST_CASE("a barrier waits for all ranks") {
+  Negotiation c(voices, 2);
   RankMessage message = ACall("b");
   message.params.kind = CollectiveKind::kBarrier;
   message.params.tensors.clear();
@@ -253,8 +265,8 @@ TEST_CASE("a barrier waits for all ranks") {
   CHECK(c.TakeResponses()[0].items[0].name == "b");
 }
 
-TEST_CASE("allgather takes any first dimension") {
-  Coordinator c(2, CoordinatorOptions());
+VOICES_TEST_CASE("allgather takes any first dimension") {
+  Negotiation c(voices, 2);
   RankMessage message = ACall("g", {2, 3});
   message.params.kind = CollectiveKind::kAllgather;
   REQUIRE_OK(c.OnMessage(0, message, kStart));
@@ -264,8 +276,8 @@ TEST_CASE("allgather takes any first dimension") {
   CHECK(item.rows == std::vector<std::vector<int64_t>>{{2, 5}});
 }
 
-TEST_CASE("known requests go by id until all have forgotten it") {
-  Coordinator c(2, CoordinatorOptions());
+VOICES_TEST_CASE("known requests go by id until all have forgotten it") {
+  Negotiation c(voices, 2);
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
   CHECK(c.TakeResponses()[0].items[0].new_id == 1);
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({1}), kStart));
@@ -311,10 +323,10 @@ TEST_CASE("no more ids come than are known") {
   }
 }
 
-TEST_CASE("a full cache evicts what was used least recently") {
+VOICES_TEST_CASE("a full cache evicts what was used least recently") {
   CoordinatorOptions options;
   options.cache_capacity = 16;
-  Coordinator c(2, options);
+  Negotiation c(voices, 2, options);
   size_t num_evicted = 0;
   for (int i = 0; i < 100; ++i) {
     const std::string name = "t" + std::to_string(i);
@@ -330,8 +342,8 @@ TEST_CASE("a full cache evicts what was used least recently") {
   CHECK(c.TakeResponses()[0].items[0].cached_id == 100);
 }
 
-TEST_CASE("a name submitted twice fails on all ranks") {
-  Coordinator c(2, CoordinatorOptions());
+VOICES_TEST_CASE("a name submitted twice fails on all ranks") {
+  Negotiation c(voices, 2);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   RankMessage again;
   again.type = RankMessage::Type::kDuplicate;
@@ -344,10 +356,11 @@ TEST_CASE("a name submitted twice fails on all ranks") {
   CHECK(Contains(response.error.message(), "submitted twice by rank 0"));
 }
 
-TEST_CASE("small requests of equal parameters fuse up to the threshold") {
+VOICES_TEST_CASE(
+    "small requests of equal parameters fuse up to the threshold") {
   CoordinatorOptions options;
   options.fusion_threshold_bytes = 100;
-  Coordinator c(1, options);
+  Negotiation c(voices, 1, options);
   REQUIRE_OK(c.OnMessage(0, ACall("a", {10}), kStart));
   REQUIRE_OK(c.OnMessage(0, ACall("b", {20}), kStart));  // 80: does not fit
   REQUIRE_OK(c.OnMessage(0, ACall("c", {10}), kStart));  // joins a
@@ -362,12 +375,12 @@ TEST_CASE("small requests of equal parameters fuse up to the threshold") {
   CHECK(responses[2].items[0].name == "d");
 }
 
-TEST_CASE("only some kinds fuse") {
+VOICES_TEST_CASE("only some kinds fuse") {
   for (CollectiveKind kind :
        {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter,
         CollectiveKind::kBroadcast, CollectiveKind::kAllgather,
         CollectiveKind::kAlltoall, CollectiveKind::kBarrier}) {
-    Coordinator c(1, CoordinatorOptions());
+    Negotiation c(voices, 1);
     for (const char* name : {"a", "b"}) {
       RankMessage message = ACall(name);
       message.params.kind = kind;
@@ -380,7 +393,7 @@ TEST_CASE("only some kinds fuse") {
     REQUIRE(c.TakeResponses().size() == (fuses ? 1 : 2));
   }
   // Nor do groups of several dtypes; each stays one item.
-  Coordinator c(1, CoordinatorOptions());
+  Negotiation c(voices, 1);
   for (const char* name : {"a", "b"}) {
     RankMessage message = ACall(name);
     message.params.tensors.push_back({DataType::kInt32, {2}});
@@ -391,8 +404,8 @@ TEST_CASE("only some kinds fuse") {
   REQUIRE(responses[0].items.size() == 1);
 }
 
-TEST_CASE("groups without tensors do not fuse") {
-  Coordinator c(1, CoordinatorOptions());
+VOICES_TEST_CASE("groups without tensors do not fuse") {
+  Negotiation c(voices, 1);
   for (const char* name : {"a", "b"}) {
     RankMessage message = ACall(name);
     message.params.tensors.clear();

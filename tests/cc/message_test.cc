@@ -55,6 +55,8 @@ TEST_CASE("messages of ranks are read as written") {
   Encode(ARequest(), &bytes);
   RankMessage ready;
   ready.type = RankMessage::Type::kReady;
+  ready.ranks = {2, 4};
+  ready.last_rank = 2;
   for (uint32_t id : {1u, 2u, 3u, 7u}) AppendId(id, &ready.ids);
   REQUIRE(ready.ids.size() == 2);
   Encode(ready, &bytes);
@@ -66,9 +68,13 @@ TEST_CASE("messages of ranks are read as written") {
   REQUIRE(found);
   CHECK(message.name == "dense/kernel");
   CHECK(message.params == ARequest().params);
+  CHECK(message.ranks.empty());
+  CHECK(message.last_rank == -1);
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.type == RankMessage::Type::kReady);
+  CHECK(message.ranks == std::vector<int32_t>{2, 4});
+  CHECK(message.last_rank == 2);
   REQUIRE(message.ids.size() == 2);
   CHECK(message.ids[0].count == 3);
   CHECK(message.ids[1].first == 7);
@@ -296,6 +302,11 @@ TEST_CASE("lists of ranks, rows and divisors go as far as there are ranks") {
     run.items[4].rows[1].resize(num_ranks);
     CHECK(!Reread(run).ok());
   }
+  RankMessage message = ARequest();
+  message.ranks.assign(9, 0);
+  CHECK(!Reread(message).ok());
+  message.ranks = {-1};
+  CHECK(!Reread(message).ok());
 }
 
 TEST_CASE("bytes of tensors must be countable") {

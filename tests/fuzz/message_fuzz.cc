@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/negotiation/coordinator.h"
@@ -24,6 +25,7 @@ using Bytes = std::vector<uint8_t>;
 
 constexpr int kNumRanks = 3;
 constexpr MessageLimits kLimits{kNumRanks, 16};
+const std::vector<int> kHosts{0, 0, 1};  // by rank
 
 void Must(bool condition, const char* what) {
   if (condition) return;
@@ -44,6 +46,12 @@ RankMessage OfType(RankMessage::Type type, const char* name = "") {
   message.type = type;
   message.name = name;
   AppendId(1, &message.ids);
+  return message;
+}
+
+RankMessage By(std::vector<int32_t> ranks, RankMessage message) {
+  message.ranks = std::move(ranks);
+  message.last_rank = message.ranks.empty() ? -1 : message.ranks.back();
   return message;
 }
 
@@ -78,6 +86,9 @@ std::vector<Bytes> Requests() {
        OfType(RankMessage::Type::kDuplicate, "a"),
        OfType(RankMessage::Type::kElsewhere, "a"),
        OfType(RankMessage::Type::kJoin)});
+  add({By({0}, Call(CollectiveKind::kAllgather, "a", {2, 5})),
+       By({0, 1}, OfType(RankMessage::Type::kReady)),
+       By({2}, OfType(RankMessage::Type::kJoin))});
   return streams;
 }
 
@@ -136,27 +147,39 @@ void ReadAll(const Bytes& stream, const Use& use) {
   }
 }
 
+// What it says is what a rank can read.
+void CheckResponses(Coordinator* coordinator) {
+  for (const Response& response : coordinator->TakeResponses()) {
+    Bytes bytes;
+    Encode(response, &bytes);
+    Response read;
+    size_t offset = 0;
+    bool found = false;
+    Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
+         "what the coordinator says can be read");
+  }
+}
+
 void ReadRequests(const Bytes& stream) {
   CoordinatorOptions options;
   options.cache_capacity = kLimits.cache_capacity;
-  Coordinator coordinator(kNumRanks, options);
+  Coordinator one_host(kNumRanks, options);
+  options.hosts = kHosts;
+  Coordinator of_hosts(kNumRanks, options);  // hears what hosts say
   Clock::time_point now{std::chrono::seconds(1000)};
   int num_read = 0;
   ReadAll<RankMessage>(stream, [&](const RankMessage& message) {
+    const int rank = num_read % kNumRanks;
     // An engine would end with the first error.
-    (void)coordinator.OnMessage(num_read % kNumRanks, message, now).ok();
+    (void)one_host.OnMessage(rank, message, now).ok();
+    (void)of_hosts.OnMessage(kHosts[static_cast<size_t>(rank)], message, now)
+        .ok();
     // Now and then: so that several calls run at once.
     if (++num_read % (2 * kNumRanks) != 0) return;
     now += std::chrono::seconds(30);
-    coordinator.CheckStalls(now);
-    for (const Response& response : coordinator.TakeResponses()) {
-      Bytes bytes;
-      Encode(response, &bytes);
-      Response read;
-      size_t offset = 0;
-      bool found = false;
-      Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
-           "what the coordinator says can be read");
+    for (Coordinator* coordinator : {&one_host, &of_hosts}) {
+      coordinator->CheckStalls(now);
+      CheckResponses(coordinator);
     }
   });
 }

@@ -45,90 +45,153 @@ CoordinatorOptions WithGlobalRanks(CoordinatorOptions options, int size) {
 Coordinator::Coordinator(int size, const CoordinatorOptions& options)
     : size_(size),
       options_(WithGlobalRanks(options, size)),
+      groups_(static_cast<size_t>(size), options.hosts),
       joins_(&options_.global_ranks),
       stalls_(options_.stalls, &options_.global_ranks, &joins_) {}
 
-Status Coordinator::OnMessage(int rank, const RankMessage& message,
+Status Coordinator::OnMessage(int group, const RankMessage& message,
                               Clock::time_point now) {
+  HVD_RETURN_IF_ERROR(CheckSpeakers(group, message));
+  const Speakers speakers{group, message.ranks, message.last_rank, now};
+  if (message.type != RankMessage::Type::kReady) TakeInReady();
+  const std::vector<int>& ranks = RanksOf(speakers);
   switch (message.type) {
     case RankMessage::Type::kRequest:
-      if (AnswerLate(message.name, rank)) return Status::Ok();
-      Arrive(FindOrAdd(message.name), rank,
-             std::make_shared<const RequestParams>(message.params),
-             /*by_id=*/false, now);
+      OnRequest(speakers, message);
       return Status::Ok();
     case RankMessage::Type::kReady:
-      HVD_RETURN_IF_ERROR(CheckIds(rank, message.ids));
-      for (const IdRun& run : message.ids) {
-        for (uint32_t i = 0; i < run.count; ++i) {
-          HVD_RETURN_IF_ERROR(OnId(rank, run.first + i, now));
-        }
-      }
-      return Status::Ok();
+      return OnReady(speakers, message.ids);
     case RankMessage::Type::kDuplicate: {
       const auto found = entries_.find(message.name);
       // If it has just been concluded the first call is fine: the rank fails
       // the second one by itself.
-      if (found != entries_.end() && found->second->num_arrived > 0) {
-        found->second->duplicate_rank = rank;
+      if (found != entries_.end() && found->second->arrivals.num_ranks() > 0) {
+        found->second->duplicate_rank = ranks.front();
       }
       return Status::Ok();
     }
     case RankMessage::Type::kForgotten:
-      HVD_RETURN_IF_ERROR(CheckIds(rank, message.ids));
+      HVD_RETURN_IF_ERROR(CheckIds(group, message.ids));
       for (const IdRun& run : message.ids) {
         for (uint32_t i = 0; i < run.count; ++i) {
-          HVD_RETURN_IF_ERROR(OnForgotten(run.first + i));
+          HVD_RETURN_IF_ERROR(OnForgotten(run.first + i, ranks.size()));
         }
       }
       return Status::Ok();
     case RankMessage::Type::kJoin:
-      OnJoin(rank, message.average_over_active);
+      for (int rank : ranks) OnJoin(rank, message.average_over_active);
       return Status::Ok();
     case RankMessage::Type::kElsewhere:
-      OnElsewhere(rank, message);
+      for (int rank : ranks) OnElsewhere(rank, message);
       return Status::Ok();
   }
-  return Status::Internal("unknown control message from rank " +
-                          std::to_string(rank));
+  return Status::Internal("unknown control message from " + NameOf(group));
 }
 
-// Before any of them is acted on: each is known, and comes once.
-Status Coordinator::CheckIds(int rank, const std::vector<IdRun>& ids) const {
+std::string Coordinator::NameOf(int group) const {
+  const std::vector<int>& ranks = groups_.ranks_of(group);
+  const std::string first = "rank " + std::to_string(GlobalRank(ranks.front()));
+  return ranks.size() == 1 ? first : "the host of " + first;
+}
+
+Status Coordinator::CheckSpeakers(int group, const RankMessage& message) const {
+  const bool has_last =
+      message.last_rank == -1 || groups_.has(group, message.last_rank);
+  if (has_last && groups_.HasAll(group, message.ranks)) return Status::Ok();
+  return Status::Internal(NameOf(group) +
+                          " speaks for ranks that are not its own, or twice "
+                          "for one");
+}
+
+// No more come than are known.
+Status Coordinator::CheckIds(int group, const std::vector<IdRun>& ids) const {
   const uint64_t num_known = by_id_.size() + retired_.size();
   if (NumIds(ids) <= num_known) return Status::Ok();
-  return Status::Internal("rank " + std::to_string(rank) + " speaks of " +
+  return Status::Internal(NameOf(group) + " speaks of " +
                           std::to_string(NumIds(ids)) + " ids, but only " +
                           std::to_string(num_known) + " are known");
 }
 
-Status Coordinator::OnId(int rank, uint32_t id, Clock::time_point now) {
-  const size_t index = static_cast<size_t>(rank);
-  const auto known = by_id_.find(id);
-  if (known != by_id_.end()) {
-    Entry* entry = known->second;
-    if (AnswerLate(entry->name, rank)) return Status::Ok();
-    Arrive(entry, rank, entry->cached[index], /*by_id=*/true, now);
+void Coordinator::OnRequest(const Speakers& speakers,
+                            const RankMessage& message) {
+  Speakers in_time = speakers;
+  if (!AnswerLate(message.name, &in_time)) return;
+  Entry* entry = FindOrAdd(message.name);
+  // Equal ones are kept once: that is quick to compare again.
+  const bool is_like_first =
+      entry->leader != nullptr && *entry->leader == message.params;
+  const Params params =
+      is_like_first ? entry->leader
+                    : std::make_shared<const RequestParams>(message.params);
+  Arrive(entry, in_time, KnownParams(params), /*by_id=*/false);
+}
+
+// Mostly all groups are ready for the same ids: then each is looked up once for
+// all of them, which is quicker by far than each time.
+Status Coordinator::OnReady(const Speakers& speakers,
+                            const std::vector<IdRun>& ids) {
+  for (size_t i = 0; i < num_ready_; ++i) {
+    if (ready_[i].ids != ids) continue;
+    ready_[i].all.push_back(speakers);
     return Status::Ok();
   }
-  const auto retired = retired_.find(id);
-  if (retired == retired_.end()) {
-    return Status::Internal("rank " + std::to_string(rank) +
-                            " is ready for unknown id " + std::to_string(id));
+  HVD_RETURN_IF_ERROR(CheckIds(speakers.group, ids));
+  for (const IdRun& run : ids) {
+    for (uint32_t i = 0; i < run.count; ++i) {
+      const uint32_t id = run.first + i;
+      if (by_id_.count(id) > 0 || retired_.count(id) > 0) continue;
+      return Status::Internal(NameOf(speakers.group) +
+                              " is ready for unknown id " + std::to_string(id));
+    }
   }
-  if (AnswerLate(retired->second.name, rank)) return Status::Ok();
-  Arrive(FindOrAdd(retired->second.name), rank, retired->second.cached[index],
-         /*by_id=*/false, now);
+  if (num_ready_ == ready_.size()) ready_.emplace_back();
+  Ready& ready = ready_[num_ready_++];
+  ready.ids = ids;
+  ready.all.push_back(speakers);
   return Status::Ok();
 }
 
-Status Coordinator::OnForgotten(uint32_t id) {
+void Coordinator::TakeInReady() {
+  for (size_t k = 0; k < num_ready_; ++k) {
+    for (const IdRun& run : ready_[k].ids) {
+      for (uint32_t i = 0; i < run.count; ++i) {
+        TakeIn(run.first + i, ready_[k].all);
+      }
+    }
+    ready_[k].all.clear();
+  }
+  num_ready_ = 0;
+}
+
+void Coordinator::TakeIn(uint32_t id, const std::vector<Speakers>& all) {
+  const auto known = by_id_.find(id);
+  const bool is_known = known != by_id_.end();
+  const auto retired = is_known ? retired_.end() : retired_.find(id);
+  const std::string& name =
+      is_known ? known->second->name : retired->second.name;
+  const KnownParams& params =
+      is_known ? known->second->cached : retired->second.cached;
+  Speakers in_time;
+  for (const Speakers& speakers : all) {
+    const Speakers* who = &speakers;
+    if (stalls_.expects_late()) {
+      in_time = speakers;
+      if (!AnswerLate(name, &in_time)) continue;
+      who = &in_time;
+    }
+    Arrive(is_known ? known->second : FindOrAdd(name), *who, params, is_known);
+  }
+}
+
+Status Coordinator::OnForgotten(uint32_t id, size_t num_ranks) {
   const auto found = retired_.find(id);
   if (found == retired_.end()) {
     return Status::Internal("id " + std::to_string(id) +
                             " was forgotten too often");
   }
-  if (++found->second.num_forgotten == size_) retired_.erase(found);
+  int& num_forgotten = found->second.num_forgotten;
+  num_forgotten += static_cast<int>(num_ranks);
+  if (num_forgotten >= size_) retired_.erase(found);
   return Status::Ok();
 }
 
@@ -137,7 +200,7 @@ void Coordinator::OnJoin(int rank, bool average_over_active) {
   if (!joins_.Join(rank, average_over_active)) return;
   std::vector<Entry*> pending;
   for (const auto& [name, entry] : entries_) {
-    if (entry->num_arrived > 0) pending.push_back(entry.get());
+    if (entry->arrivals.num_ranks() > 0) pending.push_back(entry.get());
   }
   std::sort(pending.begin(), pending.end(), [](const Entry* a, const Entry* b) {
     return a->first_arrival < b->first_arrival;
@@ -151,18 +214,29 @@ void Coordinator::OnElsewhere(int rank, const RankMessage& message) {
   Apply(stalls_.OnElsewhere(*found->second, rank, message.process_set_id));
 }
 
-bool Coordinator::AnswerLate(const std::string& name, int rank) {
-  Response error;
-  if (!stalls_.AnswerLate(name, rank, &error)) return false;
-  early_.push_back(std::move(error));
+bool Coordinator::AnswerLate(const std::string& name, Speakers* speakers) {
+  if (!stalls_.expects_late()) return true;
+  const std::vector<int>& ranks = RanksOf(*speakers);
+  std::vector<int> in_time;
+  for (int rank : ranks) {
+    Response error;
+    if (stalls_.AnswerLate(name, rank, &error)) {
+      early_.push_back(std::move(error));
+    } else {
+      in_time.push_back(rank);
+    }
+  }
+  if (in_time.empty()) return false;
+  if (in_time.size() < ranks.size()) speakers->some = std::move(in_time);
   return true;
 }
 
 std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
+  TakeInReady();
   if (num_pending_ == 0) return {};
   std::vector<const Call*> pending;
   for (const auto& [name, entry] : entries_) {
-    if (entry->num_arrived > 0) pending.push_back(entry.get());
+    if (entry->arrivals.num_ranks() > 0) pending.push_back(entry.get());
   }
   StallMonitor::Findings findings = stalls_.Check(pending, now);
   std::vector<std::string> warnings = std::move(findings.warnings);
@@ -182,31 +256,36 @@ void Coordinator::Apply(StallMonitor::Findings findings) {
 Coordinator::Entry* Coordinator::FindOrAdd(const std::string& name) {
   std::unique_ptr<Entry>& slot = entries_[name];
   if (slot == nullptr) {
-    slot = std::make_unique<Entry>();
+    slot = std::make_unique<Entry>(&groups_);
     slot->name = name;
-    slot->arrived.resize(static_cast<size_t>(size_));
   }
   return slot.get();
 }
 
-void Coordinator::Arrive(Entry* entry, int rank, Params params, bool by_id,
-                         Clock::time_point now) {
-  if (entry->num_arrived == 0) {
-    entry->first_arrival = now;
+void Coordinator::Arrive(Entry* entry, const Speakers& speakers,
+                         const KnownParams& params, bool by_id) {
+  const std::vector<int>& ranks = RanksOf(speakers);
+  Arrivals& arrivals = entry->arrivals;
+  if (arrivals.num_ranks() == 0) {
+    entry->first_arrival = speakers.now;
+    entry->leader = params.of(ranks.front());
     ++num_pending_;
   }
-  Params& slot = entry->arrived[static_cast<size_t>(rank)];
-  if (slot == nullptr) ++entry->num_arrived;
-  slot = std::move(params);
-  entry->last_arrival = now;
-  entry->last_rank = rank;
+  const bool is_whole = speakers.some.empty();
+  if (!by_id || !is_whole || !arrivals.AddKnown(speakers.group)) {
+    for (int rank : ranks) arrivals.Add(rank, params.of(rank));
+  }
+  entry->last_arrival = speakers.now;
+  entry->last_rank = speakers.last_rank < 0 ? ranks.back() : speakers.last_rank;
   entry->all_cached = entry->all_cached && by_id;
-  if (entry->num_arrived == size_ || joins_.any()) CompleteIfAllCame(entry);
+  if (arrivals.num_ranks() + joins_.num_joined() >= size_) {
+    CompleteIfAllCame(entry);
+  }
 }
 
 void Coordinator::CompleteIfAllCame(Entry* entry) {
   if (entry->is_complete) return;
-  if (entry->num_arrived < size_) {
+  if (entry->arrivals.num_ranks() < size_) {
     for (int rank = 0; rank < size_; ++rank) {
       if (!entry->HasCome(rank) && !joins_.has(rank)) return;
     }
@@ -218,8 +297,8 @@ void Coordinator::CompleteIfAllCame(Entry* entry) {
 
 void Coordinator::Reset(Entry* entry) {
   --num_pending_;
-  std::fill(entry->arrived.begin(), entry->arrived.end(), nullptr);
-  entry->num_arrived = 0;
+  entry->arrivals.Clear();
+  entry->leader = nullptr;
   entry->all_cached = true;
   entry->is_complete = false;
   entry->duplicate_rank = -1;
@@ -228,13 +307,14 @@ void Coordinator::Reset(Entry* entry) {
 }
 
 std::vector<Response> Coordinator::TakeResponses() {
+  TakeInReady();
   std::vector<Response> errors = std::move(early_);
   early_.clear();
   FusionPlan plan(options_.fusion_threshold_bytes);
   for (Entry* entry : complete_) {
     ResponseItem item;
     Response error;
-    const Params params = entry->Leader();
+    const Params params = entry->leader;
     const int32_t divisor = DivisorOf(*entry);
     item.last_rank = GlobalRank(entry->last_rank);
     item.late_by = entry->last_arrival - entry->first_arrival;
@@ -267,17 +347,18 @@ std::vector<Response> Coordinator::TakeResponses() {
 }
 
 bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
-  // Ranks that have joined go by the request of another one: an allreduce is
-  // the same on all ranks.
-  const Params leader = entry->Leader();
-  Status status = Check(*entry);
+  ParamsByRank by_rank;  // unless the cache has them all
+  if (!entry->all_cached) by_rank = entry->arrivals.ByRank(entry->cached);
+  Status status = Check(*entry, by_rank);
   if (status.ok() && !entry->all_cached) {
-    for (Params& params : entry->arrived) {
+    // Ranks that have joined go by the request of another one: an allreduce is
+    // the same on all ranks.
+    for (Params& params : by_rank) {
       if (params != nullptr) continue;
-      params = leader;
-      item->params = leader;
+      params = entry->leader;
+      item->params = entry->leader;
     }
-    status = ValidateParams(entry->arrived, options_.global_ranks);
+    status = ValidateParams(by_rank, options_.global_ranks);
   }
   if (!status.ok()) {
     error->type = Response::Type::kError;
@@ -292,13 +373,14 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
     return true;
   }
   item->name = entry->name;
-  item->rows = RowsOf(entry->arrived);
-  Remember(entry);
+  item->rows = RowsOf(by_rank);
+  Remember(entry, std::move(by_rank));
   item->new_id = entry->cache_id;
   return true;
 }
 
-Status Coordinator::Check(const Entry& entry) const {
+Status Coordinator::Check(const Entry& entry,
+                          const ParamsByRank& by_rank) const {
   if (entry.duplicate_rank >= 0) {
     return Status::InvalidArgument(
         "submitted twice by rank " +
@@ -306,16 +388,17 @@ Status Coordinator::Check(const Entry& entry) const {
         " before its first call had finished; a name may be in flight once");
   }
   if (!entry.all_cached) {
-    HVD_RETURN_IF_ERROR(FailureOf(entry));
-    HVD_RETURN_IF_ERROR(CheckAgreement(entry.arrived, options_.global_ranks));
+    HVD_RETURN_IF_ERROR(FailureOf(by_rank));
+    HVD_RETURN_IF_ERROR(CheckAgreement(by_rank, options_.global_ranks));
   }
-  return entry.num_arrived == size_ ? Status::Ok() : CheckWithoutJoined(entry);
+  return entry.arrivals.num_ranks() == size_ ? Status::Ok()
+                                             : CheckWithoutJoined(entry);
 }
 
 // Of the first rank that cannot take part.
-Status Coordinator::FailureOf(const Entry& entry) const {
+Status Coordinator::FailureOf(const ParamsByRank& by_rank) const {
   for (int rank = 0; rank < size_; ++rank) {
-    const Params& params = entry.arrived[static_cast<size_t>(rank)];
+    const Params& params = by_rank[static_cast<size_t>(rank)];
     if (params == nullptr || params->failure.ok()) continue;
     return params->failure.WithContext(
         "rank " + std::to_string(GlobalRank(rank)) + " cannot take part");
@@ -324,7 +407,7 @@ Status Coordinator::FailureOf(const Entry& entry) const {
 }
 
 Status Coordinator::CheckWithoutJoined(const Entry& entry) const {
-  const CollectiveKind kind = entry.Leader()->kind;
+  const CollectiveKind kind = entry.leader->kind;
   if (kind == CollectiveKind::kAllreduce) return Status::Ok();
   std::vector<int> joined, waiting;
   for (int rank = 0; rank < size_; ++rank) {
@@ -338,29 +421,29 @@ Status Coordinator::CheckWithoutJoined(const Entry& entry) const {
 
 // See Response.
 int32_t Coordinator::DivisorOf(const Entry& entry) const {
-  if (entry.num_arrived == size_) return 0;
-  return entry.average_over_active ? entry.num_arrived : size_;
+  const int num_arrived = entry.arrivals.num_ranks();
+  if (num_arrived == size_) return 0;
+  return entry.average_over_active ? num_arrived : size_;
 }
 
-void Coordinator::Remember(Entry* entry) {
+void Coordinator::Remember(Entry* entry, ParamsByRank by_rank) {
   if (entry->cache_id != 0) Retire(entry);
   if (options_.cache_capacity <= 0) return;
   do {
     entry->cache_id = next_id_++;  // it wraps some day
   } while (entry->cache_id == 0 || by_id_.count(entry->cache_id) > 0 ||
            retired_.count(entry->cache_id) > 0);
-  entry->cached = entry->arrived;
+  entry->cached = KnownParams(std::move(by_rank));
   by_id_[entry->cache_id] = entry;
 }
 
 void Coordinator::Retire(Entry* entry) {
   Retired& retired = retired_[entry->cache_id];
   retired.name = entry->name;
-  retired.cached = std::move(entry->cached);
+  retired.cached = std::exchange(entry->cached, KnownParams());
   AppendId(entry->cache_id, &evictions_);
   by_id_.erase(entry->cache_id);
   entry->cache_id = 0;
-  entry->cached.clear();
 }
 
 void Coordinator::EvictIfFull() {
@@ -370,7 +453,7 @@ void Coordinator::EvictIfFull() {
   const size_t surplus = by_id_.size() - capacity + capacity / 8;
   std::vector<Entry*> idle;
   for (const auto& [id, entry] : by_id_) {
-    if (entry->num_arrived == 0) idle.push_back(entry);
+    if (entry->arrivals.num_ranks() == 0) idle.push_back(entry);
   }
   std::sort(idle.begin(), idle.end(), [](const Entry* a, const Entry* b) {
     return a->last_use < b->last_use;

@@ -22,6 +22,9 @@ struct CoordinatorOptions {
   int32_t cache_capacity = 1024;
   StallOptions stalls;
   std::vector<int> global_ranks;  // see EngineOptions; empty: the same numbers
+  // By rank: the number of its host, for ranks of several hosts; the
+  // coordinator is on host 0. Empty: all are on one.
+  std::vector<int> hosts;
 };
 
 // Not thread-safe: the worker of rank 0 alone uses it. Knows nothing of how
@@ -30,8 +33,10 @@ class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options);
 
-  // Takes in a message of `rank`. Internal if it is invalid.
-  Status OnMessage(int rank, const RankMessage& message, Clock::time_point now);
+  // Takes in a message of ranks of `group`: a host, or the rank of that number
+  // if all are on one host. Internal if it is invalid.
+  Status OnMessage(int group, const RankMessage& message,
+                   Clock::time_point now);
 
   // Returns what all ranks have to do now, in order.
   std::vector<Response> TakeResponses();
@@ -40,50 +45,71 @@ class Coordinator {
   // waited too long fail with the next TakeResponses. See StallMonitor.
   std::vector<std::string> CheckStalls(Clock::time_point now);
 
-  bool has_pending() const { return num_pending_ > 0; }
+  bool has_pending() const { return num_pending_ > 0 || num_ready_ > 0; }
 
  private:
-  using Params = std::shared_ptr<const RequestParams>;
-
   // A call while it is pending, and what the cache holds of its name.
   struct Entry : Call {
+    using Call::Call;
     bool all_cached = true;  // every rank came with an id
     // If ranks have joined: whether to average over the others alone.
     bool average_over_active = false;
     int duplicate_rank = -1;
 
-    uint32_t cache_id = 0;       // 0: not in the cache
-    std::vector<Params> cached;  // by rank
+    uint32_t cache_id = 0;  // 0: not in the cache
+    KnownParams cached;
     uint64_t last_use = 0;
   };
   // What an evicted id meant, until no rank can still send it.
   struct Retired {
     std::string name;
-    std::vector<Params> cached;
-    int num_forgotten = 0;
+    KnownParams cached;
+    int num_forgotten = 0;  // ranks
+  };
+  // Who says a message.
+  struct Speakers {
+    int group;
+    std::vector<int> some;  // if it is not the whole group
+    int last_rank;          // see RankMessage
+    Clock::time_point now;
+  };
+  // All who are ready for the same ids.
+  struct Ready {
+    std::vector<IdRun> ids;
+    std::vector<Speakers> all;
   };
 
-  Status CheckIds(int rank, const std::vector<IdRun>& ids) const;
-  Status OnId(int rank, uint32_t id, Clock::time_point now);
+  Status CheckSpeakers(int group, const RankMessage& message) const;
+  Status CheckIds(int group, const std::vector<IdRun>& ids) const;
+  Status OnReady(const Speakers& speakers, const std::vector<IdRun>& ids);
+  void TakeInReady();
+  void TakeIn(uint32_t id, const std::vector<Speakers>& all);
+  std::string NameOf(int group) const;
+  const std::vector<int>& RanksOf(const Speakers& speakers) const {
+    return speakers.some.empty() ? groups_.ranks_of(speakers.group)
+                                 : speakers.some;
+  }
+  void OnRequest(const Speakers& speakers, const RankMessage& message);
   void OnJoin(int rank, bool average_over_active);
   void OnElsewhere(int rank, const RankMessage& message);
   void Apply(StallMonitor::Findings findings);
-  Status OnForgotten(uint32_t id);
-  void Arrive(Entry* entry, int rank, Params params, bool by_id,
-              Clock::time_point now);
+  Status OnForgotten(uint32_t id, size_t num_ranks);
+  void Arrive(Entry* entry, const Speakers& speakers, const KnownParams& params,
+              bool by_id);
   void CompleteIfAllCame(Entry* entry);
-  // Answers a rank that comes for a call that has failed without it.
-  bool AnswerLate(const std::string& name, int rank);
+  // Answers those who come for a call that has failed without them. False if
+  // that is all; else `*speakers` are the others.
+  bool AnswerLate(const std::string& name, Speakers* speakers);
   Entry* FindOrAdd(const std::string& name);
   void Reset(Entry* entry);  // no longer pending; drops it if not cached
 
   // Decides what a complete entry gets: `*item` to run (true) or `*error`.
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
-  Status Check(const Entry& entry) const;
-  Status FailureOf(const Entry& entry) const;
+  Status Check(const Entry& entry, const ParamsByRank& by_rank) const;
+  Status FailureOf(const ParamsByRank& by_rank) const;
   Status CheckWithoutJoined(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;
-  void Remember(Entry* entry);
+  void Remember(Entry* entry, ParamsByRank by_rank);
   void Retire(Entry* entry);
   void EvictIfFull();
 
@@ -93,11 +119,14 @@ class Coordinator {
 
   const int size_;
   const CoordinatorOptions options_;
+  const RankGroups groups_;
   JoinRound joins_;
   StallMonitor stalls_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint32_t, Entry*> by_id_;
   std::unordered_map<uint32_t, Retired> retired_;
+  std::vector<Ready> ready_;      // the first `num_ready_` are to be taken in
+  size_t num_ready_ = 0;          // before anything else; others are for reuse
   std::vector<Entry*> complete_;  // all ranks have come, in that order
   std::vector<Response> early_;   // to be told before anything else
   std::vector<IdRun> evictions_;  // to be told next

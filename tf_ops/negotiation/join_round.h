@@ -20,7 +20,7 @@ class JoinRound {
   // fails because ranks want different averages.
   bool Join(int rank, bool average_over_active);
 
-  bool any() const { return num_joined_ > 0; }
+  int num_joined() const { return static_cast<int>(num_joined_); }
   bool has(int rank) const { return ranks_[static_cast<size_t>(rank)].joined; }
   bool average_over_active() const { return average_over_active_; }
 

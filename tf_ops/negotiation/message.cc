@@ -114,6 +114,22 @@ void ReadIds(ByteReader* r, uint64_t max_ids, std::vector<IdRun>* ids) {
   r->Expect(NumIds(*ids) <= max_ids);
 }
 
+// One value for each rank in each list.
+void ReadRows(ByteReader* r, const MessageLimits& limits,
+              std::vector<std::vector<int64_t>>* rows) {
+  const size_t num_ranks = static_cast<size_t>(limits.num_ranks);
+  rows->resize(r->GetCount(sizeof(uint32_t) + num_ranks * sizeof(int64_t)));
+  for (std::vector<int64_t>& list : *rows) {
+    ReadList(r, &list);
+    r->Expect(list.size() == num_ranks);
+  }
+}
+
+void WriteRows(const std::vector<std::vector<int64_t>>& rows, ByteWriter* w) {
+  w->Put(static_cast<uint32_t>(rows.size()));
+  for (const std::vector<int64_t>& list : rows) WriteList(list, w);
+}
+
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
 // (1, item) or, with parameters, (2, item, parameters).
 void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
@@ -132,8 +148,7 @@ void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
     w->Put(static_cast<uint8_t>(item.params == nullptr ? 1 : 2));
     w->PutString(item.name);
     w->Put(item.new_id);
-    w->Put(static_cast<uint32_t>(item.rows.size()));
-    for (const std::vector<int64_t>& rows : item.rows) WriteList(rows, w);
+    WriteRows(item.rows, w);
     if (item.params != nullptr) Write(*item.params, w);
   }
 }
@@ -160,13 +175,7 @@ void Read(ByteReader* r, const MessageLimits& limits,
     ResponseItem& item = items->back();
     item.name = r->GetString();
     item.new_id = r->Get<uint32_t>();
-    const size_t num_ranks = static_cast<size_t>(limits.num_ranks);
-    item.rows.resize(
-        r->GetCount(sizeof(uint32_t) + num_ranks * sizeof(int64_t)));
-    for (std::vector<int64_t>& rows : item.rows) {
-      ReadList(r, &rows);
-      r->Expect(rows.size() == num_ranks);
-    }
+    ReadRows(r, limits, &item.rows);
     if (form == 2) {
       RequestParams params;
       Read(r, &params);
@@ -178,8 +187,10 @@ void Read(ByteReader* r, const MessageLimits& limits,
 
 void WriteBody(const RankMessage& m, ByteWriter* w) {
   w->Put(m.type);
+  WriteList(m.ranks, w);
   switch (m.type) {
     case RankMessage::Type::kRequest:
+      w->Put(m.last_rank);
       w->PutString(m.name);
       Write(m.params, w);
       return;
@@ -187,6 +198,9 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
       w->PutString(m.name);
       return;
     case RankMessage::Type::kReady:
+      w->Put(m.last_rank);
+      Write(m.ids, w);
+      return;
     case RankMessage::Type::kForgotten:
       Write(m.ids, w);
       return;
@@ -200,10 +214,12 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
   }
 }
 
-void ReadBody(ByteReader* r, const MessageLimits&, RankMessage* m) {
+void ReadBody(ByteReader* r, const MessageLimits& limits, RankMessage* m) {
   m->type = r->GetUpTo(RankMessage::Type::kElsewhere);
+  ReadRanks(r, limits, &m->ranks);
   switch (m->type) {
     case RankMessage::Type::kRequest:
+      m->last_rank = r->Get<int32_t>();
       m->name = r->GetString();
       Read(r, &m->params);
       return;
@@ -211,6 +227,9 @@ void ReadBody(ByteReader* r, const MessageLimits&, RankMessage* m) {
       m->name = r->GetString();
       return;
     case RankMessage::Type::kReady:
+      m->last_rank = r->Get<int32_t>();
+      ReadIds(r, kMaxIds, &m->ids);
+      return;
     case RankMessage::Type::kForgotten:
       ReadIds(r, kMaxIds, &m->ids);
       return;

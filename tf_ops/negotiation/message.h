@@ -16,23 +16,29 @@ namespace hvd {
 struct IdRun {
   uint32_t first = 0;
   uint32_t count = 0;
+  bool operator==(const IdRun& o) const {
+    return first == o.first && count == o.count;
+  }
 };
 
 // Where a request is in flight, beside the id of a process set.
 inline constexpr int kNotElsewhere = -1;
 inline constexpr int kElsewhereUnknown = -2;
 
-// From a rank to the coordinator.
+// From ranks to the coordinator.
 struct RankMessage {
   enum class Type : uint8_t {
-    kRequest = 1,  // `name` and `params`: this rank is ready for it
+    kRequest = 1,  // `name` and `params`: the ranks are ready for it
     kReady,        // `ids`: ready for requests that all ranks know
     kDuplicate,    // `name` was submitted again while in flight
     kForgotten,    // `ids`: an eviction was seen
-    kJoin,         // this rank takes part in nothing more until all have joined
+    kJoin,         // they take part in nothing more until all have joined
     kElsewhere,    // answers Response::kQuery for `name`
   };
   Type type = Type::kRequest;
+  // Who says it, in ascending order, all of one group; empty: all of the group.
+  std::vector<int32_t> ranks;
+  int32_t last_rank = -1;  // kRequest, kReady: who came last; -1: not known
   std::string name;
   RequestParams params;
   std::vector<IdRun> ids;

@@ -93,7 +93,7 @@ StallMonitor::Findings StallMonitor::Check(
 std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
                                const Call& call) {
   FindCrossing(pending, call);
-  const int process_set_id = call.Leader()->process_set_id;
+  const int process_set_id = call.leader->process_set_id;
   return "'" + call.name + "'" +
          (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
          ": " + WaitingText(call) + " for " +
@@ -168,7 +168,7 @@ StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
   if (watched->elsewhere.empty()) return findings;
   std::vector<ValueOnRank> values;
   for (int waiting : WaitingRanks(call)) {
-    values.push_back({SetName(call.Leader()->process_set_id), waiting});
+    values.push_back({SetName(call.leader->process_set_id), waiting});
   }
   values.insert(values.end(), watched->elsewhere.begin(),
                 watched->elsewhere.end());
@@ -206,7 +206,6 @@ void StallMonitor::GiveUp(const Call& call, Status error, Findings* findings) {
 
 bool StallMonitor::AnswerLate(const std::string& name, int rank,
                               Response* error) {
-  if (missed_.empty()) return false;
   const auto found = missed_.find(name);
   if (found == missed_.end()) return false;
   std::vector<bool>& by_rank = found->second.by_rank;

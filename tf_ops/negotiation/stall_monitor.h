@@ -49,8 +49,9 @@ class StallMonitor {
     if (!watched_.empty()) watched_.erase(name);
   }
 
-  // Whether `rank` comes for a call that was given up without it; `*error` then
-  // tells it so.
+  // Whether a rank may come for a call that was given up without it.
+  bool expects_late() const { return !missed_.empty(); }
+  // Whether `rank` comes for such a call; `*error` then tells it so.
   bool AnswerLate(const std::string& name, int rank, Response* error);
   // `rank` has joined: it will not come for any of those.
   void OnJoin(int rank);
