@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tf_ops/negotiation/coordinator.h"
+#include "tf_ops/negotiation/host_coordinator.h"
 #include "tf_ops/negotiation/message.h"
 #include "tf_ops/negotiation/validate.h"
 
@@ -148,7 +149,7 @@ void ReadAll(const Bytes& stream, const Use& use) {
 }
 
 // What it says is what a rank can read.
-void CheckResponses(Coordinator* coordinator) {
+void CheckResponses(Coordinator* coordinator, HostCoordinator* leader) {
   for (const Response& response : coordinator->TakeResponses()) {
     Bytes bytes;
     Encode(response, &bytes);
@@ -157,6 +158,7 @@ void CheckResponses(Coordinator* coordinator) {
     bool found = false;
     Must(Decode(bytes, &offset, kLimits, &read, &found).ok() && found,
          "what the coordinator says can be read");
+    leader->OnResponse(read);
   }
 }
 
@@ -166,6 +168,9 @@ void ReadRequests(const Bytes& stream) {
   Coordinator one_host(kNumRanks, options);
   options.hosts = kHosts;
   Coordinator of_hosts(kNumRanks, options);  // hears what hosts say
+  Coordinator of_leaders(kNumRanks, options);
+  HostCoordinator leader({0, 1});  // of the first host
+  HostCoordinator unused({2});
   Clock::time_point now{std::chrono::seconds(1000)};
   int num_read = 0;
   ReadAll<RankMessage>(stream, [&](const RankMessage& message) {
@@ -174,12 +179,21 @@ void ReadRequests(const Bytes& stream) {
     (void)one_host.OnMessage(rank, message, now).ok();
     (void)of_hosts.OnMessage(kHosts[static_cast<size_t>(rank)], message, now)
         .ok();
+    if (rank < 2) {
+      (void)leader.OnMessage(rank, message, now).ok();
+    } else {
+      (void)of_leaders.OnMessage(1, message, now).ok();
+    }
+    for (const RankMessage& told : leader.TakeMessages(now)) {
+      (void)of_leaders.OnMessage(0, told, now).ok();
+    }
     // Now and then: so that several calls run at once.
     if (++num_read % (2 * kNumRanks) != 0) return;
     now += std::chrono::seconds(30);
-    for (Coordinator* coordinator : {&one_host, &of_hosts}) {
+    for (Coordinator* coordinator : {&one_host, &of_hosts, &of_leaders}) {
       coordinator->CheckStalls(now);
-      CheckResponses(coordinator);
+      CheckResponses(coordinator,
+                     coordinator == &of_leaders ? &leader : &unused);
     }
   });
 }

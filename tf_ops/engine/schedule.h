@@ -21,6 +21,9 @@
 //   checks who is gone     |                      | core is kept busy
 // 7 The thread that polls  | gpu_plane.cc: Pause, | Short launches end at once,
 //   a GPU yields, naps     | 10 us, 100 us        | long ones cost little
+// 8 What only some ranks   | negotiation/:        | One message a host and
+//   of a host have come    | kTellPartAfter 20 ms | step; who waits is known
+//   for is told later      |                      | long before a stall warns
 //
 // Measurements are in these sections of benchmarks/RESULTS.md:
 // 1, 5: "What waiting costs". 3: "Many small calls". 4: the row "idle" of "The
