@@ -1,0 +1,7 @@
+#include "tf_ops/wire/control_links.h"
+
+namespace hvd {
+
+ControlLinks::~ControlLinks() = default;
+
+}  // namespace hvd
