@@ -9,7 +9,6 @@
 #include "tests/cc/test_util.h"
 #include "tf_ops/negotiation/codec.h"
 #include "tf_ops/negotiation/message.h"
-#include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
 namespace {
@@ -46,6 +45,9 @@ Response AnExecution() {
   ResponseItem joined = response.items.back();
   joined.name = "newer";
   joined.params = std::make_shared<const RequestParams>(ARequest().params);
+  joined.host_rows = {{std::vector<int64_t>(8, 3)},
+                      {std::vector<int64_t>(8, 5)},
+                      /*longest=*/9};
   response.items.push_back(joined);
   return response;
 }
@@ -132,6 +134,10 @@ TEST_CASE("responses are read as written") {
   CHECK(response.items[4].params == nullptr);
   CHECK(response.divisor == 3);
   CHECK(*response.items[5].params == ARequest().params);
+  CHECK(response.items[4].host_rows.sent.empty());
+  CHECK(response.items[5].host_rows.sent[0][7] == 3);
+  CHECK(response.items[5].host_rows.received[0][7] == 5);
+  CHECK(response.items[5].host_rows.longest == 9);
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   CHECK(response.error.code() == StatusCode::kMismatch);
   CHECK(response.error.message() == "no");
@@ -301,6 +307,9 @@ TEST_CASE("lists of ranks, rows and divisors go as far as there are ranks") {
     run = AnExecution();
     run.items[4].rows[1].resize(num_ranks);
     CHECK(!Reread(run).ok());
+    run = AnExecution();
+    run.items[5].host_rows.received[0].resize(num_ranks);
+    CHECK(!Reread(run).ok());
   }
   RankMessage message = ARequest();
   message.ranks.assign(9, 0);
@@ -370,33 +379,6 @@ TEST_CASE("the length of a frame is bounded") {
   ByteWriter(&bytes).Put(kMaxFrameBytes + 1);
   CHECK(!DecodeOne<Response>(bytes).ok());
   CHECK(!DecodeOne<RankMessage>(bytes).ok());
-}
-
-TEST_CASE("rows must fit the request that they are for") {
-  using Rows = std::vector<std::vector<int64_t>>;
-  RequestParams params;
-  params.kind = CollectiveKind::kAllgather;
-  params.tensors = {{DataType::kFloat32, {2, 5}}};
-  const auto code = [&params](const Rows& rows) {
-    return CheckRows(params, /*rank=*/1, /*size=*/2, rows).code();
-  };
-  CHECK(code({{7, 2}}) == StatusCode::kOk);
-  CHECK(code({}) == StatusCode::kInternal);
-  CHECK(code({{7, 2}, {7, 2}}) == StatusCode::kInternal);
-  CHECK(code({{7, 2, 1}}) == StatusCode::kInternal);
-  CHECK(code({{7, 3}}) == StatusCode::kInternal);  // it has given 2
-  CHECK(code({{-1, 2}}) == StatusCode::kInternal);
-  CHECK(code({{INT64_MAX, 2}}) == StatusCode::kInternal);
-  CHECK(code({{INT64_MAX / 20, 2}}) == StatusCode::kInternal);  // of 20 bytes
-  params.kind = CollectiveKind::kAlltoall;
-  CHECK(code({{7, 9}, {1, 1}}) == StatusCode::kOk);
-  CHECK(code({{7, 9}}) == StatusCode::kInternal);
-  CHECK(code({{7, 9}, {1}}) == StatusCode::kInternal);
-  CHECK(code({{7, 9}, {1, 2}}) == StatusCode::kInternal);
-  CHECK(code({{7, INT64_MAX}, {1, 1}}) == StatusCode::kInternal);
-  params.kind = CollectiveKind::kAllreduce;
-  CHECK(code({}) == StatusCode::kOk);
-  CHECK(code({{2, 2}}) == StatusCode::kInternal);
 }
 
 }  // namespace

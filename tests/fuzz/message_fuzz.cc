@@ -107,6 +107,7 @@ std::vector<Bytes> Responses() {
   run.items[4].name = "new";
   run.items[4].new_id = 5;
   run.items[4].rows = {{1, 2, 0}, {0, 7, 9}};
+  run.items[5].host_rows = {{{1, 2, 0}, {0, 3, 9}}, {{1, 0, 7}, {2, 3, 1}}, 9};
   run.items[5].name = "joined";
   run.items[5].params = std::make_shared<const RequestParams>(
       Call(CollectiveKind::kAllreduce, "", {4, 4}).params);
@@ -204,8 +205,12 @@ void ReadResponses(const Bytes& stream) {
     const auto allgather = Call(CollectiveKind::kAllgather, "", {1, 4});
     const auto alltoall = Call(CollectiveKind::kAlltoall, "", {3, 4});
     for (const ResponseItem& item : response.items) {
-      (void)CheckRows(allgather.params, 0, kNumRanks, item.rows).ok();
-      (void)CheckRows(alltoall.params, 1, kNumRanks, item.rows).ok();
+      for (const std::vector<int>& host_ranks :
+           {std::vector<int>(), std::vector<int>{0, 1}}) {
+        const RankPlace place{1, kNumRanks, host_ranks};
+        (void)CheckRows(allgather.params, place, item).ok();
+        (void)CheckRows(alltoall.params, place, item).ok();
+      }
     }
   });
 }

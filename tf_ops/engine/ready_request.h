@@ -16,6 +16,7 @@ namespace hvd {
 struct ReadyRequest {
   std::unique_ptr<PendingRequest> pending;
   std::vector<std::vector<int64_t>> rows;  // see ResponseItem
+  HostRows host_rows;                      // likewise
   // A rank that has joined takes part with neutral values, which are kept in
   // `memory`, one piece for each tensor.
   bool is_neutral = false;

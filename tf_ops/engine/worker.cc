@@ -264,8 +264,8 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   }
   if (const RequestParams* params = ParamsOfItem(item);
       known == nullptr && params != nullptr) {
-    HVD_RETURN_IF_ERROR(CheckRows(*params, membership_->rank(),
-                                  membership_->size(), item.rows));
+    const RankPlace place{membership_->rank(), membership_->size(), {}};
+    HVD_RETURN_IF_ERROR(CheckRows(*params, place, item));
   }
   const std::string& name = known == nullptr ? item.name : known->name;
   ready->pending = known == nullptr ? table_.Take(name) : table_.Take(*known);
@@ -280,6 +280,7 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   ready->pending->collective_id = num_run_;
   ready->pending->has_begun = true;
   ready->rows = known == nullptr ? item.rows : known->rows;
+  ready->host_rows = known == nullptr ? item.host_rows : known->host_rows;
   if (item.new_id != 0) {
     table_.Remember(item.new_id, item, ready->pending->params);
   }

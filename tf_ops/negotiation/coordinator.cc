@@ -6,31 +6,11 @@
 
 #include "tf_ops/negotiation/fusion_plan.h"
 #include "tf_ops/negotiation/mismatch.h"
+#include "tf_ops/negotiation/rows.h"
 #include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
 namespace {
-
-// See ResponseItem.
-std::vector<std::vector<int64_t>> RowsOf(const ParamsByRank& by_rank) {
-  std::vector<std::vector<int64_t>> rows;
-  if (by_rank[0]->kind == CollectiveKind::kAllgather) {
-    rows.resize(by_rank[0]->tensors.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      for (const auto& params : by_rank) {
-        rows[i].push_back(params->tensors[i].shape[0]);
-      }
-    }
-  } else if (by_rank[0]->kind == CollectiveKind::kAlltoall) {
-    const int64_t size = static_cast<int64_t>(by_rank.size());
-    for (const auto& params : by_rank) {
-      rows.push_back(params->splits);
-      if (!rows.back().empty()) continue;
-      rows.back().assign(by_rank.size(), params->tensors[0].shape[0] / size);
-    }
-  }
-  return rows;
-}
 
 CoordinatorOptions WithGlobalRanks(CoordinatorOptions options, int size) {
   if (options.global_ranks.empty()) {
@@ -373,6 +353,7 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
     return true;
   }
   item->name = entry->name;
+  item->kind = entry->leader->kind;
   item->rows = RowsOf(by_rank);
   Remember(entry, std::move(by_rank));
   item->new_id = entry->cache_id;

@@ -130,6 +130,20 @@ void WriteRows(const std::vector<std::vector<int64_t>>& rows, ByteWriter* w) {
   for (const std::vector<int64_t>& list : rows) WriteList(list, w);
 }
 
+void Write(const HostRows& rows, ByteWriter* w) {
+  WriteRows(rows.sent, w);
+  if (rows.sent.empty()) return;
+  WriteRows(rows.received, w);
+  w->Put(rows.longest);
+}
+
+void Read(ByteReader* r, const MessageLimits& limits, HostRows* rows) {
+  ReadRows(r, limits, &rows->sent);
+  if (rows->sent.empty()) return;
+  ReadRows(r, limits, &rows->received);
+  rows->longest = r->Get<int64_t>();
+}
+
 // Known requests go as runs of ids: (0, number of runs, runs), the others as
 // (1, item) or, with parameters, (2, item, parameters).
 void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
@@ -149,6 +163,7 @@ void Write(const std::vector<ResponseItem>& items, ByteWriter* w) {
     w->PutString(item.name);
     w->Put(item.new_id);
     WriteRows(item.rows, w);
+    Write(item.host_rows, w);
     if (item.params != nullptr) Write(*item.params, w);
   }
 }
@@ -176,6 +191,7 @@ void Read(ByteReader* r, const MessageLimits& limits,
     item.name = r->GetString();
     item.new_id = r->Get<uint32_t>();
     ReadRows(r, limits, &item.rows);
+    Read(r, limits, &item.host_rows);
     if (form == 2) {
       RequestParams params;
       Read(r, &params);

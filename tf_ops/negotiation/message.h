@@ -47,19 +47,34 @@ struct RankMessage {
   int32_t process_set_id = kNotElsewhere;
 };
 
+// Alltoall over several hosts: what the ranks of one host have to know. The
+// lists are in order of these ranks and have a value for each rank of all
+// hosts.
+struct HostRows {
+  std::vector<std::vector<int64_t>> sent;      // [rank of the host][to rank]
+  std::vector<std::vector<int64_t>> received;  // [rank of the host][from rank]
+  // The most rows that any rank gives another one: all ranks step through
+  // equally many chunks.
+  int64_t longest = 0;
+};
+
 // One request of a response: known by its id, or told in full.
 struct ResponseItem {
   uint32_t cached_id = 0;  // not 0: a known request, the rest is empty
   std::string name;
   uint32_t new_id = 0;  // not 0: remember the request under this id
-  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall:
-  // [from rank][to rank].
+  // Rows of all ranks. Allgather: first dimensions, [tensor][rank]; alltoall
+  // on one host: [from rank][to rank].
   std::vector<std::vector<int64_t>> rows;
+  HostRows host_rows;
   // For ranks that have joined, which run it without a request of their own;
   // null if there are none.
   std::shared_ptr<const RequestParams> params;
-  // On the coordinator alone, not sent: the global rank that came last, and how
-  // long after the first, of those that have not joined. -1: not known.
+  // On the coordinator alone, not sent: of a request that is told in full, its
+  // kind; and the global rank that came last, and how long after the first, of
+  // those that have not joined. -1: not known. Of ranks of one host, when there
+  // are several, it sees only those that are later than kTellPartAfter.
+  CollectiveKind kind = CollectiveKind::kAllreduce;
   int last_rank = -1;
   std::chrono::nanoseconds late_by{0};
 };

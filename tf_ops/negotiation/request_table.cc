@@ -107,6 +107,7 @@ void RequestTable::Remember(uint32_t id, const ResponseItem& item,
   known.named = &named;
   known.params = std::move(params);
   known.rows = item.rows;
+  known.host_rows = item.host_rows;
   named.id = id;
   named.known = &known;
   ++named.num_ids;

@@ -33,6 +33,7 @@ struct KnownRequest {
   NamedRequest* named = nullptr;                // the one of that name
   std::shared_ptr<const RequestParams> params;  // of this rank
   std::vector<std::vector<int64_t>> rows;       // see ResponseItem
+  HostRows host_rows;                           // likewise
 };
 
 // Everything known under a name, as long as there is anything.

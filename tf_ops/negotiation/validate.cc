@@ -166,40 +166,97 @@ bool SumRows(const std::vector<int64_t>& rows, const TensorParams& tensor,
       &num_bytes);
 }
 
-bool RowsFit(const RequestParams& params, size_t rank, size_t size,
-             const std::vector<std::vector<int64_t>>& rows) {
-  for (const std::vector<int64_t>& list : rows) {
-    if (list.size() != size) return false;
-  }
+bool HaveSize(const std::vector<std::vector<int64_t>>& rows, size_t size) {
+  return std::all_of(rows.begin(), rows.end(),
+                     [size](const auto& list) { return list.size() == size; });
+}
+
+bool GatheredRowsFit(const RequestParams& params, size_t rank,
+                     const std::vector<std::vector<int64_t>>& rows) {
+  if (rows.size() != params.tensors.size()) return false;
   int64_t sum = 0;
-  if (params.kind == CollectiveKind::kAllgather) {
-    if (rows.size() != params.tensors.size()) return false;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const TensorParams& t = params.tensors[i];
-      if (t.shape.empty() || rows[i][rank] != t.shape[0]) return false;
-      if (!SumRows(rows[i], t, &sum)) return false;
-    }
-    return true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TensorParams& t = params.tensors[i];
+    if (t.shape.empty() || rows[i][rank] != t.shape[0]) return false;
+    if (!SumRows(rows[i], t, &sum)) return false;
   }
-  if (params.kind != CollectiveKind::kAlltoall) return rows.empty();
-  if (rows.size() != size || params.tensors.size() != 1) return false;
-  const TensorParams& t = params.tensors[0];
+  return true;
+}
+
+// Of an alltoall on one host.
+bool ExchangedRowsFit(const TensorParams& t, size_t rank, size_t size,
+                      const std::vector<std::vector<int64_t>>& rows) {
+  if (rows.size() != size) return false;
+  int64_t sum = 0;
   std::vector<int64_t> received;
   for (const std::vector<int64_t>& sent : rows) {
-    if (t.shape.empty() || !SumRows(sent, t, &sum)) return false;
+    if (!SumRows(sent, t, &sum)) return false;
     received.push_back(sent[rank]);
   }
   return SumRows(received, t, &sum) && SumRows(rows[rank], t, &sum) &&
          sum == t.shape[0];
 }
 
+// Whether no other rank but `own` has more than `longest`.
+bool AreUpTo(int64_t longest, size_t own, const std::vector<int64_t>& rows) {
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rank != own && rows[rank] > longest) return false;
+  }
+  return true;
+}
+
+bool HostRowsFit(const TensorParams& t, const RankPlace& place,
+                 const HostRows& rows) {
+  const std::vector<int>& ranks = place.host_ranks;
+  if (rows.sent.size() != ranks.size()) return false;
+  if (rows.received.size() != ranks.size()) return false;
+  int64_t sum = 0;
+  if (!SumRows({rows.longest}, t, &sum)) return false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const size_t rank = static_cast<size_t>(ranks[i]);
+    if (!SumRows(rows.received[i], t, &sum)) return false;
+    if (!SumRows(rows.sent[i], t, &sum)) return false;
+    if (ranks[i] == place.rank && sum != t.shape[0]) return false;
+    if (!AreUpTo(rows.longest, rank, rows.sent[i])) return false;
+    if (!AreUpTo(rows.longest, rank, rows.received[i])) return false;
+    for (size_t j = 0; j < ranks.size(); ++j) {  // both say the same
+      const size_t peer = static_cast<size_t>(ranks[j]);
+      if (rows.sent[i][peer] != rows.received[j][rank]) return false;
+    }
+  }
+  return true;
+}
+
+bool RowsFit(const RequestParams& params, const RankPlace& place,
+             const ResponseItem& item) {
+  const size_t rank = static_cast<size_t>(place.rank);
+  const size_t size = static_cast<size_t>(place.size);
+  const HostRows& of_host = item.host_rows;
+  if (!HaveSize(item.rows, size) || !HaveSize(of_host.sent, size) ||
+      !HaveSize(of_host.received, size)) {
+    return false;
+  }
+  if (params.kind == CollectiveKind::kAlltoall) {
+    if (params.tensors.size() != 1 || params.tensors[0].shape.empty()) {
+      return false;
+    }
+    const TensorParams& t = params.tensors[0];
+    return place.host_ranks.empty()
+               ? of_host.sent.empty() &&
+                     ExchangedRowsFit(t, rank, size, item.rows)
+               : item.rows.empty() && HostRowsFit(t, place, of_host);
+  }
+  if (!of_host.sent.empty()) return false;
+  return params.kind == CollectiveKind::kAllgather
+             ? GatheredRowsFit(params, rank, item.rows)
+             : item.rows.empty();
+}
+
 }  // namespace
 
-Status CheckRows(const RequestParams& params, int rank, int size,
-                 const std::vector<std::vector<int64_t>>& rows) {
-  const bool fits = RowsFit(params, static_cast<size_t>(rank),
-                            static_cast<size_t>(size), rows);
-  if (fits) return Status::Ok();
+Status CheckRows(const RequestParams& params, const RankPlace& place,
+                 const ResponseItem& item) {
+  if (RowsFit(params, place, item)) return Status::Ok();
   return Status::Internal(
       std::string("the coordinator tells rows that do not fit the ") +
       CollectiveKindName(params.kind) + " of this rank");

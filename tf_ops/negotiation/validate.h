@@ -1,11 +1,10 @@
 // Finds what is wrong with a request that all ranks agree on.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "tf_ops/common/status.h"
-#include "tf_ops/negotiation/mismatch.h"
+#include "tf_ops/negotiation/message.h"
 
 namespace hvd {
 
@@ -15,9 +14,17 @@ namespace hvd {
 Status ValidateParams(const ParamsByRank& by_rank,
                       const std::vector<int>& global_ranks);
 
-// Internal if `rows`, which a response tells (see ResponseItem), do not fit
-// what `rank` of `size` asks for, or ask for more than memory can hold.
-Status CheckRows(const RequestParams& params, int rank, int size,
-                 const std::vector<std::vector<int64_t>>& rows);
+// A rank among the others of its process set.
+struct RankPlace {
+  int rank = 0;
+  int size = 1;
+  // Several hosts: the ranks of this one, this rank included. One host: empty.
+  std::vector<int> host_ranks;
+};
+
+// Internal if the rows that a response tells (see ResponseItem) do not fit what
+// the rank at `place` asks for, or ask for more than memory can hold.
+Status CheckRows(const RequestParams& params, const RankPlace& place,
+                 const ResponseItem& item);
 
 }  // namespace hvd
