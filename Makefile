@@ -120,7 +120,8 @@ ifneq ($(CLANG),)
 	mkdir -p build/fuzz/messages
 	$(CLANG) -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined \
 	  -fno-sanitize-recover=all -I. tests/fuzz/message_fuzz.cc \
-	  tf_ops/negotiation/*.cc tf_ops/host/*.cc tf_ops/common/*.cc \
+	  tf_ops/negotiation/*.cc tf_ops/host/*.cc tf_ops/wire/*.cc \
+	  tf_ops/common/*.cc \
 	  -o build/fuzz/message_fuzz -lpthread
 	cd build/fuzz && ./message_fuzz -max_total_time=$(FUZZ_SECONDS) messages
 else

@@ -34,7 +34,8 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control,
       membership_(membership),
       options_(options),
       log_(log),
-      negotiator_(control, AsCoordinatorOptions(options_)) {}
+      negotiator_(control, /*links=*/nullptr, membership->rank(),
+                  AsCoordinatorOptions(options_)) {}
 
 // Tells the coordinator everything new in as few messages as possible.
 void Worker::Admit(std::vector<Request> requests) {
@@ -160,9 +161,9 @@ bool Worker::Progress(int64_t max_bytes) {
   CheckStalls();
   std::vector<Response> responses;
   Status status;
-  // The coordinator first runs what it has announced: until then other ranks
-  // may wait for it in a collective and read no more.
-  if (!negotiator_.is_coordinator() || responses_.empty()) {
+  // A leader first runs what it has announced: until then other ranks may wait
+  // for it in a collective and read no more.
+  if (!negotiator_.is_leader() || responses_.empty()) {
     status = negotiator_.Exchange(&responses);
   }
   for (Response& response : responses) {
