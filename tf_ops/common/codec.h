@@ -1,5 +1,5 @@
-// Flat binary encoding of control messages, in host byte order (the ranks share
-// a host). The reader checks every length before it uses it.
+// Flat binary encoding of control messages, in host byte order (all hosts of a
+// job have the same). The reader checks every length before it uses it.
 #pragma once
 
 #include <cstdint>

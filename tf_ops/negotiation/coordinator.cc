@@ -33,19 +33,14 @@ Status Coordinator::OnMessage(int group, const RankMessage& message,
                               Clock::time_point now) {
   HVD_RETURN_IF_ERROR(CheckSpeakers(group, message));
   const Speakers speakers{group, message.ranks, message.last_rank, now};
+  if (message.type != RankMessage::Type::kReady) TakeInReady();
   const std::vector<int>& ranks = RanksOf(speakers);
   switch (message.type) {
     case RankMessage::Type::kRequest:
       OnRequest(speakers, message);
       return Status::Ok();
     case RankMessage::Type::kReady:
-      HVD_RETURN_IF_ERROR(CheckIds(group, message.ids));
-      for (const IdRun& run : message.ids) {
-        for (uint32_t i = 0; i < run.count; ++i) {
-          HVD_RETURN_IF_ERROR(OnId(speakers, run.first + i));
-        }
-      }
-      return Status::Ok();
+      return OnReady(speakers, message.ids);
     case RankMessage::Type::kDuplicate: {
       const auto found = entries_.find(message.name);
       // If it has just been concluded the first call is fine: the rank fails
@@ -80,28 +75,15 @@ std::string Coordinator::NameOf(int group) const {
 }
 
 Status Coordinator::CheckSpeakers(int group, const RankMessage& message) const {
-  int last = -1;
-  for (int rank : message.ranks) {
-    if (rank > last && groups_.has(group, rank)) {
-      last = rank;
-      continue;
-    }
-    return Status::Internal(NameOf(group) +
-                            " speaks for ranks that are not its own, or twice "
-                            "for one: rank " +
-                            std::to_string(rank) + " of the process set");
-  }
-  if (message.last_rank == -1 || groups_.has(group, message.last_rank)) {
-    return Status::Ok();
-  }
+  const bool has_last =
+      message.last_rank == -1 || groups_.has(group, message.last_rank);
+  if (has_last && groups_.HasAll(group, message.ranks)) return Status::Ok();
   return Status::Internal(NameOf(group) +
-                          " names a last rank that is not its "
-                          "own: rank " +
-                          std::to_string(message.last_rank) +
-                          " of the process set");
+                          " speaks for ranks that are not its own, or twice "
+                          "for one");
 }
 
-// Before any of them is acted on: each is known, and comes once.
+// No more come than are known.
 Status Coordinator::CheckIds(int group, const std::vector<IdRun>& ids) const {
   const uint64_t num_known = by_id_.size() + retired_.size();
   if (NumIds(ids) <= num_known) return Status::Ok();
@@ -124,23 +106,61 @@ void Coordinator::OnRequest(const Speakers& speakers,
   Arrive(entry, in_time, KnownParams(params), /*by_id=*/false);
 }
 
-Status Coordinator::OnId(const Speakers& speakers, uint32_t id) {
-  Speakers in_time = speakers;
-  if (const auto known = by_id_.find(id); known != by_id_.end()) {
-    Entry* entry = known->second;
-    if (!AnswerLate(entry->name, &in_time)) return Status::Ok();
-    Arrive(entry, in_time, entry->cached, /*by_id=*/true);
+// Mostly all groups are ready for the same ids: then each is looked up once for
+// all of them, which is quicker by far than each time.
+Status Coordinator::OnReady(const Speakers& speakers,
+                            const std::vector<IdRun>& ids) {
+  for (size_t i = 0; i < num_ready_; ++i) {
+    if (ready_[i].ids != ids) continue;
+    ready_[i].all.push_back(speakers);
     return Status::Ok();
   }
-  const auto retired = retired_.find(id);
-  if (retired == retired_.end()) {
-    return Status::Internal(NameOf(speakers.group) +
-                            " is ready for unknown id " + std::to_string(id));
+  HVD_RETURN_IF_ERROR(CheckIds(speakers.group, ids));
+  for (const IdRun& run : ids) {
+    for (uint32_t i = 0; i < run.count; ++i) {
+      const uint32_t id = run.first + i;
+      if (by_id_.count(id) > 0 || retired_.count(id) > 0) continue;
+      return Status::Internal(NameOf(speakers.group) +
+                              " is ready for unknown id " + std::to_string(id));
+    }
   }
-  if (!AnswerLate(retired->second.name, &in_time)) return Status::Ok();
-  Arrive(FindOrAdd(retired->second.name), in_time, retired->second.cached,
-         /*by_id=*/false);
+  if (num_ready_ == ready_.size()) ready_.emplace_back();
+  Ready& ready = ready_[num_ready_++];
+  ready.ids = ids;
+  ready.all.push_back(speakers);
   return Status::Ok();
+}
+
+void Coordinator::TakeInReady() {
+  for (size_t k = 0; k < num_ready_; ++k) {
+    for (const IdRun& run : ready_[k].ids) {
+      for (uint32_t i = 0; i < run.count; ++i) {
+        TakeIn(run.first + i, ready_[k].all);
+      }
+    }
+    ready_[k].all.clear();
+  }
+  num_ready_ = 0;
+}
+
+void Coordinator::TakeIn(uint32_t id, const std::vector<Speakers>& all) {
+  const auto known = by_id_.find(id);
+  const bool is_known = known != by_id_.end();
+  const auto retired = is_known ? retired_.end() : retired_.find(id);
+  const std::string& name =
+      is_known ? known->second->name : retired->second.name;
+  const KnownParams& params =
+      is_known ? known->second->cached : retired->second.cached;
+  Speakers in_time;
+  for (const Speakers& speakers : all) {
+    const Speakers* who = &speakers;
+    if (stalls_.expects_late()) {
+      in_time = speakers;
+      if (!AnswerLate(name, &in_time)) continue;
+      who = &in_time;
+    }
+    Arrive(is_known ? known->second : FindOrAdd(name), *who, params, is_known);
+  }
 }
 
 Status Coordinator::OnForgotten(uint32_t id, size_t num_ranks) {
@@ -192,6 +212,7 @@ bool Coordinator::AnswerLate(const std::string& name, Speakers* speakers) {
 }
 
 std::vector<std::string> Coordinator::CheckStalls(Clock::time_point now) {
+  TakeInReady();
   if (num_pending_ == 0) return {};
   std::vector<const Call*> pending;
   for (const auto& [name, entry] : entries_) {
@@ -266,6 +287,7 @@ void Coordinator::Reset(Entry* entry) {
 }
 
 std::vector<Response> Coordinator::TakeResponses() {
+  TakeInReady();
   std::vector<Response> errors = std::move(early_);
   early_.clear();
   FusionPlan plan(options_.fusion_threshold_bytes);

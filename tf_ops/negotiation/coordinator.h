@@ -45,7 +45,7 @@ class Coordinator {
   // waited too long fail with the next TakeResponses. See StallMonitor.
   std::vector<std::string> CheckStalls(Clock::time_point now);
 
-  bool has_pending() const { return num_pending_ > 0; }
+  bool has_pending() const { return num_pending_ > 0 || num_ready_ > 0; }
 
  private:
   // A call while it is pending, and what the cache holds of its name.
@@ -73,16 +73,23 @@ class Coordinator {
     int last_rank;          // see RankMessage
     Clock::time_point now;
   };
+  // All who are ready for the same ids.
+  struct Ready {
+    std::vector<IdRun> ids;
+    std::vector<Speakers> all;
+  };
 
   Status CheckSpeakers(int group, const RankMessage& message) const;
   Status CheckIds(int group, const std::vector<IdRun>& ids) const;
+  Status OnReady(const Speakers& speakers, const std::vector<IdRun>& ids);
+  void TakeInReady();
+  void TakeIn(uint32_t id, const std::vector<Speakers>& all);
   std::string NameOf(int group) const;
   const std::vector<int>& RanksOf(const Speakers& speakers) const {
     return speakers.some.empty() ? groups_.ranks_of(speakers.group)
                                  : speakers.some;
   }
   void OnRequest(const Speakers& speakers, const RankMessage& message);
-  Status OnId(const Speakers& speakers, uint32_t id);
   void OnJoin(int rank, bool average_over_active);
   void OnElsewhere(int rank, const RankMessage& message);
   void Apply(StallMonitor::Findings findings);
@@ -118,6 +125,8 @@ class Coordinator {
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint32_t, Entry*> by_id_;
   std::unordered_map<uint32_t, Retired> retired_;
+  std::vector<Ready> ready_;      // the first `num_ready_` are to be taken in
+  size_t num_ready_ = 0;          // before anything else; others are for reuse
   std::vector<Entry*> complete_;  // all ranks have come, in that order
   std::vector<Response> early_;   // to be told before anything else
   std::vector<IdRun> evictions_;  // to be told next

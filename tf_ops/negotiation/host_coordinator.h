@@ -17,9 +17,10 @@
 namespace hvd {
 
 // What only some ranks of a host have come for is told after this time: then
-// the coordinator knows who waits, for stalls and for calls that cross. Ranks
-// of one host that run the same step come within about a millisecond of each
-// other; a stall counts from seconds on.
+// the coordinator knows who waits, for stalls and for calls that cross. Four
+// ranks that trained on two busy cores began a step within 7 ms of each other,
+// 99 of 100 steps within 23 ms (2 ranks: 1 and 9 ms). To tell a part too early
+// costs one more message; stalls count from seconds on.
 inline constexpr std::chrono::milliseconds kTellPartAfter{20};
 
 // Not thread-safe: the negotiator of the host's first rank alone uses it. Knows

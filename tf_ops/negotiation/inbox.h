@@ -20,8 +20,8 @@ class Inbox {
   template <typename Message, typename Take>
   Status TakeMessages(const MessageLimits& limits, const Take& take) {
     size_t end = 0;
+    Message message;
     while (true) {
-      Message message;
       const size_t begin = end;
       bool found = false;
       HVD_RETURN_IF_ERROR(Decode(bytes_, &end, limits, &message, &found));

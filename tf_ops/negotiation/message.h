@@ -16,6 +16,9 @@ namespace hvd {
 struct IdRun {
   uint32_t first = 0;
   uint32_t count = 0;
+  bool operator==(const IdRun& o) const {
+    return first == o.first && count == o.count;
+  }
 };
 
 // Where a request is in flight, beside the id of a process set.

@@ -35,6 +35,15 @@ class RankGroups {
   bool has(int group, int rank) const {
     return rank >= 0 && rank < num_ranks() && group_of(rank) == group;
   }
+  // Whether all of `ranks` are of `group`, in ascending order, once each.
+  bool HasAll(int group, const std::vector<int>& ranks) const {
+    int last = -1;
+    for (int rank : ranks) {
+      if (rank <= last || !has(group, rank)) return false;
+      last = rank;
+    }
+    return true;
+  }
 
  private:
   std::vector<int> group_of_;               // by rank
