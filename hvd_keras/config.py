@@ -112,12 +112,45 @@ class Config:
     )  # fmt: skip
     rendezvous: str | None = _setting(
         "HVD_RENDEZVOUS", "text", None, "Where the ranks find each other, "
-        "`unix:/path/of/a/socket` or `unix:@name`; hvdrun sets it.",
+        "`unix:/path/of/a/socket`, `unix:@name` or `tcp:HOST:PORT`; hvdrun "
+        "sets it.",
     )  # fmt: skip
     secret: str | None = _setting(
         "HVD_SECRET", "text", None, "64 hexadecimal digits that prove "
         "that a process belongs to the job; hvdrun makes them for each job.",
         secret=True,
+    )  # fmt: skip
+    secret_file: str | None = _setting(
+        "HVD_SECRET_FILE", "text", None, "A file with the digits of "
+        "HVD_SECRET, which only this user may read (mode 0600).",
+    )  # fmt: skip
+    interface: str | None = _setting(
+        "HVD_INTERFACE", "text", None, "Name or address of the interface where "
+        "this host listens to others; unset: the one that routes to them.",
+    )  # fmt: skip
+    hostname: str | None = _setting(
+        "HVD_HOSTNAME", "text", None, "Name of this host in messages; unset: "
+        "that of the system.",
+    )  # fmt: skip
+    tls_cert: str | None = _setting(
+        "HVD_TLS_CERT", "text", None, "File (PEM) of the certificate that "
+        "this host shows. With HVD_TLS_KEY and HVD_TLS_CA, control connections "
+        "between hosts use TLS 1.3.",
+    )  # fmt: skip
+    tls_key: str | None = _setting(
+        "HVD_TLS_KEY", "text", None, "File (PEM) of the certificate's key.",
+    )  # fmt: skip
+    tls_ca: str | None = _setting(
+        "HVD_TLS_CA", "text", None, "File (PEM) of the authority that has "
+        "signed the certificates of all hosts.",
+    )  # fmt: skip
+    heartbeat_seconds: float = _setting(
+        "HVD_HEARTBEAT_SECONDS", "float", 2.0, "Hosts tell each other this "
+        "often that they are there.", unit="seconds", minimum=0.1,
+    )  # fmt: skip
+    heartbeat_timeout_seconds: float = _setting(
+        "HVD_HEARTBEAT_TIMEOUT", "float", 10.0, "A host that is silent for "
+        "this long is lost.", unit="seconds", minimum=0.2,
     )  # fmt: skip
     start_timeout_seconds: float = _setting(
         "HVD_START_TIMEOUT", "float", 120.0, "Time that `init()` waits for "

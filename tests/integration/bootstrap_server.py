@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.exceptions import HvdError, PeerLostError, StalledError
@@ -22,15 +24,33 @@ SIZE = 3
 class Served:
     """Runs a server in a thread and makes clients for it."""
 
-    def __init__(self, path: str, size: int = SIZE) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: str = "",
+        size: int = SIZE,
+        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    ) -> None:
+        """Serves at `path`; "" is a TCP port of the loopback interface.
+
+        With `tls`, the contexts of server and client, TCP uses TLS.
+        """
         self.reports: list[tuple[int, str]] = []
         self.epochs = [0] * size  # the last epoch that each rank was told
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen(100)
+        self.path = path
+        if path:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(path)
+            listener.listen(100)
+        else:
+            listener = listen_tcp("127.0.0.1", 0, 100)
+            self.path = addresses.of_tcp(*listener.getsockname())
+        server_tls, self._tls = tls or (None, None)
         self.server = ExchangeServer(
-            listener, SECRET, size, lambda *report: self.reports.append(report)
+            listener,
+            SECRET,
+            size,
+            lambda *report: self.reports.append(report),
+            tls=server_tls,
         )
         self._calls: list[Callable[[], None]] = []
         self._stop = threading.Event()
@@ -78,16 +98,15 @@ class Served:
         }
         identity = self.identity(rank, **own)
         options.setdefault("timeout_seconds", 10.0)
+        options.setdefault("tls", self._tls)
         secret = options.pop("secret", SECRET)
         rendezvous = Rendezvous(self.path, secret, identity, **options)
         self.epochs[rank] = rendezvous.epoch
         return rendezvous
 
     def raw(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(10)
-        sock.connect(self.path)
-        return sock
+        sock = addresses.connect(self.path, 10)
+        return self._tls.wrap_socket(sock) if self._tls else sock
 
     def proved(self, rank: int) -> socket.socket:
         """Returns a raw connection after its handshake, as a member."""

@@ -13,19 +13,25 @@ from bootstrap_server import SIZE, Served
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with _serving(tmp_path, SIZE) as found:
+    with serving(tmp_path, SIZE) as found:
         yield found
 
 
 @pytest.fixture
 def served_pair(tmp_path: Path) -> Iterator[Served]:
     """Serves a job of two ranks."""
-    with _serving(tmp_path, 2) as found:
+    with serving(tmp_path, 2) as found:
         yield found
 
 
 @contextlib.contextmanager
-def _serving(tmp_path: Path, size: int) -> Iterator[Served]:
+def serving(tmp_path: Path | None, size: int) -> Iterator[Served]:
+    """Serves at a Unix socket in a directory; None: at a TCP port."""
+    if tmp_path is None:
+        found = Served("", size)
+        yield found
+        found.close()
+        return
     # The path of a socket must be short.
     directory = tmp_path if len(str(tmp_path)) < 80 else Path("/tmp")
     path = directory / f"server.{os.getpid()}"

@@ -31,8 +31,9 @@ from hvd_keras._job.bootstrap import (
     processes,
     wire,
 )
-from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
+from hvd_keras._job.bootstrap.client import Rendezvous, report
 from hvd_keras._job.bootstrap.listener import Listener
+from hvd_keras._job.bootstrap.secret import parse_secret
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.topology import Topology
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
@@ -249,7 +250,7 @@ def test_no_server_is_an_error_at_once() -> None:
             SECRET,
             identity,
             timeout_seconds=0.3,
-            is_announced=True,
+            is_of_rank_0=True,
         )
     assert time.monotonic() - started < 5
 

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,18 @@ from bootstrap_server import (
     is_hung_up,
     read,
 )
+from conftest import serving
 
-from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import LaunchError, PeerLostError
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path if request.param == "unix" else None, SIZE) as found:
+        yield found
 
 
 def test_wrong_secret_is_refused(served: Served) -> None:
@@ -170,11 +178,8 @@ def test_slow_client_is_dropped_and_delays_nobody(
 def test_many_idle_connections_keep_no_rank_out(served: Served) -> None:
     idle = []
     for _ in range(150):
-        sock = socket.socket(socket.AF_UNIX)
-        sock.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            sock.connect(served.path)
-        idle.append(sock)
+        with contextlib.suppress(BlockingIOError, TimeoutError):
+            idle.append(addresses.connect(served.path, 0.01))
     started = time.monotonic()
     for _ in range(2):
         exchange_all(served)

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from hvd_keras._job.bootstrap import local_server
-from hvd_keras._job.bootstrap.client import Rendezvous, parse_secret, report
-from hvd_keras._job.bootstrap.topology import Topology, detect
+from hvd_keras._job.bootstrap import (
+    addresses,
+    interfaces,
+    local_server,
+    secret,
+    tls,
+)
+from hvd_keras._job.bootstrap.client import Rendezvous, report
+from hvd_keras._job.bootstrap.topology import HVDRUN, Topology, detect
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
-from hvd_keras.exceptions import ConfigError, LaunchError
+from hvd_keras.exceptions import LaunchError
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = [
     "Rendezvous",
@@ -45,23 +55,20 @@ def join(
         A connection over which the ranks exchange values. It has the epoch that
         this process has joined.
     """
-    identity = _identity(topology, last_epoch)
-    in_launcher = config.rendezvous is not None
-    if in_launcher:
-        path, secret = _launcher_address(config)
-    else:
-        path, secret = _own_address(topology, config)
-        if topology.rank == 0:
-            local_server.serve(path, secret, topology.size, last_epoch)
+    identity = _identity(topology, config, last_epoch)
+    address, key, is_of_rank_0 = _meeting_point(topology, config)
+    if is_of_rank_0 and topology.rank == 0:
+        local_server.serve(address, key, topology.size, last_epoch, config)
     warning_seconds = config.stall_warning_seconds
     return Rendezvous(
-        path,
-        secret,
+        address,
+        key,
         identity,
         timeout_seconds=config.start_timeout_seconds,
         warning_seconds=0 if config.stall_check_disable else warning_seconds,
         on_notice=on_notice,
-        is_announced=not in_launcher,
+        is_of_rank_0=is_of_rank_0,
+        tls=_tls(address, config),
     )
 
 
@@ -69,9 +76,11 @@ def report_failure(
     topology: Topology, config: Config, epoch: int, reason: str
 ) -> None:
     """Tells hvdrun, if it started this rank, that the rank is failing."""
-    if config.rendezvous is not None and topology.size > 1:
-        path, secret = _launcher_address(config)
-        report(path, secret, _identity(topology, epoch), reason)
+    if topology.size == 1 or not _is_of_hvdrun(topology, config):
+        return
+    address, key, _ = _meeting_point(topology, config)
+    identity = _identity(topology, config, epoch)
+    report(address, key, identity, reason, _tls(address, config))
 
 
 def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
@@ -79,21 +88,56 @@ def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
     report_failure(topology, config, epoch, "")
 
 
-def _identity(topology: Topology, epoch: int) -> Identity:
+def _identity(topology: Topology, config: Config, epoch: int) -> Identity:
     return Identity(
-        Role.MEMBER, topology.rank, topology.size, epoch, os.getpid()
+        Role.MEMBER,
+        topology.rank,
+        topology.size,
+        epoch,
+        os.getpid(),
+        topology.local_rank,
+        _host(config) if topology.cross_size > 1 else "",
     )
 
 
-def _launcher_address(config: Config) -> tuple[str, bytes]:
-    scheme, _, path = (config.rendezvous or "").partition(":")
-    if scheme != "unix" or not path.startswith(("/", "@")):
-        raise ConfigError(
-            "`HVD_RENDEZVOUS` must be unix:/path/of/a/socket or unix:@name. "
-            "Received: "
-            f"{config.rendezvous!r}."
-        )
-    return path, parse_secret(config.secret)
+def _host(config: Config) -> str:
+    return config.hostname or interfaces.host_name()
+
+
+def _is_of_hvdrun(topology: Topology, config: Config) -> bool:
+    """Whether hvdrun serves, and not rank 0."""
+    if config.rendezvous is None:
+        return False
+    is_tcp = addresses.is_tcp(config.rendezvous)
+    return not is_tcp or topology.launcher == HVDRUN
+
+
+def _meeting_point(
+    topology: Topology, config: Config
+) -> tuple[str, bytes, bool]:
+    """Returns where to meet, the secret, and whether rank 0 serves there."""
+    if config.rendezvous is not None:
+        address = addresses.parse(config.rendezvous)
+        if _is_of_hvdrun(topology, config):
+            return address, secret.parse_secret(config.secret), False
+        return address, secret.require(config), True
+    if topology.cross_size > 1:
+        if not topology.rendezvous:
+            raise LaunchError(
+                f"The hosts of {topology.launcher} cannot find each other: its "
+                "variables do not say where rank 0 is. Set HVD_RENDEZVOUS="
+                "tcp:HOST:PORT on all ranks: the host of rank 0, and a free "
+                "port there."
+            )
+        return topology.rendezvous, secret.require(config), True
+    path, key = _own_address(topology, config)
+    return path, key, True
+
+
+def _tls(address: str, config: Config) -> ssl.SSLContext | None:
+    if not addresses.is_tcp(address):
+        return None
+    return tls.context(config, is_server=False)
 
 
 def _own_address(topology: Topology, config: Config) -> tuple[str, bytes]:
@@ -104,7 +148,5 @@ def _own_address(topology: Topology, config: Config) -> tuple[str, bytes]:
             "nothing in the environment names the job. Start them with "
             f"`hvdrun -np {topology.size} python ...`."
         )
-    secret = local_server.secret_of(job_identity)
-    if config.secret is not None:
-        secret = parse_secret(config.secret)
-    return local_server.announcement_path(job_identity), secret
+    key = secret.find(config) or local_server.secret_of(job_identity)
+    return local_server.announcement_path(job_identity), key

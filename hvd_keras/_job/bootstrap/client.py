@@ -8,13 +8,12 @@ import errno
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hvd_keras import exceptions
-from hvd_keras._job.bootstrap import announcement, processes, wire
-from hvd_keras._job.bootstrap.listener import connectable
+from hvd_keras._job.bootstrap import addresses, announcement, processes, wire
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import (
-    ConfigError,
     HvdError,
     InternalError,
     LaunchError,
@@ -22,7 +21,11 @@ from hvd_keras.exceptions import (
     StalledError,
 )
 
+if TYPE_CHECKING:
+    import ssl
+
 _RETRY_SECONDS = 0.02
+_PROBE_SECONDS = 1.0
 _SERVER_REPLY_SECONDS = 10.0  # for its answer after its own deadline
 
 
@@ -38,34 +41,43 @@ class Rendezvous:
 
     def __init__(
         self,
-        path: str,
+        address: str,
         secret: bytes,
         identity: Identity,
         *,
         timeout_seconds: float,
         warning_seconds: float = 0.0,
         on_notice: Callable[[str], None] | None = None,
-        is_announced: bool = False,
+        is_of_rank_0: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connects, proves both sides to each other and asks to join.
 
         Args:
-            path: The address of the server; see `Listener.address`.
+            address: The address of the server; see `addresses`.
             secret: The secret of the job.
             identity: The identity of this process.
             timeout_seconds: Limit for the connection and for each exchange.
             warning_seconds: After this time a late exchange gives notices; 0:
                 never.
             on_notice: Called with each notice.
-            is_announced: Whether `path` is that of an announcement, which may
-                come until the timeout.
+            is_of_rank_0: Whether rank 0 serves, which may begin until the
+                timeout. Then `address` is that of a TCP port or the path of an
+                announcement.
+            tls: What a TCP connection uses; None: no TLS.
 
         Raises:
-            LaunchError: There is no server at `path`, or it refuses.
-            StalledError: Nothing was announced at `path` in time.
+            LaunchError: There is no server at `address`, or it refuses.
+            StalledError: Rank 0 did not serve in time.
             HvdError: The announcement says that rank 0 has failed or died.
         """
-        self._announced_at = path if is_announced else None
+        self._address = address
+        self._is_tcp = addresses.is_tcp(address)
+        self._is_of_rank_0 = is_of_rank_0
+        self._announced_at = None
+        if is_of_rank_0 and not self._is_tcp:
+            self._announced_at = address
+        self._tls = tls if self._is_tcp else None
         self._identity = identity
         self._timeout_seconds = timeout_seconds
         self._warning_seconds = warning_seconds
@@ -73,7 +85,7 @@ class Rendezvous:
         self._num_rounds = 0
         self.epoch = identity.epoch
         deadline = time.monotonic() + timeout_seconds
-        hello = self._meet(path, deadline)
+        hello = self._meet(deadline)
         try:
             self._prove_each_other(secret, hello, deadline)
             if identity.role == Role.MEMBER:
@@ -138,14 +150,21 @@ class Rendezvous:
         else:
             self.abort(f"{type(value).__name__}: {value}")
 
-    def _meet(self, path: str, deadline: float) -> bytes:
+    def detach(self) -> socket.socket:
+        """Returns the socket, which the caller owns from now on."""
+        return self._sock
+
+    def _meet(self, deadline: float) -> bytes:
         """Connects; returns the server's first message."""
-        if self._announced_at is None:
-            self._sock = _connect(path, deadline)
+        if not self._is_of_rank_0:
+            self._sock = self._connect(self._address, deadline)
             return self._first_message(deadline)
         while True:
             try:
-                self._sock = _connect(_announced_address(path), deadline)
+                address = self._address
+                if self._announced_at is not None:
+                    address = _announced_address(address)
+                self._sock = self._connect(address, deadline)
                 return self._first_message(deadline)
             except LaunchError as error:
                 self._raise_announced_failure()
@@ -159,8 +178,22 @@ class Rendezvous:
                 self._raise_announced_failure()
             time.sleep(_RETRY_SECONDS)
 
+    def _connect(self, address: str, deadline: float) -> socket.socket:
+        sock = _connect(address, deadline)
+        if self._tls is None:
+            return sock
+        try:
+            return self._tls.wrap_socket(sock)
+        except OSError as error:
+            sock.close()
+            raise LaunchError(
+                f"The server at {address!r} must speak TLS 1.3 and show a "
+                f"certificate of HVD_TLS_CA. Received: {error}."
+            ) from error
+
     def _first_message(self, deadline: float) -> bytes:
-        self._server_pid = wire.peer_credentials(self._sock).pid
+        if not self._is_tcp:
+            self._server_pid = wire.peer_credentials(self._sock).pid
         try:
             return self._receive(wire.HELLO_BYTES, deadline)
         except BaseException:
@@ -261,13 +294,20 @@ class Rendezvous:
         return bytes(data)
 
     def _server_lost(self) -> PeerLostError:
-        who = "hvdrun" if self._announced_at is None else "Rank 0"
+        who = "Rank 0" if self._is_of_rank_0 else "hvdrun"
+        where = self._address if self._is_tcp else f"pid {self._server_pid}"
         return PeerLostError(
-            f"{who} (pid {self._server_pid}), which runs the rendezvous "
-            f"server, went away during `init()` (rank {self._identity.rank})."
+            f"{who} ({where}), which runs the rendezvous server, went away "
+            f"during `init()` (rank {self._identity.rank})."
         )
 
     def _server_has_ended(self) -> bool:
+        if self._is_tcp:
+            try:
+                addresses.connect(self._address, _PROBE_SECONDS).close()
+            except OSError:
+                return True
+            return False
         # A process that ends closes its sockets a moment before.
         for _ in range(10):
             found = processes.find(self._server_pid)
@@ -277,12 +317,20 @@ class Rendezvous:
         return False
 
 
-def report(path: str, secret: bytes, identity: Identity, reason: str) -> None:
+def report(
+    address: str,
+    secret: bytes,
+    identity: Identity,
+    reason: str,
+    tls: ssl.SSLContext | None = None,
+) -> None:
     """Tells the launcher that this rank fails, and why; never raises."""
     caller = dataclasses.replace(identity, role=Role.REPORTER)
     # If this fails, the launcher will still see the exit code.
     with contextlib.suppress(HvdError, OSError):
-        Rendezvous(path, secret, caller, timeout_seconds=1.0)._report(reason)
+        Rendezvous(
+            address, secret, caller, timeout_seconds=1.0, tls=tls
+        )._report(reason)
 
 
 def error_class(name: str) -> type[HvdError]:
@@ -291,21 +339,6 @@ def error_class(name: str) -> type[HvdError]:
     if isinstance(found, type) and issubclass(found, HvdError):
         return found
     return InternalError
-
-
-def parse_secret(text: str | None) -> bytes:
-    """Returns the bytes of HVD_SECRET."""
-    try:
-        secret = bytes.fromhex(text or "")
-    except ValueError:
-        secret = b""
-    if len(secret) != 32:
-        raise ConfigError(
-            "`HVD_SECRET` must be 64 hexadecimal digits if HVD_RENDEZVOUS is "
-            "set; hvdrun sets both. Received: "
-            f"{len(text or '')} characters (hidden)."
-        )
-    return secret
 
 
 def _milliseconds(seconds: float) -> int:
@@ -326,23 +359,25 @@ def _announced_address(path: str) -> str:
 
 def _connect(address: str, deadline: float) -> socket.socket:
     while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        left = max(_RETRY_SECONDS, deadline - time.monotonic())
         try:
-            sock.connect(connectable(address))
-            return sock
+            return addresses.connect(address, left)
         except OSError as error:
-            sock.close()
             crowded = isinstance(error, BlockingIOError)  # a full backlog
             if not crowded or time.monotonic() >= deadline:
                 raise LaunchError(
                     f"A rendezvous server must listen at {address!r}. "
-                    f"Received: {error}. {_cure(error)}"
+                    f"Received: {error}. {_cure(error, address)}"
                 ) from error
         time.sleep(_RETRY_SECONDS)
 
 
-def _cure(error: OSError) -> str:
+def _cure(error: OSError, address: str) -> str:
+    if addresses.is_tcp(address):
+        return (
+            "Has the job ended? All hosts must be able to connect to that "
+            "port: no firewall may be between them."
+        )
     if error.errno == errno.EACCES:
         return (
             "All ranks must run as one user, in one user namespace (one "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.stream import Stream
 
 if TYPE_CHECKING:
     from hvd_keras._job.bootstrap.membership import Membership
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Connection:
     """One connection; `identity` is None until the other side proves itself."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self.sock = sock
+    def __init__(self, stream: Stream, deadline: float) -> None:
+        self.stream = stream
         self.nonce = wire.new_nonce()
         self.identity: wire.Identity | None = None
         self.membership: Membership | None = None

@@ -1,6 +1,6 @@
-"""The rendezvous server's socket.
+"""The rendezvous server's sockets.
 
-The socket's name is removed before any rank connects. Ranks connect through
+A Unix socket's name is removed before any rank connects. Ranks connect through
 /proc/PID/fd/N of the server's process, which only this user may enter. So
 nothing is left behind, however that process ends.
 """
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import secrets
 import socket
 import tempfile
 from collections.abc import Iterator
+
+from hvd_keras._job.bootstrap import addresses
+from hvd_keras.exceptions import LaunchError
 
 
 class Listener:
@@ -56,9 +60,37 @@ class Listener:
             self._descriptor = None
 
 
-def connectable(address: str) -> str:
-    """Returns `address` as `socket.connect` takes it."""
-    return f"\0{address[1:]}" if address.startswith("@") else address
+def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
+    """Returns a TCP socket that listens at one address of this host.
+
+    Args:
+        host: An address, never the wildcard.
+        port: The port; 0 takes a free one.
+        backlog: How many connections may wait.
+
+    Raises:
+        LaunchError: The address is not this host's, or the port is taken.
+    """
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        raise LaunchError(
+            "The rendezvous must listen at one address. Received: the "
+            f"wildcard address {host}."
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections of the last job may linger at the port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise LaunchError(
+            "The rendezvous must be able to listen at "
+            f"{addresses.of_tcp(host, port)}. Received: {error.strerror}. "
+            "Choose another port, or another address with HVD_INTERFACE."
+        ) from None
+    return sock
 
 
 def writable_directories() -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Runs the rendezvous server in a thread of rank 0 if there is no hvdrun.
 
-Ranks that torchrun, mpiexec or srun started have no channel that we could use,
-but they know the name of their job. A digest of it is the name of the file that
-says where the server listens. Only this user can enter the file's directory,
-and the server refuses other users too. When all ranks are in, the file is
-removed.
+Ranks on several hosts know the TCP port where rank 0 serves, and a secret. On
+one host, ranks that torchrun, mpiexec or srun started have no channel that we
+could use, but they know the name of their job. A digest of it is the name of
+the file that says where the server listens. Only this user can enter the file's
+directory, and the server refuses other users too. When all ranks are in, the
+file is removed.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import atexit
 import contextlib
 import hashlib
 import os
-import socket
 import stat
 import threading
 import time
 
-from hvd_keras._job.bootstrap import announcement
+from hvd_keras._job.bootstrap import addresses, announcement, interfaces, tls
 from hvd_keras._job.bootstrap.listener import (
     Listener,
-    connectable,
+    listen_tcp,
     writable_directories,
 )
 from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras.config import Config
 from hvd_keras.exceptions import LaunchError
 
 # For the answers to the other ranks, when this process ends.
 _LAST_WORDS_SECONDS = 1.0
+_PROBE_SECONDS = 1.0
+_SPARE_BACKLOG = 64
 
 
 def secret_of(job_identity: str) -> bytes:
@@ -67,54 +70,132 @@ def _private_directory() -> str:
     return path
 
 
-def serve(path: str, secret: bytes, size: int, last_epoch: int) -> None:
+def serve(
+    path: str,
+    secret: bytes,
+    size: int,
+    last_epoch: int,
+    config: Config | None = None,
+) -> None:
     """Starts the server of the next epoch; it ends when all ranks are in.
 
     If an epoch fails, it stays to tell those who come later.
 
     Args:
-        path: Where it is announced.
+        path: Where it is announced, or the address of a TCP port.
         secret: The secret of the job.
         size: Number of ranks in the job.
         last_epoch: The last epoch that this process was in.
+        config: The settings, which a TCP port needs.
 
     Raises:
-        LaunchError: Another live job uses the same name, or nothing can be
-            announced at `path`.
+        LaunchError: Another live job uses the same name or port, or nothing
+            can be announced at `path`.
     """
     global _running
     if _running is not None:
         if _running.goes_on(path, last_epoch + 1):
             return
         last_epoch = max(last_epoch, _running.last_epoch_of(path))
-    _refuse_second_server(path)
-    listener = Listener(backlog=size)
-    try:
-        announcement.forget_old(os.path.dirname(path))
-        announcement.announce(path, listener.address)
-    except OSError as error:
-        listener.socket.close()
-        listener.close_address()
-        raise LaunchError(
-            f"Rank 0 must be able to write {path!r}. Received: {error}. Free "
-            "space there, or set XDG_RUNTIME_DIR to another directory."
-        ) from error
+    place: _Announced | _Port
+    if addresses.is_tcp(path):
+        place = _Port(path, config or Config(), size)
+    else:
+        place = _Announced(path, size)
     server = ExchangeServer(
-        listener.socket, secret, size, last_epoch=last_epoch
+        place.socket, secret, size, last_epoch=last_epoch, tls=place.tls
     )
-    _running = _ServerThread(server, listener, path, last_epoch + 1)
+    _running = _ServerThread(server, place, path, last_epoch + 1)
     _running.start()
+
+
+class _Announced:
+    """A Unix socket that is announced in a file."""
+
+    tls = None
+
+    def __init__(self, path: str, size: int) -> None:
+        _refuse_second_server(path)
+        self._path = path
+        self._listener = Listener(backlog=size)
+        self.socket = self._listener.socket
+        try:
+            announcement.forget_old(os.path.dirname(path))
+            announcement.announce(path, self._listener.address)
+        except OSError as error:
+            self.socket.close()
+            self.close()
+            raise LaunchError(
+                f"Rank 0 must be able to write {path!r}. Received: {error}. "
+                "Free space there, or set XDG_RUNTIME_DIR to another directory."
+            ) from error
+
+    def tell(self, failure: tuple[str, str] | None) -> None:
+        with contextlib.suppress(OSError):  # who comes late must wait then
+            announcement.announce(self._path, self._listener.address, failure)
+
+    def withdraw(self) -> None:
+        announcement.withdraw(self._path, self._listener.address)
+
+    def close(self) -> None:
+        self._listener.close_address()
+
+
+class _Port:
+    """A TCP port that all ranks know."""
+
+    def __init__(self, address: str, config: Config, size: int) -> None:
+        host_port = addresses.host_and_port(address)
+        assert host_port is not None
+        host, port = host_port
+        self.tls = tls.context(config, is_server=True)
+        self.socket = listen_tcp(
+            address_of_rank_0(host, config), port, size + _SPARE_BACKLOG
+        )
+
+    def tell(self, failure: tuple[str, str] | None) -> None:
+        pass  # who comes late asks the server
+
+    def withdraw(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def address_of_rank_0(host: str, config: Config) -> str:
+    """Returns the address of this host that `host` means, to listen there.
+
+    Raises:
+        LaunchError: `host` is another one.
+    """
+    if config.interface is not None:
+        return interfaces.address_of(config.interface)
+    found = interfaces.resolve(host)
+    for address in found:
+        if interfaces.is_local(address):
+            return address
+    raise LaunchError(
+        "The first host must have the address where the others look for it. "
+        f"Received: {host!r} ({', '.join(found)}), which this host "
+        f"({interfaces.host_name()}) has not. Set HVD_INTERFACE here to the "
+        "interface that they reach, or name another host."
+    )
 
 
 class _ServerThread(threading.Thread):
     """Runs the server until all ranks are in the last requested epoch."""
 
     def __init__(
-        self, server: ExchangeServer, listener: Listener, path: str, epoch: int
+        self,
+        server: ExchangeServer,
+        place: _Announced | _Port,
+        path: str,
+        epoch: int,
     ) -> None:
         super().__init__(name="hvd_keras rendezvous", daemon=True)
         self._server = server
-        self._listener = listener
+        self._place = place
         self._path = path
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -153,7 +234,7 @@ class _ServerThread(threading.Thread):
                 self._server.step(None)
                 if self._server.failure() != self._announced:
                     self._announce(self._server.failure())
-            announcement.withdraw(self._path, self._listener.address)
+            self._place.withdraw()
         except BaseException as error:
             what = f"{type(error).__name__}: {error}"
             text = f"The rendezvous server of rank 0 failed. {what}"
@@ -163,7 +244,7 @@ class _ServerThread(threading.Thread):
             with self._lock:
                 self._has_ended = True
             self._server.close()
-            self._listener.close_address()
+            self._place.close()
 
     def _ends(self) -> bool:
         with self._lock:
@@ -171,8 +252,7 @@ class _ServerThread(threading.Thread):
             return self._has_ended
 
     def _announce(self, failure: tuple[str, str] | None) -> None:
-        with contextlib.suppress(OSError):  # who comes late must wait then
-            announcement.announce(self._path, self._listener.address, failure)
+        self._place.tell(failure)
         self._announced = failure
 
 
@@ -189,11 +269,10 @@ def _refuse_second_server(path: str) -> None:
     found = announcement.read(path)
     if found is None or found.pid == os.getpid() or not found.is_alive():
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(connectable(found.address))
-        except OSError:
-            return
+    try:
+        addresses.connect(found.address, _PROBE_SECONDS).close()
+    except OSError:
+        return
     raise LaunchError(
         "The name of a job must be unique: rank 0 of another live job of this "
         f"user (pid {found.pid}) serves under the same name. Give this job "

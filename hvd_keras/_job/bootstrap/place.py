@@ -12,30 +12,32 @@ class Place:
     """The process that holds a rank of the job, and its last epoch."""
 
     epoch: int  # the last epoch that a process of this rank was told
-    pid: int | None = None  # None: nobody holds it yet
+    holder: str | None = None  # its process; None: nobody holds it yet
     is_for_newcomer: bool = False  # the launcher has started a new process
 
     def refusal(self, identity: wire.Identity) -> str | None:
         """Returns why that process must not take this place; None if it may."""
-        rank, pid = identity.rank, identity.pid
+        rank, process = identity.rank, identity.process
         if identity.epoch > self.epoch:
             return (
                 f"Rank {rank} must come from an epoch of this server, up to "
-                f"{self.epoch}. Received: pid {pid}, which was in epoch "
+                f"{self.epoch}. Received: {process}, which was in epoch "
                 f"{identity.epoch}."
             )
-        if self.pid == pid or (self.pid is None and not self.is_for_newcomer):
+        if self.holder == process or (
+            self.holder is None and not self.is_for_newcomer
+        ):
             return None
-        if self.pid is None and identity.epoch == 0:
+        if self.holder is None and identity.epoch == 0:
             return None
-        if self.pid is None or 0 < identity.epoch < self.epoch:
+        if self.holder is None or 0 < identity.epoch < self.epoch:
             return (
                 f"Rank {rank} was given to another process after epoch "
-                f"{identity.epoch}. Received: pid {pid}, which was in that "
+                f"{identity.epoch}. Received: {process}, which was in that "
                 "epoch and comes too late."
             )
         return (
-            f"Rank {rank} is there already: pid {self.pid} has joined epoch "
-            f"{self.epoch}. Received: pid {pid}. It may be a child of that "
+            f"Rank {rank} is there already: {self.holder} has joined epoch "
+            f"{self.epoch}. Received: {process}. It may be a child of that "
             "process, which must not call `init()`."
         )

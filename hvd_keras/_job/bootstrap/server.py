@@ -5,23 +5,31 @@ numbers the memberships of the job; the number is the epoch. Ranks ask to join
 and are told the epoch that they have joined. Survivors and newcomers join the
 same one.
 
+It listens at a Unix socket, and at TCP ports if the job has several hosts.
+There agents connect too, which start the ranks of their hosts; what they say
+after their proof is the launcher's business.
+
 The server is one state machine over non-blocking sockets, without threads. Its
 owner calls `step()` when `fileno()` is readable or `next_deadline()` has come.
 """
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import wire
 from hvd_keras._job.bootstrap.connection import Connection
 from hvd_keras._job.bootstrap.membership import Membership
 from hvd_keras._job.bootstrap.place import Place
+from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import FrameType, Role
+
+if TYPE_CHECKING:
+    import ssl
 
 # Connections in the handshake that are allowed beside one for each rank.
 _SPARE_CONNECTIONS = 64
@@ -38,28 +46,45 @@ class ExchangeServer:
         on_report: Callable[[int, str], None] | None = None,
         *,
         last_epoch: int = 0,
+        tls: ssl.SSLContext | None = None,
+        on_agent: Callable[[wire.Identity, Stream, bytes], None] | None = None,
     ) -> None:
         """Serves on `listener`, which it owns from now on.
 
         Args:
-            listener: A Unix socket that listens.
+            listener: A socket that listens.
             secret: The secret that a rank of the job must know.
             size: Number of ranks in the job.
             on_report: Called with a rank that is ending and the reason why it
                 fails; "" if it does not fail.
             last_epoch: The first membership here gets the next epoch.
+            tls: What TCP connections use; None: no TLS.
+            on_agent: Gets the connection of an agent that has proved itself,
+                and the bytes that must be sent to it first.
         """
-        self._listener = listener
+        self._listeners: list[socket.socket] = []
         self._secret = secret
         self._size = size
         self._on_report = on_report
+        self._on_agent = on_agent
+        self._tls = tls
         self._connections: set[Connection] = set()
         self._memberships: dict[int, Membership] = {}  # by epoch
         self._places = [Place(last_epoch) for _ in range(size)]  # by rank
         self._exited: dict[int, str] = {}  # rank -> what became of it
         self._selector = selectors.DefaultSelector()
+        self.add_listener(listener)
+
+    def add_listener(self, listener: socket.socket) -> None:
+        """Serves on `listener` too, which it owns from now on."""
         listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._listeners.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def set_size(self, size: int) -> None:
+        """Sets the number of ranks, before any of them is started."""
+        self._size = size
+        self._places = [Place(0) for _ in range(size)]
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable when `step()` has work."""
@@ -81,8 +106,8 @@ class ExchangeServer:
             if timeout_seconds is None or left < timeout_seconds:
                 timeout_seconds = left
         for key, _ in self._selector.select(timeout_seconds):
-            if key.data is None:
-                self._accept()
+            if isinstance(key.data, socket.socket):
+                self._accept(key.data)
             elif key.data in self._connections:
                 self._serve(key.data)
         self._check_deadlines()
@@ -97,8 +122,8 @@ class ExchangeServer:
         failed = (m.epoch for m in self._memberships.values() if m.failure)
         place.epoch = max(place.epoch, *failed, 0)
         # A newcomer that ended before it came still bars its predecessor.
-        place.is_for_newcomer |= place.pid is not None
-        place.pid = None
+        place.is_for_newcomer |= place.holder is not None
+        place.holder = None
         self._exited.pop(rank, None)
 
     def rank_exited(self, rank: int, what: str) -> None:
@@ -134,28 +159,33 @@ class ExchangeServer:
         return self._memberships[max(self._memberships)].failure
 
     def close(self) -> None:
-        """Closes the listener and all connections."""
+        """Closes the listeners and all connections."""
         for connection in list(self._connections):
             self._drop(connection)
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         self._selector.close()
 
     # ---- Connections ----
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
         except OSError:
             return
-        if not _is_of_this_user(sock):
+        try:
+            stream = Stream(sock, self._tls)
+        except OSError:  # the other side has hung up
             sock.close()
             return
+        if not stream.is_of_this_user():
+            stream.close()
+            return
         self._make_room()
-        sock.setblocking(False)
         deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
-        connection = Connection(sock, deadline)
+        connection = Connection(stream, deadline)
         self._connections.add(connection)
-        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._selector.register(stream, selectors.EVENT_READ, connection)
         self._flush(connection)
 
     def _make_room(self) -> None:
@@ -166,17 +196,19 @@ class ExchangeServer:
             self._drop(min(unproved, key=lambda c: c.deadline or 0.0))
 
     def _serve(self, connection: Connection) -> None:
+        self._receive(connection)
+        while connection in self._connections and connection.stream.has_more():
+            self._receive(connection)
+
+    def _receive(self, connection: Connection) -> None:
         self._flush(connection)
         if connection not in self._connections or connection.close_when_sent:
             return
-        try:
-            # Read no more than the next message, so that nothing piles up.
-            wanted = connection.needed_bytes() - len(connection.received)
-            data = connection.sock.recv(wanted)
-        except BlockingIOError:
+        # Read no more than the next message, so that nothing piles up.
+        wanted = connection.needed_bytes() - len(connection.received)
+        data = connection.stream.receive(wanted)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._lose(connection)
             return
@@ -196,24 +228,16 @@ class ExchangeServer:
         self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
-        try:
-            while connection.unsent:
-                num_sent = connection.sock.send(connection.unsent)
-                del connection.unsent[:num_sent]
-        except BlockingIOError:
-            pass
-        except OSError:
+        if not connection.stream.send(connection.unsent):
             self._lose(connection)
             return
         if connection.close_when_sent and not connection.unsent:
             self._drop(connection)
             return
-        events = selectors.EVENT_READ
-        if connection.close_when_sent:
-            events = selectors.EVENT_WRITE  # whatever it says is ignored
-        elif connection.unsent:
-            events |= selectors.EVENT_WRITE
-        self._selector.modify(connection.sock, events, connection)
+        events = selectors.EVENT_READ | connection.stream.send_event
+        if connection.close_when_sent:  # whatever it says is ignored
+            events = connection.stream.send_event
+        self._selector.modify(connection.stream, events, connection)
 
     @staticmethod
     def _close_after_sending(connection: Connection) -> None:
@@ -222,8 +246,8 @@ class ExchangeServer:
 
     def _drop(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._selector.unregister(connection.sock)
-        connection.sock.close()
+        self._selector.unregister(connection.stream)
+        connection.stream.close()
 
     def _lose(self, connection: Connection) -> None:
         # The other side hung up.
@@ -234,7 +258,7 @@ class ExchangeServer:
         if identity is None or membership is None:
             return
         if membership.members.get(identity.rank) is connection:
-            gone = f"went away during `init()` (pid {identity.pid})"
+            gone = f"went away during `init()` ({identity.process})"
             what = self._exited.get(identity.rank, gone)
             lost = self._lost(identity.rank, what)
             self._fail(membership, "PeerLostError", lost)
@@ -270,6 +294,9 @@ class ExchangeServer:
         mac = wire.server_mac(self._secret, connection.nonce, message)
         # Not yet sent: if it has hung up since, those who need it must know.
         connection.unsent += mac
+        if identity.role == Role.AGENT:
+            self._hand_over(connection, identity)
+            return
         refusal = self._refusal(identity)
         if refusal is not None:
             self._refuse(connection, *refusal)
@@ -278,13 +305,24 @@ class ExchangeServer:
         else:
             self._flush(connection)
 
+    def _hand_over(
+        self, connection: Connection, identity: wire.Identity
+    ) -> None:
+        if self._on_agent is None:
+            self._drop(connection)
+            return
+        self._connections.discard(connection)
+        self._selector.unregister(connection.stream)
+        unsent = bytes(connection.unsent)
+        self._on_agent(identity, connection.stream, unsent)
+
     def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
         """Returns class and text of the error for a rank that must not join."""
         rank = identity.rank
         if identity.size != self._size or rank >= self._size:
             return "MismatchError", (
                 f"The job has {self._size} ranks. Received: rank={rank} "
-                f"size={identity.size} (pid {identity.pid})."
+                f"size={identity.size} ({identity.process})."
             )
         reason = self._places[rank].refusal(identity)
         return None if reason is None else ("LaunchError", reason)
@@ -295,7 +333,7 @@ class ExchangeServer:
         # The next one, also if that has failed: then this rank must know. All
         # ranks are in every membership, so none is left out.
         place.epoch += 1
-        place.pid = identity.pid
+        place.holder = identity.process
         membership = self._memberships.setdefault(
             place.epoch, Membership(place.epoch, self._size)
         )
@@ -332,7 +370,7 @@ class ExchangeServer:
                 "LaunchError",
                 f"Rank {identity.rank} has left epoch {membership.epoch}. "
                 "Received: a message for that epoch, which comes too late "
-                f"(pid {identity.pid}).",
+                f"({identity.process}).",
             )
         elif kind == FrameType.GOODBYE:
             membership.leave(identity.rank)
@@ -341,7 +379,7 @@ class ExchangeServer:
             self._fail(
                 membership,
                 "PeerLostError",
-                f"Rank {identity.rank} (pid {identity.pid}) gave up in "
+                f"Rank {identity.rank} ({identity.process}) gave up in "
                 f"`init()`: {_reason(body)}",
             )
         elif kind == FrameType.EXCHANGE and membership.bring(
@@ -383,7 +421,3 @@ class ExchangeServer:
 
 def _reason(body: bytes) -> str:
     return body[: wire.MAX_TEXT_BYTES].decode("utf-8", "replace")
-
-
-def _is_of_this_user(sock: socket.socket) -> bool:
-    return wire.peer_credentials(sock).uid == os.geteuid()

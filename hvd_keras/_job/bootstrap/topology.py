@@ -10,6 +10,9 @@ from hvd_keras._job.bootstrap.launchers import FAMILIES, Family
 from hvd_keras.exceptions import LaunchError
 
 
+HVDRUN = "hvdrun"
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """The place of this process in its job."""
@@ -22,6 +25,7 @@ class Topology:
     cross_size: int = 1
     launcher: str = "no launcher"
     job_identity: str = ""  # equal in all processes of the job; "": unknown
+    rendezvous: str = ""  # TCP address of rank 0 for other hosts; "": unknown
 
 
 def detect(environ: Mapping[str, str]) -> Topology:
@@ -55,7 +59,7 @@ def detect(environ: Mapping[str, str]) -> Topology:
     chosen = complete[0]
     topology = _read(chosen, environ)
     if chosen is FAMILIES[0] and environ.get("HVD_RENDEZVOUS", "").strip():
-        return dataclasses.replace(topology, launcher="hvdrun")
+        return dataclasses.replace(topology, launcher=HVDRUN)
     for family in found:
         _check_agreement(chosen, family, environ)
     return topology

@@ -5,7 +5,8 @@ the job and says who it is (`Proof`). Then the server proves itself (a MAC).
 Both MACs cover both nonces, under different labels, so they can neither be
 replayed nor reflected. Only then come frames: a type, a length, a body. The
 first frame tells a member the epoch of the membership that it has joined. There
-is no pickle here, and each length has a cap.
+is no pickle here, and each length has a cap. After its proof, an agent speaks
+with the launcher in frames of their own (`hvd_keras.run.link`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from hvd_keras.exceptions import InternalError
 
-MAGIC = b"HVDBOOT2"
+MAGIC = b"HVDBOOT3"
 NONCE_BYTES = 32
 MAC_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
@@ -29,9 +30,11 @@ MAX_VALUE_BYTES = 64 << 10  # of one rank in one exchange
 MAX_TEXT_BYTES = 4 << 10
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 
-_RANK_LABEL = b"hvd_keras rendezvous 2: rank to server"
-_SERVER_LABEL = b"hvd_keras rendezvous 2: server to rank"
-_IDENTITY = struct.Struct("!BIIII")  # role, rank, size, epoch, pid
+_RANK_LABEL = b"hvd_keras rendezvous 3: rank to server"
+_SERVER_LABEL = b"hvd_keras rendezvous 3: server to rank"
+MAX_HOST_BYTES = 64  # the limit of Linux for the name of a host
+# Role, rank, size, epoch, pid, local rank, host.
+_IDENTITY = struct.Struct(f"!BIIIII{MAX_HOST_BYTES}s")
 PROOF_BYTES = NONCE_BYTES + _IDENTITY.size + MAC_BYTES
 _FRAME = struct.Struct("!BI")
 FRAME_HEADER_BYTES = _FRAME.size
@@ -45,6 +48,7 @@ class Role(enum.IntEnum):
 
     MEMBER = 0  # to take part in the exchanges of the next membership
     REPORTER = 1  # to say that its rank is ending
+    AGENT = 2  # to start the ranks of its host; rank and size count hosts
 
 
 class FrameType(enum.IntEnum):
@@ -69,6 +73,13 @@ class Identity:
     size: int
     epoch: int  # the last epoch that this process was told; 0: none
     pid: int
+    local_rank: int = 0
+    host: str = ""  # the name of its host; "": there is one host
+
+    @property
+    def process(self) -> str:
+        """Names the process in messages."""
+        return process_name(self.host, self.pid)
 
 
 class Credentials(NamedTuple):
@@ -79,12 +90,22 @@ class Credentials(NamedTuple):
     gid: int
 
 
+def process_name(host: str, pid: int) -> str:
+    """Returns the name of a process in messages; "" is the only host."""
+    return f"host {host}, pid {pid}" if host else f"pid {pid}"
+
+
 def peer_credentials(sock: socket.socket) -> Credentials:
     """Returns who has connected, or who listened when it connected."""
     data = sock.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
     )
     return Credentials(*_CREDENTIALS.unpack(data))
+
+
+def is_of_this_user(sock: socket.socket) -> bool:
+    """Whether the other end of a Unix socket runs as this user."""
+    return peer_credentials(sock).uid == os.geteuid()
 
 
 def new_nonce() -> bytes:
@@ -94,7 +115,9 @@ def new_nonce() -> bytes:
 
 def proof(secret: bytes, server_nonce: bytes, identity: Identity) -> bytes:
     """Returns a rank's answer to the server's hello."""
-    packed = _IDENTITY.pack(*dataclasses.astuple(identity))
+    *numbers, host = dataclasses.astuple(identity)
+    name = host.encode("utf-8", "replace")[:MAX_HOST_BYTES]
+    packed = _IDENTITY.pack(*numbers, name)
     body = new_nonce() + packed
     return body + _mac(secret, _RANK_LABEL, server_nonce + body)
 
@@ -107,10 +130,14 @@ def check_proof(
     expected = _mac(secret, _RANK_LABEL, server_nonce + body)
     if len(message) != PROOF_BYTES or not hmac.compare_digest(mac, expected):
         return None
-    role, *rest = _IDENTITY.unpack(body[NONCE_BYTES:])
+    role, *numbers, name = _IDENTITY.unpack(body[NONCE_BYTES:])
     if role not in set(Role):
         return None
-    return Identity(Role(role), *rest)
+    host = name.rstrip(b"\0").decode("utf-8", "replace")
+    # It will be printed.
+    host = "".join(c if c.isprintable() else "?" for c in host)
+    rank, size, epoch, pid, local_rank = numbers
+    return Identity(Role(role), rank, size, epoch, pid, local_rank, host)
 
 
 def server_mac(secret: bytes, server_nonce: bytes, message: bytes) -> bytes:
