@@ -19,6 +19,7 @@ from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
+    LaunchError,
     MismatchError,
     ProcessSetMismatchError,
 )
@@ -66,6 +67,7 @@ def start(
                 segment = (os.getpid(), segment_fd, token)
             own_value = _own_value(config, call, segment)
             values = rendezvous.exchange(own_value)
+            _refuse_several_hosts(topology)
             peers = [json.loads(value) for value in values]
             _attach(native, topology, config, rendezvous, peers)
         finally:
@@ -125,6 +127,15 @@ def _attach(
     except BaseException:
         native.shutdown("`init()` failed")
         raise
+
+
+def _refuse_several_hosts(topology: Topology) -> None:
+    if topology.cross_size > 1:
+        raise LaunchError(
+            "All ranks must be on one host: this version of hvd_keras cannot "
+            "train over several hosts yet. Received: "
+            f"{topology.cross_size} hosts, all of whose ranks have met."
+        )
 
 
 def _own_value(config: Config, call: str, segment: Segment | None) -> bytes:

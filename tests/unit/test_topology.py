@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hvd_keras._job.bootstrap import slurm
 from hvd_keras._job.bootstrap.topology import Topology, detect
 from hvd_keras.exceptions import LaunchError
 
@@ -153,21 +154,136 @@ def test_the_shell_of_a_slurm_allocation_is_no_rank() -> None:
     assert detect({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}).size == 1
 
 
+def _places(topology: Topology) -> tuple[int, ...]:
+    """Rank and size of the job, of the host, and of the hosts."""
+    return (
+        *(topology.rank, topology.size),
+        *(topology.local_rank, topology.local_size),
+        *(topology.cross_rank, topology.cross_size),
+    )
+
+
+_TF_CONFIG = {
+    "cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]},
+    "task": {"type": "worker", "index": 1},
+}
+
+
 @pytest.mark.parametrize(
-    "environ",
+    ("environ", "places", "host"),
     [
-        {**HVD, "HVD_LOCAL_SIZE": "1", "HVD_LOCAL_RANK": "0"},
-        {**TORCH, "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
-        {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"},
-        {**SLURM, "SLURM_STEP_NUM_NODES": "2"},
-        {"PET_NNODES": "2"},
-        {"JAX_NUM_PROCESSES": "8", "JAX_PROCESS_ID": "0"},
-        {"SM_HOSTS": '["algo-1", "algo-2"]'},
-        {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:1"]}})},
+        (
+            {**HVD, "HVD_LOCAL_SIZE": "1", "HVD_LOCAL_RANK": "0",
+             "HVD_CROSS_RANK": "1", "HVD_CROSS_SIZE": "2"},
+            (1, 2, 0, 1, 1, 2),
+            "",
+        ),
+        (
+            {**TORCH, "RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "1",
+             "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+            (3, 4, 1, 2, 1, 2),
+            "a",
+        ),
+        ({**TORCH, "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2",
+          "MASTER_ADDR": "fe80::1"}, (1, 4, 1, 2, 0, 2), "[fe80::1]"),
+        # Host by host, and in turn.
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3",
+          "OMPI_COMM_WORLD_SIZE": "4"}, (3, 4, 1, 2, 1, 2), ""),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "2",
+          "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4, 1, 2, 0, 2), ""),
+        ({**MPICH, "PMI_SIZE": "4"}, (1, 4, 1, 2, 0, 2), ""),
+        (
+            {**SLURM, "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
+             "SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1",
+             "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "3,1",
+             "SLURM_STEP_NODELIST": "n[07-08]"},
+            (3, 4, 0, 1, 1, 2),
+            "n07",
+        ),
+        (
+            {"JSM_NAMESPACE_RANK": "3", "JSM_NAMESPACE_SIZE": "4",
+             "JSM_NAMESPACE_LOCAL_RANK": "1", "JSM_NAMESPACE_LOCAL_SIZE": "2"},
+            (3, 4, 1, 2, 1, 2),
+            "",
+        ),
+        (
+            {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_JOB_ID": "f7",
+             "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"},
+            (3, 4, 1, 2, 1, 2),
+            "",
+        ),
+        (
+            {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2",
+             "JAX_COORDINATOR_ADDRESS": "a:1234"},
+            (1, 2, 0, 1, 1, 2),
+            "a",
+        ),
+        (
+            {"SM_HOSTS": '["algo-2", "algo-1"]', "SM_CURRENT_HOST": "algo-2"},
+            (1, 2, 0, 1, 1, 2),
+            "algo-1",
+        ),
+        ({"TF_CONFIG": json.dumps(_TF_CONFIG)}, (2, 3, 0, 1, 1, 2), "a:1"),
+    ],
+)  # fmt: skip
+def test_several_hosts_are_understood(
+    environ: dict[str, str], places: tuple[int, ...], host: str
+) -> None:
+    found = detect(environ)
+    assert _places(found) == places
+    if not host:
+        assert found.rendezvous == ""
+    elif host.endswith(":1"):
+        assert found.rendezvous == f"tcp:{host}"
+    else:
+        assert found.rendezvous.startswith(f"tcp:{host}:2")
+
+
+def test_the_port_of_rank_0_comes_from_the_name_of_the_job() -> None:
+    two = {**TORCH, "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+    other_rank = {**two, "RANK": "3", "GROUP_RANK": "1"}
+    assert detect(two).rendezvous == detect(other_rank).rendezvous
+    other_job = {**two, "MASTER_PORT": "29501"}
+    assert detect(two).rendezvous != detect(other_job).rendezvous
+
+
+def test_what_describes_hosts_may_count_otherwise_than_ranks() -> None:
+    hosts = {"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "a"}
+    assert detect({**OPEN_MPI, **hosts}).launcher == "Open MPI"
+    tf_config = {"TF_CONFIG": json.dumps(_TF_CONFIG)}
+    assert detect({**OPEN_MPI, **tf_config}).size == 2
+    assert "must agree" in _error({**hosts, **tf_config})
+
+
+def test_a_parameter_server_is_no_rank_and_an_evaluator_is_alone() -> None:
+    def of(role: str) -> dict[str, str]:
+        task = {"type": role, "index": 0}
+        return {"TF_CONFIG": json.dumps({**_TF_CONFIG, "task": task})}
+
+    assert detect(of("evaluator")).size == 1
+    assert "missing: TF_CONFIG:rank" in _error(of("ps"))
+
+
+def test_hosts_of_kubeflow_need_hvdrun() -> None:
+    assert "hvdrun python" in _error({"PET_NNODES": "2"})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-2,08-10],m", ["n1", "n2", "n08", "n09", "n10", "m"]),
+        ("r[1-2]n[1,3]x", ["r1n1x", "r1n3x", "r2n1x", "r2n3x"]),
+        ("", []),
     ],
 )
-def test_several_hosts_are_refused(environ: dict[str, str]) -> None:
-    assert "several hosts yet" in _error(environ)
+def test_lists_of_slurms_hosts_are_read(text: str, names: list[str]) -> None:
+    assert slurm.hosts(text) == names
+
+
+def test_numbers_of_slurms_tasks_are_read() -> None:
+    assert slurm.tasks_per_host("2(x3),1") == [2, 2, 2, 1]
+    assert slurm.tasks_per_host("x") == slurm.tasks_per_host("") == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The environment variables by which launchers describe a job.
 
 Each launcher has a family of variables. If there are several, the first
-complete one in `FAMILIES` counts.
+complete one in `FAMILIES` counts. Some launchers give a JSON document instead;
+what it says gets names such as `TF_CONFIG:rank`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from hvd_keras._job.bootstrap import processes
+from hvd_keras._job.bootstrap import addresses, processes, slurm
 
 Environ = Mapping[str, str]
 
@@ -27,13 +29,17 @@ class Family:
     name: str  # for messages
     rank: str
     size: str
-    local_rank: str
-    local_size: str
+    local_rank: str = ""  # "": each host has one rank
+    local_size: str = ""
     cross_rank: str = ""
     cross_size: str = ""
     # Together they name the job, and are equal in all of its processes.
     identity: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()  # beyond the four above
+    # Host of rank 0, perhaps with a port for us; "" if they do not say.
+    first_host: Callable[[Environ], str] = lambda environ: ""
+    # Others may start several ranks on each host that it describes.
+    is_of_hosts: bool = False
     # Whether the launcher was used; None: if any of the four is set.
     is_present: Callable[[Environ], bool] | None = None
 
@@ -47,7 +53,7 @@ class Family:
         if self.is_present is not None:
             return self.is_present(environ)
         four = (self.rank, self.size, self.local_rank, self.local_size)
-        return any(environ.get(name, "").strip() for name in four)
+        return any(environ.get(name, "").strip() for name in four if name)
 
 
 def _torch_is_present(environ: Environ) -> bool:
@@ -64,6 +70,17 @@ def _slurm_is_present(environ: Environ) -> bool:
     if int(step) >= _FIRST_SPECIAL_SLURM_STEP:
         return False
     return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
+def _slurm_first_host(environ: Environ) -> str:
+    return (slurm.hosts(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
+
+
+def _coordinator_host(environ: Environ) -> str:
+    address = environ.get("JAX_COORDINATOR_ADDRESS", "")
+    # Its port is that of JAX.
+    found = addresses.host_and_port(address)
+    return found[0] if found else ""
 
 
 FAMILIES = (
@@ -98,6 +115,8 @@ FAMILIES = (
         identity=("MASTER_PORT", "TORCHELASTIC_RUN_ID",
                   "TORCHELASTIC_RESTART_COUNT"),
         needed=("MASTER_ADDR", "MASTER_PORT"),
+        # torchrun itself may listen at MASTER_PORT.
+        first_host=lambda environ: environ["MASTER_ADDR"],
         is_present=_torch_is_present,
     ),
     Family(
@@ -120,46 +139,141 @@ FAMILIES = (
         "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS",
         "SLURM_LOCALID",
-        "",  # known only if the step is on one host
+        "SLURM:local_size",
         "SLURM_NODEID",
         "SLURM_STEP_NUM_NODES",
         identity=("SLURM_JOB_ID", "SLURM_STEP_ID"),
         needed=("SLURM_JOB_ID", "SLURM_STEP_NUM_NODES"),
+        first_host=_slurm_first_host,
         is_present=_slurm_is_present,
+    ),
+    Family(
+        "LSF's jsrun",
+        "JSM_NAMESPACE_RANK",
+        "JSM_NAMESPACE_SIZE",
+        "JSM_NAMESPACE_LOCAL_RANK",
+        "JSM_NAMESPACE_LOCAL_SIZE",
+        identity=("LSB_JOBID", "JSM_JSRUN_STEPID"),
+    ),
+    Family(
+        "Flux",
+        "FLUX_TASK_RANK",
+        "FLUX_JOB_SIZE",
+        "FLUX_TASK_LOCAL_ID",
+        "FLUX:local_size",
+        cross_size="FLUX_JOB_NNODES",
+        identity=("FLUX_JOB_ID",),
+    ),
+    Family(
+        "JAX_*",
+        "JAX_PROCESS_ID",
+        "JAX_NUM_PROCESSES",
+        identity=("JAX_COORDINATOR_ADDRESS",),
+        needed=("JAX_COORDINATOR_ADDRESS",),
+        first_host=_coordinator_host,
+        is_of_hosts=True,
+    ),
+    Family(
+        "SageMaker",
+        "SM_HOSTS:rank",
+        "SM_HOSTS:size",
+        identity=("SM_HOSTS", "TRAINING_JOB_NAME"),
+        first_host=lambda environ: environ["SM_HOSTS:first"],
+        is_of_hosts=True,
+    ),
+    Family(
+        "TF_CONFIG",
+        "TF_CONFIG:rank",
+        "TF_CONFIG:size",
+        "TF_CONFIG:local_rank",
+        "TF_CONFIG:local_size",
+        "TF_CONFIG:cross_rank",
+        "TF_CONFIG:cross_size",
+        identity=("TF_CONFIG:tasks",),
+        first_host=lambda environ: environ["TF_CONFIG:first"],
+        is_of_hosts=True,
     ),
 )  # fmt: skip
 
 
-def num_declared_hosts(environ: Environ) -> tuple[int, str]:
-    """Returns how many hosts the job has, as variables about hosts say.
+def with_documents(environ: Environ) -> dict[str, str]:
+    """Returns `environ`, and what documents and lists in it say of the ranks.
 
-    Some launchers describe the hosts of a job and not its ranks.
-
-    Returns:
-        The number and the variable that says so; (1, "") if none does.
+    A document that makes no sense says nothing: another program must complain.
     """
-    for name in ("PET_NNODES", "JAX_NUM_PROCESSES"):
-        text = environ.get(name, "").split(":")[0]
-        if text.isdigit() and int(text) > 1:
-            return int(text), name
-    readers: tuple[tuple[str, Callable[[object], int]], ...] = (
-        ("SM_HOSTS", lambda hosts: len(hosts)),  # type: ignore[arg-type]
-        ("TF_CONFIG", _num_tf_config_tasks),
-    )
-    for name, count in readers:
+    found = dict(environ)
+    for read in (_read_slurm, _read_flux, _read_sagemaker, _read_tf_config):
         try:
-            num_hosts = count(json.loads(environ.get(name, "") or "[]"))
-        except (ValueError, TypeError, AttributeError):
-            continue  # another program must complain about it
-        if num_hosts > 1:
-            return num_hosts, name
-    return 1, ""
+            found.update(read(environ))
+        except (ValueError, TypeError, AttributeError, LookupError):
+            continue
+    return found
 
 
-def _num_tf_config_tasks(value: object) -> int:
-    cluster = value.get("cluster", {}) if isinstance(value, dict) else {}
+def num_pet_hosts(environ: Environ) -> int:
+    """Returns how many hosts Kubeflow's PET_* name; 1 if there are none.
+
+    They describe hosts, each of which starts several ranks.
+    """
+    text = environ.get("PET_NNODES", "").split(":")[0]
+    return int(text) if text.isdigit() else 1
+
+
+def _read_slurm(environ: Environ) -> dict[str, str]:
+    if environ["SLURM_STEP_NUM_NODES"] == "1":
+        return {"SLURM:local_size": environ["SLURM_STEP_NUM_TASKS"]}
+    numbers = slurm.tasks_per_host(environ["SLURM_STEP_TASKS_PER_NODE"])
+    return {"SLURM:local_size": str(numbers[int(environ["SLURM_NODEID"])])}
+
+
+def _read_flux(environ: Environ) -> dict[str, str]:
+    size, num_hosts = environ["FLUX_JOB_SIZE"], environ["FLUX_JOB_NNODES"]
+    # Flux shares them out evenly unless told otherwise.
+    return {"FLUX:local_size": str(-(-int(size) // int(num_hosts)))}
+
+
+def _read_sagemaker(environ: Environ) -> dict[str, str]:
+    hosts = json.loads(environ["SM_HOSTS"])
+    if not isinstance(hosts, list) or len(hosts) < 2:
+        return {}
+    # The same order on all hosts; rank 0 is the one that SageMaker calls first.
+    hosts = sorted(str(host) for host in hosts)
+    return {
+        "SM_HOSTS:rank": str(hosts.index(environ["SM_CURRENT_HOST"])),
+        "SM_HOSTS:size": str(len(hosts)),
+        "SM_HOSTS:first": hosts[0],
+    }
+
+
+def _read_tf_config(environ: Environ) -> dict[str, str]:
+    value: dict[str, Any] = json.loads(environ["TF_CONFIG"])
     roles = ("chief", "master", "worker")
-    return sum(len(cluster.get(role, [])) for role in roles)
+    cluster, task = value["cluster"], value["task"]
+    tasks = [
+        (role, number, str(address))
+        for role in roles
+        for number, address in enumerate(cluster.get(role, []))
+    ]
+    if len(tasks) < 2:
+        return {}
+    if task["type"] == "evaluator":
+        return {}
+    found = {"TF_CONFIG:size": str(len(tasks))}
+    places = [(role, number) for role, number, _ in tasks]
+    if (task["type"], int(task["index"])) not in places:
+        return found  # a parameter server is no rank
+    rank = places.index((task["type"], int(task["index"])))
+    hosts = [address.rpartition(":")[0] for _, _, address in tasks]
+    distinct = list(dict.fromkeys(hosts))
+    return found | {
+        "TF_CONFIG:rank": str(rank),
+        "TF_CONFIG:local_rank": str(hosts[:rank].count(hosts[rank])),
+        "TF_CONFIG:local_size": str(hosts.count(hosts[rank])),
+        "TF_CONFIG:cross_rank": str(distinct.index(hosts[rank])),
+        "TF_CONFIG:cross_size": str(len(distinct)),
+        "TF_CONFIG:first": tasks[0][2],
+        "TF_CONFIG:tasks": " ".join(address for _, _, address in tasks),
+    }
 
 
 def process_manager() -> str:

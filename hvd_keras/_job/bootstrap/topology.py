@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 
-from hvd_keras._job.bootstrap import launchers
+from hvd_keras._job.bootstrap import addresses, launchers
 from hvd_keras._job.bootstrap.launchers import FAMILIES, Family
 from hvd_keras.exceptions import LaunchError
 
-
 HVDRUN = "hvdrun"
+# Below the ports that the system gives to connections.
+_FIRST_PORT = 20000
+_NUM_PORTS = 12000
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The place of this process in its job."""
+    """The place of this process in its job.
+
+    If the launcher tells a rank neither its host's index nor how many hosts
+    there are, they are those of ranks that are dealt to the hosts evenly.
+    """
 
     rank: int = 0
     size: int = 1
@@ -42,9 +49,9 @@ def detect(environ: Mapping[str, str]) -> Topology:
         The place of this process; size 1 if there is no launcher.
 
     Raises:
-        LaunchError: The description is partial or contradictory, or needs
-            several hosts, which this version cannot do.
+        LaunchError: The description is partial or contradictory.
     """
+    environ = launchers.with_documents(environ)
     found = [family for family in FAMILIES if family.found_in(environ)]
     complete = [family for family in found if not _missing(family, environ)]
     # A cluster may describe a job of one node without any launcher.
@@ -52,15 +59,22 @@ def detect(environ: Mapping[str, str]) -> Topology:
     if not complete:
         if found:
             raise LaunchError(_partial(found[0], environ))
-        num_hosts, name = launchers.num_declared_hosts(environ)
+        num_hosts = launchers.num_pet_hosts(environ)
         if num_hosts > 1:
-            raise LaunchError(_several_hosts(f"`{name}` names {num_hosts}"))
+            raise LaunchError(
+                "`PET_NNODES` counts hosts, not ranks: start the ranks of each "
+                "host with `hvdrun python ...`. Received: "
+                f"PET_NNODES={environ['PET_NNODES']}."
+            )
         return Topology()
     chosen = complete[0]
     topology = _read(chosen, environ)
     if chosen is FAMILIES[0] and environ.get("HVD_RENDEZVOUS", "").strip():
         return dataclasses.replace(topology, launcher=HVDRUN)
     for family in found:
+        # What describes hosts may well count otherwise.
+        if family.is_of_hosts and not chosen.is_of_hosts:
+            continue
         _check_agreement(chosen, family, environ)
     return topology
 
@@ -84,13 +98,6 @@ def _partial(family: Family, environ: Mapping[str, str]) -> str:
     )
 
 
-def _several_hosts(what: str) -> str:
-    return (
-        "All ranks must be on one host: this version of hvd_keras cannot run a "
-        f"job over several hosts yet. Received: {what} hosts."
-    )
-
-
 def _number(name: str, environ: Mapping[str, str]) -> int:
     text = environ[name].strip()
     if not text.isdecimal():
@@ -103,29 +110,46 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
 def _read(family: Family, environ: Mapping[str, str]) -> Topology:
     rank = _number(family.rank, environ)
     size = _number(family.size, environ)
-    local_rank = _number(family.local_rank, environ)
-    num_hosts = 1
-    if family.cross_size and environ.get(family.cross_size, "").strip():
-        num_hosts = _number(family.cross_size, environ)
-    local_size = size
-    if family.local_size:
+    local_rank, local_size = 0, 1
+    if family.local_rank:
+        local_rank = _number(family.local_rank, environ)
         local_size = _number(family.local_size, environ)
     _check_ranges(family, environ, rank, size, local_rank, local_size)
-    if num_hosts > 1 or local_size < size:
-        hosts = num_hosts if num_hosts > 1 else -(-size // local_size)
-        raise LaunchError(
-            _several_hosts(
-                f"{size} ranks, {local_size} of them here, on {hosts}"
-            )
-        )
-    return Topology(
+    cross_size = -(-size // local_size)
+    if family.cross_size and environ.get(family.cross_size, "").strip():
+        cross_size = _number(family.cross_size, environ)
+    if family.cross_rank and environ.get(family.cross_rank, "").strip():
+        cross_rank = _number(family.cross_rank, environ)
+    elif rank % local_size == local_rank:  # host by host
+        cross_rank = rank // local_size
+    else:  # in turn
+        cross_rank = rank % cross_size
+    topology = Topology(
         rank=rank,
         size=size,
         local_rank=local_rank,
         local_size=local_size,
+        cross_rank=cross_rank,
+        cross_size=cross_size,
         launcher=family.name,
         job_identity=_identity(family, environ),
     )
+    if cross_size == 1:
+        return topology
+    rendezvous = _rendezvous(family.first_host(environ), topology.job_identity)
+    return dataclasses.replace(topology, rendezvous=rendezvous)
+
+
+def _rendezvous(first_host: str, job_identity: str) -> str:
+    """Returns where rank 0 serves; its port comes from the name of the job."""
+    if not first_host:
+        return ""
+    found = addresses.host_and_port(first_host)
+    if found is not None:
+        return addresses.of_tcp(*found)
+    digest = hashlib.sha256(job_identity.encode()).digest()
+    number = int.from_bytes(digest[:4], "big") % _NUM_PORTS
+    return addresses.of_tcp(first_host.strip("[]"), _FIRST_PORT + number)
 
 
 def _check_ranges(
@@ -163,6 +187,8 @@ def _check_agreement(
         (chosen.size, other.size),
         (chosen.local_rank, other.local_rank),
     ):
+        if not mine:
+            continue
         value = environ.get(theirs, "").strip()
         if value and value != environ[mine].strip():
             raise LaunchError(
