@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -9,8 +10,12 @@ from collections.abc import Sequence
 
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import arguments, check, horovod_compat
-from hvd_keras.run.supervisor import Supervisor
+from hvd_keras.run import arguments, check, dry_run, horovod_compat
+from hvd_keras.run.agent import Agent, Own
+from hvd_keras.run.arguments import Options
+from hvd_keras.run.gathering import StartInterruptedError
+from hvd_keras.run.job import Job
+from hvd_keras.run.usage import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,22 +38,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         return check.print_report()
     try:
-        arguments.validate(options)
-        arguments.check_outer_launcher(os.environ)
-        environ = {**os.environ, **options.settings()}
-        if options.horovod_compat:
-            environ["PYTHONPATH"] = horovod_compat.python_path(environ)
-        # A bad setting is one message here, not one on every rank.
-        Config.from_environ(environ)
-        return Supervisor(options, environ).run()
+        return _run(options)
     except KeyboardInterrupt:  # there are no ranks yet
         return 128 + signal.SIGINT
-    except arguments.UsageError as error:
+    except StartInterruptedError as interrupt:
+        return interrupt.exit_status
+    except UsageError as error:
         print(f"hvdrun: {error}", file=sys.stderr)
         return error.exit_status
     except (HvdError, OSError) as error:
         print(f"hvdrun: {error}", file=sys.stderr)
         return 2
+
+
+def _run(options: Options) -> int:
+    environ = {**os.environ, **options.settings()}
+    arguments.fill_from_environ(options, environ)
+    plan = arguments.plan(options, environ)
+    if plan.way != "hosts":
+        arguments.check_outer_launcher(os.environ)
+    environ.update(options.given_variables())
+    if options.horovod_compat:
+        environ["PYTHONPATH"] = horovod_compat.python_path(environ)
+    # A bad setting is one message here, not one on every rank.
+    config = Config.from_environ(environ)
+    if options.dry_run:
+        print(dry_run.describe(options, plan))
+        return 0
+    if plan.way != "hosts" or arguments.node_rank(options) == 0:
+        return Job(options, environ, plan).run()
+    own = Own(
+        options.command,
+        environ,
+        options.num_proc or 1,
+        options.horovod_compat,
+    )
+    endpoint = arguments.endpoint(options)
+    config = dataclasses.replace(config, rendezvous=endpoint)
+    index, num_hosts = arguments.node_rank(options), len(plan.hosts)
+    return Agent(config, index, num_hosts, own).run()
 
 
 def _fill_standard_streams() -> None:

@@ -5,31 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 
-from hvd_keras._job.bootstrap import detect
+from hvd_keras._job.bootstrap import addresses, detect, launchers
 from hvd_keras.config import LOG_LEVELS
 from hvd_keras.exceptions import LaunchError
+from hvd_keras.run import placement
+from hvd_keras.run.placement import Plan
+from hvd_keras.run.usage import UsageError
 
-_DESCRIPTION = """Starts N processes of a command on this machine as the ranks
-of one job, shows their output, and ends all of them when one fails."""
+_DESCRIPTION = """Starts N processes of a command as the ranks of one job, on
+this machine or on several, shows their output, and ends all of them when one
+fails."""
 
 _EPILOG = """The exit status is that of the first rank that failed, 128 + the
 signal's number if a signal killed it. Rank 0 gets hvdrun's standard input; a
 program on it, as in `hvdrun -np 2 python - < train.py`, goes to all ranks."""
 
-_SEVERAL_HOSTS = (
-    "must stay on this machine: jobs on several hosts are not supported yet"
-)
-
-
-class UsageError(Exception):
-    """hvdrun cannot do what the command line asks for."""
-
-    def __init__(self, message: str, exit_status: int = 2) -> None:
-        super().__init__(message)
-        self.exit_status = exit_status
+_NO_COMMAND = "The command is missing, as in: hvdrun -np 2 python train.py"
 
 
 class Options(argparse.Namespace):
@@ -48,6 +41,16 @@ class Options(argparse.Namespace):
     hosts: str | None
     hostfile: str | None
     nnodes: str | None
+    node_rank: int | None
+    rdzv_endpoint: str | None
+    master_addr: str | None
+    master_port: int | None
+    ssh_port: int | None
+    ssh_identity_file: str | None
+    remote_python: str | None
+    interface: str | None
+    export: list[str]
+    dry_run: bool
     start_timeout: float | None
     fusion_threshold_mb: float | None
     cycle_time_ms: float | None
@@ -76,8 +79,18 @@ class Options(argparse.Namespace):
             ),
             "HVD_STALL_CHECK_DISABLE": "1" if self.no_stall_check else None,
             "HVD_LOG_LEVEL": self.log_level,
+            "HVD_INTERFACE": self.interface,
         }
         return {n: str(v) for n, v in values.items() if v is not None}
+
+    def given_variables(self) -> dict[str, str]:
+        """The variables that `-x NAME=VALUE` sets."""
+        pairs = (one.partition("=") for one in self.export)
+        return {name: value for name, equals, value in pairs if equals}
+
+    def exported(self) -> tuple[str, ...]:
+        """The names of all `-x`."""
+        return tuple(one.partition("=")[0] for one in self.export)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -88,28 +101,136 @@ def parse(argv: Sequence[str]) -> Options:
     return options
 
 
-def validate(options: Options) -> None:
-    """Raises UsageError if hvdrun cannot do what `options` ask for."""
-    _check_hosts(options)
-    num_proc = options.num_proc
-    if num_proc is None:
-        raise UsageError("`-np N` is missing: give the number of ranks.")
-    limit = max(256, 16 * (os.cpu_count() or 1))
-    if not 1 <= num_proc <= limit:
-        raise UsageError(
-            f"`-np` must be in [1, {limit}] on this machine. Received: "
-            f"{num_proc}."
-        )
+def fill_from_environ(options: Options, environ: Mapping[str, str]) -> None:
+    """Takes what the command line leaves out from Kubernetes.
+
+    Kubeflow's torch runtime sets PET_*, an indexed Job JOB_COMPLETION_INDEX.
+    """
+    is_given = (options.hosts, options.hostfile) != (None, None)
+    if is_given or options.help_env or options.check:
+        return
+    if options.nnodes is None and launchers.num_pet_hosts(environ) > 1:
+        options.nnodes = environ["PET_NNODES"]
+    if options.nnodes in (None, "1", "1:1"):
+        return
+    per_host = environ.get("PET_NPROC_PER_NODE", "")
+    if options.num_proc is None and per_host.isdigit():
+        options.num_proc = int(per_host)
+    for name in ("PET_NODE_RANK", "JOB_COMPLETION_INDEX"):
+        if options.node_rank is None and environ.get(name, "").isdigit():
+            options.node_rank = int(environ[name])
+    address = options.master_addr or environ.get("PET_MASTER_ADDR")
+    port = options.master_port or environ.get("PET_MASTER_PORT")
+    if options.rdzv_endpoint is None:
+        options.rdzv_endpoint = environ.get("PET_RDZV_ENDPOINT") or None
+    if options.rdzv_endpoint is None and address and port:
+        options.rdzv_endpoint = f"{address}:{port}"
+
+
+def plan(options: Options, environ: Mapping[str, str]) -> Plan:
+    """Returns which hosts get how many ranks.
+
+    Raises:
+        UsageError: hvdrun cannot do what `options` ask for.
+    """
+    found = _plan(options, environ)
+    if found.is_of_one_host:
+        slots = sum(host.slots or 0 for host in found.hosts)
+        _check_num_proc(found.num_ranks or slots or None)
+        check_command(options.command)
+    elif not options.command:
+        raise UsageError(_NO_COMMAND)
+    elif found.way != "hosts":
+        found.places([host.slots or 0 for host in found.hosts])
     if options.grace < 0:
         raise UsageError(
             f"`--grace` must be 0 or more. Received: {options.grace:g}."
         )
+    if found.num_ranks is not None:
+        check_shown_ranks(options, found.num_ranks)
+    return found
+
+
+def check_shown_ranks(options: Options, size: int) -> None:
+    """Raises UsageError if `--show-ranks` names a rank that is not there."""
     for rank in options.show_ranks or ():
-        if rank >= num_proc:
+        if rank >= size:
             raise UsageError(
-                f"`--show-ranks` must be in [0, {num_proc}). Received: {rank}."
+                f"`--show-ranks` must be in [0, {size}). Received: {rank}."
             )
-    _check_command(options.command)
+
+
+def endpoint(options: Options) -> str:
+    """Returns the address of the job if each host runs hvdrun.
+
+    Raises:
+        UsageError: The command line does not say it, or nonsense.
+    """
+    text = options.rdzv_endpoint
+    if text is None or addresses.host_and_port(text) is None:
+        raise UsageError(
+            "`--rdzv-endpoint` must be HOST:PORT of the first host. "
+            f"Received: {'none' if text is None else repr(text)}."
+        )
+    host, port = addresses.host_and_port(text) or ("", 0)
+    return addresses.of_tcp(host, port)
+
+
+def num_hosts(options: Options) -> int:
+    """Returns how many hosts run hvdrun, as `--nnodes` says; usually 1."""
+    text = options.nnodes or "1"
+    first, _, last = text.partition(":")
+    if not first.isdecimal() or int(first) < 1 or last not in ("", first):
+        raise UsageError(
+            f"`--nnodes` must be a number of hosts. Received: {text!r}."
+        )
+    return int(first)
+
+
+def node_rank(options: Options) -> int:
+    """Returns the index of this host among those that run hvdrun."""
+    count, index = num_hosts(options), options.node_rank
+    if index is None or not 0 <= index < count:
+        raise UsageError(
+            f"`--node-rank` must be in [0, {count}). Received: "
+            f"{'none' if index is None else index}."
+        )
+    return index
+
+
+def _plan(options: Options, environ: Mapping[str, str]) -> Plan:
+    listed: list[tuple[str, int | None]] | None = None
+    if options.hosts is not None:
+        listed = placement.parse_hosts(options.hosts)
+    elif options.hostfile is not None:
+        listed = placement.read_hostfile(options.hostfile)
+    count = num_hosts(options)
+    if count > 1:
+        if listed is not None:
+            raise UsageError(
+                "`--nnodes` and a list of hosts must not be given together: "
+                "with a list, hvdrun starts the other hosts by itself."
+            )
+        _check_num_proc(options.num_proc)
+        check_command(options.command)
+        return placement.of_num_hosts(count, options.num_proc or 1)
+    if options.num_proc is not None:
+        _check_num_proc(options.num_proc, num_machines=4096)
+    if listed is not None:
+        return placement.of_hosts(listed, options.num_proc)
+    found = placement.of_slurm(environ, options.num_proc)
+    return found or placement.of_this_host(options.num_proc or 0)
+
+
+def _check_num_proc(number: int | None, num_machines: int = 1) -> None:
+    if number is None:
+        raise UsageError("`-np N` is missing: give the number of ranks.")
+    limit = max(256, 16 * (os.cpu_count() or 1)) * num_machines
+    if not 1 <= number <= limit:
+        raise UsageError(
+            f"`-np` must be in [1, {limit}] on this machine. Received: "
+            f"{number}."
+        )
 
 
 def check_outer_launcher(environ: Mapping[str, str]) -> None:
@@ -128,29 +249,17 @@ def check_outer_launcher(environ: Mapping[str, str]) -> None:
         )
 
 
-def _check_hosts(options: Options) -> None:
-    if options.hostfile is not None:
-        raise UsageError(f"The ranks {_SEVERAL_HOSTS}. Received: --hostfile.")
-    if options.nnodes not in (None, "1", "1:1"):
-        raise UsageError(
-            f"The ranks {_SEVERAL_HOSTS}. Received: --nnodes {options.nnodes}."
-        )
-    if options.hosts is None:
-        return
-    hosts = {host.split(":")[0] for host in options.hosts.split(",")}
-    if hosts - {"localhost", "127.0.0.1", "::1", socket.gethostname()}:
-        raise UsageError(
-            f"The ranks {_SEVERAL_HOSTS}. Received: -H {options.hosts}."
-        )
+def check_command(command: Sequence[str], path: str | None = None) -> None:
+    """Raises UsageError if `command` cannot be run.
 
-
-def _check_command(command: list[str]) -> None:
+    Args:
+        command: The program and its arguments.
+        path: Where to search the program; None: in PATH.
+    """
     if not command:
-        raise UsageError(
-            "The command is missing, as in: hvdrun -np 2 python train.py"
-        )
+        raise UsageError(_NO_COMMAND)
     program = command[0]
-    if shutil.which(program) is not None:
+    if shutil.which(program, path=path) is not None:
         return
     hint = ""
     if program.endswith(".py"):
@@ -211,11 +320,39 @@ def _parser() -> argparse.ArgumentParser:
         "docs/horovod.md)")  # fmt: skip
     _add_output(parser.add_argument_group("output"))
     _add_tuning(parser.add_argument_group("tuning (see --help-env)"))
-    hosts = parser.add_argument_group("hosts (only this machine so far)")
-    hosts.add_argument("-H", "--hosts", help="localhost:N")
-    hosts.add_argument("-hostfile", "--hostfile", help=argparse.SUPPRESS)
-    hosts.add_argument("--nnodes", help=argparse.SUPPRESS)
+    add("--dry-run", action="store_true",
+        help="print what would run where, and exit")  # fmt: skip
+    _add_hosts(parser.add_argument_group(
+        "several hosts (see docs/launcher.md)"))  # fmt: skip
     return parser
+
+
+def _add_hosts(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("-H", "--hosts", metavar="HOST:N,...",
+        help="start ranks on these hosts over ssh, up to N on each"
+        )  # fmt: skip
+    add("-hostfile", "--hostfile", metavar="FILE",
+        help="the same, from lines `host slots=N` or `host:N`")  # fmt: skip
+    add("-p", "--ssh-port", type=int, metavar="PORT")
+    add("-i", "--ssh-identity-file", metavar="FILE")
+    add("--remote-python", metavar="PATH",
+        help="Python on the other hosts (default: this one's path)"
+        )  # fmt: skip
+    add("-x", dest="export", action="append", default=[], metavar="NAME",
+        help="give the other hosts this variable too, or NAME=VALUE"
+        )  # fmt: skip
+    add("--nnodes", metavar="N",
+        help="N hosts run hvdrun, each starts -np ranks")  # fmt: skip
+    add("--node-rank", type=int, metavar="R",
+        help="the index of this host among them")  # fmt: skip
+    add("--rdzv-endpoint", metavar="HOST:PORT",
+        help="host 0, and a port that is free there")  # fmt: skip
+    add("--master-addr", help=argparse.SUPPRESS)
+    add("--master-port", type=int, help=argparse.SUPPRESS)
+    add("--interface", "--network-interfaces", metavar="NAME",
+        help="listen to the other hosts at this interface or address"
+        )  # fmt: skip
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

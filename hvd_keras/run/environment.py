@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from hvd_keras.run import cgroups
+from hvd_keras.run import cgroups, horovod_compat
 
 # Who reads them: TensorFlow the first two, for its pools within and between
 # ops; OpenMP, oneDNN's other builds and torch the third; JAX on the CPU the
@@ -18,6 +19,33 @@ _THREAD_VARIABLES = {
     "OMP_NUM_THREADS": 1,
     "PJRT_NPROC": 2,
 }
+
+
+# Other hosts get the variables with these names, and those of `hvdrun -x`. The
+# rest describes this host: its GPUs, its user's session, its job in a queue.
+_SENT_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
+_SENT_PREFIXES = (
+    "HVD_", "HOROVOD_", "TF_", "KERAS_", "XLA_", "JAX_", "PJRT_", "TORCH_",
+    "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "PYTHON", "LC_",
+)  # fmt: skip
+_NOT_SENT = ("HVD_HOSTNAME", "HVD_SECRET_FILE", "HVD_SECRET", "HVD_RENDEZVOUS",
+             "TF_CONFIG")  # fmt: skip
+
+
+def to_send(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Returns the variables for ranks on other hosts.
+
+    Args:
+        environ: The environment here.
+        names: More variables that they get.
+    """
+    chosen = {*_SENT_NAMES, *names}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in chosen
+        or (name.startswith(_SENT_PREFIXES) and name not in _NOT_SENT)
+    }
 
 
 def num_cores() -> int:
@@ -47,10 +75,48 @@ def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which ranks of the job are on one host."""
+
+    first_rank: int
+    num_ranks: int
+    size: int
+    cross_rank: int = 0
+    cross_size: int = 1
+
+    def ranks(self) -> range:
+        """Returns the ranks on this host."""
+        return range(self.first_rank, self.first_rank + self.num_ranks)
+
+
+def of_ranks(
+    environ: Mapping[str, str],
+    place: Place,
+    rendezvous: str,
+    secret: bytes,
+    *,
+    is_horovod: bool,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the ranks of this host, each with its whole environment.
+
+    Args:
+        environ: What all ranks get.
+        place: Which ranks these are.
+        rendezvous: The address of the job's server.
+        secret: The secret of the job.
+        is_horovod: Whether `import horovod` must work in the ranks.
+    """
+    base = {**environ, **defaults(environ, place.num_ranks)}
+    for rank in place.ranks():
+        found = of_rank(base, rank, place, rendezvous, secret)
+        yield rank, horovod_compat.of_rank(found) if is_horovod else found
+
+
 def of_rank(
     environ: Mapping[str, str],
     rank: int,
-    size: int,
+    place: Place,
     rendezvous: str,
     secret: bytes,
 ) -> dict[str, str]:
@@ -59,11 +125,11 @@ def of_rank(
         **environ,
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
         "HVD_RANK": str(rank),
-        "HVD_SIZE": str(size),
-        "HVD_LOCAL_RANK": str(rank),
-        "HVD_LOCAL_SIZE": str(size),
-        "HVD_CROSS_RANK": "0",
-        "HVD_CROSS_SIZE": "1",
+        "HVD_SIZE": str(place.size),
+        "HVD_LOCAL_RANK": str(rank - place.first_rank),
+        "HVD_LOCAL_SIZE": str(place.num_ranks),
+        "HVD_CROSS_RANK": str(place.cross_rank),
+        "HVD_CROSS_SIZE": str(place.cross_size),
         "HVD_RENDEZVOUS": rendezvous,
         "HVD_SECRET": secret.hex(),
     }

@@ -7,10 +7,23 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> Callable[[], None]:
+    """Returns what a child must call so that it dies with this process."""
+    launcher = os.getpid()
+
+    def before_exec() -> None:
+        # Also if it is dead by now.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != launcher:
+            os._exit(1)
+
+    return before_exec
 
 
 class RankProcess:
@@ -32,14 +45,6 @@ class RankProcess:
             stdin: A descriptor, which it owns from now on.
         """
         self.rank = rank
-        launcher = os.getpid()
-
-        def before_exec() -> None:
-            # Die with the launcher, also if it is dead by now.
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != launcher:
-                os._exit(1)
-
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -48,7 +53,7 @@ class RankProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=before_exec,  # safe: there are no threads
+                preexec_fn=die_with_parent(),  # safe: there are no threads
             )
         finally:
             os.close(stdin)
@@ -56,7 +61,6 @@ class RankProcess:
         self.pidfd = os.pidfd_open(self.pid)
         self.exit_status: int | None = None  # 128 + signal
         self.signal: int | None = None  # the one that killed it
-        self.sent: int | None = None  # the last signal that we sent to end it
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
         self.stdout = self._popen.stdout.fileno()
@@ -75,20 +79,6 @@ class RankProcess:
         else:
             self.signal = result.si_status
             self.exit_status = 128 + self.signal
-
-    def describe_exit(self) -> str:
-        """How it ended, to follow the words "Rank N"."""
-        if self.signal is not None:
-            return f"(pid {self.pid}) was killed by {self.signal_name()}"
-        return f"(pid {self.pid}) exited with code {self.exit_status}"
-
-    def signal_name(self) -> str:
-        """The name of the signal that killed it."""
-        number = self.signal or 0
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return f"signal {number}"
 
     def kill(self, number: int) -> None:
         """Sends a signal to the rank alone."""

@@ -8,21 +8,21 @@ import textwrap
 from collections.abc import Sequence
 
 from hvd_keras.run.output import RankStream
-from hvd_keras.run.process import RankProcess
+from hvd_keras.run.rank import Rank
 
 _ERROR = re.compile(rb"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 _NOISE = re.compile(rb'^\s*File "|^[IW]\d{4} |^WARNING: All log messages')
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def last_error_line(stderr: RankStream, told: str) -> str:
+def last_error_line(stderr: RankStream | None, told: str) -> str:
     """The line that most likely says why a rank failed.
 
     Args:
-        stderr: The rank's standard error.
+        stderr: The rank's standard error; None if it was never started.
         told: The reason that the rank itself gave, or "".
     """
-    if told:
+    if told or stderr is None:
         return told
     lines = [line for line in stderr.last_lines if not _NOISE.match(line)]
     errors = [line for line in lines if _ERROR.match(line)]
@@ -30,15 +30,17 @@ def last_error_line(stderr: RankStream, told: str) -> str:
     return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
 
 
-def exit_text(process: RankProcess) -> str:
+def exit_text(rank: Rank) -> str:
     """How a rank ended, in a word or two."""
-    if process.signal is not None:
-        by_us = " by hvdrun" if _was_ended_by_us(process) else ""
-        return f"{process.signal_name()}{by_us}"
-    return str(process.exit_status)
+    if rank.is_lost:
+        return "lost"
+    if rank.signal is not None:
+        by_us = " by hvdrun" if _was_ended_by_us(rank) else ""
+        return f"{rank.signal_name()}{by_us}"
+    return str(rank.exit_status)
 
 
-def exit_status(first: RankProcess, reason: str) -> int:
+def exit_status(first: Rank, reason: str) -> int:
     """The launcher's exit status: the one of the rank that failed first.
 
     Args:
@@ -53,28 +55,37 @@ def exit_status(first: RankProcess, reason: str) -> int:
     return 128 + signal.SIGINT if interrupted else 1
 
 
-def verdict(first: RankProcess, reason: str, seconds: float) -> str:
+def verdict(first: Rank, reason: str, seconds: float) -> str:
     """Which rank failed first, how, and how long the job took."""
     how = exit_text(first)
     if _was_ended_by_us(first) and reason:
         how = f"{reason}; it did not end, so it got {how}"
+    elif first.is_lost:
+        how = f"its host {first.host} was lost"
     elif first.signal is None:
         how = f"exit status {how}"
+    where = f" (host {first.host})" if first.host and not first.is_lost else ""
     return (
-        f"rank {first.rank} failed first: {how}; the job took {seconds:.1f} s"
+        f"rank {first.rank}{where} failed first: {how}; the job took "
+        f"{seconds:.1f} s"
     )
 
 
-def _was_ended_by_us(process: RankProcess) -> bool:
-    return process.signal is not None and process.signal == process.sent
+def _was_ended_by_us(rank: Rank) -> bool:
+    return rank.signal is not None and rank.signal == rank.sent
 
 
-def table(rows: Sequence[tuple[RankProcess, str]], width: int) -> str:
-    """One line a rank: rank, pid, exit, last error line."""
-    cells = [("rank", "pid", "exit", "last error line")] + [
-        (str(p.rank), str(p.pid), exit_text(p), line) for p, line in rows
+def table(rows: Sequence[tuple[Rank, str]], width: int) -> str:
+    """One line a rank: rank, host (if several), pid, exit, last error line."""
+    cells: list[tuple[str, ...]] = [
+        ("rank", "host", "pid", "exit", "last error line")
     ]
-    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    for r, line in rows:
+        cells.append((str(r.rank), r.host, str(r.pid), exit_text(r), line))
+    if not any(rank.host for rank, _ in rows):
+        cells = [(rank, *others) for rank, _, *others in cells]
+    *columns, _ = zip(*cells, strict=True)
+    widths = [max(map(len, column)) for column in columns]
     lines = []
     for *short, text in cells:
         head = "  ".join(

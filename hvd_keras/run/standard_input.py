@@ -11,9 +11,9 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hvd_keras.run.arguments import UsageError
+from hvd_keras.run.usage import UsageError
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
 _WITH_VALUE = "WX"  # options of Python that take a value
@@ -24,15 +24,21 @@ _INFORMATION = "Vh?"
 class StandardInput:
     """The launcher's standard input, shared out among the ranks."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self, command: Sequence[str], program: int | None = None
+    ) -> None:
         """Reads the program, if Python is to read it from standard input.
+
+        Args:
+            command: What the ranks run.
+            program: A descriptor of the program, if it is here already.
 
         Raises:
             UsageError: The program would come from a terminal.
         """
-        self._program: int | None = None
+        self._program = program
         self._is_ours_to_give = True
-        if python_reads_program(command):
+        if program is None and python_reads_program(command):
             self._program = _read_program()
         elif os.isatty(0):
             # In the background, rank 0 would take what is typed for the shell.
@@ -47,6 +53,14 @@ class StandardInput:
         if rank == 0 and self._is_ours_to_give:
             return os.dup(0)
         return os.open(os.devnull, os.O_RDONLY)
+
+    def program_pieces(self, max_bytes: int) -> Iterator[bytes]:
+        """Yields the program, if there is one, for ranks of another host."""
+        if self._program is not None:
+            offset = 0
+            while piece := os.pread(self._program, max_bytes, offset):
+                offset += len(piece)
+                yield piece
 
     def close(self) -> None:
         """Leaves standard input to the ranks: a writer sees when they end."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from hvd_keras._job.bootstrap import addresses, wire
@@ -119,6 +121,23 @@ class Served:
         assert kind == wire.FrameType.JOINED
         self.epochs[rank] = wire.unpack_epoch(read(sock, length))
         return sock
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path | None, size: int) -> Iterator[Served]:
+    """Serves at a Unix socket in a directory; None: at a TCP port."""
+    if tmp_path is None:
+        found = Served("", size)
+        yield found
+        found.close()
+        return
+    # The path of a socket must be short.
+    directory = tmp_path if len(str(tmp_path)) < 80 else Path("/tmp")
+    path = directory / f"server.{os.getpid()}"
+    found = Served(str(path), size)
+    yield found
+    found.close()
+    path.unlink()
 
 
 def read(sock: socket.socket, num_bytes: int) -> bytes:

@@ -20,8 +20,8 @@ from bootstrap_server import (
     exchange_all,
     is_hung_up,
     read,
+    serving,
 )
-from conftest import serving
 
 from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.client import Rendezvous

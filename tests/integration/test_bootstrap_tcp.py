@@ -13,8 +13,15 @@ from pathlib import Path
 import certificates
 import jobs
 import pytest
-from bootstrap_server import SECRET, SIZE, Served, exchange_all, outcomes, read
-from conftest import serving
+from bootstrap_server import (
+    SECRET,
+    SIZE,
+    Served,
+    exchange_all,
+    outcomes,
+    read,
+    serving,
+)
 
 from hvd_keras._job.bootstrap import addresses, tls, wire
 from hvd_keras._job.bootstrap.client import Rendezvous

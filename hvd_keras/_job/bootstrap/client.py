@@ -169,9 +169,12 @@ class Rendezvous:
             except LaunchError as error:
                 self._raise_announced_failure()
                 if time.monotonic() >= deadline:
+                    is_agent = self._identity.role == Role.AGENT
+                    hint = "Has rank 0 called `init()`?"
+                    if is_agent:
+                        hint = "Does hvdrun run on host 0, with --node-rank 0?"
                     raise StalledError(
-                        f"{error} It did not within HVD_START_TIMEOUT. Has "
-                        "rank 0 called `init()`?"
+                        f"{error} It did not within HVD_START_TIMEOUT. {hint}"
                     ) from error
             except PeerLostError:
                 # It may be the server of the last membership, just ending.
@@ -236,9 +239,9 @@ class Rendezvous:
             if self._server_has_ended():
                 raise
             raise LaunchError(
-                "The rendezvous server refused this rank: HVD_SECRET must be "
-                f"the secret of the job. Received: another one (rank "
-                f"{self._identity.rank})."
+                "The rendezvous server refused this process: HVD_SECRET must "
+                "be the secret of the job. Received: another one "
+                f"({self._identity.who})."
             ) from None
         if mac != wire.server_mac(secret, nonce, message):
             raise LaunchError(
@@ -283,8 +286,8 @@ class Rendezvous:
             except TimeoutError:
                 raise StalledError(
                     "The rendezvous server did not answer within "
-                    f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT) on rank "
-                    f"{self._identity.rank}."
+                    f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT) on "
+                    f"{self._identity.who}."
                 ) from None
             except OSError:
                 part = b""
@@ -294,11 +297,12 @@ class Rendezvous:
         return bytes(data)
 
     def _server_lost(self) -> PeerLostError:
-        who = "Rank 0" if self._is_of_rank_0 else "hvdrun"
+        is_rank_0 = self._is_of_rank_0 and self._identity.role != Role.AGENT
+        who = "Rank 0" if is_rank_0 else "hvdrun"
         where = self._address if self._is_tcp else f"pid {self._server_pid}"
         return PeerLostError(
             f"{who} ({where}), which runs the rendezvous server, went away "
-            f"during `init()` (rank {self._identity.rank})."
+            f"during `init()` ({self._identity.who})."
         )
 
     def _server_has_ended(self) -> bool:

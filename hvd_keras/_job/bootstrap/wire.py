@@ -81,6 +81,12 @@ class Identity:
         """Names the process in messages."""
         return process_name(self.host, self.pid)
 
+    @property
+    def who(self) -> str:
+        """Names the rank, or the host if an agent speaks."""
+        kind = "host" if self.role == Role.AGENT else "rank"
+        return f"{kind} {self.rank}"
+
 
 class Credentials(NamedTuple):
     """What the kernel says of the other end of a Unix socket."""

@@ -1,0 +1,287 @@
+"""The agent of a host: starts its ranks for a job that runs elsewhere.
+
+`python -m hvd_keras.run.agent` reads its configuration, one line of JSON, from
+the standard input. So the secret of the job is seen neither in a list of
+processes nor in an environment. The agent connects to the job and does what it
+says. When it loses the job, it kills its ranks and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from hvd_keras._common.version import package_version
+from hvd_keras._job.bootstrap import addresses, interfaces, secret, tls
+from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras.config import Config
+from hvd_keras.exceptions import HvdError
+from hvd_keras.run import environment
+from hvd_keras.run.arguments import check_command
+from hvd_keras.run.environment import Place
+from hvd_keras.run.host_ranks import HostRanks, raise_file_limit
+from hvd_keras.run.link import (
+    OUTPUT_HEADER,
+    OUTPUT_WINDOW_BYTES,
+    Kind,
+    Link,
+    read_json,
+)
+from hvd_keras.run.loop import Loop
+from hvd_keras.run.signals import SIGNALS, Wakeup
+from hvd_keras.run.standard_input import StandardInput
+from hvd_keras.run.usage import UsageError
+
+_READ_BYTES = 8 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """What an agent that a user has started brings for its ranks."""
+
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    num_ranks: int
+    is_horovod: bool
+
+
+class Agent:
+    """One host of a job. Make it before any threads exist."""
+
+    def __init__(
+        self, config: Config, index: int, num_hosts: int, own: Own | None = None
+    ) -> None:
+        """Connects to the job.
+
+        Args:
+            config: Says where the job is, and holds its secret.
+            index: The index of this host in the job.
+            num_hosts: Number of hosts in the job.
+            own: What to start; None: the job says it.
+
+        Raises:
+            HvdError: The job is not there, or refuses this process.
+        """
+        self._loop = Loop()
+        self._own = own
+        self._program: int | None = None  # a descriptor
+        self._exit_status: int | None = None  # the job has ended
+        self._error = ""  # why this agent ends
+        self._ranks = HostRanks(self._loop, self, read_bytes=_READ_BYTES)
+        self._untaken_bytes = 0
+        self._signals: list[int] = []  # which the job does not know yet
+        self._is_connected = False
+        self._secret = secret.require(config)
+        self._address = addresses.parse(config.rendezvous or "")
+        self._wakeup = Wakeup(self._loop)
+        # Before anything can take long: it may be told to end.
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._pass_on)
+        stream = self._connect(config, index, num_hosts)
+        self._is_connected = True
+        self._link = Link(
+            self._loop,
+            stream,
+            on_message=self._on_message,
+            on_lost=self._on_lost,
+            heartbeat_seconds=config.heartbeat_seconds,
+            timeout_seconds=config.heartbeat_timeout_seconds,
+        )
+        facts = {
+            "version": package_version(),
+            "num_cores": environment.num_cores(),
+            "num_ranks": own.num_ranks if own else None,
+        }
+        self._link.send(Kind.FACTS, facts)
+
+    def run(self) -> int:
+        """Works for the job until it ends.
+
+        Returns:
+            The exit status of the job; 1 if it was lost.
+        """
+        try:
+            while self._exit_status is None and not self._error:
+                self._loop.step(self._time_left())
+                self._ranks.tell_exits()
+                signals, self._signals = self._signals, []
+                for number in signals:
+                    self._link.send(Kind.SIGNALLED, {"signal": number})
+                self._pause()
+                self._link.check()
+        finally:
+            self._ranks.close()
+            self._link.close()
+        if self._error:
+            # Nobody may be there to read it.
+            with contextlib.suppress(OSError):
+                print(f"hvdrun: {self._error}", file=sys.stderr, flush=True)
+        return 1 if self._exit_status is None else self._exit_status
+
+    def _connect(self, config: Config, index: int, num_hosts: int) -> Stream:
+        identity = Identity(
+            Role.AGENT,
+            index,
+            num_hosts,
+            epoch=0,
+            pid=os.getpid(),
+            host=config.hostname or interfaces.host_name(),
+        )
+        rendezvous = Rendezvous(
+            self._address,
+            self._secret,
+            identity,
+            timeout_seconds=config.start_timeout_seconds,
+            # Whoever starts agents is there; otherwise it may come later.
+            is_of_rank_0=self._own is not None,
+            tls=tls.context(config, is_server=False),
+        )
+        return Stream(rendezvous.detach())
+
+    # ---- What happens here ----
+
+    def rank_started(self, rank: int, pid: int) -> None:
+        self._link.send(Kind.STARTED, {"rank": rank, "pid": pid})
+
+    def rank_wrote(self, rank: int, stream: int, data: bytes) -> None:
+        self._untaken_bytes += len(data)
+        self._pause()
+        self._link.send(Kind.OUTPUT, OUTPUT_HEADER.pack(rank, stream) + data)
+
+    def rank_exited(
+        self, rank: int, exit_status: int, killed_by: int | None
+    ) -> None:
+        message = {
+            "rank": rank,
+            "exit_status": exit_status,
+            "signal": killed_by,
+        }
+        self._link.send(Kind.EXITED, message)
+
+    def _pause(self) -> None:
+        self._ranks.pause(self._untaken_bytes >= OUTPUT_WINDOW_BYTES)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_connected:
+            raise SystemExit(128 + number)
+        self._signals.append(number)
+
+    def _time_left(self) -> float | None:
+        deadline = self._link.next_deadline()
+        if deadline is None:
+            return 0.0
+        return max(0.0, deadline - time.monotonic())
+
+    def _on_lost(self, reason: str) -> None:
+        self._error = f"the job was lost: {reason}. This host's ranks are ended"
+
+    # ---- What the job says ----
+
+    def _on_message(self, kind: Kind, body: bytes) -> None:
+        if kind == Kind.PROGRAM:
+            if self._program is None:
+                self._program = os.memfd_create("hvdrun-program")
+            os.write(self._program, body)
+            return
+        if kind == Kind.KILL:
+            self._ranks.kill()
+            return
+        known: dict[Kind, Callable[[dict[str, Any]], None]] = {
+            Kind.START: self._start,
+            Kind.SIGNAL: self._signal,
+            Kind.TAKEN: self._note_taken,
+            Kind.END: self._end,
+            Kind.REFUSED: self._note_refusal,
+        }
+        known[kind](read_json(body))
+
+    def _start(self, message: dict[str, Any]) -> None:
+        place = Place(**message["place"])
+        own, directory = self._own, None
+        if own is None:
+            told = message["own"]
+            directory = told.pop("directory")
+            environ = {**os.environ, **told.pop("environ")}
+            own = Own(environ=environ, num_ranks=place.num_ranks, **told)
+        try:
+            self._start_ranks(own, directory, place, message)
+        except UsageError as error:
+            self._fail(str(error), error.exit_status)
+        except (HvdError, OSError) as error:
+            self._fail(str(error), 2)
+
+    def _start_ranks(
+        self,
+        own: Own,
+        directory: str | None,
+        place: Place,
+        message: dict[str, Any],
+    ) -> None:
+        if directory is not None:
+            os.chdir(directory)
+        environ = {"HVD_HOSTNAME": str(message["host"]), **own.environ}
+        Config.from_environ(environ)  # a bad setting is one message here
+        check_command(own.command, environ.get("PATH"))
+        raise_file_limit(place.num_ranks)
+        environs = environment.of_ranks(
+            environ,
+            place,
+            self._address,
+            self._secret,
+            is_horovod=own.is_horovod,
+        )
+        stdin = StandardInput(own.command, self._program)
+        self._ranks.start(own.command, environs, stdin.open_for)
+        stdin.close()
+
+    def _signal(self, message: dict[str, Any]) -> None:
+        ranks = message["ranks"]
+        self._ranks.signal(
+            int(message["signal"]),
+            None if ranks is None else [int(rank) for rank in ranks],
+            to_groups=bool(message["to_groups"]),
+        )
+
+    def _note_taken(self, message: dict[str, Any]) -> None:
+        self._untaken_bytes -= int(message["num_bytes"])
+
+    def _end(self, message: dict[str, Any]) -> None:
+        self._exit_status = int(message["exit_status"])
+
+    def _note_refusal(self, message: dict[str, Any]) -> None:
+        self._error = str(message["text"])
+
+    def _fail(self, text: str, exit_status: int) -> None:
+        message = {"text": text, "exit_status": exit_status}
+        self._link.send(Kind.FAILED, message)
+
+
+def main() -> int:
+    """Runs the agent of this host, as the standard input says."""
+    told = json.loads(sys.stdin.buffer.readline())
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    index = told["index"]
+    if index is None:  # srun gives the same input to all
+        index = int(os.environ["SLURM_PROCID"])
+    try:
+        config = Config.from_environ(told["settings"])
+        return Agent(config, index, told["num_hosts"]).run()
+    except (HvdError, OSError) as error:
+        print(f"hvdrun: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

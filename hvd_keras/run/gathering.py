@@ -1,0 +1,291 @@
+"""Brings the agents of all hosts together before the ranks start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from hvd_keras._job.bootstrap import addresses, interfaces
+from hvd_keras._job.bootstrap.listener import listen_tcp
+from hvd_keras._job.bootstrap.local_server import address_of_rank_0
+from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras.config import Config
+from hvd_keras.exceptions import LaunchError
+from hvd_keras.run import arguments, environment, launching
+from hvd_keras.run.arguments import Options
+from hvd_keras.run.hosts import Host, LocalHost, RemoteHost, refuse
+from hvd_keras.run.launching import Starter
+from hvd_keras.run.loop import Loop
+from hvd_keras.run.placement import Plan, span
+
+# After the first host that cannot be reached, others may fail as well.
+_MORE_FAILURES_SECONDS = 3.0
+_BACKLOG = 1024
+# Time for ssh to end after its agent.
+_STARTER_SECONDS = 2.0
+
+
+class StartInterruptedError(Exception):
+    """A signal came before any rank was started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_status = 128 + number
+
+
+class Gathering:
+    """The hosts of a job, until all are there; then their connections."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        server: ExchangeServer,
+        plan: Plan,
+        hosts: Sequence[Host],
+        options: Options,
+        config: Config,
+        secret: bytes,
+    ) -> None:
+        self.is_done = False
+        self._loop = loop
+        self._server = server
+        self._plan = plan
+        self._hosts = list(hosts)
+        self._options = options
+        self._config = config
+        self._secret = secret
+        self._starters: dict[Starter, list[RemoteHost]] = {}
+        self._refused: list[Stream] = []
+        self._failures: dict[str, str] = {}  # by host
+        self._gives_up_at = time.monotonic() + config.start_timeout_seconds
+        self._interrupted_by: int | None = None
+
+    def wait(self) -> None:
+        """Returns when all hosts are there.
+
+        Raises:
+            LaunchError: A host cannot be reached, or does not come in time.
+            StartInterruptedError: A signal came.
+        """
+        {
+            "ssh": self._start_over_ssh,
+            "slurm": self._start_over_srun,
+            "hosts": self._await_others,
+        }[self._plan.way]()
+        while missing := [h for h in self._remote() if not h.facts]:
+            if self._interrupted_by is not None:
+                raise StartInterruptedError(self._interrupted_by)
+            is_late = time.monotonic() >= self._gives_up_at
+            if is_late or len(self._failures) == len(missing):
+                self._raise_failure(missing)
+            self._loop.step(min(self._time_left(), 0.5))
+            self._server.step()
+            for host in self._hosts:
+                host.step()
+        self.is_done = True
+
+    def interrupt(self, number: int) -> None:
+        """Ends `wait()` because of a signal."""
+        self._interrupted_by = number
+
+    def slots(self) -> list[int]:
+        """Returns how many ranks each host has room for, when all are there."""
+        found = []
+        for host, planned in zip(self._hosts, self._plan.hosts, strict=True):
+            slots = planned.slots
+            if slots is None and isinstance(host, RemoteHost):
+                slots = int(host.facts["num_ranks"])
+            found.append(slots or 0)
+        return found
+
+    def hosts_in_use(self) -> list[Host]:
+        """Returns the hosts that get ranks."""
+        num_used = len(self._plan.places(self.slots()))
+        return self._hosts[:num_used]
+
+    def describe(self) -> str:
+        """Returns a line about the hosts, when they have their places."""
+        parts = []
+        for host in self.hosts_in_use():
+            cores = environment.num_cores()
+            if isinstance(host, RemoteHost):
+                cores = int(host.facts["num_cores"])
+            parts.append(
+                f"{host.name} (ranks {span(host.place.ranks())}, {cores} "
+                f"core{'s' * (cores > 1)})"
+            )
+        size = self._hosts[0].place.size
+        return f"{size} ranks on {len(parts)} hosts: {', '.join(parts)}"
+
+    def take_agent(
+        self, identity: Identity, stream: Stream, unsent: bytes
+    ) -> None:
+        """Takes the connection of an agent that has proved itself."""
+        why_not = self._why_not(identity)
+        if why_not is not None:
+            refuse(stream, unsent, why_not)
+            self._refused.append(stream)  # it must read the reason first
+            return
+        host = self._hosts[identity.rank]
+        assert isinstance(host, RemoteHost)
+        if self._plan.way == "hosts":
+            host.name = identity.host
+        host.attach(stream, unsent, identity.pid)
+
+    def note_loss(self, host: RemoteHost, reason: str) -> None:
+        """Notes that a host was lost before any rank was started."""
+        self._failures.setdefault(
+            host.name, f"its agent (pid {host.pid}) was lost: {reason}"
+        )
+        host.facts = {}
+        self._hurry()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Waits until the agents have freed everything, then hangs up."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline and not all(
+            host.has_ended() for host in self._remote()
+        ):
+            self._loop.step(0.1)
+        for host in self._remote():
+            host.close()
+        soon = time.monotonic() + _STARTER_SECONDS
+        for starter in self._starters:
+            starter.close(min(soon, deadline))
+        for stream in self._refused:
+            stream.close()
+
+    # ---- Ways to the other hosts ----
+
+    def _start_over_ssh(self) -> None:
+        options = launching.ssh_options(
+            self._options.ssh_port, self._options.ssh_identity_file
+        )
+        command = launching.agent_command(self._options.remote_python)
+        targets = {
+            host: launching.ssh_address(options, host.name)
+            for host in self._remote()
+        }
+        ports = self._listen(list(targets.values()))
+        for index, host in enumerate(self._hosts):
+            if isinstance(host, RemoteHost):
+                host.rendezvous = ports[targets[host]]
+                argv = launching.ssh_command(options, host.name, command)
+                self._launch(argv, index, [host])
+
+    def _start_over_srun(self) -> None:
+        names = [host.name for host in self._hosts]
+        ports = self._listen(names)
+        for host in self._hosts:
+            host.rendezvous = ports[host.name]
+        command = launching.agent_command(self._options.remote_python)
+        argv = launching.srun_command(len(names), command)
+        self._launch(argv, None, self._remote())
+
+    def _await_others(self) -> None:
+        address = arguments.endpoint(self._options)
+        host, port = addresses.host_and_port(address) or ("", 0)
+        found = address_of_rank_0(host, self._config)
+        self._server.add_listener(listen_tcp(found, port, _BACKLOG))
+
+    def _listen(self, peers: list[str]) -> dict[str, str]:
+        """Listens where the peers can connect to; returns the address for each.
+
+        They can share one where one address of this host leads to all.
+        """
+        at: dict[str, str] = {}  # by own address
+        found = {}
+        for peer in peers:
+            try:
+                own = interfaces.address_to_listen_at(
+                    [peer], self._config.interface
+                )
+            except LaunchError:
+                if self._plan.way != "slurm":
+                    raise
+                # Slurm may know its hosts by names that nobody else knows.
+                own = interfaces.address_to_listen_at(
+                    [], socket.gethostbyname(socket.gethostname())
+                )
+            if own not in at:
+                listener = listen_tcp(own, 0, _BACKLOG)
+                self._server.add_listener(listener)
+                at[own] = addresses.of_tcp(own, listener.getsockname()[1])
+            found[peer] = at[own]
+        return found
+
+    def _launch(
+        self, argv: list[str], index: int | None, hosts: list[RemoteHost]
+    ) -> None:
+        settings = {
+            "HVD_RENDEZVOUS": hosts[0].rendezvous,
+            "HVD_SECRET": self._secret.hex(),
+            "HVD_START_TIMEOUT": str(self._config.start_timeout_seconds),
+            "HVD_HEARTBEAT_SECONDS": str(self._config.heartbeat_seconds),
+            "HVD_HEARTBEAT_TIMEOUT": str(
+                self._config.heartbeat_timeout_seconds
+            ),
+        }
+        if index is not None:
+            settings["HVD_HOSTNAME"] = hosts[0].name
+        for name in ("HVD_TLS_CERT", "HVD_TLS_KEY", "HVD_TLS_CA"):
+            if os.environ.get(name):
+                settings[name] = os.environ[name]
+        configuration = {
+            "settings": settings,
+            "index": index,
+            "num_hosts": len(self._hosts),
+        }
+        starter = Starter(self._loop, argv, configuration, self._on_end)
+        self._starters[starter] = hosts
+
+    # ---- What may go wrong ----
+
+    def _on_end(self, starter: Starter) -> None:
+        if self.is_done:
+            return  # it was only needed to start
+        for host in self._starters[starter]:
+            if not host.is_connected:
+                self._failures.setdefault(host.name, starter.describe_end())
+                self._hurry()
+
+    def _hurry(self) -> None:
+        soon = time.monotonic() + _MORE_FAILURES_SECONDS
+        self._gives_up_at = min(self._gives_up_at, soon)
+
+    def _raise_failure(self, missing: list[RemoteHost]) -> None:
+        lines = [f"  {name}: {why}" for name, why in self._failures.items()]
+        if lines:
+            raise LaunchError("\n".join(["hosts failed to start:", *lines]))
+        names = ", ".join(host.name for host in missing)
+        raise LaunchError(
+            "All hosts must come within "
+            f"{self._config.start_timeout_seconds:g} s (HVD_START_TIMEOUT). "
+            f"Missing: {names}."
+        )
+
+    def _why_not(self, identity: Identity) -> str | None:
+        count, index = len(self._hosts), identity.rank
+        who = f"host {index} of {identity.size} ({identity.process})"
+        if identity.size != count or index >= count:
+            return f"The job has {count} hosts. Received: {who}."
+        host = self._hosts[index]
+        if isinstance(host, LocalHost):
+            return f"Host {index} runs the job itself. Received: {who}."
+        assert isinstance(host, RemoteHost)
+        if host.is_connected:
+            return (
+                f"Host {index} is there already: {host.name}, pid {host.pid}. "
+                f"Received: {who}."
+            )
+        return None
+
+    def _remote(self) -> list[RemoteHost]:
+        return [host for host in self._hosts if isinstance(host, RemoteHost)]
+
+    def _time_left(self) -> float:
+        return max(0.0, self._gives_up_at - time.monotonic())

@@ -1,0 +1,197 @@
+"""Which hosts a job runs on, how they are reached, and which ranks they get."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from hvd_keras._job.bootstrap import interfaces, slurm
+from hvd_keras.run.environment import Place
+from hvd_keras.run.usage import UsageError
+
+_HOSTFILE_LINE = re.compile(
+    r"(?P<name>[^\s:\[]+|\[[^\]]+\])"
+    r"(?::(?P<mpich>\d+))?"
+    r"(?:\s+(?:slots|max[-_]slots)\s*=\s*\d+|\s+\w+\s*=\s*\S+)*\s*"
+)
+_SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedHost:
+    """A host, and how many ranks it has room for."""
+
+    name: str
+    slots: int | None  # None: its own hvdrun says it
+    is_local: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The hosts of a job, in the order of their ranks."""
+
+    way: Literal["local", "ssh", "slurm", "hosts"]  # "hosts": each runs hvdrun
+    hosts: tuple[PlannedHost, ...]
+    num_ranks: int | None  # None: as many as there are slots
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether this process starts all ranks by itself."""
+        return all(host.is_local for host in self.hosts)
+
+    def places(self, slots: Sequence[int]) -> list[Place]:
+        """Returns the ranks of each host, which are dealt host by host.
+
+        Args:
+            slots: How many ranks each host has room for.
+
+        Raises:
+            UsageError: There are fewer slots than ranks.
+        """
+        size = sum(slots) if self.num_ranks is None else self.num_ranks
+        if size > sum(slots):
+            names = ", ".join(
+                f"{host.name}:{number}"
+                for host, number in zip(self.hosts, slots, strict=True)
+            )
+            raise UsageError(
+                "`-np` must not exceed the slots of the hosts. Received: "
+                f"-np {size} for {names}."
+            )
+        found, first = [], 0
+        for number in slots:
+            num_ranks = min(number, size - first)
+            found.append((first, num_ranks))
+            first += num_ranks
+        used = [part for part in found if part[1] > 0]
+        return [
+            Place(first, num_ranks, size, cross_rank, len(used))
+            for cross_rank, (first, num_ranks) in enumerate(used)
+        ]
+
+
+def of_this_host(num_ranks: int) -> Plan:
+    """Returns the plan of a job on this host alone."""
+    here = PlannedHost(interfaces.host_name(), num_ranks, is_local=True)
+    return Plan("local", (here,), num_ranks)
+
+
+def parse_hosts(text: str) -> list[tuple[str, int | None]]:
+    """Returns names and slots in a list such as `a:4,b:4`.
+
+    Raises:
+        UsageError: It is malformed.
+    """
+    return [_parse_host(part.strip(), text) for part in text.split(",")]
+
+
+def read_hostfile(path: str) -> list[tuple[str, int | None]]:
+    """Returns the names and slots in a file of Horovod, Open MPI or MPICH.
+
+    A line is `host`, `host slots=4` or `host:4`; what follows `#` is a comment.
+
+    Raises:
+        UsageError: It cannot be read, or is malformed.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.partition("#")[0].strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"`--hostfile` must be a text file. Received: {path!r}: {error}."
+        ) from None
+    hosts = []
+    for number, line in enumerate(lines, start=1):
+        match = _HOSTFILE_LINE.fullmatch(line)
+        if match is not None:
+            slots = _SLOTS.search(line)
+            text = slots[1] if slots else match["mpich"]
+            name = match["name"].strip("[]")
+            hosts.append((name, int(text) if text else None))
+        elif line:
+            raise UsageError(
+                "`--hostfile` must have lines such as `host slots=4` or "
+                f"`host:4`. Received: {line!r} in line {number} of {path!r}."
+            )
+    if not hosts:
+        raise UsageError(
+            f"`--hostfile` must name hosts. Received: none in {path!r}."
+        )
+    return hosts
+
+
+def of_hosts(
+    hosts: Sequence[tuple[str, int | None]], num_ranks: int | None
+) -> Plan:
+    """Returns the plan of a job on hosts that are reached over ssh.
+
+    Args:
+        hosts: Names and slots; None is one slot. A host may come twice.
+        num_ranks: Number of ranks; None fills all slots.
+    """
+    slots: dict[str, int] = {}
+    here = ""
+    for name, number in hosts:
+        if interfaces.is_this_host(name):
+            here = here or name
+            name = here
+        slots[name] = slots.get(name, 0) + (1 if number is None else number)
+    if set(slots) == {here} and num_ranks is not None:
+        return of_this_host(num_ranks)
+    planned = [
+        PlannedHost(_shown(name), number, is_local=name == here)
+        for name, number in slots.items()
+        if number > 0
+    ]
+    return Plan("ssh", tuple(planned), num_ranks)
+
+
+def of_slurm(environ: Mapping[str, str], num_ranks: int | None) -> Plan | None:
+    """Returns the plan of a job in this allocation of Slurm.
+
+    None: this is no allocation of several hosts.
+    """
+    hosts = slurm.hosts(environ.get("SLURM_JOB_NODELIST", ""))
+    if len(hosts) < 2 or not environ.get("SLURM_JOB_ID"):
+        return None
+    slots = slurm.tasks_per_host(environ.get("SLURM_TASKS_PER_NODE", ""))
+    if num_ranks is None:
+        if not environ.get("SLURM_NTASKS", "").isdigit():
+            return None
+        num_ranks = int(environ["SLURM_NTASKS"])
+    if len(slots) != len(hosts) or sum(slots) < num_ranks:
+        # The allocation counts otherwise: deal the ranks evenly.
+        slots = [-(-num_ranks // len(hosts))] * len(hosts)
+    planned = map(PlannedHost, hosts, slots)
+    return Plan("slurm", tuple(planned), num_ranks)
+
+
+def of_num_hosts(num_hosts: int, num_ranks_here: int) -> Plan:
+    """Returns the plan of a job whose hosts each run hvdrun, this one first."""
+    here = PlannedHost(interfaces.host_name(), num_ranks_here, is_local=True)
+    others = [PlannedHost(f"host {i}", None) for i in range(1, num_hosts)]
+    return Plan("hosts", (here, *others), None)
+
+
+def span(ranks: range) -> str:
+    """Returns the first and the last of some ranks, for messages."""
+    first, last = ranks.start, ranks.stop - 1
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _shown(name: str) -> str:
+    """Returns a better name of this host, if `name` says only that it is."""
+    return (
+        interfaces.host_name() if name in ("localhost", "127.0.0.1") else name
+    )
+
+
+def _parse_host(part: str, text: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", part)
+    if match is None:
+        raise UsageError(
+            f"`-H` must be hosts and slots such as a:4,b:4. Received: {text!r}."
+        )
+    return match[1].strip("[]"), int(match[2]) if match[2] else None

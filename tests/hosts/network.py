@@ -1,0 +1,216 @@
+"""Two hosts on one machine, as namespaces, the second with a real sshd.
+
+Each has its own network, names, mounts and processes. A cable (veth) joins
+them. This needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = str(Path(__file__).parents[2])
+NAMES = ("hosta", "hostb")
+ADDRESSES = ("10.98.17.1", "10.98.17.2")
+SSH_PORT = 2222
+
+
+class Network:
+    """Both hosts. Their processes end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            pytest.skip("needs root and `ip` to make network namespaces")
+        self.folder = folder
+        self._spaces = [f"hvd{os.getpid()}{name}" for name in NAMES]
+        self._sshd: subprocess.Popen[bytes] | None = None
+        try:
+            self._make()
+        except subprocess.CalledProcessError as error:
+            self.close()
+            pytest.skip(f"cannot make namespaces: {error.stderr.decode()}")
+
+    def _make(self) -> None:
+        first, second = self._spaces
+        for space in self._spaces:
+            _ip("netns", "add", space)
+            _ip("-n", space, "link", "set", "lo", "up")
+        _ip("link", "add", "eth0", "netns", first, "type", "veth",
+            "peer", "name", "eth0", "netns", second)  # fmt: skip
+        for space, address in zip(self._spaces, ADDRESSES, strict=True):
+            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+
+    def close(self) -> None:
+        """Ends all processes and removes the namespaces."""
+        if self._sshd is not None:
+            self._sshd.kill()
+            self._sshd.wait()
+        for space in self._spaces:
+            subprocess.run(["ip", "netns", "del", space], capture_output=True)
+
+    def command(self, host: int, *command: str) -> list[str]:
+        """Returns what runs a command on a host."""
+        return [
+            "nsenter",
+            f"--net=/run/netns/{self._spaces[host]}",
+            "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child",
+            "--mount-proc", "sh", "-c",
+            f'hostname {NAMES[host]}; exec "$@"', "sh", *command,
+        ]  # fmt: skip
+
+    def start(
+        self, host: int, *command: str, **extra: str
+    ) -> subprocess.Popen[str]:
+        """Starts a command on a host."""
+        return subprocess.Popen(
+            self.command(host, *command),
+            env=self.environ(**extra),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def hvdrun(
+        self, host: int, *arguments: str, **extra: str
+    ) -> subprocess.Popen[str]:
+        """Starts hvdrun on a host."""
+        command = [sys.executable, "-m", "hvd_keras.run", *arguments]
+        return self.start(host, *command, **extra)
+
+    def environ(self, **extra: str) -> dict[str, str]:
+        """Returns an environment without any job, with our ssh in front."""
+        prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_")
+        found = {
+            n: v for n, v in os.environ.items() if not n.startswith(prefixes)
+        }
+        found["PYTHONPATH"] = ROOT
+        found["PATH"] = f"{self.folder}/bin:{found['PATH']}"
+        return {**found, **extra}
+
+    def start_sshd(self) -> None:
+        """Starts sshd on the second host; `ssh hostb` on the first finds it."""
+        if shutil.which("sshd", path="/usr/sbin:/usr/bin") is None:
+            pytest.skip("needs sshd (Debian package openssh-server)")
+        folder = self.folder
+        for name in ("host", "user"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+                 str(folder / name)], check=True
+            )  # fmt: skip
+        key = (folder / "host.pub").read_text()
+        (folder / "known").write_text(f"[{ADDRESSES[1]}]:{SSH_PORT} {key}")
+        (folder / "config").write_text(
+            "Host hostb\n"
+            f"  HostName {ADDRESSES[1]}\n  Port {SSH_PORT}\n  User root\n"
+            f"  IdentityFile {folder}/user\n"
+            f"  UserKnownHostsFile {folder}/known\n"
+        )
+        (folder / "bin").mkdir()
+        wrapper = folder / "bin" / "ssh"
+        real = shutil.which("ssh")
+        wrapper.write_text(f'#!/bin/sh\nexec {real} -F {folder}/config "$@"\n')
+        wrapper.chmod(0o755)
+        os.makedirs("/run/sshd", exist_ok=True)
+        sshd = [
+            "/usr/sbin/sshd", "-D", "-e", "-p", str(SSH_PORT), "-f", "none",
+            "-h", f"{folder}/host", "-o", f"ListenAddress={ADDRESSES[1]}",
+            "-o", f"AuthorizedKeysFile={folder}/user.pub",
+            "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none",
+            "-o", "MaxStartups=100",
+        ]  # fmt: skip
+        with open(folder / "sshd.log", "wb") as log:
+            self._sshd = subprocess.Popen(
+                self.command(1, *sshd), stdout=log, stderr=log
+            )
+        wait_for(lambda: self._answers(), 10)
+
+    def _answers(self) -> bool:
+        code = f"import socket; socket.create_connection({ADDRESSES[1]!r}, 1)"
+        code = code.replace(f"({ADDRESSES[1]!r}", f"(({ADDRESSES[1]!r}, 2222)")
+        space = f"--net=/run/netns/{self._spaces[0]}"
+        done = subprocess.run(
+            ["nsenter", space, sys.executable, "-c", code], capture_output=True
+        )
+        return done.returncode == 0
+
+    def cut(self) -> None:
+        """Takes the cable out."""
+        _ip("-n", self._spaces[1], "link", "set", "eth0", "down")
+
+    def mend(self) -> None:
+        """Puts the cable in again."""
+        _ip("-n", self._spaces[1], "link", "set", "eth0", "up")
+
+    def processes(self, text: str) -> list[int]:
+        """Returns the pids, as seen from here, whose command has `text`.
+
+        Those are left out whose network is not that of one of the hosts.
+        """
+        spaces = {
+            os.stat(f"/run/netns/{space}").st_ino for space in self._spaces
+        }
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (path / "cmdline").read_bytes().split(b"\0")
+                is_here = os.stat(path / "ns/net").st_ino in spaces
+            except OSError:
+                continue
+            program = os.path.basename(command[0])
+            if program in (b"nsenter", b"unshare", b"sh", b"sshd:"):
+                continue
+            if is_here and text.encode() in b" ".join(command):
+                found.append(int(path.name))
+        return found
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def python(code: str) -> list[str]:
+    """Returns the command that runs `code` in a new Python."""
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def finish(
+    job: subprocess.Popen[str], seconds: float = 30
+) -> tuple[int, str, str]:
+    """Returns status and output of a job; after `seconds` fails the test."""
+    try:
+        stdout, stderr = job.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        job.send_signal(signal.SIGKILL)
+        stdout, stderr = job.communicate(timeout=10)
+        raise AssertionError(
+            f"no end within {seconds} s:\n{stdout}\n{stderr}"
+        ) from None
+    return job.returncode, stdout, stderr
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Waits until `condition()` is true; after `seconds` fails the test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """Returns a port that is probably free on each host."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
