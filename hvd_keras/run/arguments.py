@@ -141,7 +141,7 @@ def plan(options: Options, environ: Mapping[str, str]) -> Plan:
     elif not options.command:
         raise UsageError(_NO_COMMAND)
     elif found.way != "hosts":
-        found.places([host.slots or 0 for host in found.hosts])
+        found = found.without_idle_hosts()
     if options.grace < 0:
         raise UsageError(
             f"`--grace` must be 0 or more. Received: {options.grace:g}."

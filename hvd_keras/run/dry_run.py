@@ -18,9 +18,10 @@ def describe(options: Options, plan: Plan) -> str:
     agent = launching.agent_command(options.remote_python)
     places = plan.places([host.slots or 0 for host in plan.hosts])
     if plan.way == "slurm":
-        argv = launching.srun_command(len(plan.hosts), agent)
+        names = [host.name for host in plan.hosts]
+        argv = launching.srun_command(names, agent)
         lines.append(f"agents over: {shlex.join(argv)}")
-    for host, place in zip(plan.hosts, places, strict=False):
+    for host, place in zip(plan.hosts, places, strict=True):
         ranks = f"ranks {span(place.ranks())}"
         lines.append(f"{host.name}: {ranks}{_how(options, plan, host, agent)}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -39,13 +40,24 @@ def to_send(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
         environ: The environment here.
         names: More variables that they get.
     """
+    left_out = {*_NOT_SENT}
+    if _is_address(environ.get("HVD_INTERFACE", "")):
+        left_out.add("HVD_INTERFACE")  # that of this host
     chosen = {*_SENT_NAMES, *names}
     return {
         name: value
         for name, value in environ.items()
         if name in chosen
-        or (name.startswith(_SENT_PREFIXES) and name not in _NOT_SENT)
+        or (name.startswith(_SENT_PREFIXES) and name not in left_out)
     }
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def num_cores() -> int:

@@ -102,15 +102,10 @@ class Gathering:
             found.append(slots or 0)
         return found
 
-    def hosts_in_use(self) -> list[Host]:
-        """Returns the hosts that get ranks."""
-        num_used = len(self._plan.places(self.slots()))
-        return self._hosts[:num_used]
-
     def describe(self) -> str:
         """Returns a line about the hosts, when they have their places."""
         parts = []
-        for host in self.hosts_in_use():
+        for host in self._hosts:
             cores = environment.num_cores()
             if isinstance(host, RemoteHost):
                 cores = int(host.facts["num_cores"])
@@ -183,7 +178,7 @@ class Gathering:
         for host in self._hosts:
             host.rendezvous = ports[host.name]
         command = launching.agent_command(self._options.remote_python)
-        argv = launching.srun_command(len(names), command)
+        argv = launching.srun_command(names, command)
         self._launch(argv, None, self._remote())
 
     def _await_others(self) -> None:

@@ -76,7 +76,6 @@ class Job:
         try:
             if self._gathering is not None:
                 self._gathering.wait()
-                self._hosts = self._gathering.hosts_in_use()
             self._start(stdin)
             while not all(rank.has_ended for rank in self._ranks):
                 self._step()

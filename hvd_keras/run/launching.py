@@ -164,12 +164,13 @@ def ssh_address(options: Sequence[str], host: str) -> str:
     return host
 
 
-def srun_command(num_hosts: int, command: Sequence[str]) -> list[str]:
+def srun_command(hosts: Sequence[str], command: Sequence[str]) -> list[str]:
     """Returns the arguments that run `command` once on each host."""
     return [
         "srun",
-        f"--nodes={num_hosts}",
-        f"--ntasks={num_hosts}",
+        f"--nodelist={','.join(hosts)}",
+        f"--nodes={len(hosts)}",
+        f"--ntasks={len(hosts)}",
         "--ntasks-per-node=1",
         "--overlap",
         "--mpi=none",

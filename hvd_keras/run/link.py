@@ -54,6 +54,10 @@ class Kind(enum.IntEnum):
     CHECK = 23  # JSON: what to measure
 
 
+_NONSENSE = (
+    ArithmeticError, LookupError, RecursionError, TypeError, ValueError,
+    struct.error,
+)  # fmt: skip
 _LIMITS = {Kind.START: _LARGE_BYTES}
 OUTPUT_HEADER = struct.Struct("!IB")  # rank, stream
 
@@ -188,7 +192,7 @@ class Link:
                 del self._received[:end]
                 if kind != Kind.BEAT:
                     self._on_message(kind, body)
-            except (ValueError, LookupError, TypeError, struct.error) as error:
+            except _NONSENSE as error:
                 self.lose(f"a message made no sense ({error})")
 
 

@@ -16,7 +16,7 @@ _HOSTFILE_LINE = re.compile(
     r"(?::(?P<mpich>\d+))?"
     r"(?:\s+(?:slots|max[-_]slots)\s*=\s*\d+|\s+\w+\s*=\s*\S+)*\s*"
 )
-_SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
+_SLOTS = re.compile(r"(?<![-\w])slots\s*=\s*(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,15 @@ class Plan:
     def is_of_one_host(self) -> bool:
         """Whether this process starts all ranks by itself."""
         return all(host.is_local for host in self.hosts)
+
+    def without_idle_hosts(self) -> Plan:
+        """Returns this plan without the hosts that would get no rank.
+
+        Raises:
+            UsageError: There are fewer slots than ranks.
+        """
+        places = self.places([host.slots or 0 for host in self.hosts])
+        return dataclasses.replace(self, hosts=self.hosts[: len(places)])
 
     def places(self, slots: Sequence[int]) -> list[Place]:
         """Returns the ranks of each host, which are dealt host by host.

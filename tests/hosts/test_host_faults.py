@@ -24,10 +24,10 @@ _WAIT = """
 """
 
 
-def _start(network: Network, *options: str) -> subprocess.Popen[str]:
+def _start(network: Network, code: str = _WAIT) -> subprocess.Popen[str]:
     job = network.hvdrun(
-        0, "--grace", "0.3", *options, "-H", "hosta:2,hostb:2", "--",
-        *python(_WAIT), HVD_HEARTBEAT_SECONDS="0.3", HVD_HEARTBEAT_TIMEOUT="2",
+        0, "--grace", "0.3", "-H", "hosta:2,hostb:2", "--",
+        *python(code), HVD_HEARTBEAT_SECONDS="0.3", HVD_HEARTBEAT_TIMEOUT="2",
     )  # fmt: skip
     wait_for(lambda: len(network.processes("sleep 1000")) == 4, 20)
     return job
@@ -145,7 +145,9 @@ def test_signal_to_an_agent_reaches_all_hosts(network: Network) -> None:
 
 
 def test_stopped_hvdrun_is_not_lost(network: Network) -> None:
-    job = _start(network)
+    # Nobody reads its output either: so it waits, too, before it is stopped.
+    endless = "while True: print('x' * 1000)"
+    job = _start(network, _WAIT.replace("time.sleep(1000)", endless))
     hvdrun = _hvdrun(network)
     os.kill(hvdrun, signal.SIGSTOP)
     time.sleep(3)

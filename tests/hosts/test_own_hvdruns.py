@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import certificates
 import pytest
 from network import ADDRESSES, Network, finish, free_port, python
 
@@ -29,14 +30,14 @@ def secret(tmp_path: Path) -> str:
 
 
 def _start(
-    network: Network, secret: str, *commands: list[str]
+    network: Network, secret: str, *commands: list[str], **extra: str
 ) -> list[subprocess.Popen[str]]:
     endpoint = f"{ADDRESSES[0]}:{free_port()}"
     return [
         network.hvdrun(
             host, "--nnodes", "2", "--node-rank", str(host),
             "--rdzv-endpoint", endpoint, *commands[host],
-            HVD_SECRET_FILE=secret,
+            HVD_SECRET_FILE=secret, **extra,
         )
         for host in (1, 0)
     ][::-1]  # fmt: skip
@@ -54,6 +55,18 @@ def test_hosts_may_have_different_numbers_of_ranks(
         "[1] 0 [b'0', b'1', b'2']",
         "[2] 1 [b'0', b'1', b'2']",
     ]
+    assert finish(jobs[1])[0] == 0
+
+
+def test_hosts_may_speak_tls(
+    network: Network, secret: str, tmp_path: Path
+) -> None:
+    tls = certificates.make(tmp_path / "tls")
+    command = ["-np", "1", "--", *python(_MEET)]
+    jobs = _start(network, secret, command, command, **tls)
+    status, stdout, stderr = finish(jobs[0])
+    assert status == 0, stderr
+    assert "[1] 1 [b'0', b'1']" in stdout
     assert finish(jobs[1])[0] == 0
 
 
