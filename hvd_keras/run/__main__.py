@@ -13,6 +13,7 @@ from hvd_keras.exceptions import HvdError
 from hvd_keras.run import arguments, check, dry_run, horovod_compat
 from hvd_keras.run.agent import Agent, Own
 from hvd_keras.run.arguments import Options
+from hvd_keras.run.check_hosts import HostsCheck
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
 from hvd_keras.run.usage import UsageError
@@ -35,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.help_env:
         print(render_table())
         return 0
-    if options.check:
-        return check.print_report()
     try:
+        if options.check:
+            return _check(options)
         return _run(options)
     except KeyboardInterrupt:  # there are no ranks yet
         return 128 + signal.SIGINT
@@ -77,6 +78,14 @@ def _run(options: Options) -> int:
     config = dataclasses.replace(config, rendezvous=endpoint)
     index, num_hosts = arguments.node_rank(options), len(plan.hosts)
     return Agent(config, index, num_hosts, own).run()
+
+
+def _check(options: Options) -> int:
+    if options.hosts is None and options.hostfile is None:
+        return check.print_report()
+    environ = {**os.environ, **options.settings()}
+    config = Config.from_environ(environ)
+    return HostsCheck(options, config).print_report()
 
 
 def _fill_standard_streams() -> None:

@@ -26,7 +26,7 @@ from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import environment
+from hvd_keras.run import environment, probe
 from hvd_keras.run.arguments import check_command
 from hvd_keras.run.environment import Place
 from hvd_keras.run.host_ranks import HostRanks, raise_file_limit
@@ -38,6 +38,7 @@ from hvd_keras.run.link import (
     read_json,
 )
 from hvd_keras.run.loop import Loop
+from hvd_keras.run.probe import SpeedServer
 from hvd_keras.run.signals import SIGNALS, Wakeup
 from hvd_keras.run.standard_input import StandardInput
 from hvd_keras.run.usage import UsageError
@@ -202,6 +203,7 @@ class Agent:
             Kind.SIGNAL: self._signal,
             Kind.TAKEN: self._note_taken,
             Kind.END: self._end,
+            Kind.CHECK: self._check,
             Kind.REFUSED: self._note_refusal,
         }
         known[kind](read_json(body))
@@ -258,6 +260,26 @@ class Agent:
 
     def _end(self, message: dict[str, Any]) -> None:
         self._exit_status = int(message["exit_status"])
+
+    def _check(self, message: dict[str, Any]) -> None:
+        server = None
+        try:
+            what = message["what"]
+            if what == "facts":
+                answer = probe.facts()
+            elif what == "serve":
+                server = SpeedServer(str(message["peer"]), self._secret)
+                answer = {"address": server.address}
+            else:
+                speed = probe.measure(str(message["address"]), self._secret)
+                answer = dataclasses.asdict(speed)
+        except (HvdError, OSError) as error:
+            answer = {"error": str(error)}
+        self._link.send(Kind.CHECKED, answer)
+        if server is not None:
+            # Who measures will say what went wrong.
+            with contextlib.suppress(HvdError, OSError):
+                server.serve()
 
     def _note_refusal(self, message: dict[str, Any]) -> None:
         self._error = str(message["text"])

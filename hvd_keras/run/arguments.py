@@ -198,12 +198,19 @@ def node_rank(options: Options) -> int:
     return index
 
 
-def _plan(options: Options, environ: Mapping[str, str]) -> Plan:
-    listed: list[tuple[str, int | None]] | None = None
+def listed_hosts(
+    options: Options,
+) -> list[tuple[str, int | None]] | None:
+    """Returns the names and slots of `-H` or `--hostfile`, if there are any."""
     if options.hosts is not None:
-        listed = placement.parse_hosts(options.hosts)
-    elif options.hostfile is not None:
-        listed = placement.read_hostfile(options.hostfile)
+        return placement.parse_hosts(options.hosts)
+    if options.hostfile is not None:
+        return placement.read_hostfile(options.hostfile)
+    return None
+
+
+def _plan(options: Options, environ: Mapping[str, str]) -> Plan:
+    listed = listed_hosts(options)
     count = num_hosts(options)
     if count > 1:
         if listed is not None:
@@ -303,7 +310,8 @@ def _parser() -> argparse.ArgumentParser:
         dest="num_proc", type=int, metavar="N", help="number of ranks",
     )  # fmt: skip
     add("--check", "-cb", "--check-build", action="store_true",
-        help="print what is built and found, and exit")  # fmt: skip
+        help="print what is built and found, and exit; with -H, try the hosts "
+        "and the network between them")  # fmt: skip
     add("--help-env", action="store_true",
         help="print all settings (environment variables), and exit"
         )  # fmt: skip

@@ -22,7 +22,7 @@ def describe(options: Options, plan: Plan) -> str:
         argv = launching.srun_command(names, agent)
         lines.append(f"agents over: {shlex.join(argv)}")
     for host, place in zip(plan.hosts, places, strict=True):
-        ranks = f"ranks {span(place.ranks())}"
+        ranks = span(place.ranks())
         lines.append(f"{host.name}: {ranks}{_how(options, plan, host, agent)}")
     return "\n".join(lines)
 

@@ -60,6 +60,7 @@ class Gathering:
         self._secret = secret
         self._starters: dict[Starter, list[RemoteHost]] = {}
         self._refused: list[Stream] = []
+        self._ports: dict[str, str] = {}  # by own address
         self._failures: dict[str, str] = {}  # by host
         self._gives_up_at = time.monotonic() + config.start_timeout_seconds
         self._interrupted_by: int | None = None
@@ -69,6 +70,17 @@ class Gathering:
 
         Raises:
             LaunchError: A host cannot be reached, or does not come in time.
+            StartInterruptedError: A signal came.
+        """
+        failures = self.try_all()
+        if failures:
+            lines = [f"  {name}: {why}" for name, why in failures.items()]
+            raise LaunchError("\n".join(["hosts failed to start:", *lines]))
+
+    def try_all(self) -> dict[str, str]:
+        """Waits for all hosts; returns those that do not come, and why.
+
+        Raises:
             StartInterruptedError: A signal came.
         """
         {
@@ -81,12 +93,15 @@ class Gathering:
                 raise StartInterruptedError(self._interrupted_by)
             is_late = time.monotonic() >= self._gives_up_at
             if is_late or len(self._failures) == len(missing):
-                self._raise_failure(missing)
+                break
             self._loop.step(min(self._time_left(), 0.5))
             self._server.step()
             for host in self._hosts:
                 host.step()
         self.is_done = True
+        seconds = self._config.start_timeout_seconds
+        late = f"it did not come within {seconds:g} s (HVD_START_TIMEOUT)"
+        return {h.name: self._failures.get(h.name, late) for h in missing}
 
     def interrupt(self, number: int) -> None:
         """Ends `wait()` because of a signal."""
@@ -110,7 +125,7 @@ class Gathering:
             if isinstance(host, RemoteHost):
                 cores = int(host.facts["num_cores"])
             parts.append(
-                f"{host.name} (ranks {span(host.place.ranks())}, {cores} "
+                f"{host.name} ({span(host.place.ranks())}, {cores} "
                 f"core{'s' * (cores > 1)})"
             )
         size = self._hosts[0].place.size
@@ -161,22 +176,23 @@ class Gathering:
             self._options.ssh_port, self._options.ssh_identity_file
         )
         command = launching.agent_command(self._options.remote_python)
-        targets = {
-            host: launching.ssh_address(options, host.name)
-            for host in self._remote()
-        }
-        ports = self._listen(list(targets.values()))
         for index, host in enumerate(self._hosts):
-            if isinstance(host, RemoteHost):
-                host.rendezvous = ports[targets[host]]
-                argv = launching.ssh_command(options, host.name, command)
-                self._launch(argv, index, [host])
+            if not isinstance(host, RemoteHost):
+                continue
+            target = launching.ssh_address(options, host.name)
+            try:
+                host.rendezvous = self._listen_for(target)
+            except LaunchError as error:
+                self._failures[host.name] = str(error)
+                self._hurry()
+                continue
+            argv = launching.ssh_command(options, host.name, command)
+            self._launch(argv, index, [host])
 
     def _start_over_srun(self) -> None:
         names = [host.name for host in self._hosts]
-        ports = self._listen(names)
         for host in self._hosts:
-            host.rendezvous = ports[host.name]
+            host.rendezvous = self._listen_for(host.name)
         command = launching.agent_command(self._options.remote_python)
         argv = launching.srun_command(names, command)
         self._launch(argv, None, self._remote())
@@ -187,31 +203,25 @@ class Gathering:
         found = address_of_rank_0(host, self._config)
         self._server.add_listener(listen_tcp(found, port, _BACKLOG))
 
-    def _listen(self, peers: list[str]) -> dict[str, str]:
-        """Listens where the peers can connect to; returns the address for each.
+    def _listen_for(self, peer: str) -> str:
+        """Listens where `peer` can connect to; returns that address.
 
-        They can share one where one address of this host leads to all.
+        Peers share a port if one address of this host leads to them.
         """
-        at: dict[str, str] = {}  # by own address
-        found = {}
-        for peer in peers:
-            try:
-                own = interfaces.address_to_listen_at(
-                    [peer], self._config.interface
-                )
-            except LaunchError:
-                if self._plan.way != "slurm":
-                    raise
-                # Slurm may know its hosts by names that nobody else knows.
-                own = interfaces.address_to_listen_at(
-                    [], socket.gethostbyname(socket.gethostname())
-                )
-            if own not in at:
-                listener = listen_tcp(own, 0, _BACKLOG)
-                self._server.add_listener(listener)
-                at[own] = addresses.of_tcp(own, listener.getsockname()[1])
-            found[peer] = at[own]
-        return found
+        interface = self._config.interface
+        try:
+            own = interfaces.address_to_listen_at([peer], interface)
+        except LaunchError:
+            if self._plan.way != "slurm":
+                raise
+            # Slurm may know its hosts by names that nobody else knows.
+            own = interfaces.resolve(socket.gethostname())[0]
+        if own not in self._ports:
+            listener = listen_tcp(own, 0, _BACKLOG)
+            self._server.add_listener(listener)
+            port = listener.getsockname()[1]
+            self._ports[own] = addresses.of_tcp(own, port)
+        return self._ports[own]
 
     def _launch(
         self, argv: list[str], index: int | None, hosts: list[RemoteHost]
@@ -251,17 +261,6 @@ class Gathering:
     def _hurry(self) -> None:
         soon = time.monotonic() + _MORE_FAILURES_SECONDS
         self._gives_up_at = min(self._gives_up_at, soon)
-
-    def _raise_failure(self, missing: list[RemoteHost]) -> None:
-        lines = [f"  {name}: {why}" for name, why in self._failures.items()]
-        if lines:
-            raise LaunchError("\n".join(["hosts failed to start:", *lines]))
-        names = ", ".join(host.name for host in missing)
-        raise LaunchError(
-            "All hosts must come within "
-            f"{self._config.start_timeout_seconds:g} s (HVD_START_TIMEOUT). "
-            f"Missing: {names}."
-        )
 
     def _why_not(self, identity: Identity) -> str | None:
         count, index = len(self._hosts), identity.rank

@@ -195,7 +195,7 @@ class RemoteHost:
         self._send(Kind.SIGNAL, body)
 
     def check(self, order: Mapping[str, Any]) -> None:
-        """Has the agent look at its host; see `check_hosts`."""
+        """Has the agent look at its host; see `probe`."""
         self._send(Kind.CHECK, order)
 
     def next_deadline(self) -> float | None:

@@ -187,7 +187,7 @@ def of_num_hosts(num_hosts: int, num_ranks_here: int) -> Plan:
 def span(ranks: range) -> str:
     """Returns the first and the last of some ranks, for messages."""
     first, last = ranks.start, ranks.stop - 1
-    return str(first) if first == last else f"{first}-{last}"
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
 
 def _shown(name: str) -> str:

@@ -142,7 +142,7 @@ def test_another_secret_is_refused(network: Network, secret: str) -> None:
     assert "HVD_SECRET must be the secret of the job" in stderr
     status, _, stderr = finish(job)
     assert status == 2
-    assert "Missing: host 1" in stderr
+    assert "host 1: it did not come within 4 s" in stderr
 
 
 def test_a_host_that_comes_twice_is_refused(

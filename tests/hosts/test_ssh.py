@@ -168,7 +168,7 @@ def test_dry_run_says_what_would_run_where(network: Network) -> None:
     first, second, third = stdout.splitlines()
     assert first == "command: python x.py"
     assert second == "hosta: ranks 0-1, this host"
-    assert third.startswith("hostb: ranks 2, over: ssh -o BatchMode=yes")
+    assert third.startswith("hostb: rank 2, over: ssh -o BatchMode=yes")
 
 
 def test_only_one_address_listens(network: Network) -> None:
