@@ -164,8 +164,9 @@ class Gathering:
         for host in self._remote():
             host.close()
         soon = time.monotonic() + _STARTER_SECONDS
-        for starter in self._starters:
-            starter.close(min(soon, deadline))
+        for starter, hosts in self._starters.items():
+            is_needless = all(host.is_lost for host in hosts)
+            starter.close(0.0 if is_needless else min(soon, deadline))
         for stream in self._refused:
             stream.close()
 

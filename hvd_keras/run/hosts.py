@@ -146,6 +146,7 @@ class RemoteHost:
         self.rendezvous = ""
         self.facts: dict[str, Any] = {}
         self.pid = 0  # of the agent
+        self.is_lost = False  # known when the job ends
         self._loop = loop
         self._watcher = watcher
         self._config = config
@@ -213,6 +214,7 @@ class RemoteHost:
         self._send(Kind.KILL)
 
     def end(self, exit_status: int) -> None:
+        self.is_lost = self.has_ended()
         self._send(Kind.END, {"exit_status": exit_status})
 
     def has_ended(self) -> bool:

@@ -133,7 +133,7 @@ def test_another_secret_is_refused(network: Network, secret: str) -> None:
         network.hvdrun(
             host, "--nnodes", "2", "--node-rank", str(host),
             "--rdzv-endpoint", endpoint, "-np", "1", "true",
-            HVD_SECRET=digits, HVD_START_TIMEOUT="4",
+            HVD_SECRET=digits, HVD_START_TIMEOUT="2",
         )
         for host, digits in enumerate(["5a" * 32, "5b" * 32])
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_another_secret_is_refused(network: Network, secret: str) -> None:
     assert "HVD_SECRET must be the secret of the job" in stderr
     status, _, stderr = finish(job)
     assert status == 2
-    assert "host 1: it did not come within 4 s" in stderr
+    assert "host 1: it did not come within 2 s" in stderr
 
 
 def test_a_host_that_comes_twice_is_refused(
@@ -154,16 +154,17 @@ def test_a_host_that_comes_twice_is_refused(
         return network.hvdrun(
             host, "--nnodes", "3", "--node-rank", str(index),
             "--rdzv-endpoint", endpoint, "-np", "1", "true",
-            HVD_SECRET_FILE=secret, HVD_START_TIMEOUT="6",
+            HVD_SECRET_FILE=secret,
         )  # fmt: skip
 
     first = [start(0, 0), start(1, 1)]
-    time.sleep(1.5)
+    time.sleep(1)
     status, _, stderr = finish(start(1, 1))
     assert status == 1
     assert "Host 1 is there already: hostb" in stderr
     for job in first:
-        assert finish(job)[0] != 0
+        job.kill()
+        finish(job)
 
 
 def test_a_late_host_is_awaited(network: Network, secret: str) -> None:
