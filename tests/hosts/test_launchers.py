@@ -50,9 +50,11 @@ def _rendezvous() -> dict[str, str]:
     return {**_SECRET, "HVD_RENDEZVOUS": f"tcp:{ADDRESSES[0]}:{free_port()}"}
 
 
-def test_mpich(network: Network) -> None:
+@pytest.mark.parametrize("has_address", [True, False])
+def test_mpich(network: Network, has_address: bool) -> None:
     hosts = ",".join(f"{address}:2" for address in ADDRESSES)
-    extra = _rendezvous()
+    # Hydra's pipe can carry address and secret as well.
+    extra = _rendezvous() if has_address else {"HVD_INTERFACE": "eth0"}
     job = network.start(
         0, _find("mpiexec.hydra"), "-launcher", "ssh", "-localhost",
         ADDRESSES[0], "-hosts", hosts, "-genvlist",

@@ -7,14 +7,18 @@ launcher uses it too.
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import (
     addresses,
     interfaces,
+    launchers,
     local_server,
+    pmi,
     secret,
     tls,
 )
@@ -122,6 +126,8 @@ def _meeting_point(
             return address, secret.parse_secret(config.secret), False
         return address, secret.require(config), True
     if topology.cross_size > 1:
+        if topology.launcher == launchers.MPICH and os.environ.get("PMI_FD"):
+            return *_shared_by_mpich(topology, config), True
         if not topology.rendezvous:
             raise LaunchError(
                 f"The hosts of {topology.launcher} cannot find each other: its "
@@ -132,6 +138,26 @@ def _meeting_point(
         return topology.rendezvous, secret.require(config), True
     path, key = _own_address(topology, config)
     return path, key, True
+
+
+@functools.cache
+def _shared_by_mpich(topology: Topology, config: Config) -> tuple[str, bytes]:
+    """Returns where rank 0 serves, and a secret that it has made.
+
+    They stay the same at the next `init()`, as they do with other launchers.
+    """
+    value = None
+    if topology.rank == 0:
+        if config.interface is not None:
+            own = interfaces.address_of(config.interface)
+        else:
+            own = interfaces.outward_address()
+        port = interfaces.free_port(own)
+        made = secret.find(config) or secrets.token_bytes(32)
+        value = f"{addresses.of_tcp(own, port)}/{made.hex()}"
+    found = pmi.share(os.environ, value, config.start_timeout_seconds)
+    address, _, digits = found.rpartition("/")
+    return address, secret.parse_secret(digits)
 
 
 def _tls(address: str, config: Config) -> ssl.SSLContext | None:

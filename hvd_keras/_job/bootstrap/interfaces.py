@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import ipaddress
@@ -13,6 +14,7 @@ from hvd_keras.exceptions import ConfigError, LaunchError
 _SIOCGIFADDR = 0x8915
 _IFREQ = struct.Struct("16s24x")
 _LOOPBACK = "127.0.0.1"
+_ELSEWHERE = "192.0.2.1"  # an address in no network
 _ANY_PORT = 9  # nothing is sent there
 
 
@@ -97,6 +99,34 @@ def address_to_listen_at(peers: list[str], interface: str | None) -> str:
         if not is_this_host(peer):
             return address_towards(peer)
     return _LOOPBACK
+
+
+def outward_address() -> str:
+    """Returns an address of this host for hosts that nobody has named.
+
+    Raises:
+        LaunchError: There is none but for this host alone.
+    """
+    found: list[str] = []
+    with contextlib.suppress(LaunchError):
+        found += resolve(socket.gethostname())
+    with contextlib.suppress(LaunchError):
+        found.append(address_towards(_ELSEWHERE))
+    for address in found:
+        if not is_loopback(address):
+            return address
+    raise LaunchError(
+        "This host must have an address that other hosts can reach. Received: "
+        f"none for its name, {socket.gethostname()!r}, and no route to the "
+        "outside. Set HVD_INTERFACE to the interface that they reach."
+    )
+
+
+def free_port(address: str) -> int:
+    """Returns a port of an own address that nobody uses now."""
+    with socket.socket(_family(address), socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def address_of(interface: str) -> str:

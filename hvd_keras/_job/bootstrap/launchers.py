@@ -17,6 +17,8 @@ from hvd_keras._job.bootstrap import addresses, processes, slurm
 
 Environ = Mapping[str, str]
 
+MPICH = "MPICH or Intel MPI"
+
 # Slurm numbers steps from here on if the user's srun did not start them: the
 # batch script, the interactive shell of salloc, extern.
 _FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
@@ -128,7 +130,7 @@ FAMILIES = (
         identity=("PMIX_NAMESPACE",),
     ),
     Family(
-        "MPICH or Intel MPI",
+        MPICH,
         "PMI_RANK",
         "PMI_SIZE",
         "MPI_LOCALRANKID",
