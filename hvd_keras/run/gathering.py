@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.config import Config
-from hvd_keras.exceptions import LaunchError
+from hvd_keras.exceptions import ConfigError, LaunchError
 from hvd_keras.run import arguments, environment, launching
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.hosts import Host, LocalHost, RemoteHost, refuse
@@ -50,6 +49,12 @@ class Gathering:
         config: Config,
         secret: bytes,
     ) -> None:
+        if config.heartbeat_timeout_seconds < 2 * config.heartbeat_seconds:
+            raise ConfigError(
+                "`HVD_HEARTBEAT_TIMEOUT` must be twice HVD_HEARTBEAT_SECONDS "
+                f"or more. Received: {config.heartbeat_timeout_seconds:g} s "
+                f"and {config.heartbeat_seconds:g} s."
+            )
         self.is_done = False
         self._loop = loop
         self._server = server
@@ -238,9 +243,13 @@ class Gathering:
         }
         if index is not None:
             settings["HVD_HOSTNAME"] = hosts[0].name
-        for name in ("HVD_TLS_CERT", "HVD_TLS_KEY", "HVD_TLS_CA"):
-            if os.environ.get(name):
-                settings[name] = os.environ[name]
+        for name, value in (
+            ("HVD_TLS_CERT", self._config.tls_cert),
+            ("HVD_TLS_KEY", self._config.tls_key),
+            ("HVD_TLS_CA", self._config.tls_ca),
+        ):
+            if value is not None:
+                settings[name] = value
         configuration = {
             "settings": settings,
             "index": index,

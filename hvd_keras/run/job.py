@@ -177,7 +177,9 @@ class Job:
         for host, place in zip(self._hosts, places, strict=True):
             host.place = place
             name = "" if plan.is_of_one_host else host.name
-            self._ranks += [Rank(rank, name) for rank in place.ranks()]
+            for rank in place.ranks():
+                self._ranks.append(Rank(rank, name))
+                self._server.rank_started(rank)
         self._say_start()
         launch = Launch(
             self._options.command,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from hvd_keras._job.bootstrap import interfaces, slurm
+from hvd_keras._job.bootstrap import interfaces, launchers, slurm
 from hvd_keras.run.environment import Place
 from hvd_keras.run.usage import UsageError
 
@@ -160,8 +160,11 @@ def of_hosts(
 def of_slurm(environ: Mapping[str, str], num_ranks: int | None) -> Plan | None:
     """Returns the plan of a job in this allocation of Slurm.
 
-    None: this is no allocation of several hosts.
+    None: this is no allocation of several hosts, or srun has put this process
+    on one of them.
     """
+    if launchers.is_in_slurm_step(environ):
+        return None
     hosts = slurm.hosts(environ.get("SLURM_JOB_NODELIST", ""))
     if len(hosts) < 2 or not environ.get("SLURM_JOB_ID"):
         return None

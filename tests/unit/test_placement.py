@@ -113,6 +113,7 @@ def test_more_ranks_than_the_allocation_counts_are_dealt_evenly() -> None:
         {"SLURM_JOB_NODELIST": "n1"},
         {"SLURM_JOB_ID": ""},
         {"SLURM_NTASKS": ""},
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
     ],
 )
 def test_other_allocations_are_this_host(change: dict[str, str]) -> None:

@@ -64,12 +64,19 @@ def _torch_is_present(environ: Environ) -> bool:
     return sum(1 for name in names if environ.get(name, "").strip()) >= 2
 
 
-def _slurm_is_present(environ: Environ) -> bool:
-    # The shell of an allocation has SLURM_* too, but is not a job.
+def is_in_slurm_step(environ: Environ) -> bool:
+    """Whether the user's srun has started this process.
+
+    The shell of an allocation has SLURM_* too.
+    """
     step, rank = environ.get("SLURM_STEP_ID"), environ.get("SLURM_PROCID")
     if step is None or rank is None or not step.isdigit():
         return False
-    if int(step) >= _FIRST_SPECIAL_SLURM_STEP:
+    return int(step) < _FIRST_SPECIAL_SLURM_STEP
+
+
+def _slurm_is_present(environ: Environ) -> bool:
+    if not is_in_slurm_step(environ):
         return False
     return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
 
