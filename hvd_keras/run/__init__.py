@@ -1,4 +1,4 @@
-"""hvdrun: starts the ranks of a job on this machine and looks after them.
+"""hvdrun: starts the ranks of a job and looks after them, on several hosts too.
 
 It uses the standard library only and never imports TensorFlow.
 """

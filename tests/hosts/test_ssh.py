@@ -186,3 +186,24 @@ def test_only_one_address_listens(network: Network) -> None:
     own = "".join(f"{int(p):02X}" for p in reversed(ADDRESSES[0].split(".")))
     (line,) = [one for one in stdout.splitlines() if one.startswith("[0]")]
     assert line.startswith(f"[0] listens {own}:")
+
+
+def test_strangers_at_the_port_harm_nobody(network: Network) -> None:
+    strangers = """
+    import os, time
+    from hvd_keras._job.bootstrap import addresses
+    if os.environ["HVD_RANK"] == "1":
+        for _ in range(100):
+            with addresses.connect(os.environ["HVD_RENDEZVOUS"], 5) as sock:
+                sock.sendall(os.urandom(400))
+        idle = [
+            addresses.connect(os.environ["HVD_RENDEZVOUS"], 5)
+            for _ in range(200)
+        ]
+    """
+    job = network.hvdrun(
+        0, "-H", "hosta:1,hostb:1", "--", *python(strangers + _MEET)
+    )
+    status, stdout, stderr = finish(job)
+    assert status == 0, stderr
+    assert stdout.count("[b'0', b'1']") == 2
