@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hvd_keras._common.version import versions
+from hvd_keras._common.version import package_version, versions
 from hvd_keras._job.bootstrap import addresses, interfaces, wire
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
@@ -36,7 +36,10 @@ class Speed:
 
 def facts() -> dict[str, Any]:
     """Returns the versions on this host and its clock."""
-    found = {"Python": platform.python_version()}
+    found = {
+        "Python": platform.python_version(),
+        "hvd_keras": package_version(),
+    }
     for library, version in versions().items():
         found[library] = version.get("installed") or "none"
     return {"versions": found, "time": time.time()}

@@ -6,6 +6,7 @@ them. This needs root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,26 @@ class Network:
     def mend(self) -> None:
         """Puts the cable in again."""
         _ip("-n", self._spaces[1], "link", "set", "eth0", "up")
+
+    @contextlib.contextmanager
+    def shaped(self, rate: str) -> Iterator[None]:
+        """Limits what the first host sends, to a rate such as 1gbit."""
+        name = self._spaces[0]
+        options = f"root tbf rate {rate} burst 128kb latency 50ms".split()
+        try:
+            subprocess.run(
+                ["tc", "-n", name, "qdisc", "add", "dev", "eth0", *options],
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("needs `tc` and a kernel with tbf")
+        try:
+            yield
+        finally:
+            subprocess.run(
+                ["tc", "-n", name, "qdisc", "del", "dev", "eth0", "root"],
+                check=True,
+            )
 
     def processes(self, text: str) -> list[int]:
         """Returns the pids, as seen from here, whose command has `text`.
