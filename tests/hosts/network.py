@@ -24,6 +24,7 @@ ROOT = str(Path(__file__).parents[2])
 NAMES = ("hosta", "hostb")
 ADDRESSES = ("10.98.17.1", "10.98.17.2")
 SSH_PORT = 2222
+_SSHD = "/usr/sbin/sshd"  # it wants its whole path
 
 
 class Network:
@@ -51,6 +52,7 @@ class Network:
         for space, address in zip(self._spaces, ADDRESSES, strict=True):
             _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
+        subprocess.run(self.command(0, "true"), check=True, capture_output=True)
 
     def close(self) -> None:
         """Ends all processes and removes the namespaces."""
@@ -103,8 +105,8 @@ class Network:
 
     def start_sshd(self) -> None:
         """Starts sshd on the second host; `ssh hostb` on the first finds it."""
-        if shutil.which("sshd", path="/usr/sbin:/usr/bin") is None:
-            pytest.skip("needs sshd (Debian package openssh-server)")
+        if not os.path.exists(_SSHD) or shutil.which("ssh") is None:
+            pytest.skip("needs ssh and sshd (Debian package openssh-server)")
         folder = self.folder
         for name in ("host", "user"):
             subprocess.run(
@@ -126,7 +128,7 @@ class Network:
         wrapper.chmod(0o755)
         os.makedirs("/run/sshd", exist_ok=True)
         sshd = [
-            "/usr/sbin/sshd", "-D", "-e", "-p", str(SSH_PORT), "-f", "none",
+            _SSHD, "-D", "-e", "-p", str(SSH_PORT), "-f", "none",
             "-h", f"{folder}/host", "-o", f"ListenAddress={ADDRESSES[1]}",
             "-o", f"AuthorizedKeysFile={folder}/user.pub",
             "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none",
@@ -139,8 +141,8 @@ class Network:
         wait_for(lambda: self._answers(), 10)
 
     def _answers(self) -> bool:
-        code = f"import socket; socket.create_connection({ADDRESSES[1]!r}, 1)"
-        code = code.replace(f"({ADDRESSES[1]!r}", f"(({ADDRESSES[1]!r}, 2222)")
+        target = (ADDRESSES[1], SSH_PORT)
+        code = f"import socket; socket.create_connection({target}, 1)"
         space = f"--net=/run/netns/{self._spaces[0]}"
         done = subprocess.run(
             ["nsenter", space, sys.executable, "-c", code], capture_output=True

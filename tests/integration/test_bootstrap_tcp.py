@@ -146,7 +146,7 @@ def test_tls_refuses_who_shows_no_certificate_or_speaks_none(
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     stranger.check_hostname = False
     stranger.load_verify_locations(tls_config.tls_ca)
-    with pytest.raises((LaunchError, PeerLostError)):
+    with pytest.raises(LaunchError, match="HVD_TLS_CERT"):
         served_tls.join(0, tls=stranger)
     with pytest.raises((LaunchError, PeerLostError)):
         served_tls.join(0, tls=None)

@@ -289,12 +289,22 @@ class Rendezvous:
                     f"{self._timeout_seconds:g} s (HVD_START_TIMEOUT) on "
                     f"{self._identity.who}."
                 ) from None
-            except OSError:
+            except OSError as error:
+                self._raise_tls_alert(error)
                 part = b""
             if not part:
                 raise self._server_lost()
             data += part
         return bytes(data)
+
+    def _raise_tls_alert(self, error: OSError) -> None:
+        """Raises if the server says that it refuses our certificate."""
+        reason = str(getattr(error, "reason", ""))  # of an SSLError
+        if self._tls is not None and "ALERT" in reason:
+            raise LaunchError(
+                f"The server at {self._address!r} must accept HVD_TLS_CERT. "
+                f"Received: {reason}. Is it signed by the server's HVD_TLS_CA?"
+            ) from error
 
     def _server_lost(self) -> PeerLostError:
         is_rank_0 = self._is_of_rank_0 and self._identity.role != Role.AGENT
