@@ -163,6 +163,17 @@ def test_signal_to_an_agent_reaches_all_hosts(network: Network) -> None:
     wait_for(lambda: _nothing_is_left(network))
 
 
+def test_stopped_agent_is_lost(network: Network) -> None:
+    job = _start(network)
+    agent = _agent(network)
+    os.kill(agent, signal.SIGSTOP)
+    status, _, stderr = finish(job)
+    assert status == 1
+    assert "host hostb was lost: it was silent for 1 s" in stderr
+    os.kill(agent, signal.SIGCONT)
+    wait_for(lambda: _nothing_is_left(network))
+
+
 @pytest.mark.thorough
 def test_stopped_hvdrun_is_not_lost(network: Network) -> None:
     # Nobody reads its output either: so it waits, too, before it is stopped.
