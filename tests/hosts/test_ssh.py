@@ -127,6 +127,8 @@ def test_program_on_standard_input_runs_on_all_hosts(
     ("arguments", "status", "text"),
     [
         (["-H", "hosta:1,nobody:1", "true"], 2, "nobody"),
+        (["-H", "hosta:1,nobody:1,10.98.17.3:1", "true"], 2,
+         "10.98.17.3: "),
         (["-H", "hostb:1", "--ssh-port", "9", "true"], 2,
          "hostb: ssh ended with status 255: "),
         (["-H", "hostb:1", "--remote-python", "/no/python", "true"], 2,
