@@ -208,6 +208,9 @@ class ExchangeServer:
         wanted = connection.needed_bytes() - len(connection.received)
         data = connection.stream.receive(wanted)
         if data is None:
+            # A TLS handshake may just have ended, for which the unsent waits.
+            if connection.unsent:
+                self._flush(connection)
             return
         if not data:
             self._lose(connection)
