@@ -108,6 +108,24 @@ def test_lost_server_is_named_by_its_address() -> None:
         )
 
 
+def test_flood_from_one_host_pushes_out_no_rank_of_another(
+    served: Served,
+) -> None:
+    host_port = addresses.host_and_port(served.path)
+    assert host_port is not None
+    slow = served.raw()
+    nonce = read(slow, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+    flood = [
+        socket.create_connection(host_port, 5, ("127.0.0.2", 0))
+        for _ in range(150)
+    ]
+    read(flood[-1], wire.HELLO_BYTES)  # all were accepted
+    slow.sendall(wire.proof(SECRET, nonce, served.identity(0)))
+    read(slow, wire.MAC_BYTES)
+    for sock in (*flood, slow):
+        sock.close()
+
+
 # ---- TLS ----
 
 
