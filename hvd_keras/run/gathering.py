@@ -67,7 +67,8 @@ class Gathering:
         self._refused: list[Stream] = []
         self._ports: dict[str, str] = {}  # by own address
         self._failures: dict[str, str] = {}  # by host
-        self._gives_up_at = time.monotonic() + config.start_timeout_seconds
+        self._started_at = time.monotonic()
+        self._gives_up_at = self._started_at + config.start_timeout_seconds
         self._interrupted_by: int | None = None
 
     def wait(self) -> None:
@@ -104,8 +105,10 @@ class Gathering:
             for host in self._hosts:
                 host.step()
         self.is_done = True
-        seconds = self._config.start_timeout_seconds
-        late = f"it did not come within {seconds:g} s (HVD_START_TIMEOUT)"
+        waited = time.monotonic() - self._started_at
+        late = f"it did not come within {waited:.0f} s"
+        if waited >= self._config.start_timeout_seconds:
+            late += " (HVD_START_TIMEOUT)"
         return {h.name: self._failures.get(h.name, late) for h in missing}
 
     def interrupt(self, number: int) -> None:

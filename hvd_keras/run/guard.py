@@ -28,16 +28,20 @@ class Guard:
 
     def add(self, group: int) -> None:
         """Adds a process group to those that the guard kills."""
-        os.write(self._writer, b"+%d\n" % group)
+        self._tell(b"+%d\n" % group)
 
     def remove(self, group: int) -> None:
         """Removes a process group from those that the guard kills."""
-        os.write(self._writer, b"-%d\n" % group)
+        self._tell(b"-%d\n" % group)
 
     def close(self) -> None:
         """Ends the guard, which first kills the groups it still has."""
         os.close(self._writer)
         os.waitpid(self._pid, 0)
+
+    def _tell(self, change: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+            os.write(self._writer, change)
 
 
 def _watch(reader: int) -> None:

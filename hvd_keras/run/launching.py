@@ -79,6 +79,7 @@ class Starter:
         """Returns how it ended, and what it said last."""
         lines = self._words.decode("utf-8", "replace").strip().splitlines()
         words = " | ".join(line.strip() for line in lines[-3:] if line.strip())
+        words = words.rstrip(".")  # one follows
         hint = ""
         if self.exit_status == _NOT_FOUND:
             hint = (

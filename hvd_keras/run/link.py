@@ -170,6 +170,8 @@ class Link:
         while self._is_open:
             data = self._stream.receive(_MAX_BYTES)
             if data is None:
+                if self._unsent:  # TLS may have waited for what was read
+                    self._flush()
                 break
             if not data:
                 self.lose("the connection ended")

@@ -133,6 +133,8 @@ class Network:
             "-o", f"AuthorizedKeysFile={folder}/user.pub",
             "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none",
             "-o", "MaxStartups=100",
+            # The user's own shell may do anything when it starts.
+            "-o", f"SetEnv=HOME={folder}",
         ]  # fmt: skip
         with open(folder / "sshd.log", "wb") as log:
             self._sshd = subprocess.Popen(

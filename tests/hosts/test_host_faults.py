@@ -55,19 +55,31 @@ def _ranks(network: Network) -> dict[int, int]:
 
 
 def _agent(network: Network) -> int:
-    """Returns the agent; its guard has a larger number."""
+    """Returns the agent."""
     command = f"{sys.executable} -m hvd_keras.run.agent"
     found = network.processes(command)
-    return min(pid for pid in found if not _is_ssh(pid))
+    return _parent_of_all([pid for pid in found if not _is_ssh(pid)])
 
 
 def _is_ssh(pid: int) -> bool:
-    return "ssh" in Path(f"/proc/{pid}/comm").read_text()
+    """Whether it is a client of ssh, or a shell that will become an agent."""
+    return "python" not in Path(f"/proc/{pid}/comm").read_text()
 
 
 def _hvdrun(network: Network) -> int:
-    """Returns hvdrun on the first host; its guard has a larger number."""
-    return min(network.processes("hvd_keras.run --grace"))
+    """Returns hvdrun on the first host."""
+    return _parent_of_all(network.processes("hvd_keras.run --grace"))
+
+
+def _parent_of_all(pids: list[int]) -> int:
+    """Returns the one that is no child of another; its guard is one."""
+    (found,) = [pid for pid in pids if _parent(pid) not in pids]
+    return found
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def test_killed_rank_of_another_host_is_named(network: Network) -> None:
@@ -151,6 +163,17 @@ def test_signal_to_an_agent_reaches_all_hosts(network: Network) -> None:
     wait_for(lambda: _nothing_is_left(network))
 
 
+def test_stopped_agent_is_lost(network: Network) -> None:
+    job = _start(network)
+    agent = _agent(network)
+    os.kill(agent, signal.SIGSTOP)
+    status, _, stderr = finish(job)
+    assert status == 1
+    assert "host hostb was lost: it was silent for 1 s" in stderr
+    os.kill(agent, signal.SIGCONT)
+    wait_for(lambda: _nothing_is_left(network))
+
+
 @pytest.mark.thorough
 def test_stopped_hvdrun_is_not_lost(network: Network) -> None:
     # Nobody reads its output either: so it waits, too, before it is stopped.
@@ -208,7 +231,7 @@ def test_kill_at_any_moment_leaves_nothing(
     while job.poll() is None:
         try:
             pid = _VICTIMS[victim](network)
-        except (IndexError, ValueError):  # it is not there yet
+        except (IndexError, OSError, ValueError):  # it is not there yet
             assert time.monotonic() - started < 20
             time.sleep(0.02)
             continue

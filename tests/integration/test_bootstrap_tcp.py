@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from bootstrap_server import (
 from hvd_keras._job.bootstrap import addresses, tls, wire
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
+from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras.config import Config
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
@@ -106,6 +108,24 @@ def test_lost_server_is_named_by_its_address() -> None:
         )
 
 
+def test_flood_from_one_host_pushes_out_no_rank_of_another(
+    served: Served,
+) -> None:
+    host_port = addresses.host_and_port(served.path)
+    assert host_port is not None
+    slow = served.raw()
+    nonce = read(slow, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+    flood = [
+        socket.create_connection(host_port, 5, ("127.0.0.2", 0))
+        for _ in range(150)
+    ]
+    read(flood[-1], wire.HELLO_BYTES)  # all were accepted
+    slow.sendall(wire.proof(SECRET, nonce, served.identity(0)))
+    read(slow, wire.MAC_BYTES)
+    for sock in (*flood, slow):
+        sock.close()
+
+
 # ---- TLS ----
 
 
@@ -154,6 +174,24 @@ def test_tls_refuses_who_shows_no_certificate_or_speaks_none(
         with addresses.connect(served_tls.path, 5) as sock:
             sock.sendall(os.urandom(300))
     exchange_all(served_tls)
+
+
+def test_handshake_that_ends_while_the_server_reads_is_noticed(
+    served_tls: Served, tls_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = tls.context(tls_config, is_server=False)
+    assert client is not None
+    receive = Stream.receive
+
+    def receive_late(stream: Stream, max_bytes: int) -> bytes | None:
+        time.sleep(0.05)  # by then the client's last message has come
+        return receive(stream, max_bytes)
+
+    monkeypatch.setattr(Stream, "receive", receive_late)
+    sock = addresses.connect(served_tls.path, 2)
+    time.sleep(0.2)  # the server waits for the client's first message
+    with client.wrap_socket(sock) as wrapped:
+        assert read(wrapped, wire.HELLO_BYTES).startswith(wire.MAGIC)
 
 
 def test_client_refuses_a_server_of_another_authority(

@@ -160,3 +160,16 @@ def test_sigterm_to_the_launcher_ends_ranks_that_ignore_it() -> None:
     outcome = jobs.finish(job)
     assert outcome.status == 128 + signal.SIGKILL
     assert outcome.seconds < 8
+
+
+def test_job_goes_on_without_its_guard() -> None:
+    code = "import time; print('up', flush=True); time.sleep(1.5)"
+    job = jobs.start("-np", "2", "--", *jobs.python(code))
+    jobs.wait_for(lambda: len(jobs.ranks_of(job.pid)) == 2)
+    path = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    children = {int(pid) for pid in path.read_text().split()}
+    (guard,) = children - set(jobs.ranks_of(job.pid))
+    os.kill(guard, signal.SIGKILL)
+    done = jobs.finish(job)
+    assert done.status == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] up", "[1] up"]

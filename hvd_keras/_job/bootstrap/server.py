@@ -18,6 +18,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -190,10 +191,14 @@ class ExchangeServer:
 
     def _make_room(self) -> None:
         # Ranks prove themselves at once. So the oldest unproved connection is
-        # the least likely to come from a rank.
+        # the least likely to come from a rank, if it comes from a host that
+        # has most of them.
         unproved = [c for c in self._connections if c.identity is None]
         if len(unproved) >= self._size + _SPARE_CONNECTIONS:
-            self._drop(min(unproved, key=lambda c: c.deadline or 0.0))
+            counts = Counter(c.stream.origin for c in unproved)
+            ((worst, _),) = counts.most_common(1)
+            crowd = [c for c in unproved if c.stream.origin == worst]
+            self._drop(min(crowd, key=lambda c: c.deadline or 0.0))
 
     def _serve(self, connection: Connection) -> None:
         self._receive(connection)
@@ -208,6 +213,9 @@ class ExchangeServer:
         wanted = connection.needed_bytes() - len(connection.received)
         data = connection.stream.receive(wanted)
         if data is None:
+            # A TLS handshake may just have ended, for which the unsent waits.
+            if connection.unsent:
+                self._flush(connection)
             return
         if not data:
             self._lose(connection)

@@ -30,8 +30,10 @@ class Stream:
         self._wants_write: tuple[type[OSError], ...] = (BlockingIOError,)
         self._wants_read: tuple[type[OSError], ...] = ()
         self.is_tcp = sock.family != socket.AF_UNIX
+        self.origin = ""  # address of the other host; "": this host
         if self.is_tcp:
             addresses.tune(sock)
+            self.origin = str(sock.getpeername()[0])
         sock.setblocking(False)
         if tls is not None and self.is_tcp:
             # The first send or receive shakes hands.
