@@ -50,12 +50,22 @@ def test_ranks_meet(network: Network) -> None:
     assert sorted(stdout.splitlines()) == expected
 
 
-def test_init_says_that_collectives_are_missing(network: Network) -> None:
-    code = "import hvd_keras as hvd; hvd.init()"
+def test_ranks_of_both_hosts_compute_together(network: Network) -> None:
+    code = """
+        import numpy as np
+        import hvd_keras as hvd
+        from hvd_keras import _native
+        hvd.init()
+        (sums,) = _native.core().allreduce("x", [np.arange(3.0)], 1)
+        print(sums.tolist())
+    """
     job = network.hvdrun(0, "-H", "hosta:1,hostb:1", "--", *python(code))
-    status, _, stderr = finish(job, 60)
-    assert status == 1
-    assert "all of whose ranks have met" in stderr
+    status, stdout, stderr = finish(job, 60)
+    assert status == 0, stderr
+    assert sorted(stdout.splitlines()) == [
+        "[0] [0.0, 2.0, 4.0]",
+        "[1] [0.0, 2.0, 4.0]",
+    ]
 
 
 def test_all_ranks_may_be_elsewhere(network: Network) -> None:
