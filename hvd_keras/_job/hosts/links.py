@@ -10,10 +10,15 @@ import queue
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras._job.hosts import tls_pump
 from hvd_keras.exceptions import LaunchError, StalledError
+
+if TYPE_CHECKING:
+    import ssl
 
 _MAX_STRANGERS = 64  # that shake hands at the same time
 _RETRY_SECONDS = 0.05
@@ -25,6 +30,7 @@ def accept_all(
     expected: dict[int, int],
     epoch: int,
     seconds: float,
+    tls: ssl.SSLContext | None,
 ) -> dict[int, socket.socket]:
     """Waits for the leaders of the other hosts.
 
@@ -34,6 +40,7 @@ def accept_all(
         expected: The host of each leader, by its rank.
         epoch: The epoch that they must have joined.
         seconds: How long to wait.
+        tls: For a server; None: no TLS.
 
     Returns:
         A connected socket for each host in `expected`.
@@ -53,7 +60,7 @@ def accept_all(
                 if places.acquire(blocking=False):
                     threading.Thread(
                         target=_prove,
-                        args=(sock, secret, proved, places),
+                        args=(sock, secret, tls, proved, places),
                         daemon=True,
                     ).start()
                 else:
@@ -77,11 +84,15 @@ def accept_all(
         for sock in found.values():
             sock.close()
         raise
-    return found
+    return {host: _plain(sock) for host, sock in found.items()}
 
 
 def connect(
-    address: str, secret: bytes, identity: Identity, seconds: float
+    address: str,
+    secret: bytes,
+    identity: Identity,
+    seconds: float,
+    tls: ssl.SSLContext | None,
 ) -> socket.socket:
     """Connects to the leader of host 0.
 
@@ -90,6 +101,7 @@ def connect(
         secret: The secret of the job.
         identity: Of this rank.
         seconds: How long to try.
+        tls: For a client; None: no TLS.
 
     Returns:
         A connected socket; each side has proved itself to the other.
@@ -113,6 +125,8 @@ def connect(
         time.sleep(_RETRY_SECONDS)
     try:
         sock.settimeout(wire.HANDSHAKE_SECONDS)
+        if tls is not None:
+            sock = tls.wrap_socket(sock)
         hello = _read(sock, wire.HELLO_BYTES)
         nonce = hello[len(wire.MAGIC) :]
         message = wire.proof(secret, nonce, identity)
@@ -129,18 +143,28 @@ def connect(
             f"Rank {identity.rank} could not shake hands with rank 0 at "
             f"{address.removeprefix('tcp:')}: {error}."
         ) from None
-    return sock
+    return _plain(sock)
+
+
+def _plain(sock: socket.socket) -> socket.socket:
+    """Returns a socket that the core can use."""
+    if not hasattr(sock, "pending"):  # no TLS
+        return sock
+    return tls_pump.plain_end(sock)  # type: ignore[arg-type]
 
 
 def _prove(
     sock: socket.socket,
     secret: bytes,
+    tls: ssl.SSLContext | None,
     proved: queue.Queue[tuple[socket.socket, Identity]],
     places: threading.Semaphore,
 ) -> None:
     try:
         addresses.tune(sock)
         sock.settimeout(wire.HANDSHAKE_SECONDS)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_side=True)
         nonce = wire.new_nonce()
         sock.sendall(wire.MAGIC + nonce)
         message = _read(sock, wire.PROOF_BYTES)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._job.bootstrap import addresses, interfaces
+from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.wire import Role
@@ -195,12 +195,23 @@ class Network:
                 leader: host for host, leader in enumerate(plan.leaders) if host
             }
             found = links.accept_all(
-                listener, self._secret, expected, self._epoch, seconds
+                listener,
+                self._secret,
+                expected,
+                self._epoch,
+                seconds,
+                tls.context(self._config, is_server=True),
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()
         elif plan.rank in plan.leaders:
-            sock = links.connect(address, self._secret, identity, seconds)
+            sock = links.connect(
+                address,
+                self._secret,
+                identity,
+                seconds,
+                tls.context(self._config, is_server=False),
+            )
             sockets[0] = sock.detach()
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks
