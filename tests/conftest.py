@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _hear_signals() -> None:
+    """Undoes what a shell does to commands in the background, or `nohup`.
+
+    What a process ignores its children ignore too. Tests send these signals to
+    theirs.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _hear_signals()
     config.addinivalue_line(
         "markers",
         "thorough(*numbers): runs only with --thorough, on these numbers of "
