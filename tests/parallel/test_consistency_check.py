@@ -9,6 +9,7 @@ import keras_training as kt
 import numpy as np
 import pytest
 import tensorflow as tf
+from selection import thorough_except
 
 import hvd_keras as hvd
 from hvd_keras._common import log
@@ -44,7 +45,10 @@ class Spoil(keras.callbacks.Callback):
             weight.assign(weight + float(hvd.rank() == hvd.size() - 1))
 
 
-@pytest.mark.parametrize(("at_once", "num_checks"), [(1, 5), (2, 4)])
+@pytest.mark.parametrize(
+    ("at_once", "num_checks"),
+    [pytest.param(1, 5, marks=pytest.mark.thorough), (2, 4)],
+)
 def test_equal_ranks_exchange_little(at_once: int, num_checks: int) -> None:
     counts = []
     for callbacks in ([], [ConsistencyCheck(every=3)]):
@@ -84,7 +88,7 @@ def data_with_nan() -> Any:
     return kt.shares(*kt.regression_data()).enumerate().map(spoiled)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", thorough_except([False, True], False))
 def test_an_update_that_is_not_finite_is_skipped(
     jit_compile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,11 +161,8 @@ def check(case: Case, expected: keras.Model, epochs: int = 2) -> None:
         "adam",
         "accumulate_adamw_ema",
         "accumulate_steps_per_execution",
-        "eager",
-        "subclassed",
         "custom_train_step",
         "embedding_global_clipnorm",
-        "embedding_accumulate",
     ),
 )
 def test_ranks_end_with_the_weights_of_one_process(name: str) -> None:

@@ -15,7 +15,6 @@ from metric_models import (
     compiled,
     metrics,
 )
-from selection import thorough_except
 
 import hvd_keras as hvd
 from hvd_keras.callbacks import MetricAverageCallback
@@ -322,12 +321,9 @@ class Interrupt(keras.callbacks.Callback):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "where",
-    thorough_except(
-        ["on_train_batch_end", "on_test_batch_end", "on_epoch_end"],
-        "on_test_batch_end",
-    ),
+    "where", ["on_train_batch_end", "on_test_batch_end", "on_epoch_end"]
 )
 def test_a_rank_evaluates_alone_after_an_interrupt(where: str) -> None:
     x, y = classification_data()

@@ -389,7 +389,7 @@ def test_auto_turns_xla_off_where_it_cannot_run_collectives(
 
 
 @pytest.mark.thorough(4)
-@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("suffix", thorough_except(["keras", "h5"], "keras"))
 def test_a_loaded_model_resumes_where_it_was_saved(
     suffix: str, tmp_path: pathlib.Path
 ) -> None:

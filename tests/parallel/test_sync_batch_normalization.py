@@ -66,8 +66,16 @@ def expected_weights() -> list[np.ndarray]:
     ("layer", "options"),
     [
         (hvd.SyncBatchNormalization, {}),
-        (hvd.SyncBatchNormalization, {"run_eagerly": True}),
-        (hvd.SyncBatchNormalization, {"jit_compile": True}),
+        pytest.param(
+            hvd.SyncBatchNormalization,
+            {"run_eagerly": True},
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            hvd.SyncBatchNormalization,
+            {"jit_compile": True},
+            marks=pytest.mark.thorough,
+        ),
         (synchronized, {"steps_per_execution": 4}),
     ],
 )

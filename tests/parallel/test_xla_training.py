@@ -54,7 +54,7 @@ def test_ranks_with_and_without_xla_train_together(rank: int) -> None:
     kt.assert_close(model.get_weights(), expected.get_weights(), 2e-5)
 
 
-@pytest.mark.thorough(4)
+@pytest.mark.thorough
 @pytest.mark.ranks(2, 4)
 def test_loss_scaling_skips_a_step_on_all_ranks() -> None:
     equality.check_loss_scaling("by_compile", jit_compile=True)
