@@ -11,9 +11,10 @@ from collections.abc import Iterator
 def replacing(path: str, *, writer: str = "") -> Iterator[str]:
     """Yields the path of a file that replaces `path` when it is complete.
 
-    A killed process leaves the old file or the new one, always whole. The
-    address of an object in a store is yielded unchanged: stores replace
-    objects as a whole.
+    A killed process leaves the old file or the new one, always whole. If
+    nothing is written, as by a rank that leaves it to another, the old file
+    stays. The address of an object in a store is yielded unchanged: stores
+    replace objects as a whole.
 
     Args:
         path: The file.
@@ -26,6 +27,8 @@ def replacing(path: str, *, writer: str = "") -> Iterator[str]:
     partial = os.path.join(directory, f".partial{writer}.{name}")
     try:
         yield partial
+        if not os.path.exists(partial):
+            return
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -45,7 +45,7 @@ class Subclassed(keras.Model):
 @pytest.mark.parametrize(
     "make",
     [
-        functional,
+        pytest.param(functional, marks=pytest.mark.thorough),
         pytest.param(sequential, marks=pytest.mark.thorough),
         Subclassed,
     ],

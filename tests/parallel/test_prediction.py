@@ -13,6 +13,8 @@ from selection import thorough_except
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 
 @pytest.fixture(scope="module")
 def model() -> keras.Model:

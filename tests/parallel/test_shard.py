@@ -14,6 +14,8 @@ from selection import thorough_except
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 SIZE = 2  # rows of a rank's batch
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
-pytestmark = pytest.mark.ranks(2, 4)
+pytestmark = [pytest.mark.ranks(2, 4), pytest.mark.thorough(4)]
 Tensors = tuple[tf.Tensor, tf.Tensor]
 
 

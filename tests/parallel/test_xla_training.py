@@ -14,6 +14,8 @@ from selection import thorough_except
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 optimizers = keras.optimizers
 
 # XLA takes seconds to compile a step, and one rank reduces nothing.
