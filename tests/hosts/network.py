@@ -1,12 +1,13 @@
-"""Two hosts on one machine, as namespaces, the second with a real sshd.
+"""Hosts on one machine, as namespaces, the second with a real sshd.
 
 Each has its own network, names, mounts and processes. A cable (veth) joins
-them. This needs root.
+each with a switch (bridge). This needs root.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -21,20 +22,23 @@ from pathlib import Path
 import pytest
 
 ROOT = str(Path(__file__).parents[2])
-NAMES = ("hosta", "hostb")
-ADDRESSES = ("10.98.17.1", "10.98.17.2")
+NAMES = ("hosta", "hostb", "hostc")
+ADDRESSES = ("10.98.17.1", "10.98.17.2", "10.98.17.3")
 SSH_PORT = 2222
 _SSHD = "/usr/sbin/sshd"  # it wants its whole path
+_numbers = itertools.count()
 
 
 class Network:
-    """Both hosts. Their processes end with it."""
+    """The hosts. Their processes end with it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_hosts: int = 2) -> None:
         if os.geteuid() != 0 or shutil.which("ip") is None:
             pytest.skip("needs root and `ip` to make network namespaces")
         self.folder = folder
-        self._spaces = [f"hvd{os.getpid()}{name}" for name in NAMES]
+        prefix = f"hvd{os.getpid()}n{next(_numbers)}"
+        self._spaces = [f"{prefix}{name}" for name in NAMES[:num_hosts]]
+        self._switch = f"{prefix}switch"
         self._sshd: subprocess.Popen[bytes] | None = None
         try:
             self._make()
@@ -43,23 +47,32 @@ class Network:
             pytest.skip(f"cannot make namespaces: {error.stderr.decode()}")
 
     def _make(self) -> None:
-        first, second = self._spaces
-        for space in self._spaces:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "switch", "up")
+        for i, space in enumerate(self._spaces):
             _ip("netns", "add", space)
             _ip("-n", space, "link", "set", "lo", "up")
-        _ip("link", "add", "eth0", "netns", first, "type", "veth",
-            "peer", "name", "eth0", "netns", second)  # fmt: skip
-        for space, address in zip(self._spaces, ADDRESSES, strict=True):
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("link", "add", "eth0", "netns", space, "type", "veth",
+                "peer", "name", f"port{i}", "netns", self._switch)  # fmt: skip
+            _ip("-n", self._switch, "link", "set", f"port{i}",
+                "master", "switch", "up")  # fmt: skip
+            _ip("-n", space, "addr", "add", f"{ADDRESSES[i]}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
         subprocess.run(self.command(0, "true"), check=True, capture_output=True)
+        # The kernel takes up to a second to tell programs of a new cable.
+        wait_for(lambda: all(map(self._is_up, self._spaces)))
+
+    def _is_up(self, space: str) -> bool:
+        link = ["ip", "-n", space, "link", "show", "eth0"]
+        return b"state UP" in subprocess.check_output(link)
 
     def close(self) -> None:
         """Ends all processes and removes the namespaces."""
         if self._sshd is not None:
             self._sshd.kill()
             self._sshd.wait()
-        for space in self._spaces:
+        for space in (*self._spaces, self._switch):
             subprocess.run(["ip", "netns", "del", space], capture_output=True)
 
     def command(self, host: int, *command: str) -> list[str]:
@@ -151,33 +164,28 @@ class Network:
         )
         return done.returncode == 0
 
-    def cut(self) -> None:
-        """Takes the cable out."""
-        _ip("-n", self._spaces[1], "link", "set", "eth0", "down")
+    def cut(self, host: int = 1) -> None:
+        """Takes the cable out of a host."""
+        _ip("-n", self._spaces[host], "link", "set", "eth0", "down")
 
-    def mend(self) -> None:
+    def mend(self, host: int = 1) -> None:
         """Puts the cable in again."""
-        _ip("-n", self._spaces[1], "link", "set", "eth0", "up")
+        _ip("-n", self._spaces[host], "link", "set", "eth0", "up")
 
     @contextlib.contextmanager
     def shaped(self, rate: str) -> Iterator[None]:
-        """Limits what the first host sends, to a rate such as 1gbit."""
-        name = self._spaces[0]
+        """Limits what each host sends, to a rate such as 1gbit."""
         options = f"root tbf rate {rate} burst 128kb latency 50ms".split()
         try:
-            subprocess.run(
-                ["tc", "-n", name, "qdisc", "add", "dev", "eth0", *options],
-                check=True,
-            )
+            for space in self._spaces:
+                _tc(space, "add", *options)
         except (OSError, subprocess.CalledProcessError):
             pytest.skip("needs `tc` and a kernel with tbf")
         try:
             yield
         finally:
-            subprocess.run(
-                ["tc", "-n", name, "qdisc", "del", "dev", "eth0", "root"],
-                check=True,
-            )
+            for space in self._spaces:
+                _tc(space, "del", "root")
 
     def processes(self, text: str) -> list[int]:
         """Returns the pids, as seen from here, whose command has `text`.
@@ -204,6 +212,11 @@ class Network:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _tc(space: str, verb: str, *options: str) -> None:
+    command = ["tc", "-n", space, "qdisc", verb, "dev", "eth0", *options]
+    subprocess.run(command, check=True)
 
 
 def python(code: str) -> list[str]:
