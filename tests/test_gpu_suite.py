@@ -36,14 +36,18 @@ BUILT = [
 ]
 
 
-@pytest.fixture(scope="session")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
+def built_fake(folder: pathlib.Path) -> str:
+    """Returns the path of the fake libraries; builds them if need be.
+
+    Args:
+        folder: Where to build them.
+    """
     sources = sorted(GPU.glob("fake/*"))
     newest = max(source.stat().st_mtime for source in sources)
     for built in BUILT:
         if built.exists() and built.stat().st_mtime > newest:
             return str(built)
-    library = tmp_path_factory.mktemp("fake_gpu") / "libfake_gpu.so"
+    library = folder / "libfake_gpu.so"
     command = shlex.split(os.environ.get("CXX", "g++"))
     command += ["-std=c++17", "-O1", "-fPIC", "-shared", f"-I{ROOT}"]
     command += [str(source) for source in sources if source.suffix == ".cc"]
@@ -51,6 +55,11 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
     command += ["-o", str(library), "-lpthread", "-lrt"]
     subprocess.run(command, check=True)
     return str(library)
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return built_fake(tmp_path_factory.mktemp("fake_gpu"))
 
 
 def run_job(

@@ -12,9 +12,8 @@ from hvd_keras import _native
 from hvd_keras._common import log
 from hvd_keras._common.version import package_version, versions
 from hvd_keras._job import bootstrap, state
-from hvd_keras._job.bootstrap import Rendezvous, Topology
+from hvd_keras._job.bootstrap import Rendezvous, Topology, interfaces
 from hvd_keras._job.bootstrap.client import error_class
-from hvd_keras._job.bootstrap.interfaces import host_name
 from hvd_keras._job.hosts import plan as hosts
 from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
@@ -171,7 +170,7 @@ def _own_value(
         "libraries": versions(),
         "host": _host_identity(),
         "boot": _boot(),
-        "hostname": config.hostname or host_name(),
+        "hostname": config.hostname or interfaces.host_name(),
         "address": address,
         "pid": os.getpid(),
         "settings": config.shared_values(),
@@ -250,6 +249,7 @@ def _init_core(
     checks_stalls = not config.stall_check_disable
     # The stall warning is the only message that the core itself prints.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
+    _lead_nccl(config)
     gpu.set_libraries(config)
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
@@ -268,6 +268,14 @@ def _init_core(
         gpu_direct_bytes=config.gpu_direct_bytes,
         gpu_done_in_stream_order=config.gpu_async_completion,
     )
+
+
+def _lead_nccl(config: Config) -> None:
+    # NCCL would else choose an interface by itself.
+    names = ("NCCL_SOCKET_IFNAME", "HVD_NCCL_SOCKET_IFNAME")
+    if config.interface is not None and not any(map(os.environ.get, names)):
+        name = interfaces.name_of(config.interface)
+        os.environ[names[0]] = f"={name}"  # as it is, not as a prefix
 
 
 def _agree_on_success(

@@ -19,3 +19,12 @@ def network() -> Iterator[Network]:
             yield made
         finally:
             made.close()
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    """The path of a file with a job's secret."""
+    path = tmp_path / "secret"
+    path.write_text("5a" * 32)
+    path.chmod(0o600)
+    return str(path)

@@ -21,14 +21,6 @@ _MEET = """
 """
 
 
-@pytest.fixture
-def secret(tmp_path: Path) -> str:
-    path = tmp_path / "secret"
-    path.write_text("5a" * 32)
-    path.chmod(0o600)
-    return str(path)
-
-
 def _start(
     network: Network, secret: str, *commands: list[str], **extra: str
 ) -> list[subprocess.Popen[str]]:

@@ -50,6 +50,7 @@ def test_other_addresses_are_refused(text: str) -> None:
 def test_an_interface_is_given_by_name_or_address() -> None:
     assert interfaces.address_of("lo") == "127.0.0.1"
     assert interfaces.address_of("127.0.0.1") == "127.0.0.1"
+    assert interfaces.name_of("127.0.0.1") == interfaces.name_of("lo") == "lo"
     for name in ("no-such-interface", "192.0.2.1"):
         with pytest.raises(ConfigError, match="lo"):
             interfaces.address_of(name)

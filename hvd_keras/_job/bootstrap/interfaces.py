@@ -144,6 +144,22 @@ def address_of(interface: str) -> str:
     raise _no_interface(interface)
 
 
+def name_of(interface: str) -> str:
+    """Returns the name of an interface, given its name or its address.
+
+    Raises:
+        ConfigError: This host has none of that name or address.
+    """
+    address = address_of(interface)
+    if address != interface:
+        return interface
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(ConfigError):
+            if _first_address(name) == address:
+                return name
+    raise _no_interface(interface)
+
+
 def _first_address(name: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = _IFREQ.pack(name.encode()[:15])
