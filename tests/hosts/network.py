@@ -187,6 +187,27 @@ class Network:
             for space in self._spaces:
                 _tc(space, "del", "root")
 
+    @contextlib.contextmanager
+    def delayed(self, milliseconds: float) -> Iterator[None]:
+        """Makes the cable between two hosts long; 0 leaves it as it is."""
+        if milliseconds == 0:
+            yield
+            return
+        ports = ("port0", "port1")
+        for port in ports:
+            _ip("-n", self._switch, "link", "set", port, "nomaster")
+        program = os.path.join(ROOT, "benchmarks", "_delay_line.py")
+        command = ["nsenter", f"--net=/run/netns/{self._switch}"]
+        command += [sys.executable, program, *ports, str(milliseconds)]
+        line = subprocess.Popen(command)
+        try:
+            yield
+        finally:
+            line.kill()
+            line.wait()
+            for port in ports:
+                _ip("-n", self._switch, "link", "set", port, "master", "switch")
+
     def processes(self, text: str) -> list[int]:
         """Returns the pids, as seen from here, whose command has `text`.
 

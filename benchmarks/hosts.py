@@ -1,0 +1,225 @@
+"""Compares allreduces over two hosts with MPI's own; makes the hosts itself.
+
+    sudo python benchmarks/hosts.py --rate=1gbit
+
+The hosts are two network namespaces of this machine with a switch between
+them, so this needs root. `bare` is MPI alone, one rank a host, in place: what
+the network allows. `ours` has --np ranks a host. They run in turns. The table
+has the median over all calls, in ms, of the slowest rank; `ratio` is the median
+over the rounds. `sent` is what the interface of a host sends for a call of
+ours, over the bytes of the tensors.
+
+With --delay_ms every frame takes so long, which shows how many round trips of
+the network an allreduce of 4 bytes inside a `tf.function` waits for.
+
+With --fit the small CNN of `fit.py` trains too. Its step should take no longer
+than the longer of what it computes and what the wire needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import _results
+import numpy as np
+from absl import app, flags
+
+from hvd_keras._job.hosts.pmi import Pmi
+
+HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent / "tests" / "hosts"))
+from network import ADDRESSES, Network, finish, free_port  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 2, "Ranks of a host.", 1)
+flags.DEFINE_string("rate", None, "What a host may send, such as 1gbit.")
+flags.DEFINE_integer("rounds", 5, "Rounds of both.", 1)
+flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
+flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
+flags.DEFINE_bool("fit", False, "Train a CNN, too.")
+flags.DEFINE_multi_integer(
+    "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
+)
+SECONDS = 600
+NUM_HOSTS = 2
+
+
+def bare(network: Network) -> list[dict[str, Any]]:
+    """Returns what MPI without us prints."""
+    ends, pmis, processes = [], [], []
+    sizes = map(str, FLAGS.bytes)
+    command = [sys.executable, str(HERE / "_bare_mpi.py"), str(FLAGS.calls)]
+    command += sizes
+    for host in range(NUM_HOSTS):
+        ours, theirs = socket.socketpair()
+        environ = network.environ(
+            PMI_FD=str(theirs.fileno()),
+            PMI_RANK=str(host),
+            PMI_SIZE=str(NUM_HOSTS),
+            # Memory is not shared between hosts, though it is here.
+            UCX_TLS="tcp,self",
+        )
+        with theirs:
+            processes.append(
+                subprocess.Popen(
+                    network.command(host, *command),
+                    env=environ,
+                    stdout=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                    text=True,
+                )
+            )
+        ends.append(ours)
+        pmis.append(Pmi(ours, f"bare{os.getpid()}", NUM_HOSTS))
+    _serve(pmis)
+    outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+    if any(process.returncode != 0 for process in processes):
+        raise app.UsageError("MPI has failed; see above.")
+    for end in ends:
+        end.close()
+    return _lines(outputs[0])
+
+
+def _serve(pmis: list[Pmi]) -> None:
+    open_pmis = list(pmis)
+    while open_pmis:
+        waiting = [pmi for pmi in open_pmis if not pmi.is_at_barrier]
+        if not waiting:
+            puts: dict[str, str] = {}
+            for pmi in pmis:
+                puts.update(pmi.puts)
+            for pmi in pmis:
+                pmi.leave_barrier(puts)
+            continue
+        for pmi in select.select(waiting, [], [])[0]:
+            if not pmi.serve():
+                open_pmis.remove(pmi)
+
+
+def ours(network: Network, *command: str) -> list[dict[str, Any]]:
+    """Returns what a job of --np ranks a host prints."""
+    secret = network.folder / "secret"
+    secret.write_text("5a" * 32)
+    secret.chmod(0o600)
+    endpoint = f"{ADDRESSES[0]}:{free_port()}"
+    jobs = [
+        network.hvdrun(
+            host, f"--nnodes={NUM_HOSTS}", f"--node-rank={host}",
+            "--rdzv-endpoint", endpoint, "-np", str(FLAGS.np), "--",
+            sys.executable, *command, HVD_SECRET_FILE=str(secret),
+        )
+        for host in range(NUM_HOSTS)
+    ]  # fmt: skip
+    for job in jobs[1:] + jobs[:1]:
+        status, stdout, stderr = finish(job, SECONDS)
+        if status != 0:
+            raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
+    return _lines(stdout)
+
+
+def _lines(text: str) -> list[dict[str, Any]]:
+    # hvdrun puts the rank before a line.
+    found = (line.partition("{") for line in text.splitlines())
+    return [json.loads(brace + rest) for _, brace, rest in found if brace]
+
+
+def compare(network: Network) -> None:
+    """Prints the table of allreduces."""
+    command = [str(HERE / "_hosts_rank.py"), str(FLAGS.calls)]
+    command += map(str, FLAGS.bytes)
+    rounds = [
+        (bare(network), ours(network, *command)) for _ in range(FLAGS.rounds)
+    ]
+    print(f"{'bytes':>12} {'bare':>9} {'ours':>9} {'ratio':>6} {'sent':>6}")
+    for i, size in enumerate(FLAGS.bytes):
+        pairs = [(of_mpi[i], of_ours[i]) for of_mpi, of_ours in rounds]
+        ways = {
+            "bare": np.concatenate([pair[0]["ms"] for pair in pairs]),
+            "ours": np.concatenate([pair[1]["ms"] for pair in pairs]),
+        }
+        ratio = np.median(
+            [np.median(b["ms"]) / np.median(a["ms"]) for a, b in pairs]
+        )
+        sent = np.median([pair[1]["sent"] for pair in pairs]) / size
+        medians = {way: np.median(ms) for way, ms in ways.items()}
+        print(
+            f"{size:12} {medians['bare']:9.3f} {medians['ours']:9.3f} "
+            f"{ratio:6.2f} {sent:6.3f}"
+        )
+        _results.write(
+            f"hosts, {FLAGS.rate or 'unshaped'}",
+            NUM_HOSTS * FLAGS.np,
+            [
+                _results.figure(f"{size} bytes", way, ms / 1e3)
+                for way, ms in ways.items()
+            ],
+        )
+    init = np.median([of_ours[0]["init_ms"] for _, of_ours in rounds])
+    print(f"init() on rank 0: {init:.0f} ms")
+
+
+def measure_delay(network: Network) -> None:
+    """Prints the time of a small allreduce beside a round trip."""
+    address = [ADDRESSES[0], str(free_port()), str(30 * FLAGS.calls)]
+    for _ in range(FLAGS.rounds):
+        program = str(HERE / "_hosts_latency.py")
+        (line,) = ours(network, program, *address)
+        ping, small = (
+            float(np.median(line[key])) for key in ("ping_ms", "allreduce_ms")
+        )
+        print(
+            f"4 bytes: {small:.3f} ms, a round trip: {ping:.3f} ms, "
+            f"{small / ping:.1f} round trips"
+        )
+
+
+def train(network: Network, bits_a_second: float | None) -> None:
+    """Prints the times of a step of `fit.py`."""
+    (line,) = ours(network, str(HERE / "fit.py"))
+    compute = 1e3 * line["batch"] / line["one_rank"]
+    step = 1e3 * line["batch"] * line["ranks"] / line["all_ranks"]
+    text = f"fit: {step:.1f} ms a step, {compute:.1f} of one rank alone"
+    if bits_a_second is not None:
+        share = 2 * (NUM_HOSTS - 1) / NUM_HOSTS
+        num_bits = 32 * line["parameters"] * share
+        wire = 1e3 * num_bits / bits_a_second
+        text += (
+            f", {wire:.1f} of the wire: {step / max(compute, wire):.2f} times "
+            "the longer"
+        )
+    print(text)
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    bits_a_second = None
+    if FLAGS.rate is not None:
+        bits_a_second = 1e9 * float(FLAGS.rate.removesuffix("gbit"))
+    with tempfile.TemporaryDirectory(prefix="hvd-hosts-") as folder:
+        network = Network(pathlib.Path(folder))
+        try:
+            if FLAGS.delay_ms is not None:
+                with network.delayed(FLAGS.delay_ms):
+                    measure_delay(network)
+                return
+            with network.shaped(FLAGS.rate) if FLAGS.rate else nullcontext():
+                compare(network)
+                if FLAGS.fit:
+                    train(network, bits_a_second)
+        finally:
+            network.close()
+
+
+if __name__ == "__main__":
+    app.run(main)
