@@ -28,6 +28,8 @@ namespace {
 constexpr int kNumFarewells = 200;
 constexpr std::chrono::milliseconds kFarewell{1};
 constexpr int kLook = 5;  // milliseconds
+// The kernel may prolong a nap by so much; it would be 50 microseconds.
+constexpr unsigned long kTimerSlack = 1000;  // nanoseconds
 
 bool Write(int fd, const std::string& text) {
   size_t done = 0;
@@ -146,6 +148,7 @@ class WireProcess {
         std::make_unique<WireLoop>(service->group.get(), service->wire.get());
     service->thread = std::thread([kept = service.get()] {
       (void)prctl(PR_SET_NAME, "hvd_wire_loop");
+      (void)prctl(PR_SET_TIMERSLACK, kTimerSlack);
       // The ranks hear of an error through their region.
       (void)kept->loop->Run().ok();
       kept->has_ended.store(true);

@@ -1,7 +1,5 @@
 #include "tf_ops/collectives/wire/wire_loop.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -19,11 +17,12 @@ constexpr uint32_t kInFlight = 4;
 // Up to so many bytes each host reduces all parts itself: one way over the
 // network instead of two.
 constexpr size_t kFlatBytes = 8 << 10;
-// Without news the loop first spins, then lets others have the core, then
-// sleeps for moments: the network library moves nothing by itself.
+// Without news the loop first spins, then naps, longer and longer: the network
+// library moves nothing by itself. A yielded core would be gone for longer than
+// a nap, wherever another thread wants it.
 constexpr int kNumSpinsOfWire = 200;
-constexpr int kNumYieldsOfWire = 2000;
-constexpr std::chrono::microseconds kNapOfWire{50};
+constexpr int kShortNap = 20;  // microseconds
+constexpr int kLongNap = 200;
 // After a job, what the network library has taken but not yet sent.
 constexpr std::chrono::microseconds kShortSleep{1000};
 constexpr int kNumShortSleeps = 100;
@@ -178,15 +177,14 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
 }
 
 Status WireLoop::Idle() {
-  ++num_idle_;
-  if (num_idle_ <= kNumSpinsOfWire) {
+  if (++num_idle_ <= kNumSpinsOfWire) {
     CpuPause();
-  } else if (num_idle_ <= kNumSpinsOfWire + kNumYieldsOfWire) {
-    sched_yield();
-  } else {
-    HVD_RETURN_IF_ERROR(group_->membership()->CheckWaitFor(0));
-    std::this_thread::sleep_for(kNapOfWire);
+    return Status::Ok();
   }
+  HVD_RETURN_IF_ERROR(group_->membership()->CheckWaitFor(0));
+  const int nap = kShortNap + num_idle_ - kNumSpinsOfWire;
+  std::this_thread::sleep_for(
+      std::chrono::microseconds{std::min(nap, kLongNap)});
   return Status::Ok();
 }
 
