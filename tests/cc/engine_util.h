@@ -58,16 +58,28 @@ inline Engines MakeEnginesOnHosts(int size, int num_hosts,
 
 inline bool AreOnHosts() { return std::getenv("HVD_TEST_HOSTS") != nullptr; }
 
+// A rank finds `victim` dead. False if that is on another host.
+inline bool MarkDead(Membership* membership, int victim) {
+  for (int member = 0; member < membership->size(); ++member) {
+    if (membership->global_rank(member) != victim) continue;
+    membership->MarkDead(member);
+    return true;
+  }
+  return false;
+}
+
 // The other ranks of its host find `victim` dead.
 inline void MarkDead(const std::vector<HostGroup*>& groups, int victim) {
   for (HostGroup* group : groups) {
     Membership* const membership = group->membership();
-    if (membership->own_global_rank() == victim) continue;
-    for (int member = 0; member < membership->size(); ++member) {
-      if (membership->global_rank(member) == victim) {
-        membership->MarkDead(member);
-      }
-    }
+    if (membership->own_global_rank() != victim) MarkDead(membership, victim);
+  }
+}
+
+// A rank finds `victim` dead, or hears of it from another host.
+inline void FindDead(Membership* membership, int victim) {
+  if (!MarkDead(membership, victim)) {
+    membership->NoteOthersLost("rank " + std::to_string(victim) + " died");
   }
 }
 

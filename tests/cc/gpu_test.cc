@@ -230,8 +230,8 @@ TEST_CASE_FIXTURE(FakeGpus, "a death in the middle of a kernel") {
                       rank == 2 ? 1500000 : 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto begin = Clock::now();
-    groups[static_cast<size_t>(rank)]->membership()->MarkDead(rank == 2 ? 0
-                                                                        : 2);
+    FindDead(groups[static_cast<size_t>(rank)]->membership(),
+             rank == 2 ? 0 : 2);
     const Status status = pending.get();
     CHECK(status.code() == StatusCode::kPeerLost);
     CHECK(Contains(status.message(), "allreduce 'b'"));
