@@ -175,9 +175,12 @@ def stats() -> dict[str, int]:
 def is_homogeneous() -> bool:
     """Whether every host has the same number of ranks.
 
-    Always True: all ranks of a job are on one host in this version.
+    Ranks that share no memory, as those of two containers, count as ranks of
+    two hosts.
     """
-    return state.topology("is_homogeneous").cross_size == 1
+    state.topology("is_homogeneous")
+    network = startup.network()
+    return network is None or network.plan.is_homogeneous
 
 
 def mpi_threads_supported() -> bool:

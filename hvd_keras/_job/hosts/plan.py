@@ -30,6 +30,11 @@ class Plan:
         return self.ranks[self.host]
 
     @property
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have equally many ranks."""
+        return len({len(ranks) for ranks in self.ranks}) == 1
+
+    @property
     def leaders(self) -> list[int]:
         """The first rank of each host."""
         return [ranks[0] for ranks in self.ranks]
