@@ -40,7 +40,7 @@ def test_backend(
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     if backend not in jobs:
-        files = [DIRECTORY / name for b, name in CASES if b == backend]
+        files = [f"{DIRECTORY}/{name}" for b, name in CASES if b == backend]
         directory = tmp_path_factory.mktemp(backend)
         settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
         thorough = pytestconfig.getoption("thorough")

@@ -1,6 +1,7 @@
 """Runs tests/parallel in jobs of 1, 2 and 4 ranks: `pytest tests`.
 
-The tests of the ops also run on 3 ranks, where rows and sets are uneven.
+The tests of the ops also run on 3 ranks, where rows and sets are uneven. Some
+run on several hosts, too, which are namespaces of this machine.
 
 Each number of ranks has one job, because TensorFlow takes longer to start than
 most tests take. Every rank writes its results to a file. Here each file of
@@ -10,9 +11,11 @@ tests is one test for each number of ranks.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from network import ADDRESSES, Network, free_port
 
 PARALLEL = pathlib.Path(__file__).parent / "parallel"
 NUM_RANKS = [1, 2, 4]
@@ -35,8 +39,56 @@ UNEVEN = [
     "test_random_program.py",
     "test_reducescatter.py",
 ]
-CASES = [(n, file) for n in NUM_RANKS for file in FILES] + [
-    (3, file) for file in UNEVEN
+# On several hosts: files, or some of their tests where all take long. `True`:
+# with --thorough only. Of the parameters only those run that are quick.
+ON_HOSTS = {
+    "2x2": {
+        "test_join.py": False,
+        "test_mismatch.py": False,
+        "test_op_matrix.py": False,
+        "test_process_sets.py": False,
+        "test_keras_equality.py::test_gradients_can_be_summed_over_ranks": (
+            False
+        ),
+        "test_metric_average.py::test_a_rank_without_samples_gets_the_values"
+        "_of_all": False,
+        "test_allgather.py": True,
+        "test_allreduce.py": True,
+        "test_alltoall.py": True,
+        "test_barrier.py": True,
+        "test_broadcast.py": True,
+        "test_broadcast_callback.py::test_a_model_that_some_ranks_have_built"
+        "_is_equal_after_fit": True,
+        "test_checkpoints.py::test_rank_0_saves_for_all": True,
+        "test_compression.py": True,
+        "test_global_mean.py": True,
+        "test_gradients.py": True,
+        "test_grouped_allreduce.py": True,
+        "test_indexed_slices.py": True,
+        "test_objects.py": True,
+        "test_process_set_ops.py": True,
+        "test_process_set_registration.py": True,
+        "test_reducescatter.py": True,
+        "test_shard.py::test_a_loop_may_end_with_join": True,
+        "test_stop_together.py::test_a_step_stops_all_ranks": True,
+        "test_strategy.py::test_fit_equals_one_process": True,
+        "test_xla_ops.py::test_ranks_with_and_without_xla_meet": True,
+    },
+    "3x1": {
+        "test_alltoall.py": True,
+        "test_join.py": True,
+        "test_op_matrix.py": True,
+        "test_process_set_ops.py": True,
+        "test_random_program.py": True,
+        "test_reducescatter.py": True,
+    },
+}
+CASES: list[Any] = [(n, file) for n in NUM_RANKS for file in FILES]
+CASES += [(3, file) for file in UNEVEN]
+CASES += [
+    pytest.param(ranks, tests, marks=[pytest.mark.thorough] * is_thorough)
+    for ranks, all_tests in ON_HOSTS.items()
+    for tests, is_thorough in all_tests.items()
 ]
 DEADLINE_SECONDS = 1500
 
@@ -47,8 +99,8 @@ class Job:
     The job starts at once; its output goes to a file until `wait`.
 
     Args:
-        num_ranks: The number of ranks.
-        files: The tests.
+        ranks: The number of ranks; or of hosts and of ranks on each, as "2x2".
+        files: Files of tests, or tests in them.
         directory: Gets output and results.
         thorough: Whether to run tests marked `thorough`.
         settings: Environment variables.
@@ -56,8 +108,8 @@ class Job:
 
     def __init__(
         self,
-        num_ranks: int,
-        files: list[pathlib.Path],
+        ranks: int | str,
+        files: list[str],
         directory: pathlib.Path,
         *,
         thorough: bool,
@@ -66,45 +118,80 @@ class Job:
         pytest_command = [sys.executable, "-m", "pytest", "-q", "--tb=short"]
         pytest_command += ["-p", "no:cacheprovider"]
         pytest_command += ["--thorough"] * thorough
-        pytest_command += map(str, files)
-        launcher = [sys.executable, "-m", "hvd_keras.run", "-np"]
+        pytest_command += files
         environment = {
             **os.environ,
             **settings,
             "HVD_STALL_SHUTDOWN_TIME_SECONDS": "40",
             "PARALLEL_REPORT_DIR": str(directory),
         }
-        self._num_ranks = num_ranks
         self._directory = directory
         self._deadline = time.monotonic() + DEADLINE_SECONDS
+        self._network: Network | None = None
+        hvdrun = [sys.executable, "-m", "hvd_keras.run", "-np"]
+        if isinstance(ranks, int):
+            self._num_ranks = ranks
+            commands = [[*hvdrun, str(ranks), "--", *pytest_command]]
+        else:
+            num_hosts, per_host = map(int, ranks.split("x"))
+            self._num_ranks = num_hosts * per_host
+            self._network = Network(directory, num_hosts)
+            environment["HVD_SECRET"] = secrets.token_hex(32)
+            environment["SELECT_AS_RANKS"] = "2,4"
+            hvdrun += [str(per_host), f"--nnodes={num_hosts}"]
+            hvdrun += [f"--rdzv-endpoint={ADDRESSES[0]}:{free_port()}"]
+            commands = [
+                self._network.command(
+                    host, *hvdrun, f"--node-rank={host}", "--", *pytest_command
+                )
+                for host in range(num_hosts)
+            ]
         with (directory / "output").open("w") as output:
-            self._process = subprocess.Popen(
-                [*launcher, str(num_ranks), "--", *pytest_command],
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self._processes = [
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+                for command in commands
+            ]
 
     def wait(self) -> None:
         """Waits until the job ends, or ends it at its deadline."""
         try:
-            seconds = max(0.0, self._deadline - time.monotonic())
-            self._process.wait(seconds)
+            self._wait(self._deadline - time.monotonic())
         except subprocess.TimeoutExpired:
             # The launcher passes it on, and every rank prints its stacks.
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self.returncode = self._process.returncode
+            self._terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._wait(60)
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        if self._network is not None:
+            self._network.close()
+        self.returncode = self._processes[0].returncode
         output = self._directory / "output"
         self.output = output.read_text(errors="replace")
         self.reports = [
             _read_reports(self._directory / f"rank_{rank}.jsonl")
             for rank in range(self._num_ranks)
         ]
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes:
+            process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _terminate(self) -> None:
+        if self._network is None:
+            self._processes[0].send_signal(signal.SIGTERM)
+            return
+        # What starts a command on a host passes no signals on.
+        for pid in self._network.processes("--node-rank=0"):
+            os.kill(pid, signal.SIGTERM)
 
     def slowest(self, number: int) -> list[str]:
         """Returns lines about the tests that took rank 0 longest."""
@@ -125,6 +212,7 @@ class Job:
 
     def failures(self, file: str) -> list[str]:
         """Returns what went wrong in `file`, on all ranks."""
+        file = file.partition("::")[0]
         failures = []
         all_ended = True
         for rank, reports in enumerate(self.reports):
@@ -167,12 +255,12 @@ def _read_reports(path: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-class Jobs(dict[int, Job]):
+class Jobs(dict[int | str, Job]):
     """Holds one job for each number of ranks, with the requested files."""
 
     def __init__(
         self,
-        files: dict[int, list[str]],
+        files: dict[int | str, list[str]],
         directory: pathlib.Path,
         thorough: bool,
     ) -> None:
@@ -181,14 +269,15 @@ class Jobs(dict[int, Job]):
         self._directory = directory
         self._thorough = thorough
 
-    def start(self, num_ranks: int) -> Job:
-        directory = self._directory / f"ranks_{num_ranks}"
+    def start(self, ranks: int | str) -> Job:
+        directory = self._directory / f"ranks_{ranks}"
         directory.mkdir()
-        files = [PARALLEL / file for file in self._files[num_ranks]]
-        return Job(num_ranks, files, directory, thorough=self._thorough)
+        files = [f"{PARALLEL}/{file}" for file in self._files[ranks]]
+        thorough = self._thorough and isinstance(ranks, int)
+        return Job(ranks, files, directory, thorough=thorough)
 
-    def __missing__(self, num_ranks: int) -> Job:
-        self[num_ranks] = job = self.start(num_ranks)
+    def __missing__(self, ranks: int | str) -> Job:
+        self[ranks] = job = self.start(ranks)
         job.wait()
         return job
 
@@ -199,26 +288,26 @@ def jobs(
     tmp_path_factory: pytest.TempPathFactory,
     note_job: Callable[[str, Job], None],
 ) -> Iterator[Jobs]:
-    selected: dict[int, list[str]] = collections.defaultdict(list)
+    selected: dict[int | str, list[str]] = collections.defaultdict(list)
     for item in request.session.items:
         if item.module is request.module:
             parameters = item.callspec.params
-            selected[parameters["num_ranks"]].append(parameters["file"])
+            selected[parameters["ranks"]].append(parameters["file"])
     thorough = request.config.getoption("thorough")
     jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), thorough)
     # The job of one rank leaves room for another.
     together = [n for n in (1, 3) if n in selected]
     started = {n: jobs.start(n) for n in together}
-    for num_ranks, job in started.items():
+    for ranks, job in started.items():
         job.wait()
-        jobs[num_ranks] = job
+        jobs[ranks] = job
     yield jobs
-    for num_ranks, job in sorted(jobs.items()):
-        note_job(f"tests/parallel, {num_ranks} ranks", job)
+    for ranks, job in jobs.items():
+        note_job(f"tests/parallel, {ranks} ranks", job)
 
 
-@pytest.mark.parametrize(("num_ranks", "file"), CASES)
-def test_parallel(jobs: Jobs, num_ranks: int, file: str) -> None:
-    failures = jobs[num_ranks].failures(file)
+@pytest.mark.parametrize(("ranks", "file"), CASES)
+def test_parallel(jobs: Jobs, ranks: int | str, file: str) -> None:
+    failures = jobs[ranks].failures(file)
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)

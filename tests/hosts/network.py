@@ -1,7 +1,6 @@
 """Hosts on one machine, as namespaces, the second with a real sshd.
 
-Each has its own network, names, mounts and processes. A cable (veth) joins
-each with a switch (bridge). This needs root.
+This needs root.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from pathlib import Path
 import pytest
 
 ROOT = str(Path(__file__).parents[2])
-NAMES = ("hosta", "hostb", "hostc")
-ADDRESSES = ("10.98.17.1", "10.98.17.2", "10.98.17.3")
+sys.path.insert(0, f"{ROOT}/tools")
+
+from two_hosts import ADDRESSES, Hosts, ip  # noqa: E402
+
+__all__ = ["ADDRESSES"]
 SSH_PORT = 2222
 _SSHD = "/usr/sbin/sshd"  # it wants its whole path
 _numbers = itertools.count()
@@ -37,53 +39,29 @@ class Network:
             pytest.skip("needs root and `ip` to make network namespaces")
         self.folder = folder
         prefix = f"hvd{os.getpid()}n{next(_numbers)}"
-        self._spaces = [f"{prefix}{name}" for name in NAMES[:num_hosts]]
-        self._switch = f"{prefix}switch"
+        self._hosts = Hosts(num_hosts, prefix)
         self._sshd: subprocess.Popen[bytes] | None = None
         try:
-            self._make()
+            self._hosts.make()
         except subprocess.CalledProcessError as error:
             self.close()
             pytest.skip(f"cannot make namespaces: {error.stderr.decode()}")
 
-    def _make(self) -> None:
-        _ip("netns", "add", self._switch)
-        _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
-        _ip("-n", self._switch, "link", "set", "switch", "up")
-        for i, space in enumerate(self._spaces):
-            _ip("netns", "add", space)
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("link", "add", "eth0", "netns", space, "type", "veth",
-                "peer", "name", f"port{i}", "netns", self._switch)  # fmt: skip
-            _ip("-n", self._switch, "link", "set", f"port{i}",
-                "master", "switch", "up")  # fmt: skip
-            _ip("-n", space, "addr", "add", f"{ADDRESSES[i]}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "eth0", "up")
-        subprocess.run(self.command(0, "true"), check=True, capture_output=True)
-        # The kernel takes up to a second to tell programs of a new cable.
-        wait_for(lambda: all(map(self._is_up, self._spaces)))
-
-    def _is_up(self, space: str) -> bool:
-        link = ["ip", "-n", space, "link", "show", "eth0"]
-        return b"state UP" in subprocess.check_output(link)
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts there are."""
+        return len(self._hosts.spaces)
 
     def close(self) -> None:
         """Ends all processes and removes the namespaces."""
         if self._sshd is not None:
             self._sshd.kill()
             self._sshd.wait()
-        for space in (*self._spaces, self._switch):
-            subprocess.run(["ip", "netns", "del", space], capture_output=True)
+        self._hosts.close()
 
     def command(self, host: int, *command: str) -> list[str]:
         """Returns what runs a command on a host."""
-        return [
-            "nsenter",
-            f"--net=/run/netns/{self._spaces[host]}",
-            "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child",
-            "--mount-proc", "sh", "-c",
-            f'hostname {NAMES[host]}; exec "$@"', "sh", *command,
-        ]  # fmt: skip
+        return self._hosts.command(host, *command)
 
     def start(
         self, host: int, *command: str, **extra: str
@@ -158,7 +136,7 @@ class Network:
     def _answers(self) -> bool:
         target = (ADDRESSES[1], SSH_PORT)
         code = f"import socket; socket.create_connection({target}, 1)"
-        space = f"--net=/run/netns/{self._spaces[0]}"
+        space = f"--net=/run/netns/{self._hosts.spaces[0]}"
         done = subprocess.run(
             ["nsenter", space, sys.executable, "-c", code], capture_output=True
         )
@@ -166,25 +144,25 @@ class Network:
 
     def cut(self, host: int = 1) -> None:
         """Takes the cable out of a host."""
-        _ip("-n", self._spaces[host], "link", "set", "eth0", "down")
+        ip("-n", self._hosts.spaces[host], "link", "set", "eth0", "down")
 
     def mend(self, host: int = 1) -> None:
         """Puts the cable in again."""
-        _ip("-n", self._spaces[host], "link", "set", "eth0", "up")
+        ip("-n", self._hosts.spaces[host], "link", "set", "eth0", "up")
 
     @contextlib.contextmanager
     def shaped(self, rate: str) -> Iterator[None]:
         """Limits what each host sends, to a rate such as 1gbit."""
         options = f"root tbf rate {rate} burst 128kb latency 50ms".split()
         try:
-            for space in self._spaces:
+            for space in self._hosts.spaces:
                 _tc(space, "add", *options)
         except (OSError, subprocess.CalledProcessError):
             pytest.skip("needs `tc` and a kernel with tbf")
         try:
             yield
         finally:
-            for space in self._spaces:
+            for space in self._hosts.spaces:
                 _tc(space, "del", "root")
 
     @contextlib.contextmanager
@@ -195,9 +173,9 @@ class Network:
             return
         ports = ("port0", "port1")
         for port in ports:
-            _ip("-n", self._switch, "link", "set", port, "nomaster")
+            ip("-n", self._hosts.switch, "link", "set", port, "nomaster")
         program = os.path.join(ROOT, "benchmarks", "_delay_line.py")
-        command = ["nsenter", f"--net=/run/netns/{self._switch}"]
+        command = ["nsenter", f"--net=/run/netns/{self._hosts.switch}"]
         command += [sys.executable, program, *ports, str(milliseconds)]
         line = subprocess.Popen(command)
         try:
@@ -206,7 +184,15 @@ class Network:
             line.kill()
             line.wait()
             for port in ports:
-                _ip("-n", self._switch, "link", "set", port, "master", "switch")
+                ip(
+                    "-n",
+                    self._hosts.switch,
+                    "link",
+                    "set",
+                    port,
+                    "master",
+                    "switch",
+                )
 
     def processes(self, text: str) -> list[int]:
         """Returns the pids, as seen from here, whose command has `text`.
@@ -214,7 +200,8 @@ class Network:
         Those are left out whose network is not that of one of the hosts.
         """
         spaces = {
-            os.stat(f"/run/netns/{space}").st_ino for space in self._spaces
+            os.stat(f"/run/netns/{space}").st_ino
+            for space in self._hosts.spaces
         }
         found = []
         for path in Path("/proc").glob("[0-9]*"):
@@ -229,10 +216,6 @@ class Network:
             if is_here and text.encode() in b" ".join(command):
                 found.append(int(path.name))
         return found
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 def _tc(space: str, verb: str, *options: str) -> None:

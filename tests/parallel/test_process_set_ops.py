@@ -169,7 +169,8 @@ def test_topology_ops_give_ranks_and_sizes(sets, run, rank, size) -> None:
             hvd.process_set_included_op(own.process_set_id, name="included"),
         ]
 
-    expected = [rank, size, rank, size, own.size(), 1, 1]
+    place = [hvd.local_rank(), hvd.local_size()]
+    expected = [rank, size, *place, own.size(), 1, 1]
     results = run(read)
     assert results == expected
     assert all(np.asarray(result).dtype == np.int32 for result in results)
