@@ -10,6 +10,7 @@ import queue
 import socket
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import addresses, wire
@@ -20,8 +21,37 @@ from hvd_keras.exceptions import LaunchError, StalledError
 if TYPE_CHECKING:
     import ssl
 
-_MAX_STRANGERS = 64  # that shake hands at the same time
+_MAX_UNPROVED = 64  # connections that shake hands at the same time
 _RETRY_SECONDS = 0.05
+
+
+class _Unproved:
+    """Connections that have not proved themselves yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._origins: dict[socket.socket, str] = {}  # the oldest first
+
+    def add(self, sock: socket.socket, origin: str) -> None:
+        """Takes down `sock`; ends another one if they are too many.
+
+        A leader proves itself at once. So the oldest is the least likely to be
+        one, of those from the host that has most of them.
+        """
+        with self._lock:
+            if len(self._origins) >= _MAX_UNPROVED:
+                ((worst, _),) = Counter(self._origins.values()).most_common(1)
+                oldest = next(s for s, o in self._origins.items() if o == worst)
+                del self._origins[oldest]
+                with contextlib.suppress(OSError):
+                    # Not that of TLS, which another thread uses.
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+            self._origins[sock] = origin
+
+    def remove(self, sock: socket.socket) -> bool:
+        """Forgets `sock`; False if it was ended."""
+        with self._lock:
+            return self._origins.pop(sock, None) is not None
 
 
 def accept_all(
@@ -50,21 +80,23 @@ def accept_all(
     """
     deadline = time.monotonic() + seconds
     proved: queue.Queue[tuple[socket.socket, Identity]] = queue.Queue()
-    places = threading.Semaphore(_MAX_STRANGERS)
+    unproved = _Unproved()
     found: dict[int, socket.socket] = {}
     listener.settimeout(_RETRY_SECONDS)
     try:
         while len(found) < len(expected):
             with contextlib.suppress(TimeoutError):
-                sock, _ = listener.accept()
-                if places.acquire(blocking=False):
-                    threading.Thread(
-                        target=_prove,
-                        args=(sock, secret, tls, proved, places),
-                        daemon=True,
-                    ).start()
-                else:
-                    sock.close()
+                sock, (origin, *_) = listener.accept()
+                if tls is not None:
+                    sock = tls.wrap_socket(
+                        sock, server_side=True, do_handshake_on_connect=False
+                    )
+                unproved.add(sock, origin)
+                threading.Thread(
+                    target=_prove,
+                    args=(sock, secret, proved, unproved),
+                    daemon=True,
+                ).start()
             while not proved.empty():
                 sock, identity = proved.get()
                 host = expected.get(identity.rank)
@@ -156,29 +188,28 @@ def _plain(sock: socket.socket) -> socket.socket:
 def _prove(
     sock: socket.socket,
     secret: bytes,
-    tls: ssl.SSLContext | None,
     proved: queue.Queue[tuple[socket.socket, Identity]],
-    places: threading.Semaphore,
+    unproved: _Unproved,
 ) -> None:
+    identity = None
     try:
         addresses.tune(sock)
         sock.settimeout(wire.HANDSHAKE_SECONDS)
-        if tls is not None:
-            sock = tls.wrap_socket(sock, server_side=True)
+        if hasattr(sock, "do_handshake"):  # TLS
+            sock.do_handshake()
         nonce = wire.new_nonce()
         sock.sendall(wire.MAGIC + nonce)
         message = _read(sock, wire.PROOF_BYTES)
         identity = wire.check_proof(secret, nonce, message)
-        if identity is None:
-            sock.close()
-            return
-        sock.sendall(wire.server_mac(secret, nonce, message))
-        sock.settimeout(None)
-        proved.put((sock, identity))
+        if identity is not None:
+            sock.sendall(wire.server_mac(secret, nonce, message))
+            sock.settimeout(None)
     except OSError:
+        identity = None
+    if unproved.remove(sock) and identity is not None:
+        proved.put((sock, identity))
+    else:
         sock.close()
-    finally:
-        places.release()
 
 
 def _read(sock: socket.socket, num_bytes: int) -> bytes:
