@@ -8,6 +8,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Iterator
 
 from hvd_keras.exceptions import ConfigError, LaunchError
 
@@ -153,21 +154,33 @@ def name_of(interface: str) -> str:
     address = address_of(interface)
     if address != interface:
         return interface
+    found = device_of(address)
+    if found is None:
+        raise _no_interface(interface)
+    return found
+
+
+def device_of(address: str) -> str | None:
+    """Returns the name of the interface that has `address`, if one does."""
     for _, name in socket.if_nameindex():
-        with contextlib.suppress(ConfigError):
-            if _first_address(name) == address:
-                return name
-    raise _no_interface(interface)
+        if address in _addresses(name):
+            return name
+    return None
 
 
 def _first_address(name: str) -> str:
+    for address in _addresses(name):
+        return address
+    raise _no_interface(name)
+
+
+def _addresses(name: str) -> Iterator[str]:
+    """Yields the first IPv4 and all global IPv6 addresses of an interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = _IFREQ.pack(name.encode()[:15])
-        try:
+        with contextlib.suppress(OSError):  # it may have none
             reply = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)
-            return socket.inet_ntoa(reply[20:24])
-        except OSError:
-            pass  # it may have one of IPv6
+            yield socket.inet_ntoa(reply[20:24])
     try:
         with open("/proc/net/if_inet6", encoding="ascii") as file:
             rows = [line.split() for line in file]
@@ -175,8 +188,7 @@ def _first_address(name: str) -> str:
         rows = []
     for digits, _, _, scope, _, device in rows:
         if device == name and scope != "20":  # link-local
-            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
-    raise _no_interface(name)
+            yield str(ipaddress.IPv6Address(bytes.fromhex(digits)))
 
 
 def _no_interface(what: str) -> ConfigError:

@@ -130,6 +130,9 @@ class Network:
         """Returns the address of this host that leads to the others."""
         if self._config.interface is not None:
             return interfaces.address_of(self._config.interface)
+        own = str(self._leaders[self.plan.host]["address"])
+        if not interfaces.is_loopback(own):
+            return own  # it has reached the rendezvous on another host
         for leader in self._leaders:
             address = str(leader["address"])
             if not interfaces.is_local(address):
@@ -141,13 +144,16 @@ class Network:
         shares_kernel = len(boots) < len(self._leaders)
         digest = hashlib.sha256(self._secret + self._epoch.to_bytes(8, "big"))
         library = self._config.mpi_library or wire_process.default_library()
+        device = wire_process.device_to_use(
+            self._address_to_listen_at(), self._config.interface is not None
+        )
         return WireProcess(
             _native.core_library(),
             library,
             name=f"hvd_{digest.hexdigest()[:16]}",
             host=self.plan.host,
             num_hosts=self.plan.num_hosts,
-            environ=wire_process.environment(os.environ, shares_kernel),
+            environ=wire_process.environment(os.environ, shares_kernel, device),
         )
 
     # ---- Process sets ----

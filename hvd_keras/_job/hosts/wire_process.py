@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from hvd_keras._job.bootstrap import interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.hosts.pmi import Pmi
 from hvd_keras.exceptions import InternalError, LaunchError
@@ -22,6 +23,8 @@ _START = (
     "ctypes.CDLL(sys.argv[1]).hvd_run_wire_process("
     "int(sys.argv[2]), sys.argv[3].encode())"
 )
+_INFINIBAND = "/sys/class/infiniband"
+_INFINIBAND_OF = "/sys/class/net/{}/device/infiniband"
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 3.0
 _MAX_ANSWER_BYTES = 16 << 10
@@ -217,7 +220,7 @@ def begin_all(
 
 
 def environment(
-    environ: Mapping[str, str], shares_kernel: bool
+    environ: Mapping[str, str], shares_kernel: bool, device: str | None
 ) -> dict[str, str]:
     """Returns the variables for the wire's process.
 
@@ -225,6 +228,7 @@ def environment(
         environ: Those of the rank.
         shares_kernel: Whether another "host" of the job runs on this machine:
             the network library would take its memory for shared.
+        device: The interface where MPI must listen; None: where it will.
     """
     # What other launchers have set would confuse MPI.
     names = ("PMI", "PMIX", "OMPI", "HYDRA", "MPICH_INTERFACE", "HVD_SECRET")
@@ -235,7 +239,28 @@ def environment(
     }
     if shares_kernel:
         kept.setdefault("UCX_TLS", "tcp,self")
+    if device is not None:
+        kept.setdefault("UCX_NET_DEVICES", device)
+        kept.setdefault("FI_TCP_IFACE", device)  # of libfabric
     return kept
+
+
+def device_to_use(address: str, is_chosen: bool) -> str | None:
+    """Returns the interface where MPI must listen; None: where it will.
+
+    By itself MPI listens at every interface that is up, and may take one that
+    leads nowhere. Faster networks than plain ones are its own business.
+
+    Args:
+        address: Where this host listens.
+        is_chosen: Whether the user has chosen that.
+    """
+    device = interfaces.device_of(address)
+    if device is None or os.path.exists(_INFINIBAND_OF.format(device)):
+        return None
+    if not is_chosen and os.path.isdir(_INFINIBAND):
+        return None
+    return device
 
 
 def default_library() -> str:
