@@ -25,7 +25,6 @@ sys.path.insert(0, f"{ROOT}/tools")
 
 from two_hosts import ADDRESSES, Hosts, ip  # noqa: E402
 
-__all__ = ["ADDRESSES"]
 SSH_PORT = 2222
 _SSHD = "/usr/sbin/sshd"  # it wants its whole path
 _numbers = itertools.count()

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 0.02
 _PROBE_SECONDS = 1.0
+# Less than a server of TLS waits for the other side to begin.
+_SILENT_SECONDS = 0.8 * wire.HANDSHAKE_SECONDS
 _SERVER_REPLY_SECONDS = 10.0  # for its answer after its own deadline
+
+
+class _TlsMismatchError(LaunchError):
+    """The two sides disagree on TLS, which waiting does not mend."""
 
 
 class Rendezvous:
@@ -176,6 +182,8 @@ class Rendezvous:
                     address = _announced_address(address)
                 self._sock = self._connect(address, deadline)
                 return self._first_message(deadline)
+            except _TlsMismatchError:
+                raise
             except LaunchError as error:
                 self._raise_announced_failure()
                 if time.monotonic() >= deadline:
@@ -199,7 +207,10 @@ class Rendezvous:
             return self._tls.wrap_socket(sock)
         except OSError as error:
             sock.close()
-            raise LaunchError(
+            # Other errors may be those of a server that is just ending.
+            reason = str(getattr(error, "reason", None) or "EOF")
+            kind = LaunchError if "EOF" in reason else _TlsMismatchError
+            raise kind(
                 f"The server at {address!r} must speak TLS 1.3 and show a "
                 f"certificate of HVD_TLS_CA. Received: {error}."
             ) from error
@@ -207,8 +218,21 @@ class Rendezvous:
     def _first_message(self, deadline: float) -> bytes:
         if not self._is_tcp:
             self._server_pid = wire.peer_credentials(self._sock).pid
+        began = time.monotonic()
         try:
             return self._receive(wire.HELLO_BYTES, deadline)
+        except PeerLostError:
+            self._sock.close()
+            silent_seconds = time.monotonic() - began
+            is_plain = self._is_tcp and self._tls is None
+            if is_plain and silent_seconds > _SILENT_SECONDS:
+                raise _TlsMismatchError(
+                    f"The server at {self._address!r} must speak first. "
+                    f"Received: nothing for {silent_seconds:.0f} s. It may "
+                    "wait for TLS: then set HVD_TLS_CERT, HVD_TLS_KEY and "
+                    "HVD_TLS_CA on all hosts."
+                ) from None
+            raise
         except BaseException:
             self._sock.close()
             raise
@@ -311,7 +335,7 @@ class Rendezvous:
         """Raises if the server says that it refuses our certificate."""
         reason = str(getattr(error, "reason", ""))  # of an SSLError
         if self._tls is not None and "ALERT" in reason:
-            raise LaunchError(
+            raise _TlsMismatchError(
                 f"The server at {self._address!r} must accept HVD_TLS_CERT. "
                 f"Received: {reason}. Is it signed by the server's HVD_TLS_CA?"
             ) from error
