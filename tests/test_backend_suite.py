@@ -1,51 +1,81 @@
-"""Runs tests/backends on two ranks, with Keras on JAX and on torch."""
+"""Runs tests/backends on two ranks, with Keras on JAX and on torch.
+
+Some run on two hosts with a rank each, too.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from test_parallel_suite import Job
 
 DIRECTORY = pathlib.Path(__file__).parent / "backends"
 FILES = sorted(path.name for path in DIRECTORY.glob("test_*.py"))
-CASES = [
-    (backend, file)
+ALL = {
+    backend: [file for file in FILES if not file.startswith(f"test_{other}_")]
     for backend, other in (("jax", "torch"), ("torch", "jax"))
-    for file in FILES
-    if not file.startswith(f"test_{other}_")
+}
+ON_HOSTS = {
+    "jax": [
+        "test_equality.py::test_ranks_may_compile_different_programs",
+        "test_jax_collectives.py",
+        "test_join.py",
+    ],
+    "torch": ["test_equality.py", "test_join.py", "test_torch_collectives.py"],
+}
+CASES: list[Any] = [
+    (backend, 2, file) for backend, files in ALL.items() for file in files
+]
+CASES += [
+    pytest.param(backend, "2x1", file, marks=pytest.mark.thorough)
+    for backend, files in ON_HOSTS.items()
+    for file in files
 ]
 # Compiling takes most of the time; the programs run for moments.
 SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
 
 
+Jobs = dict[tuple[str, int | str], Job]
+
+
 @pytest.fixture(scope="module")
-def jobs(note_job: Callable[[str, Job], None]) -> Iterator[dict[str, Job]]:
-    jobs: dict[str, Job] = {}
+def jobs(note_job: Callable[[str, Job], None]) -> Iterator[Jobs]:
+    jobs: Jobs = {}
     yield jobs
-    for backend, job in jobs.items():
-        note_job(f"tests/backends, {backend}", job)
+    for (backend, ranks), job in jobs.items():
+        note_job(f"tests/backends, {backend}, {ranks} ranks", job)
 
 
-@pytest.mark.parametrize(("backend", "file"), CASES)
+@pytest.mark.parametrize(("backend", "ranks", "file"), CASES)
 def test_backend(
-    jobs: dict[str, Job],
+    jobs: Jobs,
     backend: str,
+    ranks: int | str,
     file: str,
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    if backend not in jobs:
-        files = [f"{DIRECTORY}/{name}" for b, name in CASES if b == backend]
+    key = backend, ranks
+    if key not in jobs:
+        on_hosts = isinstance(ranks, str)
+        files = (ON_HOSTS if on_hosts else ALL)[backend]
         directory = tmp_path_factory.mktemp(backend)
         settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
-        thorough = pytestconfig.getoption("thorough")
-        jobs[backend] = Job(2, files, directory, thorough=thorough, **settings)
-        jobs[backend].wait()
-    failures = jobs[backend].failures(file)
+        thorough = pytestconfig.getoption("thorough") and not on_hosts
+        jobs[key] = Job(
+            ranks,
+            [f"{DIRECTORY}/{name}" for name in files],
+            directory,
+            thorough=thorough,
+            **settings,
+        )
+        jobs[key].wait()
+    failures = jobs[key].failures(file)
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)
