@@ -185,9 +185,9 @@ def _own_value(
 
 def _host_identity() -> str:
     # Shared memory and pidfds work only within one kernel, one user and one
-    # PID namespace: other ranks are on other hosts.
-    pid_namespace = os.readlink("/proc/self/ns/pid")
-    return f"boot {_boot()}, user {os.getuid()}, {pid_namespace}"
+    # container: other ranks are on other hosts.
+    pids, users = (os.readlink(f"/proc/self/ns/{n}") for n in ("pid", "user"))
+    return f"boot {_boot()}, user {os.getuid()}, {pids}, {users}"
 
 
 def _boot() -> str:

@@ -249,12 +249,15 @@ def device_to_use(address: str, is_chosen: bool) -> str | None:
     """Returns the interface where MPI must listen; None: where it will.
 
     By itself MPI listens at every interface that is up, and may take one that
-    leads nowhere. Faster networks than plain ones are its own business.
+    leads nowhere. Faster networks than plain ones are its own business. UCX
+    does not connect containers over the loopback interface.
 
     Args:
         address: Where this host listens.
         is_chosen: Whether the user has chosen that.
     """
+    if interfaces.is_loopback(address):
+        return None
     device = interfaces.device_of(address)
     if device is None or os.path.exists(_INFINIBAND_OF.format(device)):
         return None
