@@ -168,3 +168,25 @@ def test_a_late_host_is_awaited(network: Network, secret: str) -> None:
     status, _, stderr = finish(job)
     assert status == 2
     assert "--node-rank 0" in stderr
+
+
+def test_rank_0_hears_of_a_leader_that_dies_before_it_connects(
+    network: Network, secret: str
+) -> None:
+    code = """
+        import os, time
+        import hvd_keras as hvd
+        from hvd_keras._job.hosts import links
+        if os.environ["HVD_RANK"] == "1":
+            links.connect = lambda *_: os._exit(3)
+        try:
+            hvd.init()
+        except hvd.PeerLostError as error:
+            print(error)
+    """
+    command = ["-np", "1", "--grace", "20", "--", *python(code)]
+    jobs = _start(network, secret, command, command)
+    status, stdout, stderr = finish(jobs[0], 15)
+    assert status == 3, stderr
+    assert "[0] Rank 1 went away during `init()` (host hostb, pid" in stdout
+    assert finish(jobs[1])[0] == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -130,6 +131,17 @@ class Rendezvous:
                 return wire.unpack_values(body, self.identity.size)
             if kind == FrameType.NOTICE and self._on_notice is not None:
                 self._on_notice(body.decode("utf-8", "replace"))
+
+    def check(self) -> None:
+        """Hears between two exchanges whether another rank has given up.
+
+        Raises:
+            HvdError: It has, with this error.
+        """
+        pending = getattr(self._sock, "pending", None)  # of TLS
+        ready, _, _ = select.select([self._sock], [], [], 0)
+        if ready or (pending and pending()):
+            self._receive_frame(time.monotonic() + 1.0)
 
     def abort(self, reason: str) -> None:
         """Ends the exchange for all ranks and tells them `reason`."""

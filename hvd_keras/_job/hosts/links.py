@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import addresses, wire
@@ -61,6 +62,7 @@ def accept_all(
     epoch: int,
     seconds: float,
     tls: ssl.SSLContext | None,
+    check: Callable[[], None],
 ) -> dict[int, socket.socket]:
     """Waits for the leaders of the other hosts.
 
@@ -71,6 +73,7 @@ def accept_all(
         epoch: The epoch that they must have joined.
         seconds: How long to wait.
         tls: For a server; None: no TLS.
+        check: Called often; raises if waiting is in vain.
 
     Returns:
         A connected socket for each host in `expected`.
@@ -104,6 +107,7 @@ def accept_all(
                     sock.close()
                 else:
                     found[host] = sock
+            check()
             if time.monotonic() > deadline:
                 missing = [r for r, h in expected.items() if h not in found]
                 raise StalledError(

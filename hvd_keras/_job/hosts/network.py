@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras import _native
@@ -64,6 +64,7 @@ class Network:
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
         self._epoch = rendezvous.epoch
+        self._check_start: Callable[[], None] = lambda: None
         self._open_sets: set[int] = set()
         self._wire: WireProcess | None = None
         self._fd: int | None = None  # of the region of this host
@@ -104,8 +105,10 @@ class Network:
             segment = (pid, fd, bytes.fromhex(token))
             self.open_set(0, plan, segment)
             pids = [int(peers[one]["pid"]) for one in plan.leaders]
+            self._check_start = rendezvous.check
             hosts = self.connect(plan, listener, peers[0]["links"], pids)
         finally:
+            self._check_start = lambda: None
             if listener is not None:
                 listener.close()
         if self._wire is not None:
@@ -207,6 +210,7 @@ class Network:
                 self._epoch,
                 seconds,
                 tls.context(self._config, is_server=True),
+                check=self._check_start,
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()
