@@ -3,7 +3,8 @@
     hvdrun ... python benchmarks/_hosts_latency.py ADDRESS PORT CALLS
 
 The first rank of the first host listens there for that of the last host, and
-answers its bytes. Rank 0 prints a JSON line with the milliseconds of each.
+answers its bytes. Both are chains: the time of one is that of its chain over
+the length. Rank 0 prints a JSON line with the milliseconds of each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
-NUM_WARM = 20
+NUM_WARM = 3
+CHAIN = 50  # one needs the result of the one before
 
 
 def main(address: str, port: int, num_calls: int) -> None:
@@ -41,14 +43,19 @@ def main(address: str, port: int, num_calls: int) -> None:
 
     @tf.function
     def reduce(x: tf.Tensor) -> tf.Tensor:
-        return hvd.allreduce(x, op=hvd.Sum, name="small")
+        for i in range(CHAIN):
+            x = hvd.allreduce(x, op=hvd.Average, name=f"small_{i}")
+        return x
 
     def ping() -> None:
-        if peer is not None and is_client:
-            peer.sendall(b"ping")
-            peer.recv(4)
-        elif peer is not None:
-            peer.sendall(peer.recv(4))
+        if peer is None:
+            return
+        for _ in range(CHAIN):
+            if is_client:
+                peer.sendall(b"ping")
+                peer.recv(4)
+            else:
+                peer.sendall(peer.recv(4))
 
     value = tf.constant(1.0)
     seconds: dict[str, list[float]] = {"ping": [], "allreduce": []}
@@ -61,8 +68,7 @@ def main(address: str, port: int, num_calls: int) -> None:
             start = time.perf_counter()
             call()
             if i >= NUM_WARM:
-                seconds[name].append(time.perf_counter() - start)
-    # A ping lasts from where it begins to where it is answered.
+                seconds[name].append((time.perf_counter() - start) / CHAIN)
     pings = _common.gather_over_ranks(seconds["ping"])
     reduces = _common.gather_over_ranks(seconds["allreduce"])
     if hvd.rank() == 0:
