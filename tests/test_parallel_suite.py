@@ -275,7 +275,7 @@ class Jobs(dict[int | str, Job]):
 
     def start(self, ranks: int | str) -> Job:
         directory = self._directory / f"ranks_{ranks}"
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)  # a start may have been skipped
         files = [f"{PARALLEL}/{file}" for file in self._files[ranks]]
         thorough = self._thorough and isinstance(ranks, int)
         return Job(ranks, files, directory, thorough=thorough)
