@@ -1,6 +1,6 @@
 """Runs tests/backends on two ranks, with Keras on JAX and on torch.
 
-Some run on two hosts with a rank each, too.
+Some run on two hosts, too: those for any number of ranks with two ranks each.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ ALL = {
     backend: [file for file in FILES if not file.startswith(f"test_{other}_")]
     for backend, other in (("jax", "torch"), ("torch", "jax"))
 }
+TRAINING = [
+    "test_equality.py::test_training_equals_one_process",
+    "test_equality.py::test_ranks_may_compile_different_programs",
+    "test_join.py",
+]
 ON_HOSTS = {
-    "jax": [
-        "test_equality.py::test_ranks_may_compile_different_programs",
-        "test_jax_collectives.py",
-        "test_join.py",
-    ],
-    "torch": ["test_equality.py", "test_join.py", "test_torch_collectives.py"],
+    ("jax", "2x1"): ["test_jax_collectives.py"],
+    ("jax", "2x2"): TRAINING,
+    ("torch", "2x1"): ["test_torch_collectives.py"],
+    ("torch", "2x2"): TRAINING,
 }
 CASES: list[Any] = [
     (backend, 2, file) for backend, files in ALL.items() for file in files
 ]
 CASES += [
-    pytest.param(backend, "2x1", file, marks=pytest.mark.thorough)
-    for backend, files in ON_HOSTS.items()
+    pytest.param(backend, ranks, file, marks=pytest.mark.thorough)
+    for (backend, ranks), files in ON_HOSTS.items()
     for file in files
 ]
 # Compiling takes most of the time; the programs run for moments.
@@ -64,7 +67,7 @@ def test_backend(
     key = backend, ranks
     if key not in jobs:
         on_hosts = isinstance(ranks, str)
-        files = (ON_HOSTS if on_hosts else ALL)[backend]
+        files = ON_HOSTS[key] if on_hosts else ALL[backend]
         directory = tmp_path_factory.mktemp(backend)
         settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
         thorough = pytestconfig.getoption("thorough") and not on_hosts
