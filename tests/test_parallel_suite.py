@@ -171,11 +171,12 @@ class Job:
             self._terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._wait(60)
-        for process in self._processes:
-            process.kill()
-            process.wait()
-        if self._network is not None:
-            self._network.close()
+        finally:  # Ctrl-C, too, leaves nothing behind
+            for process in self._processes:
+                process.kill()
+                process.wait()
+            if self._network is not None:
+                self._network.close()
         self.returncode = self._processes[0].returncode
         output = self._directory / "output"
         self.output = output.read_text(errors="replace")
