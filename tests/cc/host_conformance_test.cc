@@ -262,7 +262,8 @@ void TestBrokenRankIsQuoted(HostGroup* group) {
   Membership* const membership = group->membership();
   const uint32_t ticket = group->doorbell()->Ticket();
   Barrier(group->slabs());
-  if (group->rank() == 2) membership->DeclareBroken("out of luck");
+  if (group->rank() == 2)
+    membership->DeclareBroken(Status::Internal("out of luck"));
   Barrier(group->slabs());
   CHECK(group->doorbell()->Ticket() != ticket);
   CHECK(membership->IsGone(2));
@@ -292,7 +293,7 @@ void TestRankZeroSaysWhoLeft(HostGroup* group) {
     CHECK_OK(status);
   }
   Barrier(group->slabs());
-  if (group->rank() == 0) membership->DeclareBroken(status.message());
+  if (group->rank() == 0) membership->DeclareBroken(status);
   Barrier(group->slabs());
   if (group->rank() == 1) {
     CHECK(Contains(membership->CheckPeers().message(),

@@ -14,7 +14,7 @@ from hvd_keras import _native
 from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.wire import Role
+from hvd_keras._job.bootstrap.wire import Role, process_name
 from hvd_keras._job.hosts import links, wire_process
 from hvd_keras._job.hosts.plan import Plan, of_set
 from hvd_keras._job.hosts.wire_process import WireProcess
@@ -106,7 +106,10 @@ class Network:
             self.open_set(0, plan, segment)
             pids = [int(peers[one]["pid"]) for one in plan.leaders]
             self._check_start = rendezvous.check
-            hosts = self.connect(plan, listener, peers[0]["links"], pids)
+            hosts = self.connect(
+                plan, plan.leaders, pids, listener, peers[0]["links"]
+            )
+            hosts.job_ranks = plan.ranks
         finally:
             self._check_start = lambda: None
             if listener is not None:
@@ -155,6 +158,7 @@ class Network:
             library,
             name=f"hvd_{digest.hexdigest()[:16]}",
             host=self.plan.host,
+            host_name=self._names[self.plan.host],
             num_hosts=self.plan.num_hosts,
             environ=wire_process.environment(os.environ, shares_kernel, device),
         )
@@ -175,17 +179,19 @@ class Network:
     def connect(
         self,
         plan: Plan,
+        leaders: Sequence[int],
+        pids: Sequence[int],
         listener: socket.socket | None,
         address: str,
-        pids: Sequence[int],
     ) -> Any:
         """Connects the leaders of a process set, or of the job.
 
         Args:
             plan: Where the ranks of the set are.
+            leaders: The ranks of its leaders in the job, by host.
+            pids: Those of the leaders.
             listener: That of `listen`, on rank 0 of the set.
             address: Its address, on all ranks.
-            pids: Of the leaders, by host.
 
         Returns:
             `_core.Hosts` for this rank.
@@ -226,9 +232,15 @@ class Network:
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks
         hosts.sockets = sockets
-        hosts.labels = [
-            f"host {self._names[host]} (pid {pid})"
-            for host, pid in zip(plan.job_hosts, pids, strict=True)
+        names = [self._names[host] for host in plan.job_hosts]
+        hosts.own_host = self._names[self.plan.host]
+        hosts.leader_names = [
+            f"rank {rank} ({process_name(name, pid)})"
+            for rank, name, pid in zip(leaders, names, pids, strict=True)
+        ]
+        hosts.host_names = [
+            f"host {name} ({_list_ranks(self.plan.ranks[host])})"
+            for host, name in zip(plan.job_hosts, names, strict=True)
         ]
         hosts.heartbeat_seconds = self._config.heartbeat_seconds
         hosts.timeout_seconds = self._config.heartbeat_timeout_seconds
@@ -257,3 +269,7 @@ class Network:
         if self._wire is not None and number in self._open_sets:
             self._open_sets.discard(number)
             self._wire.ask(f"close {number}")
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

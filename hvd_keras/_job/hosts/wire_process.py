@@ -7,16 +7,23 @@ import importlib.metadata
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from hvd_keras._job.bootstrap import interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.hosts.pmi import Pmi
-from hvd_keras.exceptions import InternalError, LaunchError
+from hvd_keras.exceptions import (
+    HvdError,
+    InternalError,
+    LaunchError,
+    PeerLostError,
+)
 
 _START = (
     "import ctypes, sys; "
@@ -47,6 +54,7 @@ class WireProcess:
         *,
         name: str,
         host: int,
+        host_name: str,
         num_hosts: int,
         environ: Mapping[str, str],
     ) -> None:
@@ -57,6 +65,7 @@ class WireProcess:
             mpi_library: The path of an MPI library of the standard ABI.
             name: A name for this membership of the job, in MPI's files.
             host: The index of this host.
+            host_name: Its name.
             num_hosts: The number of hosts.
             environ: The variables for MPI, beside those that tell it its place.
         """
@@ -83,6 +92,7 @@ class WireProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self._who = f"The wire of host {host_name} (pid {self.pid})"
         self.version = ""
         self._pmi_socket = pmi_end
         self.pmi = Pmi(pmi_end, name, num_hosts)
@@ -96,6 +106,7 @@ class WireProcess:
 
         Raises:
             InternalError: MPI could not begin.
+            PeerLostError: The process has ended.
         """
         deadline = time.monotonic() + seconds
         while not self.pmi.is_at_barrier:
@@ -105,7 +116,7 @@ class WireProcess:
             waited = [self._control.fileno(), self.pmi.fileno()]
             ready, _, _ = select.select(waited, [], [], left)
             if self.pmi.fileno() in ready and not self.pmi.serve():
-                raise InternalError(self._why_ended())
+                raise self.lost()
             if self._control.fileno() in ready:
                 word, _, rest = self._read_answer().partition(" ")
                 if word != "ready":
@@ -118,16 +129,17 @@ class WireProcess:
         """Gives the process a command and waits for its answer.
 
         Raises:
-            InternalError: It refuses, or has ended.
+            InternalError: It refuses.
+            PeerLostError: It has ended.
         """
         try:
             self._control.sendall(f"{command}\n".encode())
         except OSError:
-            raise InternalError(self._why_ended()) from None
+            raise self.lost() from None
         answer = self._read_answer()
         if answer != "ok":
             raise InternalError(
-                f"The wire of this host refused: {answer.partition(' ')[2]}"
+                f"{self._who} refused: {answer.partition(' ')[2]}"
             )
 
     def end(self) -> None:
@@ -152,26 +164,34 @@ class WireProcess:
                 data = self._control.recv(4096)
             except TimeoutError:
                 raise InternalError(
-                    f"The wire of this host (pid {self.pid}) did not answer "
-                    f"within {_ANSWER_SECONDS:g} s."
+                    f"{self._who} did not answer within {_ANSWER_SECONDS:g} s."
                 ) from None
             except OSError:
                 data = b""
             if not data or len(self._received) > _MAX_ANSWER_BYTES:
-                raise InternalError(self._why_ended())
+                raise self.lost()
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         return line.decode("utf-8", "replace")
 
-    def _why_ended(self) -> str:
+    def has_ended(self) -> bool:
+        """Whether the process runs no more."""
+        return self._process.poll() is not None
+
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it, which MPI never sends."""
+        return self._process.poll() == -signal.SIGKILL
+
+    def lost(self) -> PeerLostError:
+        """Returns the error that tells how the process has ended."""
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return f"The wire of this host (pid {self.pid}) has hung up."
-        how = f"was killed by signal {-status}"
-        if status >= 0:
-            how = f"ended with status {status}"
-        return f"The wire of this host (pid {self.pid}) {how}."
+            return PeerLostError(f"{self._who} has hung up.")
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        return PeerLostError(f"{self._who} {how}.")
 
 
 def begin_all(
@@ -187,6 +207,7 @@ def begin_all(
 
     Raises:
         LaunchError: MPI did not begin on some host, which the error names.
+        PeerLostError: A wire has ended.
     """
     deadline = time.monotonic() + seconds
     state = "waits"
@@ -201,15 +222,11 @@ def begin_all(
                 value["puts"] = wire.pmi.puts
                 if not state:
                     value["error"] = f"MPI did not begin within {seconds:g} s."
-            except (InternalError, OSError) as error:
+            except (HvdError, OSError) as error:
                 value["error"] = str(error)
-        told = rendezvous.exchange(json.dumps(value).encode())
-        leaders = [found for found in map(json.loads, told) if found]
-        for leader in leaders:
-            if "error" in leader:
-                raise LaunchError(
-                    f"On host {leader['host']}: {leader['error']}"
-                )
+        leaders = _exchange(rendezvous, value)
+        if any("error" in leader for leader in leaders):
+            _raise_cause(rendezvous, wire, value)
         if all(leader["state"] == "ready" for leader in leaders):
             return
         if wire is not None and state == "barrier":
@@ -217,6 +234,34 @@ def begin_all(
             for leader in leaders:
                 puts.update(leader["puts"])
             wire.pmi.leave_barrier(puts)
+
+
+def _exchange(
+    rendezvous: Rendezvous, value: Mapping[str, object]
+) -> list[dict[str, Any]]:
+    """Returns what the leaders say; other ranks say nothing."""
+    told = rendezvous.exchange(json.dumps(value).encode())
+    return [found for found in map(json.loads, told) if found]
+
+
+def _raise_cause(
+    rendezvous: Rendezvous, wire: WireProcess | None, value: dict[str, object]
+) -> NoReturn:
+    """Raises the first cause, after MPI has failed somewhere.
+
+    When a wire ends, MPI ends those of other hosts, too.
+    """
+    if wire is not None:
+        value["is_lost"] = wire.has_ended()
+        if wire.has_ended():
+            value["error"] = str(wire.lost())
+        value["was_killed"] = wire.was_killed()
+    leaders = _exchange(rendezvous, value)
+    failed = [leader for leader in leaders if "error" in leader]
+    first = min(failed, key=lambda leader: not leader["was_killed"])
+    if first["is_lost"]:
+        raise PeerLostError(first["error"])
+    raise LaunchError(f"On host {first['host']}: {first['error']}")
 
 
 def environment(
