@@ -184,7 +184,14 @@ def _add(
         leaders = [ranks[leader] for leader in plan.leaders]
         pids = [answers[one]["segments"][index][0] for one in leaders]
         link = answers[ranks[0]]["links"][index]
-        hosts = network.connect(plan, leaders, pids, listener, link)
+        hosts = network.connect(
+            plan,
+            leaders,
+            pids,
+            listener,
+            link,
+            check=_native.core().check_peers,
+        )
     else:
         segment = None
     _native.core().add_process_set(new_id, ranks, segment, hosts)

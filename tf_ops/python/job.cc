@@ -265,6 +265,8 @@ std::vector<int> RanksOfSet(int32_t id) {
   return ranks;
 }
 
+void CheckPeers() { RaiseIfError(EngineOrRaise()->membership()->CheckPeers()); }
+
 bool IsMinority() {
   const std::shared_ptr<Engine> engine = GlobalEngine();
   return engine != nullptr && engine->membership()->IsMinority();

@@ -54,6 +54,7 @@ pybind11::dict Stats();
 uint64_t NumPending();  // requests in flight; 0 without a job
 void NoteExitReason(const std::string& text);
 void NoteFailure(const std::string& text);
+void CheckPeers();
 bool IsMinority();  // see Membership; false without a job
 
 }  // namespace hvd

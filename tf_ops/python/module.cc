@@ -65,6 +65,7 @@ void DefineJob(py::module_* m) {
       "set_local_topology",
       [](int rank, int size) { hvd::SetLocalTopology({rank, size}); }, "rank"_a,
       "size"_a, "Sets rank and size on this host; call it before init().");
+  m->def("check_peers", &hvd::CheckPeers, "Raises if a rank is lost.");
   m->def("is_minority", &hvd::IsMinority,
          "Whether the network has come apart and this side must end.");
   m->def("may_go_on", &hvd::MayGoOn, "lost"_a, "size"_a,

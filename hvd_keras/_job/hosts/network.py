@@ -64,7 +64,6 @@ class Network:
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
         self._epoch = rendezvous.epoch
-        self._check_start: Callable[[], None] = lambda: None
         self._open_sets: set[int] = set()
         self._wire: WireProcess | None = None
         self._fd: int | None = None  # of the region of this host
@@ -105,13 +104,16 @@ class Network:
             segment = (pid, fd, bytes.fromhex(token))
             self.open_set(0, plan, segment)
             pids = [int(peers[one]["pid"]) for one in plan.leaders]
-            self._check_start = rendezvous.check
             hosts = self.connect(
-                plan, plan.leaders, pids, listener, peers[0]["links"]
+                plan,
+                plan.leaders,
+                pids,
+                listener,
+                peers[0]["links"],
+                check=rendezvous.check,
             )
             hosts.job_ranks = plan.ranks
         finally:
-            self._check_start = lambda: None
             if listener is not None:
                 listener.close()
         if self._wire is not None:
@@ -183,6 +185,8 @@ class Network:
         pids: Sequence[int],
         listener: socket.socket | None,
         address: str,
+        *,
+        check: Callable[[], None],
     ) -> Any:
         """Connects the leaders of a process set, or of the job.
 
@@ -192,6 +196,7 @@ class Network:
             pids: Those of the leaders.
             listener: That of `listen`, on rank 0 of the set.
             address: Its address, on all ranks.
+            check: Raises if a rank of the job is lost.
 
         Returns:
             `_core.Hosts` for this rank.
@@ -216,7 +221,7 @@ class Network:
                 self._epoch,
                 seconds,
                 tls.context(self._config, is_server=True),
-                check=self._check_start,
+                check,
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()

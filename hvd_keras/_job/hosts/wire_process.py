@@ -34,6 +34,7 @@ _INFINIBAND = "/sys/class/infiniband"
 _INFINIBAND_OF = "/sys/class/net/{}/device/infiniband"
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 3.0
+_STATUS_SECONDS = 0.3  # from the end of its connections to its own
 _MAX_ANSWER_BYTES = 16 << 10
 
 
@@ -98,11 +99,16 @@ class WireProcess:
         self.pmi = Pmi(pmi_end, name, num_hosts)
         self._received = b""
 
-    def step(self, seconds: float) -> str:
+    def step(self, seconds: float, other: int) -> str:
         """Serves MPI's start until it has something to say to the others.
 
+        Args:
+            seconds: How long to wait.
+            other: A descriptor to wait for as well.
+
         Returns:
-            "barrier" or "ready"; "" if neither came within `seconds`.
+            "barrier", "ready", or "other" if that is readable; "" if none came
+            in time.
 
         Raises:
             InternalError: MPI could not begin.
@@ -113,7 +119,7 @@ class WireProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return ""
-            waited = [self._control.fileno(), self.pmi.fileno()]
+            waited = [self._control.fileno(), self.pmi.fileno(), other]
             ready, _, _ = select.select(waited, [], [], left)
             if self.pmi.fileno() in ready and not self.pmi.serve():
                 raise self.lost()
@@ -123,6 +129,8 @@ class WireProcess:
                     raise InternalError(f"MPI did not begin: {rest}")
                 self.version = rest.split(" ", 2)[2].replace(" Version:", "")
                 return "ready"
+            if other in ready:
+                return "other"
         return "barrier"
 
     def ask(self, command: str) -> None:
@@ -185,7 +193,7 @@ class WireProcess:
     def lost(self) -> PeerLostError:
         """Returns the error that tells how the process has ended."""
         try:
-            status = self._process.wait(_END_SECONDS)
+            status = self._process.wait(_STATUS_SECONDS)
         except subprocess.TimeoutExpired:
             return PeerLostError(f"{self._who} has hung up.")
         how = f"ended with status {status}"
@@ -215,17 +223,12 @@ def begin_all(
         value: dict[str, object] = {}
         if wire is not None:
             value = {"host": host}
-            try:
-                if state != "ready":
-                    state = wire.step(deadline - time.monotonic())
-                value["state"] = state
-                value["puts"] = wire.pmi.puts
-                if not state:
-                    value["error"] = f"MPI did not begin within {seconds:g} s."
-            except (HvdError, OSError) as error:
-                value["error"] = str(error)
+            if state != "ready":
+                state, value["error"] = _wait_for(wire, rendezvous, deadline)
+            value["state"] = state
+            value["puts"] = wire.pmi.puts
         leaders = _exchange(rendezvous, value)
-        if any("error" in leader for leader in leaders):
+        if any(leader.get("error") for leader in leaders):
             _raise_cause(rendezvous, wire, value)
         if all(leader["state"] == "ready" for leader in leaders):
             return
@@ -234,6 +237,25 @@ def begin_all(
             for leader in leaders:
                 puts.update(leader["puts"])
             wire.pmi.leave_barrier(puts)
+
+
+def _wait_for(
+    wire: WireProcess, rendezvous: Rendezvous, deadline: float
+) -> tuple[str, str]:
+    """Returns what the wire says to the others, and an error.
+
+    Raises:
+        HvdError: A rank died or gave up.
+    """
+    state = "other"
+    while state == "other":
+        rendezvous.check()
+        try:
+            left = deadline - time.monotonic()
+            state = wire.step(left, rendezvous.fileno())
+        except (HvdError, OSError) as error:
+            return "", str(error)
+    return state, "" if state else "MPI did not begin within HVD_START_TIMEOUT."
 
 
 def _exchange(
@@ -257,7 +279,7 @@ def _raise_cause(
             value["error"] = str(wire.lost())
         value["was_killed"] = wire.was_killed()
     leaders = _exchange(rendezvous, value)
-    failed = [leader for leader in leaders if "error" in leader]
+    failed = [leader for leader in leaders if leader.get("error")]
     first = min(failed, key=lambda leader: not leader["was_killed"])
     if first["is_lost"]:
         raise PeerLostError(first["error"])
