@@ -30,10 +30,10 @@ def _victim(job: Job, what: str) -> tuple[list[int], list[str]]:
     else:
         rank = {"rank": 3, "leader": 2, "rank 0": 0}[what]
         pid, dead = ranks[rank], [rank]
-    names = [
-        f"rank {rank} \\(host {NAMES[rank // 2]}, pid {own_pid(ranks[rank])}\\)"
-        for rank in dead
-    ]
+    names = []
+    for rank in dead:
+        process = f"host {NAMES[rank // 2]}, pid {own_pid(ranks[rank])}"
+        names.append(rf"[Rr]ank {rank} .*{process}\)")
     return [pid], ["|".join(names)]
 
 
@@ -91,6 +91,15 @@ def test_all_ranks_name_what_was_killed(
             "rank 0": "rank 0 (host hosta) failed first: SIGKILL",
         }
         assert verdict[what] in stderr
+
+
+@pytest.mark.parametrize("what", ["wire", "leader"])
+def test_a_kill_while_the_hosts_connect_is_named(
+    network: Network, tmp_path: Path, what: str
+) -> None:
+    with running(network, tmp_path) as job:
+        wait_for(lambda: len(job.wires()) == 2, 60)
+        _kill_and_check(job, what, 4 if what == "wire" else 3)
 
 
 def test_a_host_that_is_gone_is_named(network: Network, tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ class Network:
         Args:
             plan: Where the ranks of the job are.
             leaders: What the leader of each host has said in the first
-                exchange: its "hostname", "boot" and "address".
+                exchange: its "hostname", "boot" and "address"; rank 0's
+                "segment", which no other job has.
             rendezvous: The connection of this rank; used by `start` alone.
             config: The settings.
         """
@@ -150,7 +151,10 @@ class Network:
     def _start_wire(self) -> WireProcess:
         boots = {leader["boot"] for leader in self._leaders}
         shares_kernel = len(boots) < len(self._leaders)
-        digest = hashlib.sha256(self._secret + self._epoch.to_bytes(8, "big"))
+        # Jobs may have one secret, and processes may start several jobs.
+        token = str(self._leaders[0]["segment"]).encode()
+        epoch = self._epoch.to_bytes(8, "big")
+        digest = hashlib.sha256(self._secret + epoch + token)
         library = self._config.mpi_library or wire_process.default_library()
         device = wire_process.device_to_use(
             self._address_to_listen_at(), self._config.interface is not None

@@ -151,11 +151,12 @@ class WireProcess:
             )
 
     def end(self) -> None:
-        """Ends the process; kills it if it is slow."""
-        with contextlib.suppress(OSError):
-            self._control.sendall(b"end\n")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+        """Ends the process; kills it if it is slow, or if MPI has not begun."""
+        if self.version:  # else it does not listen
+            with contextlib.suppress(OSError):
+                self._control.sendall(b"end\n")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
