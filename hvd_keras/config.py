@@ -204,6 +204,23 @@ class Config:
         'added and removed after `init()`, as with `process_sets="dynamic"`.',
         alias="HOROVOD_DYNAMIC_PROCESS_SETS", same_on_all_ranks=True,
     )  # fmt: skip
+    preemption_file: str | None = _setting(
+        "HVD_PREEMPTION_FILE", "text", None, "When this file appears on a "
+        "host, `BackupAndRestore` saves and ends all ranks.",
+    )  # fmt: skip
+    preemption_command: str | None = _setting(
+        "HVD_PREEMPTION_COMMAND", "text", None, "When this command of the "
+        "shell ends with status 0 on a host, `BackupAndRestore` saves and ends "
+        "all ranks.",
+    )  # fmt: skip
+    preemption_poll_seconds: float = _setting(
+        "HVD_PREEMPTION_POLL_SECONDS", "float", 5.0, "How often to look for "
+        "that file, or to run that command.", unit="seconds", minimum=0.01,
+    )  # fmt: skip
+    requeue_exit_code: int = _setting(
+        "HVD_REQUEUE_EXIT_CODE", "int", 75, "Exit status of ranks that have "
+        "been told to stop and have saved; 75 is EX_TEMPFAIL.", minimum=1,
+    )  # fmt: skip
     gpu: str = _setting(
         "HVD_GPU", "choice", "auto", "on: `init()` connects the GPUs of the "
         "ranks, and fails if it cannot; auto: the first collective on a GPU "

@@ -181,10 +181,17 @@ def _add(
         segment = _segment_of(answers[local[0]], index)
         network.open_set(new_id, plan, segment)
     if plan.rank >= 0:
-        leaders = [answers[ranks[leader]] for leader in plan.leaders]
-        pids = [leader["segments"][index][0] for leader in leaders]
+        leaders = [ranks[leader] for leader in plan.leaders]
+        pids = [answers[one]["segments"][index][0] for one in leaders]
         link = answers[ranks[0]]["links"][index]
-        hosts = network.connect(plan, listener, link, pids)
+        hosts = network.connect(
+            plan,
+            leaders,
+            pids,
+            listener,
+            link,
+            check=_native.core().check_peers,
+        )
     else:
         segment = None
     _native.core().add_process_set(new_id, ranks, segment, hosts)

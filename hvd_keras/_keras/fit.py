@@ -91,6 +91,11 @@ def running_fit() -> Call | None:
     return None
 
 
+def is_in_fit() -> bool:
+    """Whether a `fit` runs, maybe with another call inside."""
+    return any(call.method == "fit" for call in _running.get())
+
+
 def call_at_data(function: Callable[[Call], None]) -> None:
     """Calls `function(call)` whenever a call has its data, before a step.
 

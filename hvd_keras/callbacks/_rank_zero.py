@@ -12,6 +12,7 @@ import numpy as np
 
 from hvd_keras import _native, basics, objects
 from hvd_keras._job import state
+from hvd_keras._job.hosts import partition
 from hvd_keras.exceptions import HvdError
 
 
@@ -30,6 +31,7 @@ def on_rank_zero(name: str, action: Callable[[], Any]) -> Any:
     if basics.rank() == 0:
         with _others_waiting(name):
             try:
+                partition.check_may_write(name)
                 result = action()
             except Exception as raised:
                 error = raised

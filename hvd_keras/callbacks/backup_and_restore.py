@@ -6,15 +6,17 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
 from hvd_keras import _backends
 from hvd_keras._gradients import fit_check
+from hvd_keras._job import preemption, state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.models import is_fully_built
+from hvd_keras.callbacks._preemption import Preemption
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._training_state import TrainingState
@@ -37,6 +39,11 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
     depend on the epochs before. (Shuffled datasets do, those of `hvd.shard`
     too: a new process begins with their first order again.)
 
+    If a rank gets SIGTERM, or sees the notice that HVD_PREEMPTION_FILE or
+    HVD_PREEMPTION_COMMAND names, all ranks save after the same batch. Then each
+    ends by `SystemExit` with HVD_REQUEUE_EXIT_CODE (75). Run the job again to
+    go on. A second SIGTERM ends a rank at once.
+
     The state contains the optimizer, sums of gradients that are being
     accumulated, the seeds of dropout, moving statistics and metrics, each as it
     was on its rank. It does not contain what callbacks remember, such as the
@@ -54,6 +61,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
         ValueError: An argument is wrong. From `fit`: the model is not built,
             or the file is of another model or number of ranks.
         RuntimeError: Training began otherwise than by `fit`.
+        SystemExit: From `fit`: a rank must stop soon; all have saved.
         HvdError: From `fit`, on the other ranks: rank 0 could not read or
             write the file.
 
@@ -100,8 +108,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
                 f"restored. Received: {self.model.name!r}, not built; call "
                 "it on a batch, or give it an `Input`."
             )
-        if self.save_freq != "epoch":
-            keras_fit.call_batch_ends_in_order(callback_list)
+        keras_fit.call_batch_ends_in_order(callback_list)
         backup = _Backup(self, callback_list)
         backup.set_model(self.model)
         backup.resume(fit)
@@ -120,6 +127,7 @@ class _Backup(keras.callbacks.Callback):
         self._epoch = 0
         self._first = (0, 0)  # the epoch and batch to begin with
         self._num_unsaved = 0
+        self._preemption = Preemption()
 
     def resume(self, fit: keras_fit.Call) -> None:
         """Makes `fit` begin with the epoch and the batch of the backup."""
@@ -140,6 +148,7 @@ class _Backup(keras.callbacks.Callback):
             TrainingState(self.model, self._path).restore()
             # Moving statistics differ by rank in the middle of an epoch.
             fit_check.note_as_equal(self.model)
+        self._preemption.begin()
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -150,21 +159,37 @@ class _Backup(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         done = (self._epoch, batch + 1)
-        frequency = self._owner.save_freq
-        if isinstance(frequency, str) or done <= self._first:
-            return
-        self._num_unsaved += self.model.steps_per_execution
-        if self._num_unsaved >= frequency:
-            self._num_unsaved = 0
-            TrainingState(self.model, self._path).save(done)
+        must_stop = self._preemption.must_stop()
+        if done > self._first:  # else it is in the file
+            self._num_unsaved += self.model.steps_per_execution
+            frequency = self._owner.save_freq
+            is_due = (
+                isinstance(frequency, int) and self._num_unsaved >= frequency
+            )
+            if is_due or must_stop:
+                self._num_unsaved = 0
+                TrainingState(self.model, self._path).save(done)
+        if must_stop:
+            self._stop(*done)
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        if self._owner.save_freq == "epoch":
+        must_stop = self._preemption.must_stop(is_last_step=True)
+        if self._owner.save_freq == "epoch" or must_stop:
             TrainingState(self.model, self._path).save((epoch + 1, 0))
+        if must_stop:
+            self._stop(epoch + 1, 0)
+
+    def _stop(self, epoch: int, batch: int) -> NoReturn:
+        self._preemption.end()
+        preemption.report(
+            f"preempted at epoch {epoch}, batch {batch}; saved to {self._path}"
+        )
+        raise SystemExit(state.config().requeue_exit_code)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._preemption.end()
         keras_fit.remove_callback(self._list, self)
         remove_step_hooks(self.model)
         keras_fit.set_initial_epoch(self.model, None)

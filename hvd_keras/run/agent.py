@@ -3,7 +3,7 @@
 `python -m hvd_keras.run.agent` reads its configuration, one line of JSON, from
 the standard input. So the secret of the job is seen neither in a list of
 processes nor in an environment. The agent connects to the job and does what it
-says. When it loses the job, it kills its ranks and ends.
+says. When it loses the job, it soon kills its ranks and ends.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from hvd_keras.run.standard_input import StandardInput
 from hvd_keras.run.usage import UsageError
 
 _READ_BYTES = 8 << 10
+# For the ranks, once the job is lost.
+_LAST_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Agent:
                     self._link.send(Kind.SIGNALLED, {"signal": number})
                 self._pause()
                 self._link.check()
+            if self._error:
+                self._let_ranks_end()
         finally:
             self._ranks.close()
             self._link.close()
@@ -129,6 +133,16 @@ class Agent:
             with contextlib.suppress(OSError):
                 print(f"hvdrun: {self._error}", file=sys.stderr, flush=True)
         return 1 if self._exit_status is None else self._exit_status
+
+    def _let_ranks_end(self) -> None:
+        """Gives the ranks time to notice themselves what is lost."""
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._ranks.any_runs() and not self._signals:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._loop.step(left)
+            self._ranks.tell_exits()
 
     def _connect(self, config: Config, index: int, num_hosts: int) -> Stream:
         identity = Identity(

@@ -113,6 +113,11 @@ class HostRanks:
             else:
                 self._loop.watch(fd, call)
 
+    def any_runs(self) -> bool:
+        """Whether a rank has not ended."""
+        processes = self._processes.values()
+        return any(process.exit_status is None for process in processes)
+
     def kill(self) -> None:
         """Kills what is left of the ranks and of what they have started."""
         for process in self._processes.values():

@@ -16,6 +16,7 @@ from typing import Any
 from hvd_keras._job.bootstrap import secret, tls
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.wire import PREEMPTED
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
 from hvd_keras.run.arguments import Options, check_shown_ranks
@@ -395,6 +396,10 @@ class Job:
             return 0
         seconds = time.monotonic() - self._started_at
         reason = self._reasons.get(first.rank, "")
+        if reason.startswith(PREEMPTED):
+            saved = reason.removeprefix(PREEMPTED)
+            self._output.say(f"{saved}; run it again to go on")
+            return self._exit_status()
         self._output.say(report.verdict(first, reason, seconds))
         rows = []
         for rank in self._ranks:

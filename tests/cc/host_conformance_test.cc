@@ -262,7 +262,8 @@ void TestBrokenRankIsQuoted(HostGroup* group) {
   Membership* const membership = group->membership();
   const uint32_t ticket = group->doorbell()->Ticket();
   Barrier(group->slabs());
-  if (group->rank() == 2) membership->DeclareBroken("out of luck");
+  if (group->rank() == 2)
+    membership->DeclareBroken(Status::Internal("out of luck"));
   Barrier(group->slabs());
   CHECK(group->doorbell()->Ticket() != ticket);
   CHECK(membership->IsGone(2));
@@ -292,7 +293,7 @@ void TestRankZeroSaysWhoLeft(HostGroup* group) {
     CHECK_OK(status);
   }
   Barrier(group->slabs());
-  if (group->rank() == 0) membership->DeclareBroken(status.message());
+  if (group->rank() == 0) membership->DeclareBroken(status);
   Barrier(group->slabs());
   if (group->rank() == 1) {
     CHECK(Contains(membership->CheckPeers().message(),
@@ -404,6 +405,53 @@ TEST_CASE("a process set knows what its job knows") {
   job->membership()->MarkDead(0);
   CHECK(set->IsGone(1));
   CHECK(Contains(set->CheckPeers().message(), "rank 0 died"));
+}
+
+// It mostly leaves because of the loss, and others may not know yet.
+TEST_CASE("a rank that leaves after a loss tells of the loss") {
+  auto jobs = CreateInMemory(3);
+  jobs[1]->membership()->MarkDead(2);
+  jobs[1]->membership()->Leave("shutdown() was called");
+  CHECK(jobs[0]->membership()->CheckPeers().message() == "rank 2 died");
+}
+
+TEST_CASE("a rank that leaves tells of a loss that a process set has heard") {
+  auto jobs = CreateInMemory(2);
+  auto sets = CreateInMemory(RegionShape(2, /*with_wire=*/true));
+  const std::shared_ptr<HostGroup> job = std::move(jobs[1]);
+  sets[1]->membership()->BindToJob({job, job->membership()}, {0, 1});
+  sets[0]->membership()->NoteOthersLost("rank 7 died");
+  job->membership()->Leave("shutdown() was called");
+  CHECK(jobs[0]->membership()->CheckPeers().message() == "rank 7 died");
+}
+
+TEST_CASE("the wire is blamed only if nothing else explains its end") {
+  auto groups = CreateInMemory(RegionShape(2, /*with_wire=*/true));
+  for (const auto& group : groups) group->membership()->SetPlace("b", {4, 5});
+  Membership* const last = groups[1]->membership();
+  last->SetPid(2, 33);
+  last->MarkDead(2, "SIGSEGV");
+  const std::string wire = "the wire of host b (pid 33) died (SIGSEGV)";
+  CHECK(last->CheckWaitFor(2).message() == wire);
+  groups[0]->membership()->NoteOthersLost("rank 0 is gone");
+  CHECK(last->CheckWaitFor(2).message() == "rank 0 is gone");
+  last->MarkDead(0);
+  CHECK(last->CheckWaitFor(2).message() == "rank 4 died");
+}
+
+TEST_CASE("a leader that has stopped is lost") {
+  auto groups = CreateInMemory(RegionShape(2, /*with_wire=*/true));
+  Membership* const leader = groups[0]->membership();
+  Membership* const other = groups[1]->membership();
+  const Clock::time_point now = Clock::now();
+  CHECK_OK(other->CheckLeader(now));
+  leader->NoteLeaderAlive(now, std::chrono::milliseconds(1500));
+  CHECK_OK(other->CheckLeader(now + std::chrono::milliseconds(1400)));
+  const Clock::time_point late = now + std::chrono::milliseconds(1600);
+  CHECK(other->CheckLeader(late).code() == StatusCode::kPeerLost);
+  CHECK(Contains(other->CheckLeader(late).message(),
+                 "has stopped: no heartbeat for 1.5 s"));
+  CHECK_OK(leader->CheckLeader(late));
 }
 
 // A rank that cannot see deaths waits for nobody, in any process set.

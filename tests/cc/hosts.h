@@ -30,7 +30,7 @@ class Hosts {
       groups_.push_back(CreateInMemory(
           RegionShape(static_cast<int>(of_host.size()), /*with_wire=*/true)));
       for (const auto& group : groups_.back()) {
-        group->membership()->SetGlobalRanks(of_host);
+        group->membership()->SetPlace("h", of_host);
       }
     }
     for (size_t host = 0; host < ranks_.size(); ++host) {
@@ -70,7 +70,8 @@ class Hosts {
     std::vector<TcpLinksOptions> options(num_hosts);
     for (TcpLinksOptions& one : options) {
       one.sockets.resize(num_hosts);
-      one.labels.resize(num_hosts);
+      one.leaders.resize(num_hosts);
+      one.hosts.resize(num_hosts);
     }
     for (size_t host = 1; host < num_hosts; ++host) {
       int ends[2];
@@ -84,9 +85,12 @@ class Hosts {
       TcpLinksOptions& one = options[host];
       one.host = static_cast<int>(host);
       for (size_t peer = 0; peer < num_hosts; ++peer) {
-        one.labels[peer] = "host " + std::to_string(peer);
+        one.leaders[peer] = "leader " + std::to_string(peer);
+        one.hosts[peer] = "host " + std::to_string(peer);
       }
       one.ring = [leader] { leader->doorbell()->RingOwn(); };
+      one.alive = [] {};
+      one.is_minority = [] {};
       one.why_left = [leader] { return leader->membership()->WhyLeft(); };
       one.why_lost = [leader] { return leader->membership()->WhyLost(); };
       one.others_left = [leader](const std::string& reason) {

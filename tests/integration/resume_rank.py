@@ -8,6 +8,7 @@ import pathlib
 import random
 import signal
 import threading
+import time
 
 import keras
 import numpy as np
@@ -44,11 +45,26 @@ class KillJob(keras.callbacks.Callback):
             threading.Timer(delay_seconds, os.killpg, kill).start()
 
 
+class Slow(keras.callbacks.Callback):
+    """Takes its time, and says how far it is."""
+
+    def __init__(self, pause_seconds: float) -> None:
+        super().__init__()
+        self._pause_seconds = pause_seconds
+        self._num_batches = 0
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        self._num_batches += 1
+        print("batch", self._num_batches, flush=True)
+        time.sleep(self._pause_seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", type=pathlib.Path, required=True)
     parser.add_argument("--kill-at", type=int, default=0)
     parser.add_argument("--save-freq", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=0.0)
     args = parser.parse_args()
     hvd.init()
     keras.utils.set_random_seed(1 + hvd.rank())
@@ -66,6 +82,8 @@ def main() -> None:
         hvd.callbacks.MetricAverageCallback(),
         KillJob(args.kill_at),
     ]
+    if args.pause:
+        callbacks.append(Slow(args.pause))
     if args.save_freq:
         backup = hvd.callbacks.BackupAndRestore(
             args.dir / "backup", args.save_freq

@@ -120,6 +120,13 @@ int64_t NumElements(const Shape& shape) {
   return num_elements;
 }
 
+std::string SecondsToString(std::chrono::duration<double> time) {
+  std::string text = std::to_string(time.count());
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
 std::string ShapeToString(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {

@@ -1,6 +1,7 @@
 // Element types, reductions and shapes: the vocabulary of every layer.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -70,6 +71,7 @@ Status CheckReduce(DataType dtype, ReduceOp op);
 
 using Shape = std::vector<int64_t>;
 int64_t NumElements(const Shape& shape);
-std::string ShapeToString(const Shape& shape);  // "[2, 3]"
+std::string ShapeToString(const Shape& shape);                    // "[2, 3]"
+std::string SecondsToString(std::chrono::duration<double> time);  // "1.5 s"
 
 }  // namespace hvd

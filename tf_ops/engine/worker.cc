@@ -48,6 +48,7 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
       options_(options),
       place_(PlaceOf(rank, options_)),
       log_(log),
+      links_(links),
       negotiator_(control, links, rank, AsCoordinatorOptions(options_)) {}
 
 // Tells the coordinator everything new in as few messages as possible.
@@ -379,7 +380,8 @@ void Worker::Break(const Status& status) {
     responses_.clear();
     // The others know of a shutdown already, and need not know of a removal.
     if (status.code() != StatusCode::kShutdown) {
-      membership_->DeclareBroken(status.message());
+      membership_->DeclareBroken(status);
+      if (links_ != nullptr) links_->TellLosses();
     }
   }
   FailAll(broken_);
@@ -389,6 +391,8 @@ void Worker::CheckStalls() {
   const Clock::time_point now = Clock::now();
   if (now < next_stall_check_) return;
   next_stall_check_ = now + kStallCheckInterval;
+  const Status leader = membership_->CheckLeader(now);
+  if (!leader.ok() && must_watch()) return Break(leader);
   const PendingRequest* oldest = table_.Oldest();
   std::vector<std::string> warnings;
   const Status status = negotiator_.CheckStalls(

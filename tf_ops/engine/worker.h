@@ -99,6 +99,7 @@ class Worker {
   const EngineOptions options_;
   const RankPlace place_;
   EventLog* const log_;
+  ControlLinks* const links_;  // null: it has none
   RequestTable table_;
   Negotiator negotiator_;
   std::deque<Response> responses_;  // to be run, in this order

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tf_ops/common/types.h"
+
 namespace hvd {
 namespace {
 
@@ -22,6 +24,13 @@ std::string Load(const Words& words) {
   return std::string(words.text, strnlen(words.text, kWordsBytes));
 }
 
+uint64_t Milliseconds(Clock::time_point time) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(
+          time.time_since_epoch())
+          .count());
+}
+
 }  // namespace
 
 Membership::Membership(RegionView region, int member, uint64_t epoch,
@@ -32,6 +41,7 @@ Membership::Membership(RegionView region, int member, uint64_t epoch,
       epoch_(epoch),
       doorbell_(doorbell),
       global_ranks_(static_cast<size_t>(size_)),
+      how_(static_cast<size_t>(num_members())),
       dead_(static_cast<size_t>(num_members())) {
   std::iota(global_ranks_.begin(), global_ranks_.end(), 0);
   for (int rank : global_ranks_) {
@@ -47,11 +57,21 @@ Membership::~Membership() {
   sets->erase(std::remove(sets->begin(), sets->end(), this), sets->end());
 }
 
-void Membership::SetGlobalRanks(std::vector<int> global_ranks) {
+void Membership::SetPlace(const std::string& host,
+                          std::vector<int> global_ranks) {
+  host_ = host;
   global_ranks_ = std::move(global_ranks);
   for (size_t i = 0; i < global_ranks_.size(); ++i) {
     labels_[i] = "rank " + std::to_string(global_ranks_[i]);
   }
+  if (num_members() > size_) labels_.back() = "the wire of host " + host;
+}
+
+void Membership::SetPid(int member, int pid) {
+  const bool has_host = !host_.empty() && !IsWire(member);
+  labels_[static_cast<size_t>(member)] +=
+      (has_host ? " (host " + host_ + ", pid " : " (pid ") +
+      std::to_string(pid) + ")";
 }
 
 void Membership::BindToJob(std::shared_ptr<Membership> job,
@@ -62,19 +82,39 @@ void Membership::BindToJob(std::shared_ptr<Membership> job,
     labels_[i] = job->labels_[member];
     global_ranks_[i] = job->global_ranks_[member];
   }
+  if (num_members() > size_ && job->num_members() > job->size_) {
+    labels_.back() = job->labels_.back();  // they share it
+  }
   job_ = std::move(job);
   MutexLock lock(&job_->sets_mu_);
   job_->sets_.push_back(this);
-}
-
-void Membership::SetLabel(int member, std::string label) {
-  labels_[static_cast<size_t>(member)] = std::move(label);
 }
 
 void Membership::Interrupt(const std::string& reason) {
   interrupt_reason_ = reason;
   interrupted_.store(true);
   doorbell_->RingOwn();
+}
+
+void Membership::NoteLeaderAlive(Clock::time_point now,
+                                 std::chrono::milliseconds timeout) {
+  RegionHeader* const header = region_.header();
+  header->leader_timeout_ms.store(static_cast<uint64_t>(timeout.count()));
+  header->leader_seen_ms.store(Milliseconds(now));
+}
+
+Status Membership::CheckLeader(Clock::time_point now) const {
+  const RegionHeader& header = *region_.header();
+  const uint64_t timeout = header.leader_timeout_ms.load();
+  const uint64_t seen = header.leader_seen_ms.load();
+  if (timeout == 0 || seen == 0 || rank_ == 0 || IsGone(0) ||
+      Milliseconds(now) < seen + timeout) {
+    return Status::Ok();
+  }
+  return Status::PeerLost(labels_[0] + ", which speaks for its host, has " +
+                          "stopped: no heartbeat for " +
+                          SecondsToString(std::chrono::milliseconds(timeout)) +
+                          " (HVD_HEARTBEAT_TIMEOUT)");
 }
 
 void Membership::EndWire() {
@@ -96,16 +136,23 @@ Status Membership::CheckWaitFor(int member) const {
   HVD_RETURN_IF_ERROR(CheckInterrupt());
   if (gone) return GoneStatus(member);
   HVD_RETURN_IF_ERROR(CheckOthers());
+  HVD_RETURN_IF_ERROR(CheckLeader(Clock::now()));
   return CheckSight();
 }
 
 void Membership::Leave(const std::string& reason) {
+  // It mostly leaves because of the loss, of which others may not know yet.
+  const Status losses = CheckLosses();
   if (!failed_.load()) region_.area(rank_)->info.left_in_peace.store(1);
+  if (!losses.ok()) return DeclareBroken(losses);
   GoAway(RankState::kLeft, reason);
 }
 
-void Membership::DeclareBroken(const std::string& reason) {
-  GoAway(RankState::kBroken, reason);
+void Membership::DeclareBroken(const Status& why) {
+  const std::string& who = labels_[static_cast<size_t>(rank_)];
+  GoAway(RankState::kBroken, why.code() == StatusCode::kPeerLost
+                                 ? why.message()
+                                 : who + " gave up: " + why.message());
 }
 
 void Membership::GoAway(RankState state, const std::string& reason) {
@@ -137,6 +184,12 @@ void Membership::NoteOthers(const std::string& reason, Words* words) {
   RingAll();
 }
 
+void Membership::NoteMinority() { region_.header()->is_minority.store(1); }
+
+bool Membership::IsMinority() const {
+  return region_.header()->is_minority.load() != 0;
+}
+
 Status Membership::CheckOthers() const {
   const std::string why = Load(region_.header()->others_lost);
   if (!why.empty()) return Status::PeerLost(why);
@@ -160,7 +213,7 @@ std::string Membership::WhyLost() const {
     const auto state = static_cast<RankState>(info.state.load());
     if (state == RankState::kBroken) {
       if (broken.empty()) broken = GoneStatus(member).message();
-    } else if (IsDead(member) && info.left_in_peace.load() == 0) {
+    } else if (HasDied(member)) {
       return GoneStatus(member).message();
     }
   }
@@ -179,7 +232,14 @@ void Membership::NoteFailure(const std::string& reason) {
 bool Membership::IsDead(int member) const {
   const size_t index = static_cast<size_t>(member);
   if (dead_[index].load()) return true;
-  return job_ != nullptr && member < size_ && job_->IsDead(job_members_[index]);
+  if (job_ == nullptr) return false;
+  return job_->IsDead(IsWire(member) ? job_->size_ : job_members_[index]);
+}
+
+bool Membership::HasDied(int member) const {
+  // The wire ends with the first rank.
+  const RankInfo& info = region_.area(IsWire(member) ? 0 : member)->info;
+  return IsDead(member) && info.left_in_peace.load() == 0;
 }
 
 bool Membership::IsAlarmed() const {
@@ -196,12 +256,20 @@ Status Membership::CheckSight() const {
 
 Status Membership::CheckDeaths() const {
   for (int member = 0; member < num_members(); ++member) {
-    const RankInfo& info = region_.area(member)->info;
-    if (member != rank_ && IsDead(member) && info.left_in_peace.load() == 0) {
-      return GoneStatus(member);
-    }
+    if (member != rank_ && HasDied(member)) return GoneStatus(member);
   }
   return CheckOthers();
+}
+
+Status Membership::CheckLosses() const {
+  if (job_ != nullptr) HVD_RETURN_IF_ERROR(CheckOthers());
+  const Membership& job = job_ != nullptr ? *job_ : *this;
+  HVD_RETURN_IF_ERROR(job.CheckDeaths());
+  MutexLock lock(&job.sets_mu_);
+  for (const Membership* set : job.sets_) {
+    HVD_RETURN_IF_ERROR(set->CheckOthers());
+  }
+  return Status::Ok();
 }
 
 bool Membership::IsGone(int member) const {
@@ -233,7 +301,7 @@ Status Membership::CheckPeers() const {
     if (gone < 0) gone = peer;
   }
   if (job_ != nullptr) HVD_RETURN_IF_ERROR(job_->CheckDeaths());
-  if (gone < 0) HVD_RETURN_IF_ERROR(CheckOthers());
+  HVD_RETURN_IF_ERROR(CheckOthers());
   if (gone >= 0) return GoneStatus(gone);
   // As above: rank 0 decides when nothing more comes from a rank that has left.
   const std::string left = Load(region_.header()->others_left);
@@ -253,21 +321,29 @@ Status Membership::GoneStatus(int member) const {
       return Status::PeerLost(who + " left the job" +
                               (reason.empty() ? "" : ": " + reason));
     case RankState::kBroken:
-      // The reason mostly names the rank that it has lost.
-      return Status::PeerLost(
-          reason.rfind("rank ", 0) == 0 ? reason : who + " gave up: " + reason);
+      return Status::PeerLost(reason);
     case RankState::kPresent:
       break;
   }
   // Its last words are in the memory of the job, not of this set.
-  if (job_ != nullptr && member < size_) {
-    return job_->GoneStatus(job_members_[static_cast<size_t>(member)]);
+  if (job_ != nullptr) {
+    return job_->GoneStatus(IsWire(member)
+                                ? job_->size_
+                                : job_members_[static_cast<size_t>(member)]);
   }
+  if (IsWire(member)) {
+    // It ends with the first rank, and mostly with the wires of other hosts.
+    if (rank_ != 0 && IsGone(0)) return GoneStatus(0);
+    HVD_RETURN_IF_ERROR(CheckOthers());
+  }
+  const std::string& how = how_[static_cast<size_t>(member)];
   return Status::PeerLost(who + " died" +
+                          (how.empty() ? "" : " (" + how + ")") +
                           (last.empty() ? "" : "; its last words: " + last));
 }
 
-void Membership::MarkDead(int member) {
+void Membership::MarkDead(int member, const std::string& how) {
+  how_[static_cast<size_t>(member)] = how;
   dead_[static_cast<size_t>(member)].store(true);
   Alarm();
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/host/doorbell.h"
@@ -15,7 +17,7 @@
 namespace hvd {
 
 // Members have numbers in their region, from 0 on; messages name ranks of the
-// job. Any thread may call it, except SetGlobalRanks, SetLabel and BindToJob,
+// job. Any thread may call it, except SetPlace, SetPid and BindToJob,
 // which come first.
 class Membership {
  public:
@@ -25,10 +27,10 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // The ranks of a job over several hosts, by member. Without it, member i is
-  // rank i.
-  void SetGlobalRanks(std::vector<int> global_ranks);
-  void SetLabel(int member, std::string label);
+  // For a job over several hosts: the name of this one, and its ranks, by
+  // member. Without it, member i is rank i.
+  void SetPlace(const std::string& host, std::vector<int> global_ranks);
+  void SetPid(int member, int pid);
   // Makes this the membership of a process set of `job`, which has all ranks of
   // this host and the same epoch. Member i of the set is `members[i]` there;
   // `job` knows who died.
@@ -50,10 +52,12 @@ class Membership {
   }
 
   // ---- What this rank says ----
-  // Tells the peers that this rank leaves, or cannot go on; they quote
-  // `reason`.
-  void Leave(const std::string& reason);
-  void DeclareBroken(const std::string& reason);
+  // Tells the peers that this rank leaves; they quote `reason`. If it knows
+  // that a rank is lost, they hear of that instead.
+  void Leave(const std::string& reason) EXCLUDES(sets_mu_);
+  // Tells them that this rank cannot go on. If it has lost a rank, they hear
+  // which one.
+  void DeclareBroken(const Status& why);
   // What peers quote if this process ends without Leave().
   void NoteExitReason(const std::string& reason);
   // This rank has failed and will Leave(). Ranks that share no process set with
@@ -66,8 +70,8 @@ class Membership {
   // died, but not if it has left.
   Status CheckPeers() const;
   bool IsGone(int member) const;
-  // `member` was found dead.
-  void MarkDead(int member) EXCLUDES(sets_mu_);
+  // `member` was found dead. `how`: if that is known, "SIGKILL" for example.
+  void MarkDead(int member, const std::string& how = "") EXCLUDES(sets_mu_);
   // This rank can no longer notice deaths, so it must not wait for others. Call
   // it once.
   void MarkBlind(const std::string& why) EXCLUDES(sets_mu_);
@@ -78,10 +82,20 @@ class Membership {
   // All members of the region hear of it.
   void NoteOthersLeft(const std::string& reason);
   void NoteOthersLost(const std::string& reason);
+  // The network has come apart; these ranks must end and write nothing.
+  void NoteMinority();
+  bool IsMinority() const;
   // What ranks on other hosts must hear of those here: why the first one left,
   // or is lost; empty: none is.
   std::string WhyLeft() const;
   std::string WhyLost() const;
+
+  // ---- The leader ----
+  // The first rank's links are alive; without a call for `timeout` it is lost.
+  void NoteLeaderAlive(Clock::time_point now,
+                       std::chrono::milliseconds timeout);
+  // PeerLost if the first rank, which speaks for this host, has stopped.
+  Status CheckLeader(Clock::time_point now) const;
 
   // Ends the wire of this host, even in the middle of a collective.
   void EndWire();
@@ -92,8 +106,8 @@ class Membership {
   // Shutdown after Interrupt, or for the wire after EndWire.
   Status CheckInterrupt() const;
   // Whether to go on waiting for `member`: Shutdown after Interrupt, PeerLost
-  // if it or a rank on another host is gone, Internal after MarkBlind. What it
-  // did before it went is visible after this call.
+  // if it or a rank on another host is gone or CheckLeader says so, Internal
+  // after MarkBlind. What it did before it went is visible after this call.
   Status CheckWaitFor(int member) const;
 
  private:
@@ -102,6 +116,11 @@ class Membership {
   void NoteOthers(const std::string& reason, Words* words);
   Status GoneStatus(int member) const;
   bool IsDead(int member) const;
+  bool IsWire(int member) const { return member == size_; }
+  // Whether it is dead and has not left in peace.
+  bool HasDied(int member) const;
+  // PeerLost if a rank is lost, as far as the job and its sets know.
+  Status CheckLosses() const EXCLUDES(sets_mu_);
   bool IsAlarmed() const;
   // PeerLost after NoteOthersLost.
   Status CheckOthers() const;
@@ -116,7 +135,9 @@ class Membership {
   const uint64_t epoch_;
   Doorbell* const doorbell_;
   std::vector<int> global_ranks_;        // by member
+  std::string host_;                     // "": there is one host
   std::vector<std::string> labels_;      // by member
+  std::vector<std::string> how_;         // by member; written before `dead_`
   std::vector<std::atomic<bool>> dead_;  // by member
   std::string blind_reason_;             // written before `blind_`
   std::atomic<bool> blind_{false};
@@ -129,7 +150,7 @@ class Membership {
   std::shared_ptr<Membership> job_;  // null: this is the job's own
   std::vector<int> job_members_;     // by member
   // Of the job: whom to ring at an alarm.
-  Mutex sets_mu_;
+  mutable Mutex sets_mu_;
   std::vector<Membership*> sets_ GUARDED_BY(sets_mu_);
 };
 

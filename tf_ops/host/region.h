@@ -46,9 +46,15 @@ struct RegionHeader {
   uint8_t token[kTokenBytes];
   std::atomic<uint32_t> num_gone;     // members that left or are broken
   std::atomic<uint32_t> num_crowded;  // ranks that have many requests in flight
+  std::atomic<uint32_t> wire_must_end;
+  // When the thread of the first rank's links was last seen (milliseconds of
+  // Clock), and after how many more it is lost. 0: nobody says.
+  std::atomic<uint64_t> leader_seen_ms;
+  std::atomic<uint64_t> leader_timeout_ms;
+  // The network has come apart, and these ranks are not the side that goes on.
+  std::atomic<uint32_t> is_minority;
   // Of ranks on other hosts: why the first of them left, and why the first that
   // did not leave in peace is gone.
-  std::atomic<uint32_t> wire_must_end;
   Words others_left;
   Words others_lost;
 };

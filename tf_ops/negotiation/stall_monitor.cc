@@ -15,13 +15,6 @@ constexpr double kCoordinatorGraceSeconds = 3.0;
 
 using Seconds = std::chrono::duration<double>;
 
-std::string SecondsToString(double seconds) {
-  std::string text = std::to_string(seconds);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
 constexpr char kStepsAdvice[] =
     ". Do all ranks run equally many steps? Give them equally many batches, as "
     "`hvd.shard` does";
@@ -82,10 +75,11 @@ StallMonitor::Findings StallMonitor::Check(
   }
   for (const Call* call : late) FindCrossing(pending, *call);
   for (const Call* call : late) {
-    GiveUp(*call,
-           Status::Stalled(WaitingText(*call) + " within " +
-                           SecondsToString(timeout) + Advice(call->name)),
-           &findings);
+    GiveUp(
+        *call,
+        Status::Stalled(WaitingText(*call) + " within " +
+                        SecondsToString(Seconds(timeout)) + Advice(call->name)),
+        &findings);
   }
   return findings;
 }
@@ -97,7 +91,7 @@ std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
   return "'" + call.name + "'" +
          (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
          ": " + WaitingText(call) + " for " +
-         SecondsToString(options_.warning_seconds) + Advice(call.name);
+         SecondsToString(Seconds(options_.warning_seconds)) + Advice(call.name);
 }
 
 std::string StallMonitor::Advice(const std::string& name) {

@@ -30,6 +30,7 @@ constexpr std::chrono::milliseconds kFarewell{1};
 constexpr int kLook = 5;  // milliseconds
 // The kernel may prolong a nap by so much; it would be 50 microseconds.
 constexpr unsigned long kTimerSlack = 1000;  // nanoseconds
+constexpr std::chrono::milliseconds kLookForFiles{2};
 
 bool Write(int fd, const std::string& text) {
   size_t done = 0;
@@ -64,6 +65,28 @@ void RemoveFilesOfMpi() {
     if (begin != std::string::npos) (void)unlink(line.c_str() + begin);
   }
 }
+
+// Does so as soon as they are there: MPI's start may take long.
+class FilesOfMpi {
+ public:
+  FilesOfMpi() : thread_([this] { Run(); }) {}
+  ~FilesOfMpi() {
+    must_stop_.store(true);
+    thread_.join();
+    RemoveFilesOfMpi();
+  }
+
+ private:
+  void Run() {
+    while (!must_stop_.load()) {
+      RemoveFilesOfMpi();
+      std::this_thread::sleep_for(kLookForFiles);
+    }
+  }
+
+  std::atomic<bool> must_stop_{false};
+  std::thread thread_;
+};
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -195,12 +218,15 @@ std::string AnswerOf(const Status& status) {
 int RunWireProcess(int control, const char* mpi_path) {
   (void)prctl(PR_SET_NAME, "hvd_wire");
   std::unique_ptr<MpiWorld> world;
-  const Status begun = MpiWorld::Begin(mpi_path, &world);
+  Status begun;
+  {
+    const FilesOfMpi files;
+    begun = MpiWorld::Begin(mpi_path, &world);
+  }
   if (!begun.ok()) {
     Write(control, AnswerOf(begun));
     return 1;
   }
-  RemoveFilesOfMpi();
   std::ostringstream ready;
   ready << "ready " << world->rank() << ' ' << world->size() << ' '
         << world->version() << '\n';

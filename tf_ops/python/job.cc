@@ -22,6 +22,7 @@ struct Place {
   HostLayout layout;  // empty: there is one host
   int num_local_ranks = 0;
   int member = 0;
+  std::string host;
 
   bool has_wire() const { return layout.num_hosts() > 1; }
   RegionShape shape() const { return {num_local_ranks, has_wire()}; }
@@ -34,6 +35,7 @@ Place PlaceOf(int rank, int size, const std::optional<Hosts>& hosts) {
   place.member = rank;
   if (!hosts.has_value()) return place;
   place.layout.ranks = hosts->ranks;
+  place.host = hosts->own_host;
   place.member = -1;
   for (size_t host = 0; host < hosts->ranks.size(); ++host) {
     const std::vector<int>& ranks = hosts->ranks[host];
@@ -74,7 +76,7 @@ std::shared_ptr<HostGroup> MakeGroup(
   const std::vector<int> ranks =
       place.has_wire() ? place.layout.local_ranks() : std::vector<int>();
   RaiseIfError(AttachSegment(AsSegment(*segment, place), place.member, pids,
-                             epoch, &group, ranks));
+                             epoch, &group, place.host, ranks));
   return group;
 }
 
@@ -124,17 +126,27 @@ std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
                                         std::shared_ptr<HostGroup> group) {
   if (!place.has_wire() || place.member != 0) return nullptr;
   if (hosts->sockets.size() != hosts->ranks.size() ||
-      hosts->labels.size() != hosts->ranks.size()) {
-    throw py::value_error("`sockets` and `labels` must have one for each host");
+      hosts->leader_names.size() != hosts->ranks.size() ||
+      hosts->host_names.size() != hosts->ranks.size() ||
+      (!hosts->job_ranks.empty() &&
+       hosts->job_ranks.size() != hosts->ranks.size())) {
+    throw py::value_error(
+        "`sockets`, `leader_names`, `host_names` and `job_ranks` must have one "
+        "for each host");
   }
   TcpLinksOptions options;
   options.host = place.layout.host;
   for (int fd : hosts->sockets) options.sockets.emplace_back(fd);
-  options.labels = hosts->labels;
+  options.leaders = hosts->leader_names;
+  options.hosts = hosts->host_names;
+  options.job_ranks = hosts->job_ranks;
   options.heartbeat = Milliseconds(hosts->heartbeat_seconds);
   options.timeout = Milliseconds(hosts->timeout_seconds);
   // `group` lives as long as one of these functions.
   options.ring = [group] { group->doorbell()->RingOwn(); };
+  options.alive = [group, timeout = options.timeout] {
+    group->membership()->NoteLeaderAlive(Clock::now(), timeout);
+  };
   options.why_left = [group] { return group->membership()->WhyLeft(); };
   options.why_lost = [group] { return group->membership()->WhyLost(); };
   options.others_left = [group](const std::string& reason) {
@@ -143,6 +155,7 @@ std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
   options.others_lost = [group](const std::string& reason) {
     group->membership()->NoteOthersLost(reason);
   };
+  options.is_minority = [group] { group->membership()->NoteMinority(); };
   std::unique_ptr<ControlLinks> links;
   RaiseIfError(ConnectTcpLinks(std::move(options), &links));
   return links;
@@ -250,6 +263,13 @@ std::vector<int> RanksOfSet(int32_t id) {
   std::vector<int> ranks;
   RaiseIfError(ProcessSetRanks(id, &ranks));
   return ranks;
+}
+
+void CheckPeers() { RaiseIfError(EngineOrRaise()->membership()->CheckPeers()); }
+
+bool IsMinority() {
+  const std::shared_ptr<Engine> engine = GlobalEngine();
+  return engine != nullptr && engine->membership()->IsMinority();
 }
 
 std::shared_ptr<Engine> EngineOrRaise() {

@@ -22,9 +22,12 @@ using SegmentTuple = std::tuple<pid_t, int, pybind11::bytes>;
 // hosts.
 struct Hosts {
   std::vector<std::vector<int>> ranks;  // of the set, by host
+  std::string own_host;                 // its name
   // Of a leader, see TcpLinksOptions; the core takes the sockets over.
   std::vector<int> sockets;
-  std::vector<std::string> labels;
+  std::vector<std::string> leader_names;
+  std::vector<std::string> host_names;
+  std::vector<std::vector<int>> job_ranks;
   double heartbeat_seconds = 0.0;
   double timeout_seconds = 0.0;
 };
@@ -51,5 +54,7 @@ pybind11::dict Stats();
 uint64_t NumPending();  // requests in flight; 0 without a job
 void NoteExitReason(const std::string& text);
 void NoteFailure(const std::string& text);
+void CheckPeers();
+bool IsMinority();  // see Membership; false without a job
 
 }  // namespace hvd

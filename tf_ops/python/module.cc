@@ -7,6 +7,7 @@
 #include "tf_ops/python/arrays.h"
 #include "tf_ops/python/gpu.h"
 #include "tf_ops/python/job.h"
+#include "tf_ops/wire/majority.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -19,7 +20,10 @@ void DefineJob(py::module_* m) {
       .def(py::init<>())
       .def_readwrite("ranks", &hvd::Hosts::ranks)
       .def_readwrite("sockets", &hvd::Hosts::sockets)
-      .def_readwrite("labels", &hvd::Hosts::labels)
+      .def_readwrite("own_host", &hvd::Hosts::own_host)
+      .def_readwrite("leader_names", &hvd::Hosts::leader_names)
+      .def_readwrite("host_names", &hvd::Hosts::host_names)
+      .def_readwrite("job_ranks", &hvd::Hosts::job_ranks)
       .def_readwrite("heartbeat_seconds", &hvd::Hosts::heartbeat_seconds)
       .def_readwrite("timeout_seconds", &hvd::Hosts::timeout_seconds);
   m->def("create_segment", &hvd::CreateSegment, "size"_a, "has_wire"_a = false,
@@ -61,6 +65,11 @@ void DefineJob(py::module_* m) {
       "set_local_topology",
       [](int rank, int size) { hvd::SetLocalTopology({rank, size}); }, "rank"_a,
       "size"_a, "Sets rank and size on this host; call it before init().");
+  m->def("check_peers", &hvd::CheckPeers, "Raises if a rank is lost.");
+  m->def("is_minority", &hvd::IsMinority,
+         "Whether the network has come apart and this side must end.");
+  m->def("may_go_on", &hvd::MayGoOn, "lost"_a, "size"_a,
+         "Whether ranks that have lost `lost` may go on.");
   m->def("is_initialized", [] { return hvd::GlobalEngine() != nullptr; });
   m->def("rank", [] { return hvd::EngineOrRaise()->rank(); });
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });

@@ -30,6 +30,8 @@ class ControlLinks {
   virtual bool has_unsent() const = 0;
   // Sends everything, waiting for the readers.
   virtual Status FlushAll() = 0;
+  // This leader knows of a loss: the other hosts shall hear of it at once.
+  virtual void TellLosses() {}
 
   // Appends what `host` has sent to `*bytes`; `*received`: if anything. Costs
   // next to nothing if nothing has come: rank 0 asks for each host in turn.

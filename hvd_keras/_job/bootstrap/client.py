@@ -132,16 +132,26 @@ class Rendezvous:
             if kind == FrameType.NOTICE and self._on_notice is not None:
                 self._on_notice(body.decode("utf-8", "replace"))
 
+    def fileno(self) -> int:
+        """Returns a descriptor; `check` is due when it is readable."""
+        return self._sock.fileno()
+
     def check(self) -> None:
         """Hears between two exchanges whether another rank has given up.
 
         Raises:
             HvdError: It has, with this error.
         """
+        while self._has_more():
+            deadline = time.monotonic() + _SERVER_REPLY_SECONDS
+            kind, body = self._receive_frame(deadline)
+            if kind == FrameType.NOTICE and self._on_notice is not None:
+                self._on_notice(body.decode("utf-8", "replace"))
+
+    def _has_more(self) -> bool:
         pending = getattr(self._sock, "pending", None)  # of TLS
         ready, _, _ = select.select([self._sock], [], [], 0)
-        if ready or (pending and pending()):
-            self._receive_frame(time.monotonic() + 1.0)
+        return bool(ready or (pending and pending()))
 
     def abort(self, reason: str) -> None:
         """Ends the exchange for all ranks and tells them `reason`."""

@@ -97,6 +97,10 @@ class Credentials(NamedTuple):
     gid: int
 
 
+# So begins the reason of a rank that had to stop and has saved.
+PREEMPTED = "Preempted: "
+
+
 def process_name(host: str, pid: int) -> str:
     """Returns the name of a process in messages; "" is the only host."""
     return f"host {host}, pid {pid}" if host else f"pid {pid}"

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras._job.hosts import tls_pump
-from hvd_keras.exceptions import LaunchError, StalledError
+from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
 if TYPE_CHECKING:
     import ssl
 
 _MAX_UNPROVED = 64  # connections that shake hands at the same time
 _RETRY_SECONDS = 0.05
+_GONE = 0.5  # seconds of refused connections
 
 
 class _Unproved:
@@ -88,6 +89,7 @@ def accept_all(
     listener.settimeout(_RETRY_SECONDS)
     try:
         while len(found) < len(expected):
+            check()
             with contextlib.suppress(TimeoutError):
                 sock, (origin, *_) = listener.accept()
                 if tls is not None:
@@ -107,7 +109,6 @@ def accept_all(
                     sock.close()
                 else:
                     found[host] = sock
-            check()
             if time.monotonic() > deadline:
                 missing = [r for r, h in expected.items() if h not in found]
                 raise StalledError(
@@ -143,15 +144,23 @@ def connect(
         A connected socket; each side has proved itself to the other.
 
     Raises:
-        LaunchError: Nobody listens there, or it does not know the secret.
+        LaunchError: It cannot be reached, or does not know the secret.
+        PeerLostError: Nobody listens there any more.
     """
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while True:
+        waited = time.monotonic() - started
         try:
             sock = addresses.connect(address, seconds)
             break
         except OSError as error:
-            if time.monotonic() > deadline:
+            # Rank 0 had begun to listen before it told the address.
+            if isinstance(error, ConnectionRefusedError) and waited > _GONE:
+                raise PeerLostError(
+                    "Rank 0 is gone: nobody listens at "
+                    f"{address.removeprefix('tcp:')} any more."
+                ) from None
+            if waited > seconds:
                 raise LaunchError(
                     f"Rank {identity.rank} cannot connect to rank 0 at "
                     f"{address.removeprefix('tcp:')}: {error}. Hosts must "

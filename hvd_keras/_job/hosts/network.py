@@ -14,7 +14,7 @@ from hvd_keras import _native
 from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.wire import Role
+from hvd_keras._job.bootstrap.wire import Role, process_name
 from hvd_keras._job.hosts import links, wire_process
 from hvd_keras._job.hosts.plan import Plan, of_set
 from hvd_keras._job.hosts.wire_process import WireProcess
@@ -52,7 +52,8 @@ class Network:
         Args:
             plan: Where the ranks of the job are.
             leaders: What the leader of each host has said in the first
-                exchange: its "hostname", "boot" and "address".
+                exchange: its "hostname", "boot" and "address"; rank 0's
+                "segment", which no other job has.
             rendezvous: The connection of this rank; used by `start` alone.
             config: The settings.
         """
@@ -64,7 +65,6 @@ class Network:
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
         self._epoch = rendezvous.epoch
-        self._check_start: Callable[[], None] = lambda: None
         self._open_sets: set[int] = set()
         self._wire: WireProcess | None = None
         self._fd: int | None = None  # of the region of this host
@@ -105,10 +105,16 @@ class Network:
             segment = (pid, fd, bytes.fromhex(token))
             self.open_set(0, plan, segment)
             pids = [int(peers[one]["pid"]) for one in plan.leaders]
-            self._check_start = rendezvous.check
-            hosts = self.connect(plan, listener, peers[0]["links"], pids)
+            hosts = self.connect(
+                plan,
+                plan.leaders,
+                pids,
+                listener,
+                peers[0]["links"],
+                check=rendezvous.check,
+            )
+            hosts.job_ranks = plan.ranks
         finally:
-            self._check_start = lambda: None
             if listener is not None:
                 listener.close()
         if self._wire is not None:
@@ -145,7 +151,10 @@ class Network:
     def _start_wire(self) -> WireProcess:
         boots = {leader["boot"] for leader in self._leaders}
         shares_kernel = len(boots) < len(self._leaders)
-        digest = hashlib.sha256(self._secret + self._epoch.to_bytes(8, "big"))
+        # Jobs may have one secret, and processes may start several jobs.
+        token = str(self._leaders[0]["segment"]).encode()
+        epoch = self._epoch.to_bytes(8, "big")
+        digest = hashlib.sha256(self._secret + epoch + token)
         library = self._config.mpi_library or wire_process.default_library()
         device = wire_process.device_to_use(
             self._address_to_listen_at(), self._config.interface is not None
@@ -155,6 +164,7 @@ class Network:
             library,
             name=f"hvd_{digest.hexdigest()[:16]}",
             host=self.plan.host,
+            host_name=self._names[self.plan.host],
             num_hosts=self.plan.num_hosts,
             environ=wire_process.environment(os.environ, shares_kernel, device),
         )
@@ -175,17 +185,22 @@ class Network:
     def connect(
         self,
         plan: Plan,
+        leaders: Sequence[int],
+        pids: Sequence[int],
         listener: socket.socket | None,
         address: str,
-        pids: Sequence[int],
+        *,
+        check: Callable[[], None],
     ) -> Any:
         """Connects the leaders of a process set, or of the job.
 
         Args:
             plan: Where the ranks of the set are.
+            leaders: The ranks of its leaders in the job, by host.
+            pids: Those of the leaders.
             listener: That of `listen`, on rank 0 of the set.
             address: Its address, on all ranks.
-            pids: Of the leaders, by host.
+            check: Raises if a rank of the job is lost.
 
         Returns:
             `_core.Hosts` for this rank.
@@ -210,7 +225,7 @@ class Network:
                 self._epoch,
                 seconds,
                 tls.context(self._config, is_server=True),
-                check=self._check_start,
+                check,
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()
@@ -226,9 +241,15 @@ class Network:
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks
         hosts.sockets = sockets
-        hosts.labels = [
-            f"host {self._names[host]} (pid {pid})"
-            for host, pid in zip(plan.job_hosts, pids, strict=True)
+        names = [self._names[host] for host in plan.job_hosts]
+        hosts.own_host = self._names[self.plan.host]
+        hosts.leader_names = [
+            f"rank {rank} ({process_name(name, pid)})"
+            for rank, name, pid in zip(leaders, names, pids, strict=True)
+        ]
+        hosts.host_names = [
+            f"host {name} ({_list_ranks(self.plan.ranks[host])})"
+            for host, name in zip(plan.job_hosts, names, strict=True)
         ]
         hosts.heartbeat_seconds = self._config.heartbeat_seconds
         hosts.timeout_seconds = self._config.heartbeat_timeout_seconds
@@ -257,3 +278,7 @@ class Network:
         if self._wire is not None and number in self._open_sets:
             self._open_sets.discard(number)
             self._wire.ask(f"close {number}")
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

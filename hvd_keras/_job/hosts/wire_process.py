@@ -7,16 +7,23 @@ import importlib.metadata
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from hvd_keras._job.bootstrap import interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.hosts.pmi import Pmi
-from hvd_keras.exceptions import InternalError, LaunchError
+from hvd_keras.exceptions import (
+    HvdError,
+    InternalError,
+    LaunchError,
+    PeerLostError,
+)
 
 _START = (
     "import ctypes, sys; "
@@ -27,6 +34,7 @@ _INFINIBAND = "/sys/class/infiniband"
 _INFINIBAND_OF = "/sys/class/net/{}/device/infiniband"
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 3.0
+_STATUS_SECONDS = 0.3  # from the end of its connections to its own
 _MAX_ANSWER_BYTES = 16 << 10
 
 
@@ -47,6 +55,7 @@ class WireProcess:
         *,
         name: str,
         host: int,
+        host_name: str,
         num_hosts: int,
         environ: Mapping[str, str],
     ) -> None:
@@ -57,6 +66,7 @@ class WireProcess:
             mpi_library: The path of an MPI library of the standard ABI.
             name: A name for this membership of the job, in MPI's files.
             host: The index of this host.
+            host_name: Its name.
             num_hosts: The number of hosts.
             environ: The variables for MPI, beside those that tell it its place.
         """
@@ -83,59 +93,70 @@ class WireProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self._who = f"The wire of host {host_name} (pid {self.pid})"
         self.version = ""
         self._pmi_socket = pmi_end
         self.pmi = Pmi(pmi_end, name, num_hosts)
         self._received = b""
 
-    def step(self, seconds: float) -> str:
+    def step(self, seconds: float, other: int) -> str:
         """Serves MPI's start until it has something to say to the others.
 
+        Args:
+            seconds: How long to wait.
+            other: A descriptor to wait for as well.
+
         Returns:
-            "barrier" or "ready"; "" if neither came within `seconds`.
+            "barrier", "ready", or "other" if that is readable; "" if none came
+            in time.
 
         Raises:
             InternalError: MPI could not begin.
+            PeerLostError: The process has ended.
         """
         deadline = time.monotonic() + seconds
         while not self.pmi.is_at_barrier:
             left = deadline - time.monotonic()
             if left <= 0:
                 return ""
-            waited = [self._control.fileno(), self.pmi.fileno()]
+            waited = [self._control.fileno(), self.pmi.fileno(), other]
             ready, _, _ = select.select(waited, [], [], left)
             if self.pmi.fileno() in ready and not self.pmi.serve():
-                raise InternalError(self._why_ended())
+                raise self.lost()
             if self._control.fileno() in ready:
                 word, _, rest = self._read_answer().partition(" ")
                 if word != "ready":
                     raise InternalError(f"MPI did not begin: {rest}")
                 self.version = rest.split(" ", 2)[2].replace(" Version:", "")
                 return "ready"
+            if other in ready:
+                return "other"
         return "barrier"
 
     def ask(self, command: str) -> None:
         """Gives the process a command and waits for its answer.
 
         Raises:
-            InternalError: It refuses, or has ended.
+            InternalError: It refuses.
+            PeerLostError: It has ended.
         """
         try:
             self._control.sendall(f"{command}\n".encode())
         except OSError:
-            raise InternalError(self._why_ended()) from None
+            raise self.lost() from None
         answer = self._read_answer()
         if answer != "ok":
             raise InternalError(
-                f"The wire of this host refused: {answer.partition(' ')[2]}"
+                f"{self._who} refused: {answer.partition(' ')[2]}"
             )
 
     def end(self) -> None:
-        """Ends the process; kills it if it is slow."""
-        with contextlib.suppress(OSError):
-            self._control.sendall(b"end\n")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+        """Ends the process; kills it if it is slow, or if MPI has not begun."""
+        if self.version:  # else it does not listen
+            with contextlib.suppress(OSError):
+                self._control.sendall(b"end\n")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -152,26 +173,34 @@ class WireProcess:
                 data = self._control.recv(4096)
             except TimeoutError:
                 raise InternalError(
-                    f"The wire of this host (pid {self.pid}) did not answer "
-                    f"within {_ANSWER_SECONDS:g} s."
+                    f"{self._who} did not answer within {_ANSWER_SECONDS:g} s."
                 ) from None
             except OSError:
                 data = b""
             if not data or len(self._received) > _MAX_ANSWER_BYTES:
-                raise InternalError(self._why_ended())
+                raise self.lost()
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         return line.decode("utf-8", "replace")
 
-    def _why_ended(self) -> str:
+    def has_ended(self) -> bool:
+        """Whether the process runs no more."""
+        return self._process.poll() is not None
+
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it, which MPI never sends."""
+        return self._process.poll() == -signal.SIGKILL
+
+    def lost(self) -> PeerLostError:
+        """Returns the error that tells how the process has ended."""
         try:
-            status = self._process.wait(_END_SECONDS)
+            status = self._process.wait(_STATUS_SECONDS)
         except subprocess.TimeoutExpired:
-            return f"The wire of this host (pid {self.pid}) has hung up."
-        how = f"was killed by signal {-status}"
-        if status >= 0:
-            how = f"ended with status {status}"
-        return f"The wire of this host (pid {self.pid}) {how}."
+            return PeerLostError(f"{self._who} has hung up.")
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        return PeerLostError(f"{self._who} {how}.")
 
 
 def begin_all(
@@ -187,6 +216,7 @@ def begin_all(
 
     Raises:
         LaunchError: MPI did not begin on some host, which the error names.
+        PeerLostError: A wire has ended.
     """
     deadline = time.monotonic() + seconds
     state = "waits"
@@ -194,22 +224,13 @@ def begin_all(
         value: dict[str, object] = {}
         if wire is not None:
             value = {"host": host}
-            try:
-                if state != "ready":
-                    state = wire.step(deadline - time.monotonic())
-                value["state"] = state
-                value["puts"] = wire.pmi.puts
-                if not state:
-                    value["error"] = f"MPI did not begin within {seconds:g} s."
-            except (InternalError, OSError) as error:
-                value["error"] = str(error)
-        told = rendezvous.exchange(json.dumps(value).encode())
-        leaders = [found for found in map(json.loads, told) if found]
-        for leader in leaders:
-            if "error" in leader:
-                raise LaunchError(
-                    f"On host {leader['host']}: {leader['error']}"
-                )
+            if state != "ready":
+                state, value["error"] = _wait_for(wire, rendezvous, deadline)
+            value["state"] = state
+            value["puts"] = wire.pmi.puts
+        leaders = _exchange(rendezvous, value)
+        if any(leader.get("error") for leader in leaders):
+            _raise_cause(rendezvous, wire, value)
         if all(leader["state"] == "ready" for leader in leaders):
             return
         if wire is not None and state == "barrier":
@@ -217,6 +238,53 @@ def begin_all(
             for leader in leaders:
                 puts.update(leader["puts"])
             wire.pmi.leave_barrier(puts)
+
+
+def _wait_for(
+    wire: WireProcess, rendezvous: Rendezvous, deadline: float
+) -> tuple[str, str]:
+    """Returns what the wire says to the others, and an error.
+
+    Raises:
+        HvdError: A rank died or gave up.
+    """
+    state = "other"
+    while state == "other":
+        rendezvous.check()
+        try:
+            left = deadline - time.monotonic()
+            state = wire.step(left, rendezvous.fileno())
+        except (HvdError, OSError) as error:
+            return "", str(error)
+    return state, "" if state else "MPI did not begin within HVD_START_TIMEOUT."
+
+
+def _exchange(
+    rendezvous: Rendezvous, value: Mapping[str, object]
+) -> list[dict[str, Any]]:
+    """Returns what the leaders say; other ranks say nothing."""
+    told = rendezvous.exchange(json.dumps(value).encode())
+    return [found for found in map(json.loads, told) if found]
+
+
+def _raise_cause(
+    rendezvous: Rendezvous, wire: WireProcess | None, value: dict[str, object]
+) -> NoReturn:
+    """Raises the first cause, after MPI has failed somewhere.
+
+    When a wire ends, MPI ends those of other hosts, too.
+    """
+    if wire is not None:
+        value["is_lost"] = wire.has_ended()
+        if wire.has_ended():
+            value["error"] = str(wire.lost())
+        value["was_killed"] = wire.was_killed()
+    leaders = _exchange(rendezvous, value)
+    failed = [leader for leader in leaders if leader.get("error")]
+    first = min(failed, key=lambda leader: not leader["was_killed"])
+    if first["is_lost"]:
+        raise PeerLostError(first["error"])
+    raise LaunchError(f"On host {first['host']}: {first['error']}")
 
 
 def environment(

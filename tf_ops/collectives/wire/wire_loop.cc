@@ -27,6 +27,8 @@ constexpr int kLongNap = 200;
 constexpr std::chrono::microseconds kShortSleep{1000};
 constexpr int kNumShortSleeps = 100;
 constexpr std::chrono::microseconds kLongSleep{100000};
+// For the cause of an error of MPI.
+constexpr std::chrono::milliseconds kPatience{500};
 
 // The hosts form a tree below the source. A chain is best if there are many
 // chunks, a binary tree if there are few.
@@ -69,7 +71,19 @@ Status WireLoop::Run() {
   const ScopedDenormals denormals;
   const Status status = RunJobs();
   if (!status.ok() && status.code() != StatusCode::kShutdown) {
-    group_->membership()->DeclareBroken(status.message());
+    group_->membership()->DeclareBroken(CauseOf(status));
+  }
+  return status;
+}
+
+// If another wire has died, MPI may notice it before the leaders have told each
+// other why.
+Status WireLoop::CauseOf(const Status& status) const {
+  const Clock::time_point end = Clock::now() + kPatience;
+  while (status.code() != StatusCode::kPeerLost && Clock::now() < end) {
+    const Status lost = group_->membership()->CheckPeers();
+    if (!lost.ok()) return lost;
+    std::this_thread::sleep_for(kLongSleep / 20);
   }
   return status;
 }

@@ -34,6 +34,7 @@ class WireLoop {
   struct Chunk;
   using Steps = Status (WireLoop::*)(const WireJob&, Chunk*);
 
+  Status CauseOf(const Status& status) const;
   Status RunJobs();
   Status NextJob(WireJob* job);
   Status RunJob(const WireJob& job);

@@ -2,11 +2,17 @@
 
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -18,12 +24,34 @@ namespace {
 // How often to look if poll() cannot wait for all processes at once.
 constexpr std::chrono::milliseconds kLookInterval{20};
 
+// MPI may end the wire because that of another host is gone. The leaders will
+// have told each other by then.
+constexpr std::chrono::milliseconds kPatience{400};
+
 // Sets each `revents`, without waiting. False, and errno, if that fails too.
 bool PollEach(std::vector<pollfd>* polled) {
   for (pollfd& one : *polled) {
     if (poll(&one, 1, 0) < 0 && errno != EINTR) return false;
   }
   return true;
+}
+
+// "SIGKILL", "status 1"; "" if nobody knows any more. Its parent knows for as
+// long as it has not waited for it.
+std::string HowItEnded(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t begin = text.rfind(' ');  // the last number is the status
+  if (begin == std::string::npos) return "";
+  const int status = std::atoi(text.c_str() + begin);
+  if (status == 0) return "";
+  if (WIFEXITED(status)) {
+    return "status " + std::to_string(WEXITSTATUS(status));
+  }
+  const char* const name = sigabbrev_np(WTERMSIG(status));
+  return name == nullptr ? "signal " + std::to_string(WTERMSIG(status))
+                         : std::string("SIG") + name;
 }
 
 }  // namespace
@@ -45,11 +73,11 @@ PidfdWatch::~PidfdWatch() {
 }
 
 Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
+  pids_ = pids;
   pidfds_.resize(pids.size());
   for (size_t peer = 0; peer < pids.size(); ++peer) {
     const int rank = static_cast<int>(peer);
-    membership_->SetLabel(rank, membership_->label(rank) + " (pid " +
-                                    std::to_string(pids[peer]) + ")");
+    membership_->SetPid(rank, pids[peer]);
     if (rank == membership_->rank()) continue;
     const std::string& who = membership_->label(rank);
     pidfds_[peer] =
@@ -66,7 +94,7 @@ void PidfdWatch::Watch() {
   for (const Fd& fd : pidfds_) polled_.push_back(pollfd{fd.get(), POLLIN, 0});
   polled_.push_back(pollfd{stop_.get(), POLLIN, 0});
   while (!must_stop()) {
-    if (poll(polled_.data(), polled_.size(), -1) < 0) {
+    if (poll(polled_.data(), polled_.size(), MillisecondsLeft()) < 0) {
       if (errno == EINTR) continue;
       // The limit of open files may be below the number of ranks, or memory
       // may be short: poll them one at a time.
@@ -77,13 +105,34 @@ void PidfdWatch::Watch() {
       std::this_thread::sleep_for(kLookInterval);
     }
     MarkDeadOnes();
+    if (wire_due_.has_value() && Clock::now() >= *wire_due_) {
+      wire_due_.reset();
+      membership_->MarkDead(membership_->size(), how_wire_ended_);
+    }
+  }
+}
+
+int PidfdWatch::MillisecondsLeft() const {
+  if (!wire_due_.has_value()) return -1;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      *wire_due_ - Clock::now());
+  return static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+}
+
+void PidfdWatch::Note(int member) {
+  if (member < membership_->size()) return membership_->MarkDead(member);
+  how_wire_ended_ = HowItEnded(pids_[static_cast<size_t>(member)]);
+  if (how_wire_ended_ == "SIGKILL") {
+    membership_->MarkDead(member, how_wire_ended_);
+  } else {
+    wire_due_ = Clock::now() + kPatience;
   }
 }
 
 void PidfdWatch::MarkDeadOnes() {
   for (size_t peer = 0; peer < pidfds_.size(); ++peer) {
     if (polled_[peer].fd < 0 || polled_[peer].revents == 0) continue;
-    membership_->MarkDead(static_cast<int>(peer));
+    Note(static_cast<int>(peer));
     polled_[peer].fd = -1;
   }
 }

@@ -5,10 +5,13 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tf_ops/common/fd.h"
+#include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/host_group.h"
 #include "tf_ops/host/membership.h"
@@ -31,13 +34,18 @@ class PidfdWatch : public DeathWatch {
   Status Open(const std::vector<pid_t>& pids);
   void Watch();  // the thread
   void MarkDeadOnes();
+  void Note(int member);  // has ended
+  int MillisecondsLeft() const;
   bool must_stop() const { return polled_.back().revents != 0; }
 
   Membership* const membership_;
-  std::vector<Fd> pidfds_;  // by rank; none for this one
-  Fd stop_;                 // an eventfd that ends the thread
+  std::vector<pid_t> pids_;  // by member
+  std::vector<Fd> pidfds_;   // likewise; none for this one
+  Fd stop_;                  // an eventfd that ends the thread
   // Used by the thread alone: by rank, then `stop_`; poll() skips fd -1.
   std::vector<pollfd> polled_;
+  std::string how_wire_ended_;
+  std::optional<Clock::time_point> wire_due_;  // when to tell of it
   std::thread thread_;
 };
 

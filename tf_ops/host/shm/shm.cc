@@ -87,13 +87,13 @@ Status CreateSegment(const RegionShape& shape, ShmSegment* segment) {
 
 Status AttachSegment(const ShmSegment& segment, int member,
                      const std::vector<pid_t>& pids, uint64_t epoch,
-                     std::unique_ptr<HostGroup>* group,
+                     std::unique_ptr<HostGroup>* group, const std::string& host,
                      const std::vector<int>& global_ranks) {
   std::shared_ptr<void> memory;
   HVD_RETURN_IF_ERROR(Open(segment, &memory));
   *group = std::make_unique<HostGroup>(std::move(memory), member, epoch);
   if (!global_ranks.empty()) {
-    (*group)->membership()->SetGlobalRanks(global_ranks);
+    (*group)->membership()->SetPlace(host, global_ranks);
   }
   std::unique_ptr<DeathWatch> watch;
   HVD_RETURN_IF_ERROR(PidfdWatch::Start(pids, (*group)->membership(), &watch));

@@ -28,10 +28,12 @@ struct ShmSegment {
 Status CreateSegment(const RegionShape& shape, ShmSegment* segment);
 
 // Maps the region and begins to watch the processes `pids` (by member). See
-// Membership for `epoch`, and for `global_ranks`: empty if there is one host.
+// Membership for `epoch`, and SetPlace for `host` and `global_ranks`: empty if
+// there is one host.
 Status AttachSegment(const ShmSegment& segment, int member,
                      const std::vector<pid_t>& pids, uint64_t epoch,
                      std::unique_ptr<HostGroup>* group,
+                     const std::string& host = "",
                      const std::vector<int>& global_ranks = {});
 
 // Maps the region as its wire, which watches nobody: its leader ends it.

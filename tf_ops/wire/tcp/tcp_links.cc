@@ -17,6 +17,8 @@
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/common/types.h"
+#include "tf_ops/wire/majority.h"
 
 namespace hvd {
 namespace {
@@ -53,7 +55,8 @@ void AppendFrame(FrameKind kind, const void* body, size_t num_bytes,
 // One other leader.
 struct Peer {
   Fd socket;
-  std::string label;
+  std::string leader;
+  std::string host;
 
   Mutex mu;
   std::vector<uint8_t> unsent GUARDED_BY(mu);  // frames
@@ -75,7 +78,8 @@ class TcpLinks : public ControlLinks {
     for (size_t host = 0; host < options_.sockets.size(); ++host) {
       peers_.push_back(std::make_unique<Peer>());
       peers_.back()->socket = std::move(options_.sockets[host]);
-      peers_.back()->label = options_.labels[host];
+      peers_.back()->leader = options_.leaders[host];
+      peers_.back()->host = options_.hosts[host];
       peers_.back()->last_heard = now;
     }
     queued_.resize(peers_.size());
@@ -110,6 +114,10 @@ class TcpLinks : public ControlLinks {
   // What did not go at once is sent by our thread.
   bool has_unsent() const override { return false; }
   Status FlushAll() override { return Flush(); }
+  void TellLosses() override {
+    must_look_.store(true);
+    Wake();
+  }
 
   Status Receive(int host, std::vector<uint8_t>* bytes,
                  bool* received) override {
@@ -195,8 +203,9 @@ class TcpLinks : public ControlLinks {
         }
       }
       const Clock::time_point now = Clock::now();
-      if (now < next_look_) continue;
+      if (now < next_look_ && !must_look_.exchange(false)) continue;
       next_look_ = now + kLook;
+      options_.alive();
       LookAtOwnRanks();
       KeepAlive(now);
     }
@@ -213,14 +222,14 @@ class TcpLinks : public ControlLinks {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) {
-        Lose(peer, "ended its connection");
+        Lose(peer, peer->leader + " is gone: its connection ended");
         return;
       }
       peer->received.insert(peer->received.end(), buffer_.begin(),
                             buffer_.begin() + count);
       peer->last_heard = Clock::now();
       if (!TakeFrames(peer)) {
-        Lose(peer, "sent what makes no sense");
+        Lose(peer, peer->leader + " sent what makes no sense");
         return;
       }
       if (static_cast<size_t>(count) < buffer_.size()) return;
@@ -272,20 +281,22 @@ class TcpLinks : public ControlLinks {
     Tell(FrameKind::kLost, text, from);
   }
 
-  void Lose(Peer* peer, const std::string& what) {
+  void Lose(Peer* peer, const std::string& why) {
     peer->is_lost = true;
-    if (!peer->has_ended) HearLoss(peer, peer->label + " " + what);
+    if (!peer->has_ended) HearLoss(peer, why);
   }
 
   void LookAtOwnRanks() {
-    if (!has_told_loss_) {
-      const std::string lost = options_.why_lost();
-      if (!lost.empty()) {
-        has_told_loss_ = true;
-        Tell(FrameKind::kLost, lost, nullptr);
-      }
-    }
+    TellWhoIsLost();
     TellWhoLeft();
+  }
+
+  void TellWhoIsLost() {
+    if (has_told_loss_) return;
+    const std::string lost = options_.why_lost();
+    if (lost.empty()) return;
+    has_told_loss_ = true;
+    Tell(FrameKind::kLost, lost, nullptr);
   }
 
   void TellWhoLeft() {
@@ -305,18 +316,51 @@ class TcpLinks : public ControlLinks {
       if (must_speak) SendFrame(peer.get(), FrameKind::kHeartbeat, nullptr, 0);
       if (options_.timeout.count() > 0 && !peer->has_ended &&
           now - peer->last_heard > options_.timeout) {
-        Lose(peer.get(),
-             "is silent: nothing came from it for " +
-                 std::to_string(options_.timeout.count() / 1000) +
-                 " s (HVD_HEARTBEAT_TIMEOUT). Is the host up, and the "
-                 "network?");
+        LoseSilent(peer.get(), now);
       }
     }
   }
 
+  void LoseSilent(Peer* peer, Clock::time_point now) {
+    std::string why = peer->host + " is silent: no heartbeat for " +
+                      SecondsToString(options_.timeout) +
+                      " (HVD_HEARTBEAT_TIMEOUT). Is the host up, and the "
+                      "network?";
+    if (!options_.job_ranks.empty()) {
+      const std::vector<int> lost = RanksSilentAt(now);
+      size_t size = 0;
+      for (const std::vector<int>& ranks : options_.job_ranks) {
+        size += ranks.size();
+      }
+      why += " This side holds " + std::to_string(size - lost.size()) + " of " +
+             std::to_string(size) + " ranks";
+      if (!MayGoOn(lost, static_cast<int>(size))) {
+        why += ", so it ends and writes nothing";
+        options_.is_minority();
+      }
+    }
+    Lose(peer, why);
+  }
+
+  // Hosts that miss heartbeats now will be lost too. Without host 0 this one
+  // reaches nobody.
+  std::vector<int> RanksSilentAt(Clock::time_point now) const {
+    std::vector<int> lost;
+    for (size_t host = 0; host < peers_.size(); ++host) {
+      if (static_cast<int>(host) == options_.host) continue;
+      const Peer& peer = *peers_[host];
+      if (options_.host != 0 || peer.is_lost ||
+          now - peer.last_heard > options_.timeout / 2) {
+        const std::vector<int>& ranks = options_.job_ranks[host];
+        lost.insert(lost.end(), ranks.begin(), ranks.end());
+      }
+    }
+    return lost;
+  }
+
   // After our thread has ended.
   void SayFarewell() {
-    TellWhoLeft();
+    LookAtOwnRanks();
     const Clock::time_point end = Clock::now() + kFarewell;
     for (const auto& peer : peers_) {
       if (!peer->socket.is_open() || peer->is_lost) continue;
@@ -337,6 +381,7 @@ class TcpLinks : public ControlLinks {
   std::vector<std::vector<uint8_t>> queued_;  // by host: of Send, before Flush
   std::vector<uint8_t> buffer_ = std::vector<uint8_t>(kReadBytes);
   std::atomic<bool> must_stop_{false};
+  std::atomic<bool> must_look_{false};
   bool has_told_loss_ = false;  // of our thread, until it has ended
   bool has_told_left_ = false;  // likewise
   Clock::time_point next_look_{};

@@ -18,14 +18,19 @@ struct TcpLinksOptions {
   // By host; the other ends have proved themselves. Host 0 has one for each
   // other host, the others have one for host 0; the rest are closed.
   std::vector<Fd> sockets;
-  std::vector<std::string> labels;  // by host, for messages: "host b (rank 4)"
+  // By host, for messages.
+  std::vector<std::string> leaders;  // "rank 2 (host b, pid 7)"
+  std::vector<std::string> hosts;    // "host b (ranks 2, 3)"
+  // The ranks of the job, by host; empty if these are links of a process set.
+  std::vector<std::vector<int>> job_ranks;
   // A word at least this often shows that a host is there; one that is silent
   // for the timeout is lost. 0: never.
   std::chrono::milliseconds heartbeat{2000};
   std::chrono::milliseconds timeout{10000};
 
   // Called on a thread of the links, and `why_left` by the destructor too.
-  std::function<void()> ring;  // something has come
+  std::function<void()> ring;   // something has come
+  std::function<void()> alive;  // several times a second: we run
   // What the other hosts must hear: why the first rank of this host left, or is
   // lost; empty: none is.
   std::function<std::string()> why_left;
@@ -33,6 +38,8 @@ struct TcpLinksOptions {
   // Ranks of other hosts left, or are lost.
   std::function<void(const std::string& reason)> others_left;
   std::function<void(const std::string& reason)> others_lost;
+  // Others are silent, and this side is not the one that may go on.
+  std::function<void()> is_minority;
 };
 
 // Has a thread that sends what did not go at once, receives, sends heartbeats
