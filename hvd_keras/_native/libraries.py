@@ -42,12 +42,12 @@ def core() -> types.ModuleType:
         ) from error
 
 
-@functools.cache
 def core_library() -> str:
     """Returns the path of libhvd_core.so."""
     return str(pathlib.Path(str(core().__file__)).parent / "libhvd_core.so")
 
 
+@functools.cache
 def ops() -> types.ModuleType:
     """Returns the module of the raw TensorFlow ops, `horovod_allreduce` etc."""
     version = tensorflow_version()

@@ -22,7 +22,7 @@ class Preemption:
     def __init__(self) -> None:
         self._watch = preemption.Watch(keras_fit.is_in_fit)
         self._num_steps = 1  # from one question to the next
-        self._num_left = 1
+        self._num_done = 0  # since the last one
         self._asked_at = time.monotonic()
 
     def begin(self) -> None:
@@ -34,23 +34,25 @@ class Preemption:
         """Looks no more."""
         self._watch.end()
 
-    def must_stop(self, *, is_last_step: bool = False) -> bool:
-        """Whether all ranks must stop now. Call it after each step.
+    def must_stop(self, *, is_epoch_end: bool = False) -> bool:
+        """Whether all ranks must stop now. Call it after each step and epoch.
 
-        The ranks ask each other every quarter of a second, and after the last
-        step of an epoch.
+        The ranks ask each other every quarter of a second, and after each
+        epoch.
         """
-        self._num_left -= 1
-        if self._num_left > 0 and not is_last_step:
-            return False
+        if not is_epoch_end:
+            self._num_done += 1
+            if self._num_done < self._num_steps:
+                return False
         now = time.monotonic()
-        num_steps = self._num_steps - max(0, self._num_left)
-        seconds = (now - self._asked_at) / max(1, num_steps)
-        wanted = int(min(_ASK_SECONDS / max(seconds, 1e-9), _MAX_STEPS))
+        wanted = self._num_steps
+        if self._num_done > 0:
+            seconds = (now - self._asked_at) / self._num_done
+            wanted = int(min(_ASK_SECONDS / max(seconds, 1e-9), _MAX_STEPS))
         mine = np.array([self._watch.has_come, -max(1, wanted)], np.int64)
         ((stops, negated),) = _native.core().allreduce(
             "BackupAndRestore/preemption", [mine], int(Max)
         )
-        self._num_steps = self._num_left = -int(negated)
+        self._num_steps, self._num_done = -int(negated), 0
         self._asked_at = time.monotonic()
         return bool(stops)

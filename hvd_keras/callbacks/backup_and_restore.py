@@ -175,7 +175,7 @@ class _Backup(keras.callbacks.Callback):
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        must_stop = self._preemption.must_stop(is_last_step=True)
+        must_stop = self._preemption.must_stop(is_epoch_end=True)
         if self._owner.save_freq == "epoch" or must_stop:
             TrainingState(self.model, self._path).save((epoch + 1, 0))
         if must_stop:

@@ -46,11 +46,11 @@ def _preempt(
     **extra: str,
 ) -> str:
     """Runs the job, gives notice in the second epoch; returns what it says."""
-    command = _command(directory, "--pause", "0.1", *_ARGUMENTS)
+    command = _command(directory, "--pause", "0.2", *_ARGUMENTS)
     job = jobs.start(*command, environ=jobs.clean_environ(**extra))
     assert job.stdout is not None
     for line in job.stdout:
-        if line == "[0] batch 13\n":
+        if line == "[0] batch 11\n":
             break
     notice(job)
     started = time.monotonic()
