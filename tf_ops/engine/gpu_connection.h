@@ -35,9 +35,9 @@ class GpuConnection {
   GpuConnection& operator=(const GpuConnection&) = delete;
 
   // All ranks call it at about the same time. They exchange the communicator's
-  // id and whether each GPU can be used; if one cannot, Open fails on all ranks. `ordinal` is -1 on a rank that has used no GPU: it
-  // takes that of its local rank. After an error the ranks are still in step,
-  // unless `*is_fatal`.
+  // id and whether each GPU can be used; if one cannot, Open fails on all
+  // ranks. `ordinal` is -1 on a rank that has used no GPU: it takes that of its
+  // local rank. After an error the ranks are still in step, unless `*is_fatal`.
   Status Open(int ordinal, bool* is_fatal);
   bool is_open() const { return communicator_ != nullptr; }
 
