@@ -79,18 +79,24 @@ def test_sigterm_to_hvdrun(
     _goes_on(tmp_path, undisturbed)
 
 
-@pytest.mark.thorough
-def test_a_file_and_a_status(tmp_path: pathlib.Path) -> None:
-    notice = tmp_path / "notice"
-
+def _appears_for_a_second(
+    notice: pathlib.Path,
+) -> Callable[[subprocess.Popen[str]], None]:
     def give_and_take(job: subprocess.Popen[str]) -> None:
         notice.touch()
         time.sleep(1)
         notice.unlink()
 
+    return give_and_take
+
+
+@pytest.mark.thorough
+def test_a_file_and_a_status(tmp_path: pathlib.Path) -> None:
+    notice = tmp_path / "notice"
+
     _preempt(
         tmp_path,
-        give_and_take,
+        _appears_for_a_second(notice),
         HVD_PREEMPTION_FILE=str(notice),
         HVD_PREEMPTION_POLL_SECONDS="0.1",
         HVD_REQUEUE_EXIT_CODE="99",
@@ -118,14 +124,9 @@ def test_sigterm_to_one_rank(
 def test_a_command(tmp_path: pathlib.Path) -> None:
     notice = tmp_path / "notice"
 
-    def give_and_take(job: subprocess.Popen[str]) -> None:
-        notice.touch()
-        time.sleep(1)
-        notice.unlink()
-
     _preempt(
         tmp_path,
-        give_and_take,
+        _appears_for_a_second(notice),
         HVD_PREEMPTION_COMMAND=f"test -e {notice}",
         HVD_PREEMPTION_POLL_SECONDS="0.1",
     )
