@@ -1,4 +1,4 @@
-"""Runs tests/gpu in jobs of 1, 2 and 4 ranks, on fake GPUs: `pytest tests`.
+"""Runs tests/gpu in jobs of 1 to 4 ranks, on fake GPUs: `pytest tests`.
 
 The fake (tests/gpu/fake) implements CUDA and NCCL with host memory and threads.
 hvd_keras opens it like the real libraries.
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 from selection import thorough_except
@@ -63,17 +64,22 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run_job(
-    num_ranks: int, *command: str, fake: str, **environ: str
+    num_ranks: int,
+    *command: str,
+    fake: str,
+    options: Sequence[str] = (),
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
     return subprocess.run(
-        [*launcher, "--grace", "20", "--", sys.executable, *command],
+        [*launcher, "--grace", "20", *options, "--", sys.executable, *command],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(GPU)]),
             "TEST_GPU": "fake",
             "HVD_CUDART_LIBRARY": fake,
             "HVD_NCCL_LIBRARY": fake,
+            "HVD_NVML_LIBRARY": fake,
             **environ,
         },
         stdout=subprocess.PIPE,
@@ -83,7 +89,22 @@ def run_job(
     )
 
 
-@pytest.mark.parametrize("num_ranks", thorough_except([1, 2, 4], 2))
+def test_averages_of_three_ranks(fake: str) -> None:
+    """1/3 is no power of two; the switch that FAKE_GPU_MULTICAST makes sums."""
+    for multicast in ("0", "1"):
+        job = run_job(
+            3,
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-x"),
+            *(f"--confcutdir={GPU}", "-k", "average or float8 or scales"),
+            str(GPU),
+            fake=fake,
+            **({"FAKE_GPU_MULTICAST": "1"} if multicast == "1" else {}),
+        )
+        assert job.returncode == 0, job.stdout[-20_000:]
+        assert "misuse" not in job.stdout
+
+
+@pytest.mark.parametrize("num_ranks", thorough_except([1, 2, 3, 4], 2))
 def test_gpu(fake: str, num_ranks: int) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
     # 1 rank: a driver too old for batched copies. 2 ranks: the copies of CUDA
@@ -131,28 +152,53 @@ def test_recording_an_event_again_does_not_end_an_earlier_wait(
     assert time.monotonic() - start > 0.15
 
 
+@pytest.mark.thorough
+def test_the_benchmark_runs(fake: str) -> None:
+    script = str(ROOT / "benchmarks" / "gpu.py")
+    arguments = ("--calls", "2", "--max-bytes", "1024")
+    job = run_job(2, script, *arguments, fake=fake)
+    assert job.returncode == 0, job.stdout[-5_000:]
+    assert '"blocking_us": ' in job.stdout, job.stdout
+    assert '"what": "gradients"' in job.stdout, job.stdout
+    assert "misuse" not in job.stdout
+
+
+def test_two_process_sets_at_once(fake: str) -> None:
+    script = str(GPU / "sets_at_once.py")
+    job = run_job(3, script, "--calls", "150", fake=fake)
+    assert job.returncode == 0, job.stdout[-5_000:]
+    assert "[2] both sets have ended" in job.stdout, job.stdout
+    assert "misuse" not in job.stdout
+
+
 def test_the_others_survive_a_rank_that_dies(fake: str) -> None:
     job = run_job(3, str(GPU / "lost_rank.py"), fake=fake)
     assert "[0] rank 0 survived" in job.stdout, job.stdout[-20_000:]
     assert "[1] rank 1 survived" in job.stdout, job.stdout[-20_000:]
 
 
-def test_tensorflow_kernels(fake: str, tmp_path: pathlib.Path) -> None:
-    """Runs them on a device of type GPU that a plugin makes from the fakes."""
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A plugin that makes devices of type GPU from the fakes."""
     import tensorflow as tf
 
-    device = tmp_path / "libfake_device.so"
+    device = tmp_path_factory.mktemp("plugin") / "libfake_device.so"
     command = shlex.split(os.environ.get("CXX", "g++"))
     command += ["-std=c++17", "-O1", "-fPIC", "-shared", "-o", str(device)]
     command += ["-isystem", tf.sysconfig.get_include()]
     command += [str(GPU / "tensorflow" / "fake_device.cc"), "-ldl"]
     command += tf.sysconfig.get_link_flags()
     subprocess.run(command, check=True)
+    return str(device)
+
+
+def test_tensorflow_kernels(fake: str, plugin: str) -> None:
     job = run_job(
         2,
         str(GPU / "tensorflow" / "kernels.py"),
         fake=fake,
-        FAKE_DEVICE_LIBRARY=str(device),
+        FAKE_DEVICE_LIBRARY=plugin,
+        HVD_GPUS_PER_RANK="0",
         FAKE_GPU_JITTER_US="20",
     )
     assert job.returncode == 0, job.stdout[-20_000:]
@@ -173,6 +219,13 @@ def test_init_connects_or_fails(fake: str) -> None:
     assert "fine" not in job.stdout
     assert "rank 0 cannot run collectives on its GPU" in job.stdout, job.stdout
     assert "is out of memory: the fusion buffer" in job.stdout, job.stdout
+    assert "TensorFlow takes all memory when it begins" in job.stdout
+    job = run_job(
+        2, "-c", INIT, fake=fake, HVD_GPU="early", FAKE_GPU_MEMORY="1000000"
+    )
+    assert job.returncode == 0, job.stdout
+    assert "[1] fine" in job.stdout
+    assert "could not connect the GPUs. barrier" in job.stdout, job.stdout
     job = run_job(
         1, "-c", INIT, fake=fake, HVD_GPU="on", HVD_NCCL_COMM_BLOCKING="1"
     )
@@ -191,7 +244,7 @@ def test_old_libraries_are_refused(fake: str) -> None:
     job = run_job(
         1, "-c", INIT, fake=fake, HVD_GPU="on", FAKE_NCCL_VERSION="21605"
     )
-    assert "it is version 2.16.5, older than 2.18.0" in job.stdout, job.stdout
+    assert "it is version 2.16.5, older than 2.23.0" in job.stdout, job.stdout
 
 
 FLOAT8 = """
@@ -232,3 +285,16 @@ def test_a_real_nccl_is_opened(fake: str) -> None:
     )
     assert "ncclCommInitRankConfig failed" in job.stdout, job.stdout
     assert "unhandled cuda error" in job.stdout, job.stdout
+
+
+def test_an_elastic_job_connects_its_gpus_anew(fake: str) -> None:
+    job = run_job(
+        3,
+        str(GPU / "elastic_rank.py"),
+        fake=fake,
+        options=["--min-np", "1", "--restart-delay", "2"],
+        HVD_GPU="on",
+    )
+    assert job.returncode == 0, job.stdout[-20_000:]
+    counts = [job.stdout.count(f"summed on {size}") for size in (3, 2)]
+    assert counts == [3 + 3, 2], job.stdout[-20_000:]

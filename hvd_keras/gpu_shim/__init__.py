@@ -1,4 +1,4 @@
-"""A library that finds the CUDA stream of a TensorFlow kernel.
+"""A library that finds the GPU and the CUDA stream of a TensorFlow kernel.
 
 Each minor version of TensorFlow needs its own. `python -m hvd_keras.gpu_shim`
 builds the one for the installed TensorFlow, with its headers and a C++
@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 
 BUILD_COMMAND = "python -m hvd_keras.gpu_shim"
+FUNCTION = "hvd_tf_place"
 SOURCE = pathlib.Path(__file__).with_name("stream.cc")
 
 

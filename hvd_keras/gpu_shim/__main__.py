@@ -39,8 +39,10 @@ def build(target: pathlib.Path, flags: Sequence[str]) -> None:
             library = ctypes.CDLL(str(temporary))
         except OSError as error:
             raise ImportError(str(error)) from None
-        if not hasattr(library, "hvd_tf_stream"):
-            raise ImportError(f"{target.name} has no function hvd_tf_stream")
+        if not hasattr(library, gpu_shim.FUNCTION):
+            raise ImportError(
+                f"{target.name} has no function {gpu_shim.FUNCTION}"
+            )
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -28,6 +30,10 @@ struct Fakes {
   int (*num_misuses)();
   void (*inject)(int result);
   void (*tell_late)(int device, int64_t microseconds);
+  void (*hang_aborts)(int device, int64_t microseconds, int is_deaf);
+  void (*hold_groups)(int device);
+  int (*num_early_frees)();
+  void (*run_alone)(int is_alone);
   void (*fail_record)(int error);
   int (*num_overlaps)();
 };
@@ -52,12 +58,32 @@ inline const Fakes& UseFakes() {
     find("fakeNcclNumMisuses", &found.num_misuses);
     find("fakeNcclInject", &found.inject);
     find("fakeNcclTellLate", &found.tell_late);
+    find("fakeNcclHangAborts", &found.hang_aborts);
+    find("fakeNcclHoldGroups", &found.hold_groups);
+    find("fakeNcclNumEarlyFrees", &found.num_early_frees);
+    find("fakeNcclRunAlone", &found.run_alone);
     find("fakeCudaFailRecord", &found.fail_record);
     find("fakeCudaNumOverlaps", &found.num_overlaps);
     return found;
   }();
   return fakes;
 }
+
+inline EngineOptions GpuOptionsOfTests() {
+  EngineOptions options = QuickOptions();
+  options.gpu.fusion_buffer_bytes = 64 << 10;
+  options.gpu.direct_bytes = 16 << 10;
+  return options;
+}
+
+// GPUs of 64 MB each; after each test, checks that they were used correctly.
+struct FakeGpus {
+  FakeGpus() {
+    setenv("FAKE_GPU_MEMORY", "67108864", 1);
+    UseFakes();
+  }
+  ~FakeGpus() { CHECK(UseFakes().num_misuses() == 0); }
+};
 
 // A rank's GPU, its user's stream, and memory on it; for one thread.
 class UserGpu {
@@ -119,8 +145,10 @@ class GpuTensors {
         inputs_(std::move(other.inputs_)),
         outputs_(std::move(other.outputs_)) {}
 
-  std::future<Status> Submit(Engine* engine, Request request,
-                             int64_t delay_us = 0) {
+  // `in_done`: runs in the callback.
+  std::future<Status> Submit(
+      Engine* engine, Request request, int64_t delay_us = 0,
+      std::function<void()> in_done = [] {}) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       UseFakes().copy_later(inputs_[i], values_[i].data(), values_[i].size(),
                             i == 0 ? delay_us : 0, gpu_->stream());
@@ -134,7 +162,8 @@ class GpuTensors {
     request.gpu.ordinal = gpu_->ordinal();
     request.gpu.stream = gpu_->stream();
     auto promise = std::make_shared<std::promise<Status>>();
-    request.done = [promise](const Status& status) {
+    request.done = [promise, in_done](const Status& status) {
+      in_done();
       promise->set_value(status);
     };
     std::future<Status> future = promise->get_future();

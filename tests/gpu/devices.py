@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 import hvd_keras as hvd
+from hvd_keras import _native
+from hvd_keras._common import gpus
 
 Array = Any
 # float32 values as bfloat16 bits: NumPy has no such type.
@@ -278,11 +280,12 @@ def prepare_to_share(environ: MutableMapping[str, str]) -> None:
     num_ranks = int(environ.get("HVD_LOCAL_SIZE", "1"))
     if environ.get("TEST_GPU") == "fake" or num_ranks < 2:
         return
-    count = max(_num_gpus("torch"), _num_gpus("cupy"))
+    # Those of the host: hvdrun may show each rank one of many.
+    count = len(gpus.visible({}))
     if not 0 < count < num_ranks:
         return
     for name, value in (
-        ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
+        ("HVD_GPU_SHARE", "1"),
         ("NCCL_MAX_CTAS", "1"),  # all ranks' kernels must fit in at once
         ("NCCL_NVLS_ENABLE", "0"),
     ):
@@ -299,7 +302,8 @@ def open_device(local_rank: int) -> Device | None:
     """
     kind = os.environ.get("TEST_GPU", "")
     if kind == "fake":
-        return FakeDevice(local_rank)
+        count = _native.core().gpu_count()
+        return FakeDevice(local_rank if local_rank < count else 0)
     makers: dict[str, type[Device]] = {"torch": TorchDevice, "cupy": CupyDevice}
     for name in [kind] if kind else list(makers):
         count = _num_gpus(name)

@@ -67,6 +67,7 @@ CUDA_IS_ALIKE(EventRecord);
 CUDA_IS_ALIKE(EventQuery);
 CUDA_IS_ALIKE(EventDestroy);
 CUDA_IS_ALIKE(DeviceGetAttribute);
+CUDA_IS_ALIKE(DeviceGetPCIBusId);
 CUDA_IS_ALIKE(FreeAsync);
 // Overloaded in C++.
 static_assert(Compare<decltype(hvd::CudaApi::Malloc),
@@ -112,6 +113,18 @@ static_assert(sizeof(hvd::CudaPointerAttributes) >=
               sizeof(cudaPointerAttributes));
 static_assert(offsetof(hvd::CudaPointerAttributes, device) ==
               offsetof(cudaPointerAttributes, device));
+static_assert(Compare<decltype(hvd::CudaApi::DeviceGetUuid),
+                      decltype(&cuDeviceGetUuid_v2)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::DriverGetAttribute),
+                      decltype(&cuDeviceGetAttribute)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::ModuleLoadData),
+                      decltype(&cuModuleLoadData)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::ModuleGetFunction),
+                      decltype(&cuModuleGetFunction)>::value);
+static_assert(Compare<decltype(hvd::CudaApi::LaunchKernel),
+                      decltype(&cuLaunchKernel)>::value);
+static_assert(hvd::kCudaMulticastSupported ==
+              CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
 static_assert(hvd::kCudaNotReady == cudaErrorNotReady);
 static_assert(hvd::kCudaOutOfMemory == cudaErrorMemoryAllocation);
 static_assert(hvd::kCudaComputeCapabilityMajor ==

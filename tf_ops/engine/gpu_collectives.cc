@@ -55,7 +55,7 @@ Status LaunchAllreduce(const GpuLane& lane, const RunOptions& options,
         }
         const GpuReduction reduction =
             ReductionOf(ready[0].pending->request, dtype, lane.size,
-                        DivisorOf(options, lane.size));
+                        DivisorOf(options, lane.size), lane.sums_in_switch);
         return AllreduceFused(lane, reduction, tensors);
       });
 }
@@ -122,19 +122,14 @@ Status LaunchAllgather(const GpuLane& lane, const ReadyRequest& ready,
         return Status::Ok();
       });
   if (!gathered.ok() || !request.average || lane.size == 1) return gathered;
-  Communicator* scaler = nullptr;
-  HVD_RETURN_IF_ERROR(lane.scaler(&scaler));
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const RequestTensor& t = request.tensors[i];
     int64_t num_rows = 0;
     for (int64_t rows : ready.rows[i]) num_rows += rows;
     const size_t num_bytes = static_cast<size_t>(num_rows) * RowBytes(t);
-    if (num_bytes == 0) continue;
-    const GpuReduction division{t.dtype, kNcclSum, 1.0 / lane.size};
-    HVD_RETURN_IF_ERROR(
-        AllreduceEach(lane, scaler, division,
-                      {{outputs[i], outputs[i],
-                        num_bytes / ElementBytes(t.dtype), num_bytes}}));
+    HVD_RETURN_IF_ERROR(lane.scaler->Run(*lane.gpu, t.dtype, outputs[i],
+                                         num_bytes / ElementBytes(t.dtype),
+                                         1.0 / lane.size, lane.stream));
   }
   return Status::Ok();
 }
@@ -200,32 +195,50 @@ Status ScatterOne(const GpuLane& lane, const NcclApi& nccl, NcclComm comm,
   return Status::Ok();
 }
 
+// Scales the part of this rank.
+Status ScalePart(const GpuLane& lane, const GpuReduction& reduction,
+                 const RequestTensor& tensor, void* output) {
+  if (reduction.scale == 1.0) return Status::Ok();
+  const int64_t rows = RowsOfRank(tensor.shape[0], lane.size, lane.rank);
+  const size_t num_bytes = static_cast<size_t>(rows) * RowBytes(tensor);
+  return lane.scaler->Run(*lane.gpu, tensor.dtype, output,
+                          num_bytes / ElementBytes(tensor.dtype),
+                          reduction.scale, lane.stream);
+}
+
 Status LaunchReducescatter(const GpuLane& lane, const RunOptions& options,
                            const std::vector<ReadyRequest>& ready,
                            const GpuOutputs& outputs) {
-  return ForEachDataType(
-      ready, [&](DataType dtype, const std::vector<Place>& places) {
-        const GpuReduction reduction =
-            ReductionOf(ready[0].pending->request, dtype, lane.size,
-                        DivisorOf(options, lane.size));
-        return RunInTurn(lane, [&](const NcclApi& nccl, NcclComm comm) {
-          return WithOp(
-              *lane.communicator, reduction, nccl, comm, [&](int op) -> Status {
-                for (const Place& p : places) {
-                  HVD_RETURN_IF_ERROR(ScatterOne(
-                      lane, nccl, comm, op,
-                      ready[p.request].pending->request.tensors[p.tensor],
-                      outputs[p.request][p.tensor]));
-                }
-                return Status::Ok();
-              });
-        });
-      });
+  return ForEachDataType(ready, [&](DataType dtype,
+                                    const std::vector<Place>& places) {
+    const GpuReduction reduction =
+        ReductionOf(ready[0].pending->request, dtype, lane.size,
+                    DivisorOf(options, lane.size), lane.sums_in_switch);
+    const auto calls = [&](const NcclApi& nccl, NcclComm comm) {
+      return WithOp(*lane.communicator, reduction, nccl, comm,
+                    [&](int op) -> Status {
+                      for (const Place& p : places) {
+                        HVD_RETURN_IF_ERROR(ScatterOne(
+                            lane, nccl, comm, op,
+                            ready[p.request].pending->request.tensors[p.tensor],
+                            outputs[p.request][p.tensor]));
+                      }
+                      return Status::Ok();
+                    });
+    };
+    HVD_RETURN_IF_ERROR(RunInTurn(lane, calls));
+    for (const Place& p : places) {
+      HVD_RETURN_IF_ERROR(ScalePart(
+          lane, reduction, ready[p.request].pending->request.tensors[p.tensor],
+          outputs[p.request][p.tensor]));
+    }
+    return Status::Ok();
+  });
 }
 
 Status LaunchBarrier(const GpuLane& lane) {
-  const GpuReduction any{DataType::kUint8, kNcclMax, 1.0};
-  return AllreduceEach(lane, lane.communicator, any,
+  const GpuReduction any{DataType::kUint8, kNcclMax};
+  return AllreduceEach(lane, any,
                        {{lane.fusion_buffer, lane.fusion_buffer, 1, 1}});
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "tf_ops/engine/data_plane.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
+#include "tf_ops/gpu/scale.h"
 
 namespace hvd {
 
@@ -26,8 +26,8 @@ struct GpuLane {
   size_t direct_bytes = 0;  // see GpuOptions
   // An event behind the last NCCL calls, perhaps on another stream; null: none.
   std::shared_ptr<GpuEvent>* last_calls = nullptr;
-  // Gets a communicator of this rank alone, used to multiply in place.
-  std::function<Status(Communicator** communicator)> scaler;
+  const GpuScaler* scaler = nullptr;
+  bool sums_in_switch = false;  // see GpuConnection
 };
 
 // Runs NCCL calls on the lane's stream, behind those of earlier launches: a

@@ -1,23 +1,34 @@
 #include "tf_ops/engine/gpu_connection.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "tf_ops/common/futex.h"
+#include "tf_ops/common/log.h"
 #include "tf_ops/engine/gpu_split.h"
+#include "tf_ops/gpu/libraries.h"
 
 namespace hvd {
 namespace {
 
-constexpr std::chrono::milliseconds kClosePatience{1000};
+using std::chrono::milliseconds;
+
+constexpr milliseconds kClosePatience{1000};
+constexpr milliseconds kMeetPatience{1000};
 
 // What the ranks tell each other before they connect.
 struct Hello {
   uint8_t is_able = 0;
-  uint8_t is_split = 0;  // it has a split communicator
-  char problem[510] = {};
+  uint8_t is_split = 0;        // it has a split communicator
+  uint8_t may_share = 0;       // its GPU, with other ranks
+  uint8_t sums_in_switch = 0;  // its NVSwitch can
+  char problem[508] = {};
+  char gpu[32] = {};  // see Gpu::Identity
+  char bus_id[32] = {};
   NcclUniqueId id = {};  // of rank 0
 };
 
@@ -30,16 +41,58 @@ Status CheckNcclSettings() {
       "died");
 }
 
+// InvalidArgument, the same on all ranks, if two of them are on one GPU.
+Status CheckOwnGpus(const std::vector<Hello>& hellos,
+                    const EngineOptions& options) {
+  const auto host = [&options](size_t rank) {
+    return options.hosts.empty() ? 0 : options.hosts[rank];
+  };
+  for (size_t b = 0; b < hellos.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (host(a) != host(b) || hellos[a].bus_id[0] == 0 ||
+          hellos[a].may_share != 0 ||
+          std::strcmp(hellos[a].bus_id, hellos[b].bus_id) != 0) {
+        continue;
+      }
+      const std::string who =
+          "rank " + std::to_string(options.global_ranks[a]) + " and rank " +
+          std::to_string(options.global_ranks[b]);
+      const std::string where = std::string("GPU ") + hellos[a].bus_id;
+      if (std::memcmp(hellos[a].gpu, hellos[b].gpu, sizeof(Hello::gpu)) == 0) {
+        return Status::InvalidArgument(
+            "each rank must have a GPU of its own. Received: " + where +
+            " for both " + who +
+            ". Start fewer ranks, let hvdrun give out the GPUs "
+            "(HVD_GPUS_PER_RANK), or let ranks share one (HVD_GPU_SHARE=1)");
+      }
+      const NcclApi* nccl = nullptr;
+      HVD_RETURN_IF_ERROR(OpenNccl(&nccl));
+      if (nccl->version >= kFirstNcclWithSharing) continue;
+      return Status::InvalidArgument(
+          "NCCL before 2.30 connects no two slices (MIG) of one GPU. "
+          "Received: slices of " +
+          where + " for " + who);
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 GpuConnection::~GpuConnection() {
   if (gpu_ == nullptr) return;
   const Gpu::Visit visit(*gpu_);  // this thread is not ours
-  communicator_.reset();
-  scaler_.reset();
-  for (const GpuTrack& track : tracks_) {
-    gpu_->Free(track.fusion_buffer);
-    if (track.stream != nullptr) gpu_->cuda().StreamDestroy(track.stream);
+  const Status why = Status::Shutdown("the engine was destroyed");
+  if (communicator_ != nullptr) communicator_->Abort(why);
+  if (communicator_ != nullptr &&
+      !communicator_->AwaitEnd(milliseconds(options_.gpu.end_patience_ms))) {
+    // Freeing memory would wait for kernels that may never end.
+    LogWarning(membership_->own_global_rank(),
+               "NCCL has not ended its communicator on GPU " +
+                   std::to_string(gpu_->ordinal()) +
+                   ". The memory of the collectives stays taken until this "
+                   "process ends. Restart the process to use the GPU");
+    new std::shared_ptr<GpuTracks>(tracks_);  // never freed
   }
 }
 
@@ -47,6 +100,16 @@ void GpuConnection::Close() {
   if (!is_open()) return;
   const Gpu::Visit visit(*gpu_);
   communicator_->Close(kClosePatience);
+}
+
+void GpuConnection::Abandon(const Status& why) {
+  if (!is_open() || is_abandoned_.exchange(true)) return;
+  if (why.code() != StatusCode::kPeerLost &&
+      why.code() != StatusCode::kShutdown) {
+    membership_->DeclareBroken(why);  // or the others would come late
+  }
+  membership_->Meet(kMeetPatience);
+  communicator_->Abort(why);
 }
 
 Status GpuConnection::Open(int ordinal, bool* is_fatal) {
@@ -85,23 +148,18 @@ Status GpuConnection::Prepare(int ordinal) {
     ordinal = local_rank < Gpu::Count() ? local_rank : 0;
   }
   HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));
+  HVD_RETURN_IF_ERROR(gpu_->CheckEnded());
   HVD_RETURN_IF_ERROR(gpu_->Use());
-  const size_t num_bytes =
-      static_cast<size_t>(options_.gpu.fusion_buffer_bytes) / kNumTracks;
-  for (GpuTrack& track : tracks_) {
-    if (track.stream == nullptr) {
-      HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &track.stream));
-    }
-    if (track.fusion_buffer != nullptr) continue;
-    void* memory = nullptr;
-    HVD_RETURN_IF_ERROR(gpu_->Allocate(
-        num_bytes,
-        "the fusion buffer of the collectives (HVD_GPU_FUSION_BUFFER)",
-        &memory));
-    track.fusion_buffer = static_cast<std::byte*>(memory);
-    track.fusion_buffer_bytes = num_bytes;
+  const bool is_on_one_host =
+      std::all_of(options_.hosts.begin(), options_.hosts.end(),
+                  [this](int host) { return host == options_.hosts[0]; });
+  if (is_on_one_host && order_ == nullptr) {
+    order_ = std::make_unique<LaunchOrder>(membership_);
   }
-  return Status::Ok();
+  if (tracks_ != nullptr) return Status::Ok();
+  return GpuTracks::Get(gpu_,
+                        static_cast<size_t>(options_.gpu.fusion_buffer_bytes),
+                        /*may_share=*/is_on_one_host, &tracks_);
 }
 
 // All ranks get the same outcome: the error of the first rank that has one.
@@ -111,7 +169,13 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
   Hello mine;
   mine.is_able = own.ok() ? 1 : 0;
   mine.is_split = *is_split ? 1 : 0;
+  mine.may_share = options_.gpu.may_share ? 1 : 0;
   own.message().copy(mine.problem, sizeof(mine.problem) - 1);
+  if (own.ok()) {
+    gpu_->Identity().copy(mine.gpu, sizeof(mine.gpu) - 1);
+    mine.sums_in_switch = gpu_->IsOnSummingSwitch() ? 1 : 0;
+    gpu_->BusId().copy(mine.bus_id, sizeof(mine.bus_id) - 1);
+  }
   mine.id = *id;
   std::vector<Hello> hellos(size);
   std::vector<TensorList> lists;
@@ -129,18 +193,12 @@ Status GpuConnection::AgreeToConnect(const Status& own, NcclUniqueId* id,
         " cannot run collectives on its GPU: " + hellos[rank].problem);
   }
   *id = hellos[0].id;
-  return Status::Ok();
-}
-
-Status GpuConnection::MakeScaler(Communicator** communicator) {
-  if (scaler_ == nullptr) {
-    NcclUniqueId id = {};
-    HVD_RETURN_IF_ERROR(Communicator::MakeId(&id));
-    HVD_RETURN_IF_ERROR(Communicator::Create(
-        gpu_, id, 0, 1, [this] { return Look(); }, &scaler_));
-  }
-  *communicator = scaler_.get();
-  return Status::Ok();
+  // NCCL does so from 3 ranks on.
+  sums_in_switch_ = size > 2 && std::all_of(hellos.begin(), hellos.end(),
+                                            [](const Hello& hello) {
+                                              return hello.sums_in_switch != 0;
+                                            });
+  return CheckOwnGpus(hellos, options_);
 }
 
 Status GpuConnection::Look() const {

@@ -2,35 +2,31 @@
 // communicator with the GPUs of the other ranks.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 
 #include "tf_ops/collectives/collectives.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/engine/gpu_tracks.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
+#include "tf_ops/host/launch_order.h"
 #include "tf_ops/host/membership.h"
 
 namespace hvd {
 
-// A stream and its own part of the fusion buffer.
-struct GpuTrack {
-  CudaStream stream = nullptr;
-  std::byte* fusion_buffer = nullptr;
-  size_t fusion_buffer_bytes = 0;
-};
-
-// One thread calls Open and MakeScaler; once Open has succeeded, any thread may
-// call the rest.
+// One thread calls Open; once it has succeeded, any thread may call the rest.
 class GpuConnection {
  public:
   // Borrows all of them.
-  GpuConnection(Collectives* collectives, const Membership* membership,
+  GpuConnection(Collectives* collectives, Membership* membership,
                 const EngineOptions& options)
       : collectives_(collectives), membership_(membership), options_(options) {}
-  ~GpuConnection();  // aborts the communicator, unless Close was called
+  // Aborts the communicator, unless Close was called. If NCCL hangs, it keeps
+  // the streams and the buffers too, and says so.
+  ~GpuConnection();
   GpuConnection(const GpuConnection&) = delete;
   GpuConnection& operator=(const GpuConnection&) = delete;
 
@@ -43,16 +39,18 @@ class GpuConnection {
 
   // Ends the communicator cleanly; nothing may be in flight.
   void Close();
+  // Meets the ranks of this host that go on too, for their kernels use memory
+  // of each other's GPUs; then begins to abort the communicator. Any thread.
+  // Waits a second at most.
+  void Abandon(const Status& why);
 
   Gpu* gpu() const { return gpu_; }
   Communicator* communicator() const { return communicator_.get(); }
-  // Launches alternate between tracks: one is packed while another is reduced.
-  static constexpr size_t kNumTracks = 2;
-  const GpuTrack& track(size_t turn) const {
-    return tracks_[turn % kNumTracks];
-  }
-  // Gets a communicator of this rank alone.
-  Status MakeScaler(Communicator** communicator);
+  GpuTracks* tracks() const { return tracks_.get(); }
+  // Null: process sets launch as they come, for they may be on several hosts.
+  LaunchOrder* order() const { return order_.get(); }
+  // Whether the switch between all GPUs of the set can sum (NVLS).
+  bool sums_in_switch() const { return sums_in_switch_; }
 
   // An error if waiting for the other ranks has become useless.
   Status Look() const;
@@ -65,12 +63,14 @@ class GpuConnection {
                         bool* is_fatal);
 
   Collectives* const collectives_;
-  const Membership* const membership_;
+  Membership* const membership_;
   const EngineOptions& options_;
   Gpu* gpu_ = nullptr;
-  std::array<GpuTrack, kNumTracks> tracks_;
+  std::shared_ptr<GpuTracks> tracks_;
+  std::unique_ptr<LaunchOrder> order_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Communicator> scaler_;
+  bool sums_in_switch_ = false;
+  std::atomic<bool> is_abandoned_{false};
 };
 
 }  // namespace hvd

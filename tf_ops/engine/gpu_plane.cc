@@ -20,6 +20,8 @@ constexpr milliseconds kGrace{300};
 // How long kernels may take to notice an abort.
 constexpr milliseconds kAbortPatience{500};
 constexpr milliseconds kCheckInterval{10};
+// How soon the watching thread looks at a launch that takes long.
+constexpr milliseconds kIdleInterval{100};
 // A launch gets this many times the patience for a missing rank: all ranks have
 // come, but each GPU may first have much other work to finish.
 constexpr double kPatienceFactor = 10.0;
@@ -44,7 +46,7 @@ Status MarkReady(const GpuOptions& options, Request* request) {
   return gpu->Record(request->gpu.stream, &request->ready);
 }
 
-GpuPlane::GpuPlane(Collectives* collectives, const Membership* membership,
+GpuPlane::GpuPlane(Collectives* collectives, Membership* membership,
                    Doorbell* doorbell, const EngineOptions& options,
                    EventLog* log)
     : collectives_(collectives),
@@ -59,7 +61,11 @@ GpuPlane::~GpuPlane() {
   End(Status::Shutdown("the engine was destroyed"));
   thread_.join();
   const bool in_peace = end_.code() == StatusCode::kShutdown && broken_.ok();
-  if (in_peace) connection_.Close();
+  if (in_peace) {
+    connection_.Close();
+  } else {
+    connection_.Abandon(end_);
+  }
 }
 
 // ---- The engine's thread ----
@@ -78,12 +84,12 @@ Status GpuPlane::Run(const RunOptions& options,
   }
   Flight flight;
   if (status.ok()) {
-    status = flight.status = LaunchFlight(options, ready, &flight);
+    SetLaunching(true);
+    status = flight.status = LaunchInOrder(options, ready, &flight);
     is_fatal = !status.ok();
+    if (flight.end == nullptr) SetLaunching(false);  // else TakeOff does
   }
-  if (is_fatal && connection_.is_open()) {
-    connection_.communicator()->Abort(status);
-  }
+  if (is_fatal) connection_.Abandon(status);
   if (!status.ok() && flight.end == nullptr) {  // nothing runs
     for (ReadyRequest& one : *ready) one.outcome = status;
     return is_fatal ? status : Status::Ok();
@@ -110,20 +116,35 @@ void GpuPlane::TakeOff(Flight flight, std::vector<ReadyRequest>* ready) {
     flight.requests.push_back(std::move(one.pending));
   }
   ready->clear();
+  if (is_early) CallBack(std::exchange(flight.requests, {}), Status::Ok());
   MutexLock lock(&mu_);
-  if (is_early) {
-    for (auto& pending : flight.requests) early_.push_back(std::move(pending));
-    flight.requests.clear();
-  }
+  is_launching_ = false;
   flights_.push_back(std::move(flight));
   changed_.NotifyOne();
+}
+
+void GpuPlane::SetLaunching(bool is_launching) {
+  MutexLock lock(&mu_);
+  is_launching_ = is_launching;
+  launching_since_ = Clock::now();
+}
+
+Status GpuPlane::LaunchInOrder(const RunOptions& options,
+                               std::vector<ReadyRequest>* ready,
+                               Flight* flight) {
+  LaunchOrder* const order = connection_.order();
+  if (order == nullptr) return LaunchFlight(options, ready, flight);
+  HVD_RETURN_IF_ERROR(order->Begin(MakeLook()));
+  const Status status = LaunchFlight(options, ready, flight);
+  order->End();
+  return status;
 }
 
 Status GpuPlane::LaunchFlight(const RunOptions& options,
                               std::vector<ReadyRequest>* ready,
                               Flight* flight) {
   flight->launched = Clock::now();
-  ++turn_;
+  track_ = connection_.tracks()->Next();
   HVD_RETURN_IF_ERROR(gpu()->Use());
   StreamMemory moved(gpu(), stream());
   GpuOutputs outputs;
@@ -231,26 +252,27 @@ GpuLane GpuPlane::Lane() {
   GpuLane lane;
   lane.gpu = gpu();
   lane.stream = stream();
-  lane.last_calls = &last_calls_;
+  lane.last_calls = connection_.tracks()->last_calls();
   lane.communicator = connection_.communicator();
-  const double timeout = LaunchTimeout();
-  lane.look = [this, timeout, begin = Clock::now()]() -> Status {
+  lane.look = MakeLook();
+  lane.rank = collectives_->rank();
+  lane.size = collectives_->size();
+  lane.fusion_buffer = track_.fusion_buffer;
+  lane.fusion_buffer_bytes = track_.fusion_buffer_bytes;
+  lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
+  lane.scaler = &connection_.tracks()->scaler();
+  lane.sums_in_switch = connection_.sums_in_switch();
+  return lane;
+}
+
+Communicator::Look GpuPlane::MakeLook() {
+  return [this, timeout = LaunchTimeout(), begin = Clock::now()]() -> Status {
     HVD_RETURN_IF_ERROR(connection_.Look());
     const std::chrono::duration<double> waited = Clock::now() - begin;
     if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
-    return Status::Stalled("NCCL has not launched a collective within " +
+    return Status::Stalled("a collective was not launched within " +
                            std::to_string(static_cast<int>(timeout)) + " s");
   };
-  lane.rank = collectives_->rank();
-  lane.size = collectives_->size();
-  const GpuTrack& track = connection_.track(turn_);
-  lane.fusion_buffer = track.fusion_buffer;
-  lane.fusion_buffer_bytes = track.fusion_buffer_bytes;
-  lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
-  lane.scaler = [this](Communicator** made) {
-    return connection_.MakeScaler(made);
-  };
-  return lane;
 }
 
 void GpuPlane::End(const Status& why) {
@@ -272,21 +294,7 @@ void GpuPlane::Watch() {
   int num_looks = 0;
   bool has_gpu = false;
   Clock::time_point next_check{};
-  while (true) {
-    std::vector<std::unique_ptr<PendingRequest>> early;
-    bool is_idle;
-    {
-      MutexLock lock(&mu_);
-      while (flights_.empty() && early_.empty() && end_.ok()) {
-        changed_.Wait(&mu_);
-        num_looks = 0;
-      }
-      early.swap(early_);
-      is_idle = flights_.empty();
-      if (is_idle && early.empty()) return;  // End was called
-    }
-    CallBack(std::move(early), Status::Ok());
-    if (is_idle) continue;
+  while (AwaitWork()) {
     Status status;
     if (!has_gpu) {
       status = gpu()->Use();
@@ -306,6 +314,23 @@ void GpuPlane::Watch() {
     }
     Pause(num_looks++);
   }
+}
+
+bool GpuPlane::AwaitWork() {
+  MutexLock lock(&mu_);
+  while (flights_.empty()) {
+    if (is_launching_ && !is_broken_.load() &&
+        Clock::now() - launching_since_ > kIdleInterval) {
+      return true;
+    }
+    if (!end_.ok() && !is_launching_) return false;
+    if (launching_since_ == Clock::time_point{}) {
+      changed_.Wait(&mu_);  // it has launched nothing so far
+    } else {
+      changed_.WaitFor(&mu_, kIdleInterval);
+    }
+  }
+  return true;
 }
 
 bool GpuPlane::TakeEnded(Flight* flight, Status* status) {
@@ -336,7 +361,8 @@ Status GpuPlane::Diagnose() {
   {
     MutexLock lock(&mu_);
     end = end_;
-    launched = flights_.front().launched;
+    if (flights_.empty() && !is_launching_) return Status::Ok();
+    launched = flights_.empty() ? launching_since_ : flights_.front().launched;
   }
   // A dead rank explains more than what NCCL or this rank says.
   Status trouble = membership_->CheckPeers();
@@ -356,10 +382,11 @@ Status GpuPlane::Diagnose() {
                          " s of its launch");
 }
 
-// Ends the kernels, then the requests: their memory is in use until then.
+// Ends the kernels, then the requests: their memory is in use until then. If
+// NCCL hangs, the requests end all the same.
 void GpuPlane::Fail(const Status& why) {
   TellOfLate(why);  // before anybody can use wrong results
-  connection_.communicator()->Abort(why);
+  connection_.Abandon(why);
   std::deque<Flight> flights;
   {
     MutexLock lock(&mu_);
@@ -406,11 +433,9 @@ void GpuPlane::CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
   std::vector<Completion> completions;
   const int rank = membership_->own_global_rank();
   for (std::unique_ptr<PendingRequest>& pending : requests) {
-    Finish(std::move(pending), status, rank, log_, &completions);
+    Finish(std::move(pending), status, log_->Now(), rank, log_, &completions);
   }
-  for (Completion& completion : completions) {
-    completion.done(completion.status);
-  }
+  completions_.Push(std::move(completions));
 }
 
 }  // namespace hvd

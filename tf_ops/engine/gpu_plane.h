@@ -7,19 +7,21 @@
 //   submitting thread: records an event behind its stream's work (MarkReady)
 //   engine's thread:   lets our stream wait for that event; queues pack, reduce
 //                      and unpack; records an event behind them (Run)
-//   our thread:        polls that event; calls `done`
+//   our thread:        polls that event
+//   completion thread: calls `done`, which may block
 //
 // Only our thread waits for the GPU. It is also the watchdog: if a rank is
-// lost, NCCL reports an error or nothing ends for too long, it aborts the
-// communicator, so that no kernel waits for ever, and fails what is in flight.
-// The engine is then broken, as after the loss of a rank in a collective on the
-// CPU; shutdown() and init() make everything new.
+// lost, NCCL reports an error or nothing ends for too long, it has the
+// communicator aborted, so that no kernel waits for ever, and fails what is in
+// flight, whether NCCL obeys or not. The engine is then broken, as after the
+// loss of a rank in a collective on the CPU; shutdown() and init() make
+// everything new, unless NCCL hangs or CUDA can do no more in this process.
 //
 // The first launch connects the GPUs (gpu_connection.h).
 //
-// Each process set has its own communicator and streams. NCCL requires that
-// kernels of several communicators fit on a GPU together: ranks that use two
-// overlapping sets at once may launch them in different orders.
+// Each process set has its own communicator. On one host all sets launch in one
+// order (host/launch_order.h) and share streams and fusion buffer; their
+// kernels run one after another.
 #pragma once
 
 #include <atomic>
@@ -32,6 +34,7 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/engine/completion_queue.h"
 #include "tf_ops/engine/data_plane.h"
 #include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/gpu_collectives.h"
@@ -51,8 +54,8 @@ Status MarkReady(const GpuOptions& options, Request* request);
 class GpuPlane : public DataPlane {
  public:
   // Borrows all but `options`, which has the global ranks.
-  GpuPlane(Collectives* collectives, const Membership* membership,
-           Doorbell* doorbell, const EngineOptions& options, EventLog* log);
+  GpuPlane(Collectives* collectives, Membership* membership, Doorbell* doorbell,
+           const EngineOptions& options, EventLog* log);
   ~GpuPlane() override;  // calls End and waits for our thread
   GpuPlane(const GpuPlane&) = delete;
   GpuPlane& operator=(const GpuPlane&) = delete;
@@ -79,6 +82,9 @@ class GpuPlane : public DataPlane {
     Status status;      // not ok: the launch failed half way
   };
 
+  // Launches in this rank's turn.
+  Status LaunchInOrder(const RunOptions& options,
+                       std::vector<ReadyRequest>* ready, Flight* flight);
   // After an error the ranks are out of step.
   Status LaunchFlight(const RunOptions& options,
                       std::vector<ReadyRequest>* ready, Flight* flight);
@@ -94,10 +100,14 @@ class GpuPlane : public DataPlane {
   Status MoveToGpu(ReadyRequest* neutral, StreamMemory* moved);
   Status Gate(const std::vector<ReadyRequest>& ready);
   GpuLane Lane();
+  Communicator::Look MakeLook();
   // The stream of this launch.
-  CudaStream stream() const { return connection_.track(turn_).stream; }
+  CudaStream stream() const { return track_.stream; }
 
   void Watch() EXCLUDES(mu_);  // the thread
+  // Waits until there may be something to watch. False: never again.
+  bool AwaitWork() EXCLUDES(mu_);
+  void SetLaunching(bool is_launching) EXCLUDES(mu_);
   // Takes the oldest flight if it has ended.
   bool TakeEnded(Flight* flight, Status* status) EXCLUDES(mu_);
   double LaunchTimeout() const;  // seconds; 0: none
@@ -106,13 +116,14 @@ class GpuPlane : public DataPlane {
   void Fail(const Status& why) EXCLUDES(mu_);
   void TellOfLate(const Status& why) EXCLUDES(mu_);
   void Land(Flight flight, const Status& status);
+  // Hands them to the completion thread. Any thread.
   void CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
                 const Status& status);
 
   Gpu* gpu() const { return connection_.gpu(); }
 
   Collectives* const collectives_;
-  const Membership* const membership_;
+  Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;
   EventLog* const log_;
@@ -120,14 +131,13 @@ class GpuPlane : public DataPlane {
   GpuConnection connection_;
   // Used by the launching thread alone:
   int ordinal_ = -1;  // of the first request; -1: none yet, the rank has joined
-  size_t turn_ = 0;
-  std::shared_ptr<GpuEvent> last_calls_;  // see GpuLane
+  GpuTrack track_;    // of this launch
 
   Mutex mu_;
   CondVar changed_;
   std::deque<Flight> flights_ GUARDED_BY(mu_);
-  // Launched requests to call back before they have ended.
-  std::vector<std::unique_ptr<PendingRequest>> early_ GUARDED_BY(mu_);
+  bool is_launching_ GUARDED_BY(mu_) = false;  // NCCL may wait for a rank
+  Clock::time_point launching_since_ GUARDED_BY(mu_);
   Status end_ GUARDED_BY(mu_);  // not ok: End was called
   Status broken_ GUARDED_BY(mu_);
   std::atomic<bool> is_broken_{false};
@@ -135,7 +145,8 @@ class GpuPlane : public DataPlane {
   // Used by the watching thread alone:
   Clock::time_point trouble_since_{};  // when something was first seen wrong
   Status trouble_;                     // what
-  std::thread thread_;                 // last: it uses all of the above
+  CompletionQueue completions_;
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace hvd

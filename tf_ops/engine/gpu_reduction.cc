@@ -1,6 +1,7 @@
 #include "tf_ops/engine/gpu_reduction.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,14 @@ void StoreScalar(double value, DataType dtype, void* element) {
     case DataType::kFloat16:
     case DataType::kBfloat16:
       NarrowToHalves(dtype, &single, element, 1);
+      return;
+    case DataType::kFloat8E4m3fn:  // powers of two alone
+      *static_cast<uint8_t*>(element) =
+          static_cast<uint8_t>((std::ilogb(value) + 7) << 3);
+      return;
+    case DataType::kFloat8E5m2:
+      *static_cast<uint8_t*>(element) =
+          static_cast<uint8_t>((std::ilogb(value) + 15) << 2);
       return;
     case DataType::kFloat32:
       std::memcpy(element, &single, sizeof(single));
@@ -87,8 +96,7 @@ Status ReduceBatch(const GpuLane& lane, const GpuReduction& reduction,
                            num_bytes / ElementBytes(reduction.dtype),
                            num_bytes});
   HVD_RETURN_IF_ERROR(lane.gpu->CopyAll(in, lane.stream));
-  HVD_RETURN_IF_ERROR(
-      AllreduceEach(lane, lane.communicator, reduction, together_with));
+  HVD_RETURN_IF_ERROR(AllreduceEach(lane, reduction, together_with));
   return lane.gpu->CopyAll(out, lane.stream);
 }
 
@@ -127,8 +135,29 @@ int NcclType(DataType dtype) {
   return kNcclUint8;
 }
 
+// Divides the work of `factor` between the inputs, before NCCL sums them, and
+// the result. NCCL rounds a factor of the inputs to the dtype. That is exact
+// for a power of two, and harmless for wide floats.
+void SplitFactor(double factor, bool sums_in_switch, GpuReduction* r) {
+  int exponent = 0;  // factor: a mantissa in [0.5, 1) times 2^exponent
+  const double mantissa = std::frexp(factor, &exponent);
+  const bool is_wide =
+      r->dtype == DataType::kFloat32 || r->dtype == DataType::kFloat64;
+  const bool is_exact = is_wide || mantissa == 0.5 || factor == 0.0;
+  // Sums of float16 and float8 could overflow where their average does not.
+  const bool may_overflow = !is_wide && r->dtype != DataType::kBfloat16;
+  if (is_exact && (may_overflow || !sums_in_switch)) {
+    r->factor = factor;
+  } else if (may_overflow) {
+    r->factor = std::ldexp(1.0, exponent - 1);
+    r->scale = 2.0 * mantissa;
+  } else {
+    r->scale = factor;
+  }
+}
+
 GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
-                         int divisor) {
+                         int divisor, bool sums_in_switch) {
   GpuReduction r;
   r.dtype = dtype;
   switch (request.op) {
@@ -146,12 +175,19 @@ GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
     case ReduceOp::kAdasum:  // ValidateParams refuses it
       break;
   }
-  r.factor = request.prescale * request.postscale;
-  if (request.op != ReduceOp::kAverage) return r;
-  if (r.factor == 1.0 && divisor == size) {
+  double factor = request.prescale * request.postscale;
+  if (request.op == ReduceOp::kAverage) {
+    if (!IsFloating(dtype)) {  // NCCL sums, then divides
+      r.op = kNcclAvg;
+      return r;
+    }
+    factor /= divisor;
+  }
+  if (factor != 1.0) SplitFactor(factor, sums_in_switch, &r);
+  // NCCL may be quicker if it knows what the factor means.
+  if (r.factor * size == 1.0) {
     r.op = kNcclAvg;
-  } else {
-    r.factor /= divisor;
+    r.factor = 1.0;
   }
   return r;
 }
@@ -173,13 +209,13 @@ Status WithOp(const Communicator& communicator, const GpuReduction& reduction,
   return communicator.AsStatus(result, "ncclRedOpDestroy");
 }
 
-Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
-                     const GpuReduction& reduction,
+Status AllreduceEach(const GpuLane& lane, const GpuReduction& reduction,
                      const std::vector<GpuTensor>& tensors) {
   const auto calls = [&](const NcclApi& nccl, NcclComm comm) {
-    return WithOp(*communicator, reduction, nccl, comm, [&](int op) -> Status {
+    const Communicator& communicator = *lane.communicator;
+    return WithOp(communicator, reduction, nccl, comm, [&](int op) -> Status {
       for (const GpuTensor& t : tensors) {
-        HVD_RETURN_IF_ERROR(communicator->AsStatus(
+        HVD_RETURN_IF_ERROR(communicator.AsStatus(
             nccl.AllReduce(t.input, t.output, t.num_elements,
                            NcclType(reduction.dtype), op, comm, lane.stream),
             "ncclAllReduce"));
@@ -187,9 +223,14 @@ Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
       return Status::Ok();
     });
   };
-  const bool is_alone = communicator != lane.communicator;
-  return is_alone ? communicator->Run(calls, lane.look)
-                  : RunInTurn(lane, calls);
+  HVD_RETURN_IF_ERROR(RunInTurn(lane, calls));
+  if (reduction.scale == 1.0) return Status::Ok();
+  for (const GpuTensor& t : tensors) {
+    HVD_RETURN_IF_ERROR(lane.scaler->Run(*lane.gpu, reduction.dtype, t.output,
+                                         t.num_elements, reduction.scale,
+                                         lane.stream));
+  }
+  return Status::Ok();
 }
 
 Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
@@ -197,7 +238,7 @@ Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
   AllreducePlan plan = PlanAllreduce(lane, tensors);
   if (plan.batches.empty()) {
     if (plan.direct.empty()) return Status::Ok();
-    return AllreduceEach(lane, lane.communicator, reduction, plan.direct);
+    return AllreduceEach(lane, reduction, plan.direct);
   }
   for (const std::vector<GpuTensor>& batch : plan.batches) {
     HVD_RETURN_IF_ERROR(

@@ -13,12 +13,14 @@ namespace hvd {
 struct GpuReduction {
   DataType dtype = DataType::kFloat32;
   int op = kNcclSum;
-  double factor = 1.0;  // of every input
+  double factor = 1.0;  // of every input; NCCL rounds it to the dtype
+  double scale = 1.0;   // of the result, for a GpuScaler
 };
 
-// `divisor`: what Average divides by.
+// `divisor`: what Average divides by. With `sums_in_switch` it multiplies
+// nothing before the sum where it can, for the switch only sums.
 GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
-                         int divisor);
+                         int divisor, bool sums_in_switch);
 
 int NcclType(DataType dtype);
 
@@ -38,8 +40,7 @@ struct GpuTensor {
 };
 
 // Allreduces tensors of the reduction's dtype where they are, as one group.
-Status AllreduceEach(const GpuLane& lane, Communicator* communicator,
-                     const GpuReduction& reduction,
+Status AllreduceEach(const GpuLane& lane, const GpuReduction& reduction,
                      const std::vector<GpuTensor>& tensors);
 
 // Allreduces tensors of one dtype, the small ones through the fusion buffer.

@@ -19,6 +19,8 @@ inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 // cudaDevAttrComputeCapabilityMajor
 inline constexpr int kCudaComputeCapabilityMajor = 75;
+// CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: it is on a NVSwitch that reduces.
+inline constexpr int kCudaMulticastSupported = 132;
 inline constexpr int kCudaMemcpyDefault = 4;  // addresses say the direction
 inline constexpr int kCudaMemoryTypeDevice = 2;
 inline constexpr int kCudaMemoryTypeManaged = 3;
@@ -40,13 +42,23 @@ struct CudaMemcpyAttributes {
   unsigned flags = 0;
 };
 
-// Functions of the runtime, and three of the driver, which make a context
+// Functions of the runtime, and some of the driver, which make a context
 // current and put the previous one back. cudaSetDevice cannot: for a thread
 // that had none it would make a context on GPU 0.
 struct CudaApi {
   int (*DevicePrimaryCtxRetain)(void** context, int device);  // of the driver
   int (*CtxPushCurrent)(void* context);
   int (*CtxPopCurrent)(void** context);
+  // Of the driver too; null if it is too old. Tells slices (MIG) of one GPU
+  // apart.
+  int (*DeviceGetUuid)(unsigned char uuid[16], int device);
+  int (*DriverGetAttribute)(int* value, int attribute, int device);
+  int (*ModuleLoadData)(void** module, const void* ptx);
+  int (*ModuleGetFunction)(void** function, void* module, const char* name);
+  int (*LaunchKernel)(void* function, unsigned grid_x, unsigned grid_y,
+                      unsigned grid_z, unsigned block_x, unsigned block_y,
+                      unsigned block_z, unsigned shared_bytes, CudaStream,
+                      void** parameters, void** extra);
   int (*RuntimeGetVersion)(int* version);  // 12090: 12.9
   int (*DriverGetVersion)(int* version);   // 0: no driver
   const char* (*GetErrorString)(int error);
@@ -55,6 +67,7 @@ struct CudaApi {
   int (*GetDevice)(int* device);
   int (*SetDevice)(int device);  // of the calling thread
   int (*DeviceGetAttribute)(int* value, int attribute, int device);
+  int (*DeviceGetPCIBusId)(char* id, int capacity, int device);
   int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
   int (*MemGetInfo)(size_t* free, size_t* total);
   int (*Malloc)(void** pointer, size_t num_bytes);

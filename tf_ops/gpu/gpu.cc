@@ -19,6 +19,13 @@ Gpus& TheGpus() {
 
 constexpr size_t kSmallestBatch = 4;  // fewer copies get one call each
 
+// Errors after which CUDA answers every call of the process with an error:
+// ECC, NVLink, an illegal access, a failed assertion or launch, unknown.
+bool IsSticky(int error) {
+  return error == 214 || error == 220 || error == 700 || error == 702 ||
+         error == 710 || (error >= 714 && error <= 719) || error == 999;
+}
+
 }  // namespace
 
 GpuEvent::~GpuEvent() { gpu_->TakeBack(event_); }
@@ -161,7 +168,11 @@ Status Gpu::AllocationStatus(int error, const char* function, size_t num_bytes,
   }
   return Status::Internal("GPU " + std::to_string(ordinal_) +
                           " is out of memory: " + what + " needs " +
-                          std::to_string(num_bytes) + " bytes" + have);
+                          std::to_string(num_bytes) + " bytes" + have +
+                          ". TensorFlow takes all memory when it begins: call "
+                          "init() before that (HVD_GPU=on), or let it take "
+                          "memory as it needs it "
+                          "(tf.config.experimental.set_memory_growth)");
 }
 
 void Gpu::Free(void* memory) {
@@ -170,6 +181,32 @@ void Gpu::Free(void* memory) {
 
 void Gpu::FreeOn(CudaStream stream, void* memory) {
   cuda_.FreeAsync(memory, stream);
+}
+
+std::string Gpu::BusId() const {
+  char text[32] = "";
+  if (cuda_.DeviceGetPCIBusId(text, sizeof(text), ordinal_) != kCudaSuccess) {
+    cuda_.GetLastError();
+    return "";
+  }
+  return text;
+}
+
+bool Gpu::IsOnSummingSwitch() const {
+  int value = 0;
+  return cuda_.DriverGetAttribute != nullptr &&
+         cuda_.DriverGetAttribute(&value, kCudaMulticastSupported, ordinal_) ==
+             kCudaSuccess &&
+         value != 0;
+}
+
+std::string Gpu::Identity() const {
+  unsigned char uuid[16] = {};
+  if (cuda_.DeviceGetUuid == nullptr ||
+      cuda_.DeviceGetUuid(uuid, ordinal_) != kCudaSuccess) {
+    return BusId();
+  }
+  return std::string(reinterpret_cast<char*>(uuid), sizeof(uuid));
 }
 
 Status Gpu::ComputeCapability(int* major) const {
@@ -228,8 +265,23 @@ Status Gpu::CopyAll(const std::vector<Copy>& copies, CudaStream stream) const {
 Status Gpu::AsStatus(int error, const std::string& what) const {
   if (error == kCudaSuccess) return Status::Ok();
   cuda_.GetLastError();  // or the thread's owner would take it for its own
-  return Status::Internal(what + " failed on GPU " + std::to_string(ordinal_) +
-                          ": " + cuda_.GetErrorString(error));
+  return Status::Internal(
+      what + " failed on GPU " + std::to_string(ordinal_) + ": " +
+      cuda_.GetErrorString(error) +
+      (IsSticky(error) ? ". This process cannot use the GPU any more: restart "
+                         "the process"
+                       : ""));
+}
+
+Status Gpu::DriverStatus(int error, const std::string& what) const {
+  if (error == kCudaSuccess) return Status::Ok();
+  return AsStatus(error, what);  // both count the errors that matter alike
+}
+
+Status Gpu::CheckEnded() const {
+  if (num_ending_.load() == 0) return Status::Ok();
+  return Status::Internal("NCCL hangs in an earlier communicator on GPU " +
+                          std::to_string(ordinal_) + ". Restart the process");
 }
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // One GPU of this process: memory, streams and recycled events.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -74,6 +75,12 @@ class Gpu {
   Status AllocateOn(CudaStream stream, size_t num_bytes,
                     const std::string& what, void** memory);
   void FreeOn(CudaStream stream, void* memory);
+  // "0000:3B:00.0". Slices (MIG) of one GPU have the same.
+  std::string BusId() const;
+  // Tells slices apart too; the bus id where the driver cannot.
+  std::string Identity() const;
+  // Whether it is on a NVSwitch that sums what passes through.
+  bool IsOnSummingSwitch() const;
   // The first number of its compute capability: 9 is Hopper.
   Status ComputeCapability(int* major) const;
   // Makes a stream of the highest priority if `urgent`, else of the lowest.
@@ -90,6 +97,14 @@ class Gpu {
   // Turns a CUDA error into a status; `what` is the function that was called.
   Status AsStatus(int error, const std::string& what) const;
 
+  // The same for an error of the driver, which is a number with no words.
+  Status DriverStatus(int error, const std::string& what) const;
+
+  // Counts threads that end a communicator on this GPU: they may hang.
+  void NoteEnding(int change) { num_ending_.fetch_add(change); }
+  // Internal while NCCL hangs in an earlier communicator.
+  Status CheckEnded() const;
+
  private:
   friend class GpuEvent;
 
@@ -102,6 +117,7 @@ class Gpu {
   const int ordinal_;
   const CudaApi& cuda_;
   void* const context_;  // the one that the runtime uses on this GPU
+  std::atomic<int> num_ending_{0};
   Mutex mu_;
   std::vector<CudaEvent> idle_ GUARDED_BY(mu_);
 };

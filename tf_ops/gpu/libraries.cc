@@ -87,6 +87,11 @@ void LoadDriver(void* runtime, CudaApi* api) {
   s.Find("cuDevicePrimaryCtxRetain", &api->DevicePrimaryCtxRetain);
   s.Find("cuCtxPushCurrent_v2", &api->CtxPushCurrent);
   s.Find("cuCtxPopCurrent_v2", &api->CtxPopCurrent);
+  s.Find("cuDeviceGetUuid_v2", &api->DeviceGetUuid);
+  s.Find("cuDeviceGetAttribute", &api->DriverGetAttribute);
+  s.Find("cuModuleLoadData", &api->ModuleLoadData);
+  s.Find("cuModuleGetFunction", &api->ModuleGetFunction);
+  s.Find("cuLaunchKernel", &api->LaunchKernel);
 }
 
 // Returns why this library is unusable; an empty string if it is usable.
@@ -100,6 +105,7 @@ std::string Load(void* handle, CudaApi* api, std::string* version) {
   s.Need("cudaGetDevice", &api->GetDevice);
   s.Need("cudaSetDevice", &api->SetDevice);
   s.Need("cudaDeviceGetAttribute", &api->DeviceGetAttribute);
+  s.Need("cudaDeviceGetPCIBusId", &api->DeviceGetPCIBusId);
   s.Need("cudaDeviceGetStreamPriorityRange",
          &api->DeviceGetStreamPriorityRange);
   s.Need("cudaMemGetInfo", &api->MemGetInfo);

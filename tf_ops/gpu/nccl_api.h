@@ -57,8 +57,11 @@ struct NcclConfig {
   int padding = INT_MIN;  // later versions read a setting here
 };
 
-inline constexpr int kMinNcclVersion = 21800;
+// Before it, an abort could not end a call of another thread that waits for a
+// rank, and could free what that call used.
+inline constexpr int kMinNcclVersion = 22300;
 inline constexpr int kFirstNcclWithFloat8 = 22400;
+inline constexpr int kFirstNcclWithSharing = 23000;  // of a GPU, by ranks
 
 // The functions of an opened NCCL.
 struct NcclApi {

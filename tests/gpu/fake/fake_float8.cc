@@ -61,16 +61,22 @@ float Combine(hvd::ReduceOp op, float a, float b) {
 
 }  // namespace
 
+float Float8Value(hvd::DataType dtype, uint8_t bits) {
+  return TableOf(dtype)[bits];
+}
+
 void ReduceFloat8(const hvd::ReduceSpec& spec, const void* const* sources,
                   int num_sources, void* out, size_t num_elements) {
   const Table& table = TableOf(spec.dtype);
   const bool is_average = spec.op == hvd::ReduceOp::kAverage;
   const float divisor = is_average ? static_cast<float>(num_sources) : 1.0f;
+  const auto factor = static_cast<float>(spec.prescale);
   for (size_t i = 0; i < num_elements; ++i) {
-    float value = table[static_cast<const uint8_t*>(sources[0])[i]];
+    float value = factor * table[static_cast<const uint8_t*>(sources[0])[i]];
     for (int k = 1; k < num_sources; ++k) {
-      value = Combine(spec.op, value,
-                      table[static_cast<const uint8_t*>(sources[k])[i]]);
+      value =
+          Combine(spec.op, value,
+                  factor * table[static_cast<const uint8_t*>(sources[k])[i]]);
     }
     static_cast<uint8_t*>(out)[i] = Nearest(table, value / divisor);
   }

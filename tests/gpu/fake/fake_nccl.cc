@@ -1,5 +1,5 @@
 // A NCCL over host memory and threads: ranks may be threads or processes of one
-// host. Communicators do not block: a thread launches each group later. If a
+// host. Unless a communicator blocks, a thread launches each group later. If a
 // peer dies, its collectives never end, until they are aborted.
 //
 // Collectives send and receive through a ring of bytes for each pair of ranks,
@@ -29,6 +29,12 @@ std::atomic<int> num_misuses{0};
 std::atomic<int> injected_error{0};
 std::atomic<int> late_device{-1};
 std::atomic<int64_t> late_us{0};
+std::atomic<int> hanging_device{-1};  // its aborts hang
+std::atomic<int64_t> hang_us{0};
+std::atomic<bool> is_deaf{false};
+std::atomic<int> held_device{-1};  // its groups wait for peers
+std::atomic<int> num_early_frees{0};
+std::atomic<int> num_premultiplied{0};
 
 int Version() {
   static const int version =
@@ -59,8 +65,17 @@ int LaunchGroup() {
       return Misuse("a group on two communicators or streams");
     }
   }
-  comm->state.store(hvd::kNcclInProgress);
+  while (comm->device == held_device.load()) {
+    if (comm->aborted.load()) return kInvalidUsage;
+    ::usleep(1000);
+  }
   comm->num_pending.fetch_add(1);
+  if (comm->blocks) {
+    auto work = std::make_shared<Work>(std::move(calls));
+    stream->Push([work] { work->Run(); });
+    return hvd::kNcclSuccess;
+  }
+  comm->state.store(hvd::kNcclInProgress);
   std::thread([comm, stream, calls = std::move(calls)]() mutable {
     SleepSome(Setting("FAKE_GPU_JITTER_US", 0));
     auto work = std::make_shared<Work>(std::move(calls));
@@ -88,6 +103,20 @@ bool DataTypeOf(int nccl_type, hvd::DataType* dtype) {
   return true;
 }
 
+// `value` as NCCL keeps it.
+double Rounded(int nccl_type, double value) {
+  float single = static_cast<float>(value);
+  if (nccl_type == hvd::kNcclFloat16 || nccl_type == hvd::kNcclBfloat16) {
+    const auto dtype = nccl_type == hvd::kNcclFloat16
+                           ? hvd::DataType::kFloat16
+                           : hvd::DataType::kBfloat16;
+    uint16_t half = 0;
+    hvd::NarrowToHalves(dtype, &single, &half, 1);
+    hvd::WidenHalves(dtype, &half, &single, 1);
+  }
+  return nccl_type == hvd::kNcclFloat64 ? value : single;
+}
+
 int ResolveOp(Comm* comm, int nccl_type, int op, hvd::ReduceSpec* spec) {
   constexpr hvd::ReduceOp kOps[] = {
       hvd::ReduceOp::kSum, hvd::ReduceOp::kProduct, hvd::ReduceOp::kMax,
@@ -95,8 +124,15 @@ int ResolveOp(Comm* comm, int nccl_type, int op, hvd::ReduceSpec* spec) {
   spec->num_ranks = comm->size;
   if (op < 5) {
     spec->op = kOps[op];
+    if (op == hvd::kNcclAvg && hvd::IsFloating(spec->dtype) &&
+        !hvd::IsFloat8(spec->dtype)) {  // as NCCL does
+      spec->op = hvd::ReduceOp::kSum;
+      spec->prescale = Rounded(nccl_type, 1.0 / comm->size);
+    }
+    if (op == hvd::kNcclAvg) num_premultiplied.fetch_add(1);
     return 0;
   }
+  num_premultiplied.fetch_add(1);
   std::lock_guard<std::mutex> lock(comm->mu);
   const size_t index = static_cast<size_t>(op - 5);
   if (index >= comm->ops.size() || comm->ops[index] == nullptr) {
@@ -145,6 +181,12 @@ double FactorOf(int nccl_type, const void* scalar) {
   if (nccl_type == hvd::kNcclFloat64)
     return *static_cast<const double*>(scalar);
   if (nccl_type == hvd::kNcclFloat32) return *static_cast<const float*>(scalar);
+  if (nccl_type >= hvd::kNcclFloat8E4m3) {
+    return Float8Value(nccl_type == hvd::kNcclFloat8E4m3
+                           ? hvd::DataType::kFloat8E4m3fn
+                           : hvd::DataType::kFloat8E5m2,
+                       *static_cast<const uint8_t*>(scalar));
+  }
   float wide = 0;
   hvd::WidenHalves(nccl_type == hvd::kNcclFloat16 ? hvd::DataType::kFloat16
                                                   : hvd::DataType::kBfloat16,
@@ -153,6 +195,20 @@ double FactorOf(int nccl_type, const void* scalar) {
 }
 
 }  // namespace
+
+// Aborting frees memory that kernels of the peers use: they must end as well.
+void AwaitKernelsOfPeers(Comm* comm) {
+  if (comm->region == nullptr || comm->size > kMaxSplitRanks) return;
+  for (int peer = 0; peer < comm->size; ++peer) {
+    for (int i = 0; comm->region->is_running[peer].load() != 0; ++i) {
+      if (i == 100) {
+        num_early_frees.fetch_add(1);
+        return;
+      }
+      ::usleep(1000);
+    }
+  }
+}
 
 int Misuse(const char* what) {
   std::fprintf(stderr, "fake NCCL: misuse: %s\n", what);
@@ -206,7 +262,7 @@ int ncclCommInitRankConfig(void** comm, int size, hvd::NcclUniqueId id,
                            int rank, hvd::NcclConfig* config) {
   Log("ncclCommInitRankConfig");
   if (config->magic != 0xcafebeef || config->size < sizeof(*config) ||
-      config->version < 21800 || config->blocking != 0) {
+      config->version < 21800 || config->blocking < 0 || config->blocking > 1) {
     return fake::Misuse("a bad config");
   }
   if (rank < 0 || rank >= size) return fake::kInvalidArgument;
@@ -216,7 +272,12 @@ int ncclCommInitRankConfig(void** comm, int size, hvd::NcclUniqueId id,
   made->size = size;
   made->device = fake::CurrentDevice();
   made->name = id.bytes;
+  made->blocks = config->blocking == 1;
   *comm = handle;
+  if (made->blocks) {
+    made->state.store(hvd::kNcclSuccess);
+    return fake::Rendezvous(made) ? hvd::kNcclSuccess : 3;
+  }
   std::thread([keep = handle->comm] {
     const bool ok = fake::Rendezvous(keep.get());
     keep->state.store(ok ? hvd::kNcclSuccess : 3);
@@ -263,7 +324,15 @@ int ncclCommDestroy(void* comm) {
 
 int ncclCommAbort(void* comm) {
   Log("ncclCommAbort");
-  static_cast<Handle*>(comm)->comm->aborted.store(true);
+  fake::Comm* const c = static_cast<Handle*>(comm)->comm.get();
+  const bool hangs = c->device == fake::hanging_device.load();
+  const auto hang = [] {
+    ::usleep(static_cast<useconds_t>(fake::hang_us.load()));
+  };
+  if (hangs && fake::is_deaf.load()) hang();
+  c->aborted.store(true);
+  if (hangs && !fake::is_deaf.load()) hang();
+  fake::AwaitKernelsOfPeers(c);
   delete static_cast<Handle*>(comm);
   return 0;
 }
@@ -364,5 +433,23 @@ void fakeNcclTellLate(int device, int64_t microseconds) {
   fake::late_us.store(microseconds);
   fake::late_device.store(device);
 }
+
+// From now on aborts on `device` hang for so long, -1: on none. Meanwhile
+// kernels go on if `is_deaf`.
+void fakeNcclHangAborts(int device, int64_t microseconds, int is_deaf) {
+  fake::hang_us.store(microseconds);
+  fake::is_deaf.store(is_deaf != 0);
+  fake::hanging_device.store(device);
+}
+
+// From now on ncclGroupEnd on `device` waits, as for a peer that does not come;
+// -1: on none.
+void fakeNcclHoldGroups(int device) { fake::held_device.store(device); }
+
+// How many collectives NVSwitch could not sum, for they multiply first.
+int fakeNcclNumPremultiplied() { return fake::num_premultiplied.load(); }
+
+// How many aborts have freed memory that a kernel of a peer was using.
+int fakeNcclNumEarlyFrees() { return fake::num_early_frees.load(); }
 
 }  // extern "C"

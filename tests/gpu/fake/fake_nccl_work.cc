@@ -8,6 +8,8 @@
 
 namespace fake {
 
+std::atomic<bool> run_alone{false};
+
 bool Rendezvous(Comm* comm) {
   const int fd = shm_open(comm->name.c_str(), O_CREAT | O_RDWR, 0600);
   if (fd < 0) return false;
@@ -53,15 +55,35 @@ void Work::Run() {
     Misuse("two groups of a communicator at once");
   }
   NumCollectivesOn(comm().device).fetch_add(1);
+  SetRunning(true);
   if (PlanAndMove()) {
     for (const auto& finish : finishes_) finish();
   }
+  SetRunning(false);
   NumCollectivesOn(comm().device).fetch_sub(1);
   comm().num_running.fetch_sub(1);
   comm().num_pending.fetch_sub(1);
 }
 
+void Work::SetRunning(bool is_running) {
+  if (comm().rank >= kMaxSplitRanks) return;
+  comm().region->is_running[comm().rank].store(is_running ? 1 : 0);
+}
+
 bool Work::PlanAndMove() {
+  static std::atomic<bool> taken[64];
+  std::atomic<bool>* const gpu = &taken[comm().device];
+  const bool is_alone = run_alone.load();
+  while (is_alone && gpu->exchange(true)) {
+    if (comm().aborted.load()) return false;
+    ::usleep(50);
+  }
+  const bool is_done = PlanAndMoveNow();
+  if (is_alone) gpu->store(false);
+  return is_done;
+}
+
+bool Work::PlanAndMoveNow() {
   const size_t size = static_cast<size_t>(comm().size);
   sends_.resize(size);
   receives_.resize(size);
@@ -184,3 +206,8 @@ bool Work::Move() {
 }
 
 }  // namespace fake
+
+// From now on a kernel needs a whole GPU: two never run at once.
+extern "C" void fakeNcclRunAlone(int is_alone) {
+  fake::run_alone.store(is_alone != 0);
+}

@@ -54,7 +54,8 @@ struct Region {
   std::atomic<int> num_attached;
   // What each rank has said: 0: nothing yet, 1: not a member, 2: a member.
   std::atomic<int> votes[kMaxSplits][kMaxSplitRanks];
-  Ring rings[1];  // size * size: from * size + to
+  std::atomic<int> is_running[kMaxSplitRanks];  // the kernel of each rank
+  Ring rings[1];                                // size * size: from * size + to
 };
 
 struct PreMul {
@@ -68,6 +69,7 @@ struct Comm {
   int device = 0;
   std::string name;
   Region* region = nullptr;
+  bool blocks = false;  // its groups are launched by the calling thread
   std::atomic<bool> aborted{false};
   std::atomic<int> state{hvd::kNcclInProgress};
   std::atomic<int> num_pending{0};  // groups that have not ended
@@ -91,6 +93,8 @@ int Misuse(const char* what);
 // Like Reduce of tf_ops/collectives, for the 8-bit floats, which that lacks.
 void ReduceFloat8(const hvd::ReduceSpec& spec, const void* const* sources,
                   int num_sources, void* out, size_t num_elements);
+
+float Float8Value(hvd::DataType dtype, uint8_t bits);
 
 // Waits for all ranks; false: aborted.
 bool Rendezvous(Comm* comm);
@@ -144,7 +148,9 @@ class Work {
   void Send(int peer, const char* bytes, size_t num_bytes);
   // Receives into this object's memory: outputs may be inputs of other calls.
   char* Receive(int peer, size_t num_bytes);
+  void SetRunning(bool is_running);
   bool PlanAndMove();
+  bool PlanAndMoveNow();
   void Plan(const Call& call);
   void ReceiveAndReduce(const Call& call);
   bool Move();  // false: aborted

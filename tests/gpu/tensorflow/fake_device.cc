@@ -21,10 +21,18 @@ namespace {
 
 using Bool = TF_Bool;
 
+int Ordinal() {  // as CUDA counts
+  const char* const text = std::getenv("FAKE_DEVICE_ORDINAL");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
 template <typename... P>
 int Call(const char* name, P... arguments) {
   static void* const library =
       dlopen(std::getenv("HVD_CUDART_LIBRARY"), RTLD_NOW);
+  static auto* const set_device =
+      reinterpret_cast<int (*)(int)>(dlsym(library, "cudaSetDevice"));
+  if (Ordinal() != 0) set_device(Ordinal());
   auto* const function = reinterpret_cast<int (*)(P...)>(dlsym(library, name));
   return function(arguments...);
 }
@@ -205,7 +213,8 @@ void CreateDevice(const SP_Platform*, SE_CreateDeviceParams* params,
 void FillPlatform(SP_PlatformFns* f) {
   f->struct_size = SP_PLATFORM_FNS_STRUCT_SIZE;
   f->get_device_count = [](const SP_Platform*, int* count, TF_Status*) {
-    *count = 1;
+    const char* const text = std::getenv("FAKE_DEVICE_COUNT");
+    *count = text == nullptr ? 1 : std::atoi(text);
   };
   f->create_device = CreateDevice;
   f->destroy_device = [](const SP_Platform*, SP_Device*) {};
@@ -246,6 +255,9 @@ void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status*) {
 }
 
 // Stands in for the shim, which knows only TensorFlow's own GPUs.
-void* fake_tf_stream(void*) { return first_stream; }
+int fake_tf_place(void*, void** stream) {
+  *stream = first_stream;
+  return Ordinal();
+}
 
 }  // extern "C"

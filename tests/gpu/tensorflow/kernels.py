@@ -1,7 +1,8 @@
 """A rank that runs our TensorFlow kernels for GPUs: see test_gpu_suite.py.
 
-The GPU is a fake (fake_device.cc), on which TensorFlow can do little more than
-copy. A kernel's stream comes from the fake too, not from a shim.
+With FAKE_DEVICE_LIBRARY the GPU is a fake (fake_device.cc), on which TensorFlow
+can do little more than copy; a kernel's stream comes from the fake too. Without
+it (`make gpu-check`) GPU, stream and shim are the real ones.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import ctypes
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from devices import prepare_to_share
 from tensorflow.python.framework import load_library
 
 import hvd_keras as hvd
 from hvd_keras import _native, gpu_shim
 from hvd_keras.exceptions import InternalError, MismatchError
+from hvd_keras.ops import _xla
+
+IS_FAKE = "FAKE_DEVICE_LIBRARY" in os.environ
 
 # Functions that wait for the GPU.
 BLOCKING = {
@@ -72,6 +78,12 @@ def check_missing_shim() -> None:
         hvd.allreduce(on_gpu([1.0]))
 
 
+def check_empty_first() -> None:
+    """The first tensor has no memory that would tell its GPU."""
+    with tf.device("GPU:0"):
+        check(hvd.allreduce(on_gpu([])), [])
+
+
 def check_ops() -> None:
     rank, size = hvd.rank(), hvd.size()
     rows = np.arange(6.0).reshape(3, 2) + rank
@@ -96,7 +108,8 @@ def check_ops() -> None:
         check(output, rows)
         assert "CPU" in received.backing_device
         assert received.numpy().tolist() == splits
-        assert not is_gpu_memory(received.numpy().ctypes.data)
+        if IS_FAKE:
+            assert not is_gpu_memory(received.numpy().ctypes.data)
 
 
 def check_function() -> None:
@@ -112,7 +125,7 @@ def check_function() -> None:
 
     for round_ in range(5):
         x = on_gpu([1.0 + round_] * 1000)
-        if round_ < 4:
+        if round_ < 4 or not IS_FAKE:
             sums, gradient = step(x)
         else:
             with logged() as calls:
@@ -121,6 +134,32 @@ def check_function() -> None:
             assert not BLOCKING & calls, calls
         check(sums, [[(1.0 + round_) * size] * 1000] * 20)
         np.testing.assert_array_equal(gradient, [float(size)] * 1000)
+
+
+def is_early(setting: str) -> bool:
+    """Reduces a bucket as an optimizer does, behind 0.5 s of other work."""
+    fakes = ctypes.CDLL(os.environ["HVD_CUDART_LIBRARY"])
+    place = ctypes.CDLL(os.environ["FAKE_DEVICE_LIBRARY"]).fake_tf_place
+    stream = ctypes.c_void_p()
+    place(None, ctypes.byref(stream))
+
+    @tf.function
+    def step(x: tf.Tensor) -> Any:
+        with tf.device("GPU:0"), _xla.ending_together():
+            name = f"bucket.{setting}"
+            return hvd.grouped_allreduce([x, x], hvd.Sum, name=name)
+
+    x = on_gpu([1.0] * 100)
+    check(step(x), [[float(hvd.size())] * 100] * 2)  # traces, connects
+    cell = ctypes.create_string_buffer(8)
+    size, delay_us = ctypes.c_size_t(8), ctypes.c_int64(500_000)
+    fakes.fakeCopyLater(cell, cell, size, delay_us, stream)
+    begin = time.monotonic()
+    outputs = step(x)
+    seconds = time.monotonic() - begin
+    check(outputs, [[float(hvd.size())] * 100] * 2)
+    assert time.monotonic() - begin > 0.45
+    return seconds < 0.4
 
 
 def check_mismatch() -> None:
@@ -132,7 +171,44 @@ def check_mismatch() -> None:
         hvd.allreduce(tf.identity(tf.ones(3)), name="elsewhere")
 
 
-def main() -> None:
+def check_integers() -> None:
+    """TensorFlow keeps int32 in host memory, also on a GPU."""
+    with tf.device("GPU:0"):
+        total = hvd.allreduce(tf.constant([1, 2], tf.int32), hvd.Sum)
+    assert total.numpy().tolist() == [hvd.size(), 2 * hvd.size()]
+
+
+def check_compiled() -> None:
+    @tf.function(jit_compile=True)
+    def step(x: tf.Tensor) -> Any:
+        return hvd.allreduce(x * 2.0, hvd.Sum, name="compiled") + 1.0
+
+    with tf.device("GPU:0"):
+        output = step(on_gpu([1.0, 2.0]))
+    check(output, [2.0 * hvd.size() + 1.0, 4.0 * hvd.size() + 1.0])
+
+
+def main_on_real_gpus() -> None:
+    prepare_to_share(os.environ)
+    hvd.init()
+    found = tf.config.list_physical_devices("GPU")
+    if not found:
+        print("no GPU here")
+        return
+    tf.config.experimental.set_memory_growth(found[0], True)
+    check_empty_first()
+    check_ops()
+    check_integers()
+    check_compiled()
+    check_function()
+    check_mismatch()
+    hvd.shutdown()
+    print("the kernels ran", flush=True)
+
+
+def main_on_fakes() -> None:
+    # TensorFlow's GPU 0 is the GPU of this rank, whatever CUDA's number.
+    os.environ["FAKE_DEVICE_ORDINAL"] = os.environ["HVD_LOCAL_RANK"]
     library = os.environ["FAKE_DEVICE_LIBRARY"]
     load_library.load_pluggable_device_library(library)
     assert len(tf.config.list_physical_devices("GPU")) == 1
@@ -142,11 +218,17 @@ def main() -> None:
     check_missing_shim()
     package = pathlib.Path(_native.__file__).parents[1]
     kernels = ctypes.CDLL(str(package / "libhvd_tf.so"))
-    stream = ctypes.CDLL(library).fake_tf_stream
-    kernels.hvd_tf_set_stream_function(stream)
+    place = ctypes.CDLL(library).fake_tf_place
+    kernels.hvd_tf_set_place_function(place)
+    check_empty_first()
     check_ops()
     check_function()
     check_mismatch()
+    assert is_early("unset")
+    hvd.shutdown()
+    os.environ["HVD_GPU_ASYNC_COMPLETION"] = "0"
+    hvd.init()
+    assert not is_early("0")
     hvd.shutdown()
     os.environ["HVD_GPU_ASYNC_COMPLETION"] = "1"
     hvd.init()
@@ -156,4 +238,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_on_fakes() if IS_FAKE else main_on_real_gpus())
