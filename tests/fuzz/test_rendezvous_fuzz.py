@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from fuzzing import changed, run_cases
 
 from hvd_keras._job.bootstrap import wire
 from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import HvdError
@@ -169,6 +170,81 @@ def test_server_survives_its_clients(folder: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20
+
+
+class _Nobody:
+    """Hears of members, and does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: None
+
+
+class ElasticCase(Server):
+    """The same for an elastic job; replaced members have new numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        listener.listen(100)
+        self._elastic = ElasticServer(
+            listener, SECRET, _Nobody(), lambda *report: None,
+            min_size=1, patience_seconds=60,
+        )  # fmt: skip
+        self._server = self._elastic
+        for number in range(SIZE):
+            self._elastic.member_started(number, "host")
+
+    def replace_all_ranks(self) -> None:
+        for number in range(SIZE):
+            self._elastic.member_ended(number, "was fuzzed")
+        for number in range(SIZE):
+            self._elastic.member_started(SIZE + number, "host")
+        self.run()
+
+    def check_that_ranks_are_served(self) -> None:
+        socks = []
+        for number in range(SIZE):
+            sock, nonce = self.connect()
+            identity = Identity(Role.MEMBER, SIZE + number, 0, 0, 200 + number)
+            sock.sendall(wire.proof(SECRET, nonce, identity))
+            self.run()
+            assert len(sock.recv(wire.MAC_BYTES)) == wire.MAC_BYTES
+            socks.append(sock)
+        for rank, sock in enumerate(socks):
+            frame = sock.recv(1000)
+            assert frame[0] == FrameType.JOINED
+            seat = wire.unpack_seat(frame[wire.FRAME_HEADER_BYTES :])
+            assert seat == (rank, SIZE, rank, SIZE, 0, 1)
+            sock.close()
+        self.run()
+
+
+def test_elastic_server_survives_its_members(folder: Path) -> None:
+    def case(rng: random.Random) -> None:
+        server = ElasticCase(folder)
+        socks = []
+        for _ in range(rng.randint(1, 6)):
+            sock, nonce = server.connect()
+            role = rng.choice((Role.MEMBER, Role.MEMBER, Role.REPORTER))
+            number = rng.randrange(SIZE + 1)
+            identity = Identity(role, number, 0, rng.choice((0, 0, 1)), 100)
+            data = wire.proof(SECRET, nonce, identity)
+            for _ in range(rng.randint(0, 4)):
+                data += _frame(rng)
+            _send_in_parts(server, sock, data, rng)
+            socks.append(sock)
+            while socks and rng.random() < 0.3:
+                socks.pop(rng.randrange(len(socks))).close()
+                server.run()
+        for sock in socks:
+            sock.close()
+        server.run()
+        server.replace_all_ranks()
+        server.check_that_ranks_are_served()
+        server.close()
+
+    run_cases(case, 200)
 
 
 def test_a_rank_that_hangs_up_after_its_proof_is_missed(folder: Path) -> None:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tf_ops/collectives/phases.h"
+
 namespace hvd {
 
 TensorList::TensorList(std::vector<ListTensor> tensors)
@@ -28,18 +30,32 @@ TensorList TensorList::Slice(size_t begin, size_t end) const {
 }
 
 void TensorList::CopyIn(size_t begin, size_t end, std::byte* to) const {
-  ForEach(begin, end, [&to](const std::byte* in, std::byte*, size_t count) {
-    if (in != nullptr) CopyToShared(to, in, count);
+  if (begin >= end) return;
+  ScopedPhase phase(Phase::kPack, end - begin);
+  size_t num_copied = 0;
+  ForEach(begin, end, [&](const std::byte* in, std::byte*, size_t count) {
+    if (in != nullptr) {
+      CopyToShared(to, in, count);
+      num_copied += count;
+    }
     to += count;
   });
+  phase.set_num_bytes(num_copied);
 }
 
 void TensorList::CopyOut(size_t begin, size_t end,
                          const std::byte* from) const {
-  ForEach(begin, end, [&from](const std::byte*, std::byte* out, size_t count) {
-    if (out != nullptr) std::memcpy(out, from, count);
+  if (begin >= end) return;
+  ScopedPhase phase(Phase::kCopy, end - begin);
+  size_t num_copied = 0;
+  ForEach(begin, end, [&](const std::byte*, std::byte* out, size_t count) {
+    if (out != nullptr) {
+      std::memcpy(out, from, count);
+      num_copied += count;
+    }
     from += count;
   });
+  phase.set_num_bytes(num_copied);
 }
 
 void CopyToShared(void* to, const void* from, size_t count) {

@@ -1,6 +1,7 @@
 // Mutexes that clang's -Wthread-safety understands; plain std::mutex elsewhere.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -49,6 +50,9 @@ class HVD_SCOPED_CAPABILITY MutexLock {
 class CondVar {
  public:
   void Wait(Mutex* mu) REQUIRES(mu) { cv_.wait(*mu); }
+  void WaitFor(Mutex* mu, std::chrono::milliseconds timeout) REQUIRES(mu) {
+    cv_.wait_for(*mu, timeout);
+  }
   void NotifyOne() { cv_.notify_one(); }
   void NotifyAll() { cv_.notify_all(); }
 

@@ -11,7 +11,7 @@ Status PrepareSubmit(const EngineOptions& options, int rank, int size,
                                   : MarkReady(options.gpu, request);
 }
 
-DataPlanes::DataPlanes(Collectives* collectives, const Membership* membership,
+DataPlanes::DataPlanes(Collectives* collectives, Membership* membership,
                        Doorbell* doorbell, const EngineOptions& options,
                        EventLog* log)
     : collectives_(collectives),

@@ -24,7 +24,7 @@ Status PrepareSubmit(const EngineOptions& options, int rank, int size,
 class DataPlanes {
  public:
   // Borrows all but `options`, which has the global ranks.
-  DataPlanes(Collectives* collectives, const Membership* membership,
+  DataPlanes(Collectives* collectives, Membership* membership,
              Doorbell* doorbell, const EngineOptions& options, EventLog* log);
   ~DataPlanes();
   DataPlanes(const DataPlanes&) = delete;
@@ -40,7 +40,7 @@ class DataPlanes {
 
  private:
   Collectives* const collectives_;
-  const Membership* const membership_;
+  Membership* const membership_;
   Doorbell* const doorbell_;
   const EngineOptions options_;
   EventLog* const log_;

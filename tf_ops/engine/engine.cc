@@ -146,6 +146,8 @@ EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
               options_, &log_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
+  group_->set_wait_warning(std::chrono::milliseconds(
+      static_cast<int64_t>(options.stall_warning_seconds * 1000)));
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -160,6 +162,8 @@ void EngineImpl::Refuse(const Request& request, const Status& why) {
 }
 
 void EngineImpl::Submit(Request request) {
+  static std::atomic<uint64_t> last_number{0};
+  request.number = last_number.fetch_add(1, std::memory_order_relaxed) + 1;
   num_submitted_.fetch_add(1, std::memory_order_relaxed);
   const bool is_bare = request.kind == CollectiveKind::kBarrier ||
                        request.kind == CollectiveKind::kJoin;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "tf_ops/collectives/phases.h"
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/negotiation/request.h"
@@ -47,6 +48,16 @@ struct Event {
   bool is_refused = false;
 };
 
+// A part of a collective that this rank has run.
+struct PhaseEvent {
+  Phase phase = Phase::kPack;
+  uint64_t collective_id = 0;  // as in Event
+  int32_t process_set_id = 0;
+  Clock::time_point begin{};
+  Clock::time_point end{};
+  uint64_t num_bytes = 0;  // read by it; 0: not known
+};
+
 class EventObserver {
  public:
   virtual ~EventObserver() = default;
@@ -57,6 +68,11 @@ class EventObserver {
   virtual void OnEvent(const Event& event) = 0;
   // Must always return the same.
   virtual bool wants_times() const { return false; }
+
+  // As OnEvent. An observer that wants no phases may still hear of some.
+  virtual void OnPhase(const PhaseEvent& event) { (void)event; }
+  // May change at any time.
+  virtual bool wants_phases() const { return false; }
 };
 
 }  // namespace hvd

@@ -18,4 +18,15 @@ void EventLog::TellReaders(Event event) {
   for (const auto& observer : observers_) observer->OnEvent(event);
 }
 
+void EventLog::TellPhase(const PhaseEvent& event) {
+  for (const auto& observer : observers_) observer->OnPhase(event);
+}
+
+bool EventLog::wants_phases() const {
+  for (const auto& observer : observers_) {
+    if (observer->wants_phases()) return true;
+  }
+  return false;
+}
+
 }  // namespace hvd

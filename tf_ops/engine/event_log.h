@@ -25,6 +25,15 @@ class EventLog {
   // kNegotiated.
   bool has_readers() const { return !observers_.empty(); }
 
+  // For events that are told together; 0 if no observer wants times.
+  Clock::time_point Now() const {
+    return wants_times_ ? Clock::now() : Clock::time_point();
+  }
+
+  void TellPhase(const PhaseEvent& event);
+  // Whether an observer wants phases now.
+  bool wants_phases() const;
+
   EngineStats stats() const { return stats_.stats(); }
 
  private:

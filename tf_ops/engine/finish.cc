@@ -8,8 +8,10 @@ namespace hvd {
 namespace {
 
 void End(const PendingRequest& pending, Request* request, const Status& status,
-         EventLog* log, std::vector<Completion>* completions) {
+         Clock::time_point time, EventLog* log,
+         std::vector<Completion>* completions) {
   Event event;
+  event.time = time;
   event.step = Event::Step::kEnded;
   event.request = request;
   event.status = &status;
@@ -31,12 +33,12 @@ std::string WordsOn(const Request& request) {
 }  // namespace
 
 void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
-            int global_rank, EventLog* log,
+            Clock::time_point time, int global_rank, EventLog* log,
             std::vector<Completion>* completions) {
   if (pending == nullptr) return;  // this rank had not submitted it
   Request* const request = &pending->request;
   if (status.ok() && pending->duplicates.empty()) {
-    End(*pending, request, status, log, completions);
+    End(*pending, request, status, time, log, completions);
     return;
   }
   const std::string what = WordsOn(*request);
@@ -45,9 +47,9 @@ void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
         "rank " + std::to_string(global_rank) +
         " submitted it again before its first call had finished");
     End(*pending, &duplicate, (status.ok() ? early : status).WithContext(what),
-        log, completions);
+        time, log, completions);
   }
-  End(*pending, request, status.WithContext(what), log, completions);
+  End(*pending, request, status.WithContext(what), time, log, completions);
 }
 
 }  // namespace hvd

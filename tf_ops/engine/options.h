@@ -19,7 +19,10 @@ struct GpuOptions {
   // `fusion_buffer_bytes` and reduced there; others are reduced where they are.
   int64_t fusion_buffer_bytes = 64 << 20;
   int64_t direct_bytes = 4 << 20;
+  bool may_share = false;             // ranks may use one GPU
   bool done_in_stream_order = false;  // for all requests; see GpuPlace
+  // How long NCCL may take to abort a communicator before it is left behind.
+  int64_t end_patience_ms = 5000;
   // The engine of a process set: may hold its communicator. May be null.
   std::shared_ptr<GpuSplit> split;
 };
@@ -35,6 +38,9 @@ struct EngineOptions {
   // The engine of a process set: the global rank of each member, in the order
   // of its ranks. Empty: global ranks are the ranks.
   std::vector<int> global_ranks;
+  // The process of each rank of the job, for messages: "host b, pid 7". Empty:
+  // not known.
+  std::vector<std::string> processes;
   // The host of each rank; empty: all are on one. The engine sets it.
   std::vector<int> hosts;
   // Finds calls made in the wrong process set. Returns another set in which

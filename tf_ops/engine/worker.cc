@@ -1,11 +1,12 @@
 #include "tf_ops/engine/worker.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 #include <utility>
 
+#include "tf_ops/common/log.h"
 #include "tf_ops/engine/finish.h"
+#include "tf_ops/engine/phase_teller.h"
 #include "tf_ops/engine/ready_request.h"
 #include "tf_ops/negotiation/validate.h"
 
@@ -14,6 +15,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kStallCheckInterval{100};
 constexpr std::chrono::seconds kMisplacedFor{60};
+// The first rank's engine looks for stalls at least once a second.
+constexpr double kFewestSilentSeconds = 1.5;
+constexpr double kMostSilentSeconds = 3.0;
 
 CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   CoordinatorOptions result;
@@ -23,6 +27,12 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   result.stalls.timeout_seconds = options.stall_timeout_seconds;
   result.global_ranks = options.global_ranks;
   result.hosts = options.hosts;
+  if (!options.processes.empty()) {
+    for (int rank : options.global_ranks) {
+      result.stalls.processes.push_back(
+          options.processes[static_cast<size_t>(rank)]);
+    }
+  }
   return result;
 }
 
@@ -128,6 +138,7 @@ void Worker::TellNegotiated(const Response& response) {
   Event event;
   event.step = Event::Step::kNegotiated;
   event.status = &response.error;
+  event.time = log_->Now();
   event.collective_id = num_heard_;
   if (response.type == Response::Type::kJoined && table_.has_join()) {
     event.request = &table_.join().request;
@@ -156,6 +167,7 @@ const PendingRequest* Worker::PendingOf(const ResponseItem& item) const {
 void Worker::TellBegun(const std::vector<ReadyRequest>& ready) {
   Event event;
   event.step = Event::Step::kBegun;
+  event.time = log_->Now();
   event.collective_id = num_run_;
   event.is_first = true;
   for (const ReadyRequest& one : ready) {
@@ -317,11 +329,14 @@ Status Worker::RunItems(const Response& response) {
     RunOptions options;
     options.global_ranks = &options_.global_ranks;
     options.divisor = response.divisor;
+    const PhaseTeller teller(log_, num_run_,
+                             ready[0].pending->request.process_set_id);
     status = planes_.Of(ready[0].pending->params->device)->Run(options, &ready);
   }
+  const Clock::time_point now = log_->Now();
   for (ReadyRequest& one : ready) {  // what has ended
     if (one.is_neutral) continue;
-    Finish(std::move(one.pending), status.ok() ? one.outcome : status);
+    Finish(std::move(one.pending), status.ok() ? one.outcome : status, now);
   }
   return status;
 }
@@ -363,8 +378,9 @@ Status Worker::Forget(const Response& response) {
 }
 
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,
-                    const Status& status) {
-  hvd::Finish(std::move(pending), status, global_rank(), log_, &finished_);
+                    const Status& status, Clock::time_point time) {
+  hvd::Finish(std::move(pending), status, time, global_rank(), log_,
+              &finished_);
 }
 
 void Worker::FailAll(const Status& status) {
@@ -391,6 +407,7 @@ void Worker::CheckStalls() {
   const Clock::time_point now = Clock::now();
   if (now < next_stall_check_) return;
   next_stall_check_ = now + kStallCheckInterval;
+  if (membership_->rank() == 0) membership_->NoteFirstLooks(now);
   const Status leader = membership_->CheckLeader(now);
   if (!leader.ok() && must_watch()) return Break(leader);
   const PendingRequest* oldest = table_.Oldest();
@@ -399,13 +416,22 @@ void Worker::CheckStalls() {
       now,
       oldest == nullptr ? std::nullopt : std::make_optional(oldest->submitted),
       &warnings);
-  for (const std::string& line : warnings) Log("warning: " + line);
+  for (const std::string& line : warnings) LogWarning(global_rank(), line);
+  if (oldest != nullptr) WarnOfFirst(now, now - oldest->submitted);
   if (!status.ok()) Break(status);
 }
 
-void Worker::Log(const std::string& text) const {
-  std::fprintf(stderr, "[hvd_keras, rank %d] %s\n", global_rank(),
-               text.c_str());
+void Worker::WarnOfFirst(Clock::time_point now,
+                         std::chrono::duration<double> waited) {
+  const double patience = options_.stall_warning_seconds;
+  if (membership_->rank() == 0 || patience <= 0 || waited.count() < patience) {
+    return;
+  }
+  const std::chrono::duration<double> silence(
+      std::clamp(patience, kFewestSilentSeconds, kMostSilentSeconds));
+  const std::string line = membership_->WarnOfFirst(
+      now, std::chrono::duration_cast<std::chrono::milliseconds>(silence));
+  if (!line.empty()) LogWarning(global_rank(), line);
 }
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // The engine's work: one rank's requests from admission to their end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -86,9 +87,13 @@ class Worker {
   void TellBegun(const std::vector<ReadyRequest>& ready);
   // This rank's request for `item`; null: it has none.
   const PendingRequest* PendingOf(const ResponseItem& item) const;
-  void Finish(std::unique_ptr<PendingRequest> pending, const Status& status);
+  // `time`: see Finish.
+  void Finish(std::unique_ptr<PendingRequest> pending, const Status& status,
+              Clock::time_point time = {});
   void Break(const Status& status);
-  void Log(const std::string& text) const;
+  // Warns if the first rank of this host, which speaks for it, has stopped
+  // while a request of this rank has waited so long.
+  void WarnOfFirst(Clock::time_point now, std::chrono::duration<double> waited);
 
   int global_rank() const {
     return options_.global_ranks[static_cast<size_t>(place_.rank)];

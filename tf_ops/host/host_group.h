@@ -41,6 +41,9 @@ class HostGroup {
 
   // Before any other thread uses the group:
   void set_wait_timeout(std::chrono::milliseconds timeout);  // 0: for ever
+  void set_wait_warning(std::chrono::milliseconds after) {   // 0: never
+    slabs_.set_wait_warning(after);
+  }
   void KeepWatch(std::unique_ptr<DeathWatch> watch) {
     watch_ = std::move(watch);
   }

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "tf_ops/common/futex.h"
+#include "tf_ops/common/log.h"
+#include "tf_ops/common/types.h"
 
 namespace hvd {
 
@@ -49,6 +51,7 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
   const Clock::time_point begin = Clock::now();
   num_waiters->fetch_add(1);
   Status status;
+  bool has_warned = wait_warning_.count() <= 0;
   while (true) {
     const uint32_t seq = word->load();
     if (HasReached(seq, value)) break;
@@ -60,6 +63,10 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
       break;
     }
     if (!status.ok()) break;
+    if (!has_warned && Clock::now() - begin > wait_warning_) {
+      has_warned = true;
+      WarnOf(peer);
+    }
     if (wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_) {
       status = Status::Stalled(
           membership_.label(peer) +
@@ -71,6 +78,21 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
   }
   num_waiters->fetch_sub(1);
   return status;
+}
+
+// All ranks of the host wait for the same one.
+void HostSlabs::WarnOf(int peer) const {
+  if (rank_ != (peer == 0 ? 1 : 0)) return;
+  std::string text = membership_.label(peer);
+  text += peer == size_ ? " has carried no data for "
+                        : " has stopped in the middle of a collective: "
+                          "nothing has come from it for ";
+  text +=
+      SecondsToString(wait_warning_) + ", since " + TimeOfDay(wait_warning_);
+  if (peer == size_) {
+    text += ". Has a rank on another host stopped, or the network?";
+  }
+  LogWarning(membership_.own_global_rank(), text);
 }
 
 Status HostSlabs::CheckWaitFor(int peer, uint32_t value) const {

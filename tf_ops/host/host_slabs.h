@@ -55,9 +55,14 @@ class HostSlabs {
   void set_wait_timeout(std::chrono::milliseconds timeout) {
     wait_timeout_ = timeout;  // 0: for ever
   }
+  void set_wait_warning(std::chrono::milliseconds after) {
+    wait_warning_ = after;  // 0: never
+  }
 
  private:
   Status WaitSlowly(int peer, std::atomic<uint32_t>* word, uint32_t value);
+  // Says that nothing comes from `peer`; one rank of this host does.
+  void WarnOf(int peer) const;
   // Whether to go on waiting for `peer` to post `value`.
   Status CheckWaitFor(int peer, uint32_t value) const;
 
@@ -69,6 +74,7 @@ class HostSlabs {
   uint32_t next_chunk_ = 0;
   SpinLimit spins_;
   std::chrono::milliseconds wait_timeout_{60000};
+  std::chrono::milliseconds wait_warning_{0};
 };
 
 }  // namespace hvd

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
+#include "tf_ops/common/log.h"
 #include "tf_ops/common/types.h"
 
 namespace hvd {
@@ -115,6 +117,25 @@ Status Membership::CheckLeader(Clock::time_point now) const {
                           "stopped: no heartbeat for " +
                           SecondsToString(std::chrono::milliseconds(timeout)) +
                           " (HVD_HEARTBEAT_TIMEOUT)");
+}
+
+void Membership::NoteFirstLooks(Clock::time_point now) {
+  region_.header()->first_looked_ms.store(Milliseconds(now));
+}
+
+std::string Membership::WarnOfFirst(Clock::time_point now,
+                                    std::chrono::milliseconds patience) {
+  RegionHeader* const header = region_.header();
+  const uint64_t looked = header->first_looked_ms.load();
+  const uint64_t since = Milliseconds(now) - looked;
+  if (looked == 0 || Milliseconds(now) < looked || IsGone(0) ||
+      since < static_cast<uint64_t>(patience.count()) ||
+      header->first_missed_ms.exchange(looked) == looked) {
+    return "";
+  }
+  const std::chrono::milliseconds silence(since);
+  return labels_[0] + " does not answer: it has been silent for " +
+         SecondsToString(silence) + ", since " + TimeOfDay(silence);
 }
 
 void Membership::EndWire() {
@@ -307,6 +328,21 @@ Status Membership::CheckPeers() const {
   const std::string left = Load(region_.header()->others_left);
   if (!left.empty() && (rank_ == 0 || IsGone(0))) return Status::PeerLost(left);
   return CheckSight();
+}
+
+void Membership::Meet(std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  region_.area(rank_)->info.has_met.store(1);
+  const auto is_awaited = [this](int member) {
+    const RankInfo& info = region_.area(member)->info;
+    return info.has_met.load() == 0 && !IsDead(member) &&
+           info.state.load() != static_cast<uint32_t>(RankState::kLeft);
+  };
+  for (int member = 0; member < size_; ++member) {
+    while (is_awaited(member) && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 }
 
 Status Membership::GoneStatus(int member) const {

@@ -51,6 +51,16 @@ class Membership {
     return labels_[static_cast<size_t>(member)];
   }
 
+  // For what is kept beside the membership. The job's: of a process set, that
+  // of its job, where its members have other numbers.
+  const RegionView& region() const { return region_; }
+  const RegionView& job_region() const {
+    return job_ == nullptr ? region_ : job_->region_;
+  }
+  int job_member(int member) const {
+    return job_ == nullptr ? member : job_members_[static_cast<size_t>(member)];
+  }
+
   // ---- What this rank says ----
   // Tells the peers that this rank leaves; they quote `reason`. If it knows
   // that a rank is lost, they hear of that instead.
@@ -77,6 +87,11 @@ class Membership {
   void MarkBlind(const std::string& why) EXCLUDES(sets_mu_);
   Status CheckSight() const;  // Internal after MarkBlind
 
+  // Waits until all ranks of this host that still take part have called it,
+  // `patience` at most: after a loss, before they free memory that they share.
+  // Once in a membership.
+  void Meet(std::chrono::milliseconds patience);
+
   // ---- Ranks on other hosts ----
   // One of them has left in peace, or is lost; the first reason of each stays.
   // All members of the region hear of it.
@@ -96,6 +111,13 @@ class Membership {
                        std::chrono::milliseconds timeout);
   // PeerLost if the first rank, which speaks for this host, has stopped.
   Status CheckLeader(Clock::time_point now) const;
+
+  // The first rank's engine runs.
+  void NoteFirstLooks(Clock::time_point now);
+  // What to warn of if it has not run for `patience`; empty: it has, or
+  // another rank has warned of it.
+  std::string WarnOfFirst(Clock::time_point now,
+                          std::chrono::milliseconds patience);
 
   // Ends the wire of this host, even in the middle of a collective.
   void EndWire();

@@ -17,6 +17,7 @@ inline constexpr size_t kSlotBytesOfWire = 1 << 20;
 inline constexpr size_t kRingBytes = 64 << 10;  // a power of two
 inline constexpr size_t kWordsBytes = 956;
 inline constexpr size_t kTokenBytes = 32;
+inline constexpr size_t kNumTurns = 64;  // of launches that are drawn ahead
 
 // Who shares a region: the ranks of a host, and the wire, if there is one,
 // which carries their data to other hosts. The wire comes after the last rank.
@@ -51,8 +52,16 @@ struct RegionHeader {
   // Clock), and after how many more it is lost. 0: nobody says.
   std::atomic<uint64_t> leader_seen_ms;
   std::atomic<uint64_t> leader_timeout_ms;
+  // When the first rank's engine last looked for stalls (milliseconds of
+  // Clock), and when that was when others warned that it does not any more.
+  std::atomic<uint64_t> first_looked_ms;
+  std::atomic<uint64_t> first_missed_ms;
   // The network has come apart, and these ranks are not the side that goes on.
   std::atomic<uint32_t> is_minority;
+  // See LaunchOrder. Of the job: held for a moment. Of a set: how many of its
+  // launches have got their turns.
+  std::atomic<uint32_t> turns_lock;
+  std::atomic<uint64_t> num_launches_drawn;
   // Of ranks on other hosts: why the first of them left, and why the first that
   // did not leave in peace is gone.
   Words others_left;
@@ -74,6 +83,7 @@ struct alignas(128) RankDoorbell {
 struct alignas(128) RankInfo {
   std::atomic<uint32_t> state;          // RankState
   std::atomic<uint32_t> left_in_peace;  // 1: and its process may end
+  std::atomic<uint32_t> has_met;        // 1: see Membership::Meet
   Words reason;                         // why it left or is broken
   Words last;                           // its last words, if it dies
 };
@@ -84,6 +94,15 @@ struct alignas(128) ControlRing {
   std::atomic<uint32_t> writer_waits;  // reader: ring the writer's doorbell
   alignas(128) uint8_t bytes[kRingBytes];
 };
+// See LaunchOrder.
+struct alignas(128) GpuTurns {
+  // Of the rank, in the job:
+  std::atomic<uint64_t> num_given;
+  std::atomic<uint64_t> num_ended;
+  // In each set: how many launches have begun, and the turns of the next ones.
+  std::atomic<uint64_t> num_begun;
+  std::atomic<uint64_t> by_launch[kNumTurns];
+};
 // Of each member; its slab follows.
 struct alignas(4096) RankArea {
   RankFlags flags;
@@ -91,6 +110,7 @@ struct alignas(4096) RankArea {
   RankInfo info;
   ControlRing to_coordinator;    // rank -> 0
   ControlRing from_coordinator;  // 0 -> rank
+  GpuTurns turns;
 };
 
 // Borrows Bytes(shape) bytes of memory, which are zero before Initialize.

@@ -7,12 +7,11 @@
 
 namespace hvd {
 
-// `address` is memory of any of the kernel's tensors, or null if all are empty.
-// Internal if the shim for this TensorFlow, which tells the stream, is missing.
-Status PlaceOnGpu(TF_OpKernelContext* context, const void* address,
-                  GpuPlace* place);
+// Internal if the shim for this TensorFlow, which tells both, is missing.
+Status PlaceOnGpu(TF_OpKernelContext* context, GpuPlace* place);
 
 }  // namespace hvd
 
 // Python hands over the shim's function here; see hvd_keras/gpu_shim.
-extern "C" void hvd_tf_set_stream_function(void* (*function)(void* context));
+extern "C" void hvd_tf_set_place_function(int (*function)(void* context,
+                                                          void** stream));

@@ -129,11 +129,7 @@ Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
 
 Status OpCall::SetPlace(Request* request) const {
   if (device_ == DeviceKind::kCpu) return Status::Ok();
-  const void* address = nullptr;
-  for (const RequestTensor& t : request->tensors) {
-    if (NumElements(t.shape) > 0) address = t.input;
-  }
-  return PlaceOnGpu(context_, address, &request->gpu);
+  return PlaceOnGpu(context_, &request->gpu);
 }
 
 Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,

@@ -8,7 +8,9 @@ namespace hvd {
 
 std::vector<const char*> Reduction::AttributeSpecs() {
   return {"reduce_op: int", "prescale_factor: string = '1'",
-          "postscale_factor: string = '1'"};
+          "postscale_factor: string = '1'",
+          // On a GPU: the op ends once its work is queued.
+          "done_early: bool = false"};
 }
 
 Status Reduction::Read(const OpAttributes& attributes, Reduction* reduction) {
@@ -17,6 +19,7 @@ Status Reduction::Read(const OpAttributes& attributes, Reduction* reduction) {
       attributes.Double("prescale_factor", &reduction->prescale_factor));
   HVD_RETURN_IF_ERROR(
       attributes.Double("postscale_factor", &reduction->postscale_factor));
+  HVD_RETURN_IF_ERROR(attributes.Bool("done_early", &reduction->done_early));
   return attributes.Common(&reduction->common);
 }
 
@@ -27,6 +30,7 @@ void Reduction::Submit(CollectiveKind kind,
   request.op = op;
   request.prescale = prescale_factor;
   request.postscale = postscale_factor;
+  request.gpu.done_in_stream_order = done_early;
   SubmitCall(std::move(call), common, std::move(request));
 }
 

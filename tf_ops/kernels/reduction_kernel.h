@@ -16,6 +16,7 @@ struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
+  bool done_early = false;  // see GpuPlace::done_in_stream_order
   CommonAttributes common;
 
   // The attributes that Read() reads, for the op's definition; the common ones

@@ -35,6 +35,9 @@ struct RequestTensor {
 };
 
 struct Request {
+  // Of all requests of this process, from 1 on, in the order of submission; the
+  // engine sets it.
+  uint64_t number = 0;
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::string name;              // pairs the call across ranks; not empty
   int32_t process_set_id = 0;    // 0: all ranks

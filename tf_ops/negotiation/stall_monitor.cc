@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "tf_ops/common/log.h"
+
 namespace hvd {
 namespace {
 
@@ -12,6 +14,9 @@ constexpr double kQuerySeconds = 10.0;
 // Another rank blames the coordinator this long after that should have failed
 // the call.
 constexpr double kCoordinatorGraceSeconds = 3.0;
+
+// Of the missing ranks, so many processes are named.
+constexpr size_t kMostNamed = 4;
 
 using Seconds = std::chrono::duration<double>;
 
@@ -91,7 +96,8 @@ std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
   return "'" + call.name + "'" +
          (process_set_id == 0 ? "" : " (" + SetName(process_set_id) + ")") +
          ": " + WaitingText(call) + " for " +
-         SecondsToString(Seconds(options_.warning_seconds)) + Advice(call.name);
+         SecondsToString(Seconds(options_.warning_seconds)) +
+         MissingText(call) + Advice(call.name);
 }
 
 std::string StallMonitor::Advice(const std::string& name) {
@@ -231,13 +237,29 @@ std::vector<int> StallMonitor::WaitingRanks(const Call& call) const {
   return waiting;
 }
 
+std::vector<int> StallMonitor::MissingRanks(const Call& call) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!call.HasCome(rank) && !joins_.has(rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+std::string StallMonitor::MissingText(const Call& call) const {
+  if (options_.processes.empty()) return "";
+  const std::vector<int> missing = MissingRanks(call);
+  std::string text = " (since " + TimeOfDay(Seconds(options_.warning_seconds));
+  for (size_t i = 0; i < std::min(missing.size(), kMostNamed); ++i) {
+    text += "; rank " + std::to_string(GlobalRank(missing[i])) + " is " +
+            options_.processes[static_cast<size_t>(missing[i])];
+  }
+  return text + ")";
+}
+
 std::string StallMonitor::WaitingText(const Call& call) const {
   const std::vector<int> waiting = WaitingRanks(call);
   std::vector<int> missing;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (call.HasCome(rank) || joins_.has(rank)) continue;
-    missing.push_back(GlobalRank(rank));
-  }
+  for (int rank : MissingRanks(call)) missing.push_back(GlobalRank(rank));
   return RanksToString(waiting) +
          (waiting.size() == 1 ? " waits, " : " wait, ") +
          RanksToString(missing) +

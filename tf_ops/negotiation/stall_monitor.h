@@ -20,6 +20,8 @@ namespace hvd {
 struct StallOptions {
   double warning_seconds = 10.0;  // 0: never warn
   double timeout_seconds = 60.0;  // 0: never fail
+  // The process of each rank, "host b, pid 7"; empty: not known.
+  std::vector<std::string> processes;
 };
 
 // Not thread-safe: a part of the coordinator. Costs nothing while all calls
@@ -80,6 +82,9 @@ class StallMonitor {
   void Query(const Call& call, Watched* watched, Findings* findings);
   // Fails it on the ranks that have come, and on the others when they do.
   void GiveUp(const Call& call, Status error, Findings* findings);
+  std::vector<int> MissingRanks(const Call& call) const;  // in the set
+  // Since when which processes are missing.
+  std::string MissingText(const Call& call) const;
   std::string WaitingText(const Call& call) const;
   std::vector<int> WaitingRanks(const Call& call) const;  // global numbers
 

@@ -1,14 +1,18 @@
 #include "tf_ops/python/job.h"
-#include "tf_ops/process/local_topology.h"
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <system_error>
 
+#include "tf_ops/common/log.h"
 #include "tf_ops/engine/gpu_split.h"
 #include "tf_ops/host/in_memory/in_memory.h"
 #include "tf_ops/host/shm/shm.h"
+#include "tf_ops/observe/communication_meter.h"
+#include "tf_ops/observe/flight_writer.h"
+#include "tf_ops/observe/profiler_ranges.h"
+#include "tf_ops/observe/timeline.h"
 #include "tf_ops/python/raise.h"
 #include "tf_ops/wire/tcp/tcp_links.h"
 
@@ -16,6 +20,12 @@ namespace py = pybind11;
 
 namespace hvd {
 namespace {
+
+// Of the current job. Called with the GIL held.
+std::shared_ptr<CommunicationMeter>& TheMeter() {
+  static auto* const meter = new std::shared_ptr<CommunicationMeter>();
+  return *meter;
+}
 
 // Where this rank is, and what it needs to talk to others.
 struct Place {
@@ -123,7 +133,8 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 // Null on ranks that do not lead their host.
 std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
                                         const std::optional<Hosts>& hosts,
-                                        std::shared_ptr<HostGroup> group) {
+                                        std::shared_ptr<HostGroup> group,
+                                        double warning_seconds) {
   if (!place.has_wire() || place.member != 0) return nullptr;
   if (hosts->sockets.size() != hosts->ranks.size() ||
       hosts->leader_names.size() != hosts->ranks.size() ||
@@ -155,7 +166,21 @@ std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
   options.others_lost = [group](const std::string& reason) {
     group->membership()->NoteOthersLost(reason);
   };
+  options.warning = Milliseconds(warning_seconds);
+  options.warn = [group](const std::string& text) {
+    LogWarning(group->membership()->own_global_rank(), text);
+  };
   options.is_minority = [group] { group->membership()->NoteMinority(); };
+  if (options.host != 0 && !options.job_ranks.empty()) {
+    options.clock_is_due = [] {
+      return TheTimeline()->ClockIsDue(Clock::now());
+    };
+    options.clock_was_read = [](Clock::time_point at,
+                                std::chrono::nanoseconds offset,
+                                std::chrono::nanoseconds error) {
+      TheTimeline()->OnClock(at, offset, error);
+    };
+  }
   std::unique_ptr<ControlLinks> links;
   RaiseIfError(ConnectTcpLinks(std::move(options), &links));
   return links;
@@ -175,8 +200,9 @@ std::shared_ptr<Engine> Start(const Make& make_group, const Place& place,
                               const EngineOptions& options) {
   try {
     const std::shared_ptr<HostGroup> group = make_group();
-    return Engine::Create(group, options, place.layout,
-                          MakeLinks(place, hosts, group));
+    return Engine::Create(
+        group, options, place.layout,
+        MakeLinks(place, hosts, group, options.stall_warning_seconds));
   } catch (const std::system_error& error) {  // from std::thread
     RaiseIfError(Status::Internal(
         std::string("starting a thread failed: ") + error.what() +
@@ -209,7 +235,13 @@ void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
     throw py::value_error("`pids` must have one for each member of the region");
   }
   SetPendingElsewhere(0, &options);
-  options.gpu.local_rank = GetLocalTopology().rank;
+  options.observers.push_back(TheFlightRecorder());
+  TheMeter() = std::make_shared<CommunicationMeter>(size);
+  options.observers.push_back(TheMeter());
+  // Not owned: it is never destroyed.
+  options.observers.emplace_back(std::shared_ptr<void>(), TheProfilerRanges());
+  TheTimeline()->ForgetClock();
+  options.observers.push_back(TheTimeline());
   SetGlobalEngine(Start([&] { return MakeGroup(place, epoch, pids, segment); },
                         place, hosts, options));
 }
@@ -290,7 +322,20 @@ py::dict Stats() {
   result["num_cache_hits"] = stats.num_cache_hits;
   result["num_cache_misses"] = stats.num_cache_misses;
   result["pending_ns"] = stats.pending_ns;
+  const CommunicationSums sums = TheMeter()->Sums();
+  result["running_ns"] = sums.running_ns;
+  result["num_steps"] = sums.num_steps;
   return result;
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> LastRanks() {
+  EngineOrRaise();
+  const CommunicationSums sums = TheMeter()->Sums();
+  std::vector<std::pair<uint64_t, uint64_t>> ranks;
+  for (size_t rank = 0; rank < sums.num_last.size(); ++rank) {
+    ranks.emplace_back(sums.num_last[rank], sums.late_ns[rank]);
+  }
+  return ranks;
 }
 
 uint64_t NumPending() {

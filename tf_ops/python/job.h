@@ -51,6 +51,8 @@ std::vector<int> RanksOfSet(int32_t id);
 
 std::shared_ptr<Engine> EngineOrRaise();
 pybind11::dict Stats();
+// By rank: see CommunicationSums::num_last and late_ns.
+std::vector<std::pair<uint64_t, uint64_t>> LastRanks();
 uint64_t NumPending();  // requests in flight; 0 without a job
 void NoteExitReason(const std::string& text);
 void NoteFailure(const std::string& text);

@@ -3,10 +3,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+
+#include "tf_ops/observe/flight_writer.h"
+#include "tf_ops/observe/profiler_ranges.h"
+#include "tf_ops/observe/timeline.h"
 #include "tf_ops/process/local_topology.h"
 #include "tf_ops/python/arrays.h"
 #include "tf_ops/python/gpu.h"
 #include "tf_ops/python/job.h"
+#include "tf_ops/python/raise.h"
 #include "tf_ops/wire/majority.h"
 
 namespace py = pybind11;
@@ -37,7 +43,8 @@ void DefineJob(py::module_* m) {
          int32_t cache_capacity, double cycle_time_ms,
          double stall_warning_seconds, double stall_timeout_seconds,
          int64_t gpu_fusion_buffer_bytes, int64_t gpu_direct_bytes,
-         bool gpu_done_in_stream_order) {
+         bool gpu_done_in_stream_order, int gpu_local_rank, bool gpu_may_share,
+         const std::vector<std::string>& processes) {
         hvd::EngineOptions options;
         options.fusion_threshold_bytes = fusion_threshold_bytes;
         options.cache_capacity = cache_capacity;
@@ -47,13 +54,21 @@ void DefineJob(py::module_* m) {
         options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
         options.gpu.direct_bytes = gpu_direct_bytes;
         options.gpu.done_in_stream_order = gpu_done_in_stream_order;
+        options.gpu.local_rank = gpu_local_rank;
+        options.gpu.may_share = gpu_may_share;
+        options.processes = processes;
+        if (!processes.empty() &&
+            processes.size() != static_cast<size_t>(size)) {
+          throw py::value_error("`processes` must have one for each rank");
+        }
         hvd::Init(rank, size, epoch, pids, segment, hosts, options);
       },
       py::kw_only(), "rank"_a, "size"_a, "epoch"_a, "pids"_a, "segment"_a,
       "hosts"_a = py::none(), "fusion_threshold_bytes"_a, "cache_capacity"_a,
       "cycle_time_ms"_a, "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
       "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
-      "gpu_done_in_stream_order"_a,
+      "gpu_done_in_stream_order"_a, "gpu_local_rank"_a = 0,
+      "gpu_may_share"_a = false, "processes"_a = std::vector<std::string>(),
       "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");
@@ -74,10 +89,80 @@ void DefineJob(py::module_* m) {
   m->def("rank", [] { return hvd::EngineOrRaise()->rank(); });
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });
   m->def("stats", &hvd::Stats);
+  m->def("last_ranks", &hvd::LastRanks,
+         "How often each rank came last to what this one coordinates, and by "
+         "how many nanoseconds in all.");
+  m->def(
+      "set_trace_me",
+      [](uintptr_t record, uintptr_t level) {
+        hvd::TraceMeApi api;
+        api.record = reinterpret_cast<decltype(api.record)>(record);
+        api.level = reinterpret_cast<decltype(api.level)>(level);
+        hvd::TheProfilerRanges()->SetTraceMe(api);
+      },
+      "record"_a, "level"_a,
+      "Shows collectives to the profiler with these functions.");
+  m->def(
+      "set_flight_file",
+      [](int rank, int size, const std::string& host, const std::string& path) {
+        hvd::RaiseIfError(hvd::SetFlightFile({rank, size, host, ""}, path));
+      },
+      "rank"_a, "size"_a, "host"_a, "path"_a,
+      "Sets where the flight record goes after a failure; empty: nowhere.");
+  m->def(
+      "write_flight_record",
+      [](const std::string& path, const std::string& reason) {
+        hvd::Status status;
+        {
+          py::gil_scoped_release release;  // a disk may be slow
+          status = hvd::WriteFlightRecord(path, reason);
+        }
+        hvd::RaiseIfError(status);
+      },
+      "path"_a, "reason"_a,
+      "Writes the flight record now; an empty path: see set_flight_file.");
   m->def("num_pending", &hvd::NumPending,
          "How many requests of this rank wait for other ranks or run.");
   m->def("transports",
          [] { return std::vector<std::string>{"in_memory", "shm", "nccl"}; });
+}
+
+void DefineTimeline(py::module_* m) {
+  m->def(
+      "start_timeline",
+      [](const std::string& path, const std::string& header) {
+        hvd::Status status;
+        {
+          py::gil_scoped_release release;  // a disk may be slow
+          status = hvd::TheTimeline()->Start(path, header);
+        }
+        hvd::RaiseIfError(status);
+      },
+      "path"_a, "header"_a,
+      "Begins to record into a file; `header`: JSON about this process.");
+  m->def(
+      "stop_timeline",
+      [](bool reads_clock) {
+        hvd::Status status;
+        {
+          py::gil_scoped_release release;
+          status = hvd::TheTimeline()->Stop(reads_clock);
+        }
+        hvd::RaiseIfError(status);
+      },
+      "reads_clock"_a,
+      "Completes the file, after a last reading of host 0's clock. "
+      "Idempotent.");
+  m->def("timeline_is_on", [] { return hvd::TheTimeline()->is_on(); });
+  m->def(
+      "add_step_to_timeline",
+      [](int64_t step, int32_t epoch, int64_t begin_ns, int64_t end_ns) {
+        hvd::TheTimeline()->OnStep(step, epoch,
+                                   std::chrono::nanoseconds(begin_ns),
+                                   std::chrono::nanoseconds(end_ns));
+      },
+      "step"_a, "epoch"_a, "begin_ns"_a, "end_ns"_a,
+      "Times are those of time.monotonic_ns().");
 }
 
 void DefineProcessSets(py::module_* m) {
@@ -135,6 +220,7 @@ void DefineCollectives(py::module_* m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The collectives engine of hvd_keras, without any framework.";
   DefineJob(&m);
+  DefineTimeline(&m);
   DefineProcessSets(&m);
   DefineCollectives(&m);
   hvd::DefineGpu(&m);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tf_ops/common/status.h"
 
@@ -32,8 +33,9 @@ class Wire {
   virtual Status Receive(int host, int tag, void* data, size_t num_bytes,
                          WireTransfer* transfer) = 0;
 
-  // Clears `transfer->is_active` if it has ended. An error is for good.
-  virtual Status Poll(WireTransfer* transfer) = 0;
+  // Clears `is_active` of those that have ended; all of them were active. One
+  // call for all costs as much as one for each. An error is for good.
+  virtual Status Poll(const std::vector<WireTransfer*>& transfers) = 0;
 
   // Moves on what has ended here and not yet at the other side. To be called
   // now and then while no transfer is active.

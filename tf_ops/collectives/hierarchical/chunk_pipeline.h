@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "tf_ops/collectives/host/chunks.h"
+#include "tf_ops/collectives/phases.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/host_slabs.h"
 
@@ -42,7 +43,10 @@ Status RunPipeline(HostSlabs* slabs, uint32_t num_chunks, uint32_t fill_lag,
   for (uint32_t step = 0; step < num_chunks + kWireLag; ++step) {
     if (step < num_chunks + fill_lag) HVD_RETURN_IF_ERROR(fill(step));
     if (step < kWireLag) continue;
-    HVD_RETURN_IF_ERROR(slabs->WaitForWire(first + step - kWireLag + 1));
+    {
+      const ScopedPhase phase(Phase::kWire, 0);
+      HVD_RETURN_IF_ERROR(slabs->WaitForWire(first + step - kWireLag + 1));
+    }
     read(step - kWireLag);
   }
   slabs->AdvanceChunks(num_chunks);

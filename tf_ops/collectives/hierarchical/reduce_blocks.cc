@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tf_ops/collectives/hierarchical/chunk_pipeline.h"
+#include "tf_ops/collectives/phases.h"
 #include "tf_ops/collectives/ranges.h"
 
 namespace hvd {
@@ -73,6 +74,7 @@ Status BlockReducer::ReduceOwnPart(uint32_t c) {
   for (const Piece& piece : PartOfRank(c, rank_)) {
     size_t own_offset = piece.own_offset;
     std::byte* out = wire_slot + piece.slot_offset;
+    const ScopedPhase phase(Phase::kReduce, piece.end - piece.begin);
     blocks_[piece.host].ForEach(
         piece.begin, piece.end,
         [&](const std::byte* in, const std::byte*, size_t count) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tf_ops/collectives/host/chunks.h"
+#include "tf_ops/collectives/phases.h"
 
 namespace hvd {
 namespace {
@@ -81,13 +82,18 @@ class PipelinedAllreduce {
     HVD_RETURN_IF_ERROR(slabs_.WaitAll(Flag::kIn, chunk + 1));
     size_t offset;
     const Range part = Part(c, rank_, &offset);
+    ReducePart(chunk, part, offset);
+    slabs_.Post(Flag::kOut, chunk + 1);
+    return Status::Ok();
+  }
+
+  void ReducePart(uint32_t chunk, const Range& part, size_t offset) {
+    const ScopedPhase phase(Phase::kReduce, part.size());
     tensors_.ForEach(part.begin, part.end,
                      [&](const std::byte* in, std::byte* out, size_t count) {
                        ReducePiece(chunk, offset, in, out, count);
                        offset += count;
                      });
-    slabs_.Post(Flag::kOut, chunk + 1);
-    return Status::Ok();
   }
 
   // Goes by blocks: a result is still in the L1 cache when it is copied on.
@@ -145,6 +151,7 @@ Status FlatAllreduce(HostSlabs* slabs, const TensorList& tensors,
   HVD_RETURN_IF_ERROR(slabs->WaitAll(Flag::kIn, chunk + 1));
   std::vector<const void*> sources(static_cast<size_t>(size));
   size_t offset = 0;
+  const ScopedPhase phase(Phase::kReduce, num_bytes);
   tensors.ForEach(0, num_bytes,
                   [&](const std::byte* in, std::byte* out, size_t count) {
                     for (int peer = 0; peer < size; ++peer) {
@@ -166,6 +173,7 @@ Status Allreduce(HostSlabs* slabs, const TensorList& tensors,
   const size_t num_bytes = tensors.num_bytes();
   if (num_bytes == 0) return Status::Ok();
   if (slabs->size() == 1) {
+    const ScopedPhase phase(Phase::kReduce, num_bytes);
     tensors.ForEach(
         0, num_bytes, [&](const std::byte* in, std::byte* out, size_t count) {
           const void* source = in;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tf_ops/collectives/host/chunks.h"
+#include "tf_ops/collectives/phases.h"
 
 namespace hvd {
 namespace {
@@ -68,6 +69,7 @@ class PipelinedReducescatter {
     if (range.size() == 0) return Status::Ok();
     HVD_RETURN_IF_ERROR(slabs_.WaitAll(Flag::kIn, chunk + 1));
     size_t offset = 0;
+    const ScopedPhase phase(Phase::kReduce, range.size());
     by_rank_[static_cast<size_t>(rank_)].ForEach(
         range.begin, range.end,
         [&](const std::byte* in, std::byte* out, size_t count) {

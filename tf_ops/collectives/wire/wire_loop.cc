@@ -17,12 +17,15 @@ constexpr uint32_t kInFlight = 4;
 // Up to so many bytes each host reduces all parts itself: one way over the
 // network instead of two.
 constexpr size_t kFlatBytes = 8 << 10;
-// Without news the loop first spins, then naps, longer and longer: the network
-// library moves nothing by itself. A yielded core would be gone for longer than
-// a nap, wherever another thread wants it.
-constexpr int kNumSpinsOfWire = 200;
-constexpr int kShortNap = 20;  // microseconds
-constexpr int kLongNap = 200;
+// Without news the loop first spins, then naps: the network library moves
+// nothing by itself, but the ranks may need this core. After tens of
+// milliseconds the naps grow, by a share of the time that it has waited. A
+// yielded core would be gone for longer than a nap, wherever another thread
+// wants it.
+constexpr std::chrono::microseconds kSpin{200};
+constexpr std::chrono::microseconds kShortNap{20};
+constexpr std::chrono::microseconds kLongNap{500};
+constexpr int kNapShare = 1000;
 // After a job, what the network library has taken but not yet sent.
 constexpr std::chrono::microseconds kShortSleep{1000};
 constexpr int kNumShortSleeps = 100;
@@ -62,7 +65,8 @@ WireLoop::WireLoop(HostGroup* group, Wire* wire)
       host_(wire->host()),
       num_hosts_(wire->num_hosts()),
       staging_(kInFlight),
-      sources_(static_cast<size_t>(num_hosts_)) {
+      sources_(static_cast<size_t>(num_hosts_)),
+      spin_(kSpin) {
   // The ranks decide how long a collective may take.
   group_->set_wait_timeout(std::chrono::milliseconds{0});
 }
@@ -169,10 +173,9 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
       chunks.back().index = num_started++;
       has_news = true;
     }
+    HVD_RETURN_IF_ERROR(PollAll(&chunks));
     for (Chunk& chunk : chunks) {
       if (chunk.has_ended) continue;
-      HVD_RETURN_IF_ERROR(PollAll(&chunk.sends));
-      HVD_RETURN_IF_ERROR(PollAll(&chunk.receives));
       const int phase = chunk.phase;
       HVD_RETURN_IF_ERROR((this->*step)(job, &chunk));
       has_news = has_news || chunk.phase != phase || chunk.has_ended;
@@ -182,7 +185,7 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
       chunks.pop_front();
     }
     if (has_news) {
-      num_idle_ = 0;
+      last_news_ = Clock::now();
     } else {
       HVD_RETURN_IF_ERROR(Idle());
     }
@@ -190,15 +193,22 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
   return Status::Ok();
 }
 
+// Spinning is in vain if the network takes longer.
+void WireLoop::LearnFromNews() {
+  spin_ = Clock::now() - last_news_ < kSpin
+              ? kSpin
+              : std::max<Clock::duration>(spin_ / 2, kShortNap);
+}
+
 Status WireLoop::Idle() {
-  if (++num_idle_ <= kNumSpinsOfWire) {
+  const auto waited = Clock::now() - last_news_;
+  if (waited < spin_) {
     CpuPause();
     return Status::Ok();
   }
   HVD_RETURN_IF_ERROR(group_->membership()->CheckWaitFor(0));
-  const int nap = kShortNap + num_idle_ - kNumSpinsOfWire;
   std::this_thread::sleep_for(
-      std::chrono::microseconds{std::min(nap, kLongNap)});
+      std::clamp<Clock::duration>(waited / kNapShare, kShortNap, kLongNap));
   return Status::Ok();
 }
 
@@ -346,17 +356,29 @@ Status WireLoop::Receive(int host, int phase, std::byte* data, size_t num_bytes,
                         data, num_bytes, &chunk->receives.back());
 }
 
-Status WireLoop::PollAll(std::vector<WireTransfer>* transfers) {
-  for (WireTransfer& transfer : *transfers) {
-    HVD_RETURN_IF_ERROR(wire_->Poll(&transfer));
+Status WireLoop::PollAll(std::deque<Chunk>* chunks) {
+  polled_.clear();
+  for (Chunk& chunk : *chunks) {
+    for (WireTransfer& transfer : chunk.sends) polled_.push_back(&transfer);
+    for (WireTransfer& transfer : chunk.receives) polled_.push_back(&transfer);
   }
-  num_transfers_ -= static_cast<size_t>(
-      std::count_if(transfers->begin(), transfers->end(),
-                    [](const WireTransfer& t) { return !t.is_active; }));
-  transfers->erase(
-      std::remove_if(transfers->begin(), transfers->end(),
-                     [](const WireTransfer& t) { return !t.is_active; }),
-      transfers->end());
+  if (polled_.empty()) return Status::Ok();
+  HVD_RETURN_IF_ERROR(wire_->Poll(polled_));
+  if (!std::all_of(polled_.begin(), polled_.end(),
+                   [](const WireTransfer* t) { return t->is_active; })) {
+    LearnFromNews();
+  }
+  num_transfers_ = 0;
+  for (Chunk& chunk : *chunks) {
+    for (std::vector<WireTransfer>* transfers :
+         {&chunk.sends, &chunk.receives}) {
+      transfers->erase(
+          std::remove_if(transfers->begin(), transfers->end(),
+                         [](const WireTransfer& t) { return !t.is_active; }),
+          transfers->end());
+      num_transfers_ += transfers->size();
+    }
+  }
   return Status::Ok();
 }
 

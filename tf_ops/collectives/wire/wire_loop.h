@@ -54,7 +54,10 @@ class WireLoop {
               Chunk* chunk);
   Status Receive(int host, int phase, std::byte* data, size_t num_bytes,
                  Chunk* chunk);
-  Status PollAll(std::vector<WireTransfer>* transfers);
+  // Drops the transfers that have ended.
+  Status PollAll(std::deque<Chunk>* chunks);
+  void LearnFromNews();
+  // Waits a moment for news.
   Status Idle();
 
   std::byte* slot(const WireJob& job, const Chunk& chunk) const;
@@ -69,8 +72,10 @@ class WireLoop {
   std::unique_ptr<BlockLayout> received_;  // kAlltoall
   std::vector<std::unique_ptr<std::byte[]>> staging_;  // by chunk in flight
   std::vector<const void*> sources_;                   // by host
-  int num_idle_ = 0;                                   // passes in a row
-  size_t num_transfers_ = 0;                           // in flight
+  std::vector<WireTransfer*> polled_;                  // of PollAll
+  Clock::time_point last_news_;
+  Clock::duration spin_;      // this long after news
+  size_t num_transfers_ = 0;  // in flight
 };
 
 }  // namespace hvd

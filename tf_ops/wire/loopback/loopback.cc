@@ -47,12 +47,16 @@ class Loopback : public Wire {
     return Come({host, host_, tag}, nullptr, data, num_bytes, transfer);
   }
 
-  Status Poll(WireTransfer* transfer) override {
+  Status Poll(const std::vector<WireTransfer*>& transfers) override {
     MutexLock lock(&network_->mu);
-    const auto* message = reinterpret_cast<Message*>(transfer->handle);
-    transfer->is_active = !message->has_ended();
-    return message->is_wrong ? Status::Internal("a message has two lengths")
-                             : Status::Ok();
+    for (WireTransfer* transfer : transfers) {
+      const auto* message = reinterpret_cast<Message*>(transfer->handle);
+      transfer->is_active = !message->has_ended();
+      if (message->is_wrong) {
+        return Status::Internal("a message has two lengths");
+      }
+    }
+    return Status::Ok();
   }
   Status Progress() override { return Status::Ok(); }
 

@@ -10,9 +10,16 @@ struct MpiApi {
   using Request = struct MpiRequestOfAbi*;
   using Datatype = struct MpiDatatypeOfAbi*;
   using ErrorHandler = struct MpiErrorHandlerOfAbi*;
-  using Status = void;  // null: not wanted
+  struct Status {
+    int source;
+    int tag;
+    int error;
+    int internal[5];
+  };
 
   static constexpr int kSuccess = 0;
+  static constexpr int kErrInStatus = 19;
+  static constexpr int kUndefined = -32766;
   static constexpr int kThreadMultiple = 4096;
   static constexpr int kMaxErrorString = 512;
   static constexpr int kMaxLibraryVersionString = 8192;
@@ -32,7 +39,7 @@ struct MpiApi {
   int (*get_library_version)(char*, int*) = nullptr;
   int (*isend)(const void*, int, Datatype, int, int, Comm, Request*) = nullptr;
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*) = nullptr;
-  int (*test)(Request*, int*, Status*) = nullptr;
+  int (*testsome)(int, Request*, int*, int*, Status*) = nullptr;
   int (*iprobe)(int, int, Comm, int*, Status*) = nullptr;
 };
 

@@ -24,7 +24,7 @@ bool FindAll(void* library, MpiApi* api) {
          Find(library, "MPI_Get_library_version", &api->get_library_version) &&
          Find(library, "MPI_Isend", &api->isend) &&
          Find(library, "MPI_Irecv", &api->irecv) &&
-         Find(library, "MPI_Test", &api->test) &&
+         Find(library, "MPI_Testsome", &api->testsome) &&
          Find(library, "MPI_Iprobe", &api->iprobe);
 }
 
@@ -61,12 +61,27 @@ class MpiWire : public Wire {
     return world_.AsStatus(error, "receiving from another host");
   }
 
-  Status Poll(WireTransfer* transfer) override {
-    auto request = reinterpret_cast<MpiApi::Request>(transfer->handle);
-    int has_ended = 0;
-    const int error = world_.api().test(&request, &has_ended, nullptr);
-    transfer->handle = reinterpret_cast<uintptr_t>(request);
-    transfer->is_active = has_ended == 0;
+  Status Poll(const std::vector<WireTransfer*>& transfers) override {
+    const size_t count = transfers.size();
+    requests_.resize(count);
+    ended_.resize(count);
+    statuses_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      requests_[i] = reinterpret_cast<MpiApi::Request>(transfers[i]->handle);
+    }
+    int num_ended = 0;
+    int error =
+        world_.api().testsome(static_cast<int>(count), requests_.data(),
+                              &num_ended, ended_.data(), statuses_.data());
+    if (num_ended == MpiApi::kUndefined) num_ended = 0;
+    for (int i = 0; i < num_ended; ++i) {
+      const auto at = static_cast<size_t>(i);
+      transfers[static_cast<size_t>(ended_[at])]->is_active = false;
+      if (error == MpiApi::kErrInStatus &&
+          statuses_[at].error != MpiApi::kSuccess) {
+        error = statuses_[at].error;
+      }
+    }
     return world_.AsStatus(error, "a transfer between hosts");
   }
 
@@ -89,6 +104,10 @@ class MpiWire : public Wire {
   const int first_tag_;
   const std::vector<int> ranks_;  // in the world, by host
   const int host_;
+  // Of Poll, by transfer; the last two by transfer that has ended.
+  std::vector<MpiApi::Request> requests_;
+  std::vector<int> ended_;
+  std::vector<MpiApi::Status> statuses_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tf_ops/common/futex.h"
+#include "tf_ops/common/log.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/common/types.h"
 #include "tf_ops/wire/majority.h"
@@ -29,6 +30,9 @@ constexpr std::chrono::milliseconds kLook{50};
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kMaxTextBytes = 4096;
+// Of one reading of host 0's clock: the one with the shortest way counts.
+constexpr int kNumClockRounds = 16;
+constexpr size_t kTimeBytes = sizeof(int64_t);
 
 // What travels: the length of the body, the kind, the body.
 enum class FrameKind : uint8_t {
@@ -37,8 +41,32 @@ enum class FrameKind : uint8_t {
   kLeft = 3,     // why the first rank of the sender's host left
   kLost = 4,     // why a rank, of any host, is lost
   kGoodbye = 5,  // the sender ends in peace
+  kAskTime = 6,  // the sender's time
+  kTime = 7,     // that time, and the time here when it came
 };
 constexpr size_t kHeaderBytes = 5;
+
+bool IsLengthOf(FrameKind kind, uint32_t length) {
+  switch (kind) {
+    case FrameKind::kData:
+      return true;
+    case FrameKind::kLeft:
+    case FrameKind::kLost:
+      return length <= kMaxTextBytes;
+    case FrameKind::kHeartbeat:
+    case FrameKind::kGoodbye:
+      return length == 0;
+    case FrameKind::kAskTime:
+      return length == kTimeBytes;
+    case FrameKind::kTime:
+      return length == 2 * kTimeBytes;
+  }
+  return false;  // unknown
+}
+
+int64_t NowNanoseconds() {
+  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+}
 
 void AppendFrame(FrameKind kind, const void* body, size_t num_bytes,
                  std::vector<uint8_t>* bytes) {
@@ -66,8 +94,9 @@ struct Peer {
   // Of the thread of the links:
   std::vector<uint8_t> received;  // not yet understood
   Clock::time_point last_heard;
-  bool has_ended = false;  // in peace
-  bool is_lost = false;    // and nothing more is to be read
+  bool has_warned = false;  // that it is silent
+  bool has_ended = false;   // in peace
+  bool is_lost = false;     // and nothing more is to be read
 };
 
 class TcpLinks : public ControlLinks {
@@ -179,6 +208,7 @@ class TcpLinks : public ControlLinks {
   void Run() {
     (void)prctl(PR_SET_NAME, "hvd_links");
     std::vector<pollfd> polled;
+    LookAtClock();
     while (!must_stop_.load()) {
       polled.clear();
       for (const auto& peer : peers_) {
@@ -208,6 +238,7 @@ class TcpLinks : public ControlLinks {
       options_.alive();
       LookAtOwnRanks();
       KeepAlive(now);
+      LookAtClock();
     }
   }
 
@@ -245,12 +276,7 @@ class TcpLinks : public ControlLinks {
       uint32_t length = 0;
       std::memcpy(&length, header, sizeof(length));
       const auto kind = static_cast<FrameKind>(header[sizeof(length)]);
-      const bool is_text = kind == FrameKind::kLeft || kind == FrameKind::kLost;
-      if (kind < FrameKind::kData || kind > FrameKind::kGoodbye ||
-          (is_text && length > kMaxTextBytes) ||
-          (kind != FrameKind::kData && !is_text && length > 0)) {
-        return false;
-      }
+      if (!IsLengthOf(kind, length)) return false;
       const size_t here = peer->received.size() - offset - kHeaderBytes;
       if (here < length) break;
       const uint8_t* const body = header + kHeaderBytes;
@@ -265,6 +291,10 @@ class TcpLinks : public ControlLinks {
         HearLoss(peer, std::string(body, body + length));
       } else if (kind == FrameKind::kGoodbye) {
         peer->has_ended = true;
+      } else if (kind == FrameKind::kAskTime) {
+        TellTime(peer, body);
+      } else if (kind == FrameKind::kTime) {
+        HearTime(peer, body);
       }
       offset += kHeaderBytes + length;
     }
@@ -273,6 +303,50 @@ class TcpLinks : public ControlLinks {
         peer->received.begin() + static_cast<ptrdiff_t>(offset));
     if (has_data) options_.ring();
     return true;
+  }
+
+  void TellTime(Peer* peer, const uint8_t* asked) {
+    uint8_t body[2 * kTimeBytes];
+    const int64_t now = NowNanoseconds();
+    std::memcpy(body, asked, kTimeBytes);
+    std::memcpy(body + kTimeBytes, &now, kTimeBytes);
+    SendFrame(peer, FrameKind::kTime, body, sizeof(body));
+  }
+
+  // Begins to read host 0's clock, if that is due.
+  void LookAtClock() {
+    if (options_.clock_is_due == nullptr || peers_[0]->is_lost) return;
+    if (num_rounds_left_ > 0 || !options_.clock_is_due()) return;
+    num_rounds_left_ = kNumClockRounds;
+    best_way_ns_ = INT64_MAX;
+    AskTime();
+  }
+
+  void AskTime() {
+    const int64_t now = NowNanoseconds();
+    SendFrame(peers_[0].get(), FrameKind::kAskTime, &now, sizeof(now));
+  }
+
+  void HearTime(const Peer* from, const uint8_t* body) {
+    if (from != peers_[0].get() || num_rounds_left_ == 0) return;
+    const int64_t now = NowNanoseconds();
+    int64_t asked = 0;
+    int64_t there = 0;
+    std::memcpy(&asked, body, kTimeBytes);
+    std::memcpy(&there, body + kTimeBytes, kTimeBytes);
+    const int64_t way_ns = now - asked;  // there and back
+    if (way_ns >= 0 && way_ns < best_way_ns_) {
+      best_way_ns_ = way_ns;
+      best_at_ns_ = asked + way_ns / 2;
+      best_offset_ns_ = there - best_at_ns_;
+    }
+    if (--num_rounds_left_ > 0) return AskTime();
+    if (best_way_ns_ == INT64_MAX) return;
+    using std::chrono::nanoseconds;
+    options_.clock_was_read(
+        Clock::time_point(std::chrono::duration_cast<Clock::duration>(
+            nanoseconds(best_at_ns_))),
+        nanoseconds(best_offset_ns_), nanoseconds(best_way_ns_ / 2 + 1));
   }
 
   void HearLoss(const Peer* from, const std::string& text) {
@@ -317,7 +391,20 @@ class TcpLinks : public ControlLinks {
       if (options_.timeout.count() > 0 && !peer->has_ended &&
           now - peer->last_heard > options_.timeout) {
         LoseSilent(peer.get(), now);
+      } else {
+        WarnIfSilent(peer.get(), now);
       }
+    }
+  }
+
+  void WarnIfSilent(Peer* peer, Clock::time_point now) {
+    const auto silence = now - peer->last_heard;
+    if (options_.warning.count() <= 0 || silence < options_.warning) {
+      peer->has_warned = false;
+    } else if (!std::exchange(peer->has_warned, true)) {
+      options_.warn(peer->host + " is silent: no heartbeat for " +
+                    SecondsToString(silence) + ", since " + TimeOfDay(silence) +
+                    "; " + peer->leader + " speaks for it");
     }
   }
 
@@ -386,6 +473,10 @@ class TcpLinks : public ControlLinks {
   bool has_told_left_ = false;  // likewise
   Clock::time_point next_look_{};
   Clock::time_point next_heartbeat_{};
+  int num_rounds_left_ = 0;  // of the reading of host 0's clock
+  int64_t best_way_ns_ = 0;
+  int64_t best_at_ns_ = 0;
+  int64_t best_offset_ns_ = 0;
   std::thread thread_;  // last: it uses all of the above
 };
 

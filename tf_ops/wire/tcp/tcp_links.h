@@ -27,6 +27,9 @@ struct TcpLinksOptions {
   // for the timeout is lost. 0: never.
   std::chrono::milliseconds heartbeat{2000};
   std::chrono::milliseconds timeout{10000};
+  // After so long `warn` says that a host is silent; 0: never.
+  std::chrono::milliseconds warning{0};
+  std::function<void(const std::string& text)> warn;
 
   // Called on a thread of the links, and `why_left` by the destructor too.
   std::function<void()> ring;   // something has come
@@ -40,6 +43,15 @@ struct TcpLinksOptions {
   std::function<void(const std::string& reason)> others_lost;
   // Others are silent, and this side is not the one that may go on.
   std::function<void()> is_minority;
+  // May be null, as both are on host 0. If `clock_is_due`, asked at once and
+  // then several times a second, says so, this host asks host 0 for the time in
+  // a few rounds, and tells the best: at `at`, `offset` had to be added to this
+  // host's clock to get that of host 0, and was wrong by at most `error`.
+  std::function<bool()> clock_is_due;
+  std::function<void(std::chrono::steady_clock::time_point at,
+                     std::chrono::nanoseconds offset,
+                     std::chrono::nanoseconds error)>
+      clock_was_read;
 };
 
 // Has a thread that sends what did not go at once, receives, sends heartbeats

@@ -1,0 +1,40 @@
+#include "tf_ops/observe/communication_meter.h"
+
+#include <chrono>
+
+#include "tf_ops/observe/step_names.h"
+
+namespace hvd {
+CommunicationMeter::CommunicationMeter(int size) {
+  sums_.num_last.resize(static_cast<size_t>(size));
+  sums_.late_ns.resize(static_cast<size_t>(size));
+}
+
+void CommunicationMeter::OnEvent(const Event& event) {
+  if (event.is_neutral) return;
+  if (event.step == Event::Step::kNegotiated) {
+    if (event.last_rank < 0) return;
+    const auto last = static_cast<size_t>(event.last_rank);
+    const MutexLock lock(&mu_);
+    if (last >= sums_.num_last.size()) return;
+    ++sums_.num_last[last];
+    sums_.late_ns[last] += static_cast<uint64_t>(event.late_by.count());
+  } else if (event.step == Event::Step::kBegun) {
+    const bool is_of_step = IsOfStep(event.request->name);
+    const MutexLock lock(&mu_);
+    if (is_of_step) ++sums_.num_steps;
+    if (num_running_++ == 0) running_since_ = event.time;
+  } else if (event.step == Event::Step::kEnded && event.has_begun) {
+    const MutexLock lock(&mu_);
+    if (--num_running_ > 0 || event.time < running_since_) return;
+    const std::chrono::nanoseconds time = event.time - running_since_;
+    sums_.running_ns += static_cast<uint64_t>(time.count());
+  }
+}
+
+CommunicationSums CommunicationMeter::Sums() const {
+  const MutexLock lock(&mu_);
+  return sums_;
+}
+
+}  // namespace hvd

@@ -1,0 +1,39 @@
+// Sums over all collectives: how long they ran, and for whom they waited.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/common/futex.h"
+#include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/engine/event.h"
+
+namespace hvd {
+
+struct CommunicationSums {
+  uint64_t running_ns = 0;  // at least one collective ran
+  uint64_t num_steps = 0;   // of optimizers and tapes
+  // By global rank, of what this rank coordinates: how often the rank was the
+  // last to come, and how long after the first.
+  std::vector<uint64_t> num_last;
+  std::vector<uint64_t> late_ns;
+};
+
+// Thread-safe. One for all engines of a process.
+class CommunicationMeter final : public EventObserver {
+ public:
+  explicit CommunicationMeter(int size);
+
+  void OnEvent(const Event& event) override EXCLUDES(mu_);
+  bool wants_times() const override { return true; }
+
+  CommunicationSums Sums() const EXCLUDES(mu_);
+
+ private:
+  mutable Mutex mu_;
+  CommunicationSums sums_ GUARDED_BY(mu_);
+  uint64_t num_running_ GUARDED_BY(mu_) = 0;
+  Clock::time_point running_since_ GUARDED_BY(mu_);
+};
+
+}  // namespace hvd
