@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hvd_keras import _native
 from hvd_keras import config as config_module
+from hvd_keras._native import pinning
 from hvd_keras.config import Config
 from hvd_keras.exceptions import InternalError
 
@@ -23,6 +24,21 @@ _CUDA_RUNTIMES = (
 )
 _NCCLS = ("nvidia/nccl/lib/libnccl.so.2",)
 _CONNECT = "hvd_keras.init.gpu"
+
+_local_index = 0  # see `pin`
+
+
+def local_index() -> int:
+    """Returns the number of this rank's GPU, as far as `pin` knows it."""
+    return _local_index
+
+
+def pin(config: Config, local_rank: int, local_size: int) -> None:
+    """Shows this rank its own GPUs alone; see `pinning.pin`."""
+    global _local_index
+    if config.gpu_share:
+        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    _local_index = pinning.pin(config, local_rank, local_size)
 
 
 def set_libraries(config: Config) -> None:
@@ -40,28 +56,49 @@ def set_libraries(config: Config) -> None:
     )
 
 
-def connect(local_rank: int) -> None:
+def wants_early(
+    config: Config, environ: Mapping[str, str], tensorflow: str | None
+) -> bool:
+    """Whether this rank wants `init()` to connect the GPUs.
+
+    NCCL takes memory, and TensorFlow leaves none once it has begun.
+
+    Args:
+        config: The settings.
+        environ: Environment variables, usually `os.environ`.
+        tensorflow: The installed distribution of TensorFlow; None: none.
+    """
+    if config.gpu != "auto":
+        return config.gpu in ("early", "on")
+    return (
+        environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+        and tensorflow not in (None, "tensorflow-cpu")
+        and pinning.has_own_gpu(config)
+        and problem() is None
+    )
+
+
+def connect() -> None:
     """Connects the GPUs of all ranks; every rank calls it.
 
     Raises:
         InternalError: A rank has no GPU, no memory on it or no NCCL. All ranks
             raise this; it says which rank and why.
     """
-    ordinal = _ordinal(local_rank)
-    _native.core().gpu_submit("barrier", _CONNECT, [], ordinal, 0).wait()
+    _native.core().gpu_submit("barrier", _CONNECT, [], _ordinal(), 0).wait()
 
 
-def split(process_set_ids: Iterable[int], local_rank: int) -> None:
+def split(process_set_ids: Iterable[int]) -> None:
     """Makes the NCCL communicators of process sets; every rank calls it.
 
     It splits them off the communicator of all ranks, made by `connect`.
     """
     for process_set_id in process_set_ids:
-        _native.core().gpu_split(process_set_id, _CONNECT, _ordinal(local_rank))
+        _native.core().gpu_split(process_set_id, _CONNECT, _ordinal())
 
 
-def _ordinal(local_rank: int) -> int:
-    return local_rank if local_rank < _native.core().gpu_count() else 0
+def _ordinal() -> int:
+    return _local_index if _local_index < _native.core().gpu_count() else 0
 
 
 def nccl_version() -> int:

@@ -15,6 +15,7 @@ import pathlib
 import types
 
 from hvd_keras import gpu_shim
+from hvd_keras._native import profiler
 
 # One binary serves all of these (TF's C API). Newer ones are tested first.
 _OLDEST_TENSORFLOW = (2, 16)
@@ -62,18 +63,22 @@ def ops() -> types.ModuleType:
     if version > NEWEST_TENSORFLOW:
         _self_test(library)
     _set_gpu_shim(version)
+    profiler.show_to_tensorflow(core())
     return library
 
 
 def _set_gpu_shim(version: tuple[int, int]) -> None:
     """Tells the kernels on GPUs where to find their stream.
 
-    Only GPUs need the shim. If it is missing, the kernels say how to build it.
+    Only GPUs need the shim. If it is missing, or that of an older hvd_keras,
+    the kernels say how to build it.
     """
     shim = gpu_shim.path(version)
-    if shim.exists():
-        function = ctypes.CDLL(str(shim)).hvd_tf_stream
-        ctypes.CDLL(str(_OPS_LIBRARY)).hvd_tf_set_stream_function(function)
+    if not shim.exists():
+        return
+    function = getattr(ctypes.CDLL(str(shim)), gpu_shim.FUNCTION, None)
+    if function is not None:
+        ctypes.CDLL(str(_OPS_LIBRARY)).hvd_tf_set_place_function(function)
 
 
 @functools.cache

@@ -1,0 +1,122 @@
+"""The entry point of `hvd-doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from hvd_keras._observe import doctor, evidence
+from hvd_keras._observe.evidence import Job, Rank
+from hvd_keras._observe.stacks import Stack
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints what went wrong with a job.
+
+    Args:
+        argv: The command line without the program's name. Defaults to that of
+            this process.
+
+    Returns:
+        0 if a rank is at fault, 1 if nothing can be told, 2 if there are no
+        records.
+    """
+    parser = argparse.ArgumentParser(
+        prog="hvd-doctor",
+        description="Says which rank of a job is at fault, and why, from the "
+        "flight records in a folder.",
+    )
+    parser.add_argument(
+        "folder", help="the folder that hvdrun has named: HVD_FLIGHT_RECORD_DIR"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the verdict as JSON"
+    )
+    arguments = parser.parse_args(argv)
+    folder = arguments.folder
+    try:
+        job = evidence.read(folder)
+    except OSError as error:
+        print(f"hvd-doctor: {error}", file=sys.stderr)
+        return 2
+    if not any(rank.has_record for rank in job.ranks.values()):
+        print(f"hvd-doctor: {folder} holds no flight records", file=sys.stderr)
+        return 2
+    print(_as_json(job) if arguments.json else report(job))
+    return 0 if doctor.diagnose(job) else 1
+
+
+def _as_json(job: Job) -> str:
+    verdict = doctor.diagnose(job)
+    if verdict is None:
+        return json.dumps(None)
+    frame = verdict.frame
+    return json.dumps(
+        {
+            "rank": verdict.rank,
+            "cause": verdict.cause.value,
+            "file": frame.file if frame else None,
+            "line": frame.line if frame else None,
+            "sentence": verdict.sentence,
+        }
+    )
+
+
+def report(job: Job) -> str:
+    """The verdict, a line for each rank, and the stack of the one at fault."""
+    verdict = doctor.diagnose(job)
+    lines = ["No rank can be named: no collective has failed or waits long."]
+    if verdict is not None:
+        lines = [f"{verdict.sentence}.", f"Cause: {verdict.cause.value}."]
+    lines += ["", *_table(job)]
+    if verdict is not None:
+        rank = job.ranks[verdict.rank]
+        stack = rank.error or next(iter(rank.samples[-1:]), ())
+        if stack:
+            lines += ["", *_shown(rank, stack)]
+    return "\n".join(lines)
+
+
+def _table(job: Job) -> list[str]:
+    rows = [("rank", "host", "pid", "end", "last finished", "at", "waits for")]
+    for _, rank in sorted(job.ranks.items()):
+        last, waiting = rank.last_done, rank.waiting()
+        rows.append(
+            (
+                str(rank.rank),
+                rank.host,
+                str(rank.pid or ""),
+                _end_of(rank),
+                last.name if last else "",
+                doctor.clock(last.ended) if last else "",
+                waiting[0].name if waiting else "",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _end_of(rank: Rank) -> str:
+    if rank.is_lost:
+        return "lost"
+    if rank.signal:
+        return rank.signal
+    if rank.exit_status is not None:
+        return str(rank.exit_status)
+    return "stopped" if rank.state in ("T", "t") else ""
+
+
+def _shown(rank: Rank, stack: Stack) -> list[str]:
+    head = f"Stack of rank {rank.rank}, the innermost call first:"
+    return [head, *(f"  {frame.file}:{frame.line}" for frame in stack)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Reads Python stacks as `faulthandler` and `traceback` print them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (.+)$')
+_THREAD = re.compile(r"^(Current thread|Thread) 0x")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One call: where it is in the source."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        path = os.path.relpath(self.file) if self.file[:1] == "/" else self.file
+        shown = self.file if path.startswith("..") else path
+        return f"{shown}:{self.line}"
+
+
+Stack = Sequence[Frame]  # the innermost first
+
+
+def of_error(text: str) -> Stack:
+    """Returns the stack of a traceback; of several, of the last one."""
+    last = text.rpartition("Traceback (most recent call last):")[2]
+    return tuple(reversed(_frames(last.splitlines())))
+
+
+def of_main_thread(text: str) -> list[Stack]:
+    """Returns the stacks of the main thread, from all dumps in a file."""
+    found: list[list[str]] = []
+    was_blank = False
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            # Within a dump a blank line goes before each thread but the first;
+            # the main thread is the oldest, and comes last.
+            if was_blank and found:
+                found[-1] = []
+            else:
+                found.append([])
+        elif found:
+            found[-1].append(line)
+        was_blank = not line.strip()
+    stacks = (tuple(_frames(lines)) for lines in found)
+    return [stack for stack in stacks if stack]
+
+
+def _frames(lines: Iterable[str]) -> list[Frame]:
+    matches = filter(None, map(_FRAME.match, lines))
+    return [Frame(match["file"], int(match["line"])) for match in matches]
+
+
+def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
+    """Returns the innermost call in the user's own code.
+
+    Args:
+        stack: Where a thread is.
+        foreign: Folders whose code is not the user's.
+    """
+    own = None
+    calls_from_foreign = False
+    for frame in reversed(stack):
+        is_foreign = frame.file.startswith(("<frozen ", *foreign)) or any(
+            part in frame.file for part in _INSTALLED
+        )
+        # Libraries make code that has no file, such as ops of TensorFlow.
+        is_made = frame.file.startswith("<") and calls_from_foreign
+        calls_from_foreign = is_foreign or is_made
+        if not calls_from_foreign:
+            own = frame
+    return own
+
+
+def usual_frame(
+    stacks: Iterable[Stack], foreign: Sequence[str]
+) -> Frame | None:
+    """Returns where a thread is in the user's code in most of its stacks."""
+    own = Counter(own_frame(stack, foreign) for stack in stacks)
+    own.pop(None, None)
+    return own.most_common(1)[0][0] if own else None

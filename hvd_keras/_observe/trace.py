@@ -1,0 +1,127 @@
+"""`hvd-trace`: makes one file of the timelines of all ranks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from hvd_keras._observe import chrome, perfetto, recording, tracks
+
+_NO_PERFETTO = (
+    "hvd-trace: the package `perfetto` must be installed to write "
+    "Perfetto's format: pip install 'hvd-keras[trace]'. Or give --json."
+)
+NO_PERFETTO_STATUS = 3
+
+
+def merge(
+    folder: str | os.PathLike[str], path: str, *, as_json: bool = False
+) -> recording.Recording:
+    """Makes one file of the timelines in a folder.
+
+    Args:
+        folder: Where the ranks wrote.
+        path: The file to write.
+        as_json: Whether to write Chrome's format instead of Perfetto's.
+
+    Raises:
+        RecordingError: The folder holds no timeline.
+        ModuleNotFoundError: The package `perfetto` is missing.
+        OSError: A file cannot be read or written.
+    """
+    job = recording.read(folder)
+    partial = path + ".partial"
+    try:
+        if as_json:
+            with open(partial, "w", encoding="utf-8") as text:
+                chrome.write(text, tracks.of(job))
+        else:
+            with open(partial, "wb") as file:
+                perfetto.write(file, job, tracks.of(job))
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+    return job
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs hvd-trace; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    name = "job.json" if arguments.json else "job.pftrace"
+    path = arguments.output or os.path.join(arguments.folder, name)
+    try:
+        job = merge(arguments.folder, path, as_json=arguments.json)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "perfetto":
+            raise
+        print(_NO_PERFETTO, file=sys.stderr)
+        return NO_PERFETTO_STATUS
+    except (recording.RecordingError, OSError) as error:
+        print(f"hvd-trace: {error}", file=sys.stderr)
+        return 1
+    for line in describe(job):
+        print(line)
+    print(f"{path}: open it at https://ui.perfetto.dev")
+    return 0
+
+
+def describe(job: recording.Recording) -> list[str]:
+    """Says what is there, what is missing, and how good the clocks are."""
+    lines = []
+    there = [rank.rank for rank in job.ranks]
+    missing = [rank for rank in range(job.size) if rank not in there]
+    if missing:
+        numbers = ", ".join(map(str, missing))
+        lines.append(
+            f"no file of rank{'s' * (len(missing) > 1)} {numbers}: copy it "
+            "from its host, or it had not begun"
+        )
+    for rank in job.ranks:
+        if rank.num_dropped:
+            lines.append(
+                f"rank {rank.rank} lacks {rank.num_dropped} records: its disk "
+                "was too slow"
+            )
+    error = max(rank.clock_error_ns for rank in job.ranks)
+    if error:
+        lines.append(
+            f"the clocks of the hosts are aligned to {error / 1e3:.0f} us"
+        )
+    early = [by for *_, by in tracks.early_ends(job)]
+    if max(early, default=0) > 2 * error:
+        lines.append(
+            f"{len(early)} allreduces seem to end before their last rank had "
+            f"come, by up to {max(early) / 1e3:.0f} us: a clock is wrong"
+        )
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "hvd-trace",
+        description="Makes one trace of the timelines of all ranks of a job.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="merge")
+    command = commands.add_parser(
+        "merge", help="make one file of those in a folder"
+    )
+    command.add_argument(
+        "folder", metavar="DIR", help="where the ranks wrote: HVD_TIMELINE"
+    )
+    command.add_argument(
+        "-o", "--output", metavar="FILE",
+        help="the file to write (default: DIR/job.pftrace or DIR/job.json)",
+    )  # fmt: skip
+    command.add_argument(
+        "--json", action="store_true",
+        help="write Chrome's old format, which needs no package",
+    )  # fmt: skip
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The live table of `hvdrun --status`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hvd_keras._job.bootstrap.status_marks import BEGIN, END
+from hvd_keras.run.rank import Rank
+
+_MAX_NEWS_BYTES = 4 << 10
+# A rank that has told nothing for so long is shown as silent.
+_SILENT_SECONDS = 5.0
+_HEADER = (
+    "rank", "host", "step", "steps/s", "waits", "runs", "MB/s", "memory", "",
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class _News:
+    """What a rank has told last, and at the last table."""
+
+    heard_at: float
+    now: Mapping[str, float]
+    shown: Mapping[str, float] | None = None
+
+
+class Status:
+    """Takes the ranks' news out of their output, and shows them."""
+
+    def __init__(self, seconds: float) -> None:
+        """Shows a table every so many seconds."""
+        self._seconds = seconds
+        self._next = time.monotonic() + seconds
+        self._rests: dict[int, bytes] = {}  # of output, by rank
+        self._news: dict[int, _News] = {}
+
+    def take(self, rank: int, data: bytes) -> bytes:
+        """Returns the output of a rank without its news; b"": it has ended."""
+        rest = self._rests.pop(rank, b"")
+        if not data:
+            return rest
+        data = rest + data
+        kept = b""
+        while (begin := data.find(BEGIN)) >= 0:
+            end = data.find(END, begin)
+            if end < 0 and len(data) - begin < _MAX_NEWS_BYTES:
+                self._rests[rank] = data[begin:]
+                return kept + data[:begin]
+            kept += data[:begin]
+            if end < 0:  # not ours
+                return kept + data[begin:]
+            self._note(rank, data[begin + len(BEGIN) : end])
+            data = data[end + len(END) :]
+        # The first bytes of a mark may be the last ones here.
+        cut = max(
+            (n for n in range(1, len(BEGIN)) if data.endswith(BEGIN[:n])),
+            default=0,
+        )
+        if cut:
+            self._rests[rank] = data[-cut:]
+            data = data[:-cut]
+        return kept + data
+
+    def _note(self, rank: int, text: bytes) -> None:
+        try:
+            now: Any = json.loads(text)
+        except ValueError:
+            return
+        keys = ("time", "steps", "pending", "running", "bytes", "memory")
+        if not isinstance(now, dict) or not all(
+            isinstance(now.get(key), int | float) for key in keys
+        ):
+            return
+        news = self._news.setdefault(rank, _News(0.0, now))
+        news.heard_at, news.now = time.monotonic(), now
+
+    def next_deadline(self) -> float:
+        """Returns when the next table is due."""
+        return self._next
+
+    def table_if_due(self, ranks: Sequence[Rank]) -> str:
+        """Returns the table, or an empty text if it is not due."""
+        now = time.monotonic()
+        if now < self._next:
+            return ""
+        self._next = now + self._seconds
+        rows: list[tuple[str, ...]] = [_HEADER]
+        for rank in ranks:
+            number = rank.rank
+            rows.append((str(number), rank.host or "-", *self._row(number, now),
+                         self._remark(rank, number, now)))  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                text.ljust(width) if i in (1, 8) else text.rjust(width)
+                for i, (text, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join([time.strftime("status at %H:%M:%S"), *lines])
+
+    def _row(self, rank: int, now: float) -> tuple[str, ...]:
+        news = self._news.get(rank)
+        if news is None:
+            return ("-",) * 6
+        new, old = news.now, news.shown
+        news.shown = new
+        memory = f"{new['memory'] / 1e9:.2f} GB"
+        steps = f"{new['steps']:.0f}"
+        seconds = new["time"] - old["time"] if old else 0.0
+        if old is None or seconds <= 0.0:
+            return (steps, "-", "-", "-", "-", memory)
+
+        def rate(key: str) -> float:
+            return max(0.0, new[key] - old[key]) / seconds
+
+        running = min(1.0, rate("running"))
+        waiting = min(1.0, max(0.0, rate("pending") - running))
+        return (
+            steps,
+            f"{rate('steps'):.1f}",
+            f"{waiting:.0%}",
+            f"{running:.0%}",
+            f"{rate('bytes') / 1e6:.0f}",
+            memory,
+        )
+
+    def _remark(self, rank: Rank, number: int, now: float) -> str:
+        if rank.has_ended:
+            return "ended"
+        news = self._news.get(number)
+        if news is None:
+            return "starting"
+        silent = now - news.heard_at
+        return f"silent for {silent:.0f} s" if silent > _SILENT_SECONDS else ""

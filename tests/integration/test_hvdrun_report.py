@@ -1,0 +1,40 @@
+"""`hvdrun --report` records a job and writes its page."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+
+import jobs
+
+_RANK = pathlib.Path(__file__).with_name("report_rank.py")
+
+
+def test_a_job_gets_a_report_and_leaves_nothing_else(
+    tmp_path: pathlib.Path,
+) -> None:
+    page, temporary = tmp_path / "report.html", tmp_path / "temporary"
+    temporary.mkdir()
+    job = jobs.run(
+        "-np", "2", "--report", str(page), "--", sys.executable, str(_RANK),
+        environ=jobs.clean_environ(TMPDIR=str(temporary)),
+    )  # fmt: skip
+    assert job.status == 0, job.stderr
+    assert f"hvdrun: hvd-report: wrote {page}" in job.stderr
+    assert list(temporary.glob("hvdrun-report-*")) == []
+
+    text = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert text is not None
+    data = json.loads(text[1])
+    assert (data["summary"]["size"], data["summary"]["num_steps"]) == (2, 30)
+    (advice,) = [one for one in data["advice"] if one["rule"] == "late_rank"]
+    assert advice["text"].startswith("Rank 1 (host ")
+    assert "its input is slow" in advice["text"]
+
+
+def test_a_report_of_several_hosts_needs_a_shared_folder() -> None:
+    job = jobs.run("-H", "a:1,b:1", "--report", "x.html", "--", "true")
+    assert job.status == 2
+    assert "`--report` must come with `--timeline DIR`" in job.stderr

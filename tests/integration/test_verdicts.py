@@ -1,0 +1,129 @@
+"""hvdrun names the rank at fault, and keeps the records only then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+
+from hvd_keras._observe import command
+
+_HEAD = """
+import os, sys, time
+import numpy as np
+import hvd_keras as hvd
+from hvd_keras import _core
+hvd.init()
+
+def total(name):
+    return _core.allreduce(name, [np.ones(3)], 1)
+
+total("first")
+"""
+_WAITS = f"""{_HEAD}
+if hvd.rank() == 1:
+    time.sleep(60)
+total("second")
+"""
+_LINE = _WAITS.splitlines().index("    time.sleep(60)") + 1
+
+
+def _environ(folder: Path, **extra: str) -> dict[str, str]:
+    short = {
+        "HVD_STALL_CHECK_TIME_SECONDS": "0.3",
+        "HVD_STALL_SHUTDOWN_TIME_SECONDS": "0.6",
+    }
+    return jobs.clean_environ(TMPDIR=str(folder), **short, **extra)
+
+
+def _run(folder: Path, *command: str) -> jobs.Outcome:
+    launch = ["-np", "2", "--grace", "0.5", "--", *command]
+    return jobs.run(*launch, environ=_environ(folder))
+
+
+def _program(folder: Path, code: str) -> str:
+    path = folder / "train.py"
+    path.write_text(code)
+    return str(path)
+
+
+def test_success_leaves_nothing(tmp_path: Path) -> None:
+    assert _run(tmp_path, *jobs.python(_HEAD)).status == 0
+    assert not os.listdir(tmp_path)
+
+
+def test_what_is_no_job_has_no_records(tmp_path: Path) -> None:
+    job = _run(tmp_path, "false")
+    assert job.status == 1
+    assert "verdict" not in job.stderr
+    assert not os.listdir(tmp_path)
+
+
+def test_records_go_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    job = jobs.start(
+        *["-np", "2", "--", *jobs.python(_WAITS)], environ=_environ(tmp_path)
+    )
+    jobs.wait_for(lambda: list(tmp_path.glob("hvd_flight_*/stacks*")))
+    job.kill()
+    job.communicate(timeout=10)
+    jobs.wait_for(lambda: not os.listdir(tmp_path))
+
+
+def test_a_rank_under_a_shell_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = _program(tmp_path, _WAITS)
+    # The shell, which has no handler for SIGUSR2, waits for Python.
+    job = _run(tmp_path, "sh", "-c", f"python3 {program}; exit $?")
+    assert "rank 1 (pid " in job.stderr, job.stderr
+    assert "never entered 'second', for which others wait since" in job.stderr
+    assert f"and has been at {program}:{_LINE} since then" in job.stderr
+    (folder,) = tmp_path.glob("hvd_flight_*")
+    assert f"see `hvd-doctor {folder}`" in job.stderr
+    assert command.main([str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "Cause: slow input." in shown
+    assert f"  {program}:{_LINE}" in shown.partition("innermost call")[2]
+    rows = [line.split() for line in shown.splitlines()]
+    assert any(row[:1] == ["0"] and row[-1] == "second" for row in rows)
+
+
+def test_a_hang_that_is_interrupted_is_named(tmp_path: Path) -> None:
+    job = jobs.start(
+        *["-np", "2", "--grace", "0.5", "--", *jobs.python(_WAITS)],
+        environ=_environ(tmp_path) | {"HVD_STALL_SHUTDOWN_TIME_SECONDS": "60"},
+    )
+    jobs.wait_for(lambda: list(tmp_path.glob("hvd_flight_*/stacks*")))
+    time.sleep(2.5)
+    job.send_signal(signal.SIGINT)
+    outcome = jobs.finish(job)
+    assert "verdict: rank 1 (pid " in outcome.stderr, outcome.stderr
+    assert "never entered 'second'" in outcome.stderr
+
+
+def test_a_job_that_goes_on_can_be_asked(tmp_path: Path) -> None:
+    code = f"{_HEAD}\nfor step in range(40):\n    total('x')\n"
+    code += "    time.sleep(0.1 * hvd.rank())\n"
+    job = jobs.start(
+        *["-np", "2", "--", *jobs.python(code)], environ=_environ(tmp_path)
+    )
+    jobs.wait_for(lambda: list(tmp_path.glob("hvd_flight_*/stacks_rank_1*")))
+    time.sleep(1.5)
+    job.send_signal(signal.SIGUSR2)
+    outcome = jobs.finish(job)
+    assert outcome.status == 0, outcome.stderr
+    assert "verdict: rank 1 (pid " in outcome.stderr
+    assert "was last in" in outcome.stderr
+    assert not os.listdir(tmp_path)
+
+
+def test_the_doctor_wants_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(tmp_path)]) == 2
+    assert command.main([str(tmp_path / "missing")]) == 2
+    assert "holds no flight records" in capsys.readouterr().err
