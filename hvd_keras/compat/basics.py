@@ -28,8 +28,10 @@ from hvd_keras.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from hvd_keras.compat._missing import missing, missing_module
+from hvd_keras.compat._missing import missing_module
 from hvd_keras.process_set import (
     ProcessSet,
     add_process_set,
@@ -87,10 +89,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
-
-_NO_TIMELINE = "there is no timeline in this version; `stats()` has counts"
-start_timeline = missing("start_timeline", _NO_TIMELINE)
-stop_timeline = missing("stop_timeline", _NO_TIMELINE)
 
 
 def handle_average_backwards_compatibility(

@@ -1,20 +1,52 @@
-"""`horovod.tensorflow.elastic`: missing yet; all names raise when used."""
+"""Horovod's elastic API by Horovod's names."""
 
 from __future__ import annotations
 
-from hvd_keras.compat._missing import missing
+from collections.abc import Callable
+from typing import Any
 
-_REMEDY = (
-    "jobs have a fixed size in this version. Save with "
-    "`keras.callbacks.BackupAndRestore` and start the job again"
+from hvd_keras import elastic
+from hvd_keras.elastic import (
+    CommitStateCallback,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    KerasState,
+    State,
+    TensorFlowKerasState,
+    TensorFlowState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
 )
 
-CommitStateCallback = missing("CommitStateCallback", _REMEDY)
-KerasState = missing("KerasState", _REMEDY)
-ObjectState = missing("ObjectState", _REMEDY)
-State = missing("State", _REMEDY)
-TensorFlowKerasState = missing("TensorFlowKerasState", _REMEDY)
-TensorFlowState = missing("TensorFlowState", _REMEDY)
-UpdateBatchStateCallback = missing("UpdateBatchStateCallback", _REMEDY)
-UpdateEpochStateCallback = missing("UpdateEpochStateCallback", _REMEDY)
-run = missing("elastic.run", _REMEDY)
+__all__ = [
+    "CommitStateCallback",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+
+class ObjectState(elastic.ObjectState):
+    """`hvd_keras.elastic.ObjectState`, with Horovod's arguments.
+
+    Args:
+        bcast_object: Ignored: objects are broadcast by hvd_keras.
+        get_rank: Ignored.
+        **kwargs: The attributes and their first values.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)

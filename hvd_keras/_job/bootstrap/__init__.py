@@ -23,6 +23,7 @@ from hvd_keras._job.bootstrap import (
     tls,
 )
 from hvd_keras._job.bootstrap.client import Rendezvous, report
+from hvd_keras._job.bootstrap.giving import give
 from hvd_keras._job.bootstrap.topology import HVDRUN, Topology, detect
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.config import Config
@@ -35,6 +36,7 @@ __all__ = [
     "Rendezvous",
     "Topology",
     "detect",
+    "give_result",
     "join",
     "report_failure",
     "report_leaving",
@@ -50,14 +52,15 @@ def join(
     """Meets the other ranks for one `init()`.
 
     Args:
-        topology: The place of this process; its size is over 1.
+        topology: The place of this process; its size is over 1, or it is a
+            member of an elastic job.
         config: Where to meet, and how long to wait.
         last_epoch: The last epoch that this process was told; 0: none.
         on_notice: Called with a line for the log while other ranks are late.
 
     Returns:
         A connection over which the ranks exchange values. It has the epoch that
-        this process has joined.
+        this process has joined, and in an elastic job the seat.
     """
     identity = _identity(topology, config, last_epoch)
     address, key, is_of_rank_0 = _meeting_point(topology, config)
@@ -80,7 +83,8 @@ def report_failure(
     topology: Topology, config: Config, epoch: int, reason: str
 ) -> None:
     """Tells hvdrun, if it started this rank, that the rank is failing."""
-    if topology.size == 1 or not _is_of_hvdrun(topology, config):
+    is_alone = topology.size == 1 and topology.member is None
+    if is_alone or not _is_of_hvdrun(topology, config):
         return
     address, key, _ = _meeting_point(topology, config)
     identity = _identity(topology, config, epoch)
@@ -92,7 +96,29 @@ def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
     report_failure(topology, config, epoch, "")
 
 
+def give_result(topology: Topology, config: Config, value: bytes) -> None:
+    """Hands hvdrun, which has started this rank, what its function returned.
+
+    Raises:
+        LaunchError: hvdrun is gone, or cannot store it.
+    """
+    address, key, _ = _meeting_point(topology, config)
+    give(
+        address,
+        key,
+        _identity(topology, config, 0),
+        value,
+        timeout_seconds=config.start_timeout_seconds,
+        tls=_tls(address, config),
+    )
+
+
 def _identity(topology: Topology, config: Config, epoch: int) -> Identity:
+    if topology.member is not None:
+        host = config.hostname or ""  # "": all members are on one host
+        return Identity(
+            Role.MEMBER, topology.member, 0, epoch, os.getpid(), host=host
+        )
     return Identity(
         Role.MEMBER,
         topology.rank,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
+import math
 import select
 import socket
 import time
@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvd_keras import exceptions
-from hvd_keras._job.bootstrap import addresses, announcement, processes, wire
+from hvd_keras._job.bootstrap import (
+    addresses,
+    announcement,
+    dialing,
+    processes,
+    wire,
+)
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import (
     HvdError,
@@ -36,6 +42,10 @@ class _TlsMismatchError(LaunchError):
     """The two sides disagree on TLS, which waiting does not mend."""
 
 
+class JobEndedError(PeerLostError):
+    """An elastic job cannot go on here: no later membership will do."""
+
+
 class Rendezvous:
     """One rank's connection to the server, for one membership.
 
@@ -44,8 +54,9 @@ class Rendezvous:
 
     Attributes:
         epoch: The epoch of the membership, the same on all of its ranks.
+        seat: The place of this process in it, if the server gives it.
         secret: The secret of the job.
-        identity: The identity of this process.
+        identity: The identity of this process; it has the rank of the seat.
     """
 
     def __init__(
@@ -93,7 +104,9 @@ class Rendezvous:
         self._warning_seconds = warning_seconds
         self._on_notice = on_notice
         self._num_rounds = 0
+        self._news = wire.News(0)
         self.epoch = identity.epoch
+        self.seat: wire.Seat | None = None
         deadline = time.monotonic() + timeout_seconds
         hello = self._meet(deadline)
         try:
@@ -150,8 +163,9 @@ class Rendezvous:
 
     def _has_more(self) -> bool:
         pending = getattr(self._sock, "pending", None)  # of TLS
-        ready, _, _ = select.select([self._sock], [], [], 0)
-        return bool(ready or (pending and pending()))
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0) or (pending and pending()))
 
     def abort(self, reason: str) -> None:
         """Ends the exchange for all ranks and tells them `reason`."""
@@ -160,10 +174,31 @@ class Rendezvous:
         self._sock.close()
 
     def close(self) -> None:
-        """Leaves normally: this rank has all it needs."""
+        """Leaves normally: this rank has all it needs.
+
+        In an elastic job the connection stays, for news; see `hang_up`.
+        """
         with contextlib.suppress(HvdError):
             self._send(wire.frame(FrameType.GOODBYE))
+        if self.seat is None:
+            self._sock.close()
+
+    def hang_up(self) -> None:
+        """Closes the connection that `close` has left open."""
         self._sock.close()
+
+    def news(self) -> wire.News:
+        """Returns what the server has told last.
+
+        Raises:
+            HvdError: The server is gone.
+        """
+        while self._has_more():
+            deadline = time.monotonic() + _SERVER_REPLY_SECONDS
+            kind, body = self._receive_frame(deadline)
+            if kind == FrameType.NEWS and body:
+                self._news = wire.News(body[0])
+        return self._news
 
     def _report(self, reason: str) -> None:
         self._send(wire.frame(FrameType.ABORT, wire.text(reason)))
@@ -201,7 +236,7 @@ class Rendezvous:
             try:
                 address = self._address
                 if self._announced_at is not None:
-                    address = _announced_address(address)
+                    address = dialing.announced_address(address)
                 self._sock = self._connect(address, deadline)
                 return self._first_message(deadline)
             except _TlsMismatchError:
@@ -222,7 +257,7 @@ class Rendezvous:
             time.sleep(_RETRY_SECONDS)
 
     def _connect(self, address: str, deadline: float) -> socket.socket:
-        sock = _connect(address, deadline)
+        sock = dialing.connect(address, deadline)
         if self._tls is None:
             return sock
         try:
@@ -269,6 +304,8 @@ class Rendezvous:
                 raise error_class(name)(text)
 
     def _await_epoch(self, deadline: float) -> None:
+        if self.identity.size == 0:
+            deadline = math.inf  # the members may train for long before
         kind, body = self._receive_frame(deadline)
         if kind != FrameType.JOINED:
             raise InternalError(
@@ -276,6 +313,14 @@ class Rendezvous:
                 f"has joined. Received: a frame of type {kind}."
             )
         self.epoch = wire.unpack_epoch(body)
+        self.seat = wire.unpack_seat(body)
+        if self.seat is not None:
+            self.identity = dataclasses.replace(
+                self.identity,
+                rank=self.seat.rank,
+                size=self.seat.size,
+                local_rank=self.seat.local_rank,
+            )
 
     def _prove_each_other(
         self, secret: bytes, hello: bytes, deadline: float
@@ -337,7 +382,7 @@ class Rendezvous:
             try:
                 if left <= 0:
                     raise TimeoutError
-                self._sock.settimeout(left)
+                self._sock.settimeout(None if left == math.inf else left)
                 part = self._sock.recv(num_bytes - len(data))
             except TimeoutError:
                 raise StalledError(
@@ -405,6 +450,8 @@ def report(
 
 def error_class(name: str) -> type[HvdError]:
     """Returns the class of that name in `hvd_keras.exceptions`."""
+    if name == JobEndedError.__name__:
+        return JobEndedError
     found = getattr(exceptions, name, None)
     if isinstance(found, type) and issubclass(found, HvdError):
         return found
@@ -413,47 +460,3 @@ def error_class(name: str) -> type[HvdError]:
 
 def _milliseconds(seconds: float) -> int:
     return min(int(seconds * 1e3), 0xFFFFFFFF)
-
-
-def _announced_address(path: str) -> str:
-    found = announcement.read(path)
-    if found is None:
-        raise LaunchError(f"Rank 0 must announce its server in {path!r}.")
-    if not found.is_alive():
-        raise LaunchError(
-            f"Rank 0 must announce its server in {path!r}. Received: that of "
-            f"a process which has ended (pid {found.pid})."
-        )
-    return found.address
-
-
-def _connect(address: str, deadline: float) -> socket.socket:
-    while True:
-        left = max(_RETRY_SECONDS, deadline - time.monotonic())
-        try:
-            return addresses.connect(address, left)
-        except OSError as error:
-            crowded = isinstance(error, BlockingIOError)  # a full backlog
-            if not crowded or time.monotonic() >= deadline:
-                raise LaunchError(
-                    f"A rendezvous server must listen at {address!r}. "
-                    f"Received: {error}. {_cure(error, address)}"
-                ) from error
-        time.sleep(_RETRY_SECONDS)
-
-
-def _cure(error: OSError, address: str) -> str:
-    if addresses.is_tcp(address):
-        return (
-            "Has the job ended? All hosts must be able to connect to that "
-            "port: no firewall may be between them."
-        )
-    if error.errno == errno.EACCES:
-        return (
-            "All ranks must run as one user, in one user namespace (one "
-            "container)."
-        )
-    return (
-        "Has the job ended? All ranks must see the same /proc: run them in "
-        "one container."
-    )

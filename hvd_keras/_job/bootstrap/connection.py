@@ -23,6 +23,7 @@ class Connection:
         self.received = bytearray()
         self.unsent = bytearray(wire.MAGIC + self.nonce)
         self.close_when_sent = False
+        self.member: int | None = None  # its number, in an elastic job
 
     def needed_bytes(self) -> int:
         """Returns how many bytes must arrive before there is more to read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from hvd_keras._job.bootstrap import addresses, wire
 
 if TYPE_CHECKING:
     import ssl
+
+_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class Stream:
@@ -48,6 +51,7 @@ class Stream:
             self._wants_read = (ssl.SSLWantReadError,)
         # What to wait for before the next send; 0: nothing is left to send.
         self.send_event = 0
+        self.has_timed_out = False  # the other host did not answer
 
     def fileno(self) -> int:
         """Returns its descriptor."""
@@ -59,7 +63,8 @@ class Stream:
             return self.sock.recv(max_bytes)
         except (*self._wants_read, *self._wants_write):
             return None
-        except OSError:
+        except OSError as error:
+            self.has_timed_out = error.errno in _SILENT
             return b""
 
     def send(self, unsent: bytearray) -> bool:
@@ -77,7 +82,8 @@ class Stream:
             self.send_event = selectors.EVENT_WRITE
         except self._wants_read:
             self.send_event = selectors.EVENT_READ
-        except OSError:
+        except OSError as error:
+            self.has_timed_out = error.errno in _SILENT
             return False
         return True
 

@@ -33,13 +33,16 @@ class Topology:
     launcher: str = "no launcher"
     job_identity: str = ""  # equal in all processes of the job; "": unknown
     rendezvous: str = ""  # TCP address of rank 0 for other hosts; "": unknown
+    member: int | None = None  # in an elastic job, whose server gives the place
 
 
 def detect(environ: Mapping[str, str]) -> Topology:
     """Reads the place of this process from a launcher's variables.
 
     hvdrun sets all of `HVD_*` and `HVD_RENDEZVOUS`. If they are there, nothing
-    else counts. Otherwise all families of variables that are there must agree
+    else counts. Another launcher that sets them all sets `HVD_LAUNCHER`, too.
+    In an elastic job hvdrun sets `HVD_MEMBER` instead, and `init()` asks for
+    the place. Otherwise all families of variables that are there must agree
     with the first complete one.
 
     Args:
@@ -51,6 +54,9 @@ def detect(environ: Mapping[str, str]) -> Topology:
     Raises:
         LaunchError: The description is partial or contradictory.
     """
+    if environ.get("HVD_ELASTIC", "").strip() == "1":
+        number = _number("HVD_MEMBER", environ)
+        return Topology(launcher=HVDRUN, member=number)
     environ = launchers.with_documents(environ)
     found = [family for family in FAMILIES if family.found_in(environ)]
     complete = [family for family in found if not _missing(family, environ)]
@@ -70,7 +76,8 @@ def detect(environ: Mapping[str, str]) -> Topology:
     chosen = complete[0]
     topology = _read(chosen, environ)
     if chosen is FAMILIES[0] and environ.get("HVD_RENDEZVOUS", "").strip():
-        return dataclasses.replace(topology, launcher=HVDRUN)
+        launcher = environ.get("HVD_LAUNCHER", "").strip() or HVDRUN
+        return dataclasses.replace(topology, launcher=launcher)
     for family in found:
         # What describes hosts may well count otherwise.
         if family.is_of_hosts and not chosen.is_of_hosts:
@@ -99,10 +106,10 @@ def _partial(family: Family, environ: Mapping[str, str]) -> str:
 
 
 def _number(name: str, environ: Mapping[str, str]) -> int:
-    text = environ[name].strip()
+    text = environ.get(name, "").strip()
     if not text.isdecimal():
         raise LaunchError(
-            f"`{name}` must be a whole number. Received: {environ[name]!r}."
+            f"`{name}` must be a whole number. Received: {text!r}."
         )
     return int(text)
 

@@ -6,7 +6,8 @@ Both MACs cover both nonces, under different labels, so they can neither be
 replayed nor reflected. Only then come frames: a type, a length, a body. The
 first frame tells a member the epoch of the membership that it has joined. There
 is no pickle here, and each length has a cap. After its proof, an agent speaks
-with the launcher in frames of their own (`hvd_keras.run.link`).
+with the launcher in frames of their own (`hvd_keras.run.link`), and a rank may
+hand over a result (`giving`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _FRAME = struct.Struct("!BI")
 FRAME_HEADER_BYTES = _FRAME.size
 EXCHANGE_HEADER = struct.Struct("!III")  # round, timeout ms, warning ms
 _U32 = struct.Struct("!I")
+_SEAT = struct.Struct("!IIIIII")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -50,6 +52,7 @@ class Role(enum.IntEnum):
     REPORTER = 1  # to say that its rank is ending
     AGENT = 2  # to start the ranks of its host; rank and size count hosts
     LEADER = 3  # to rank 0, to speak for the ranks of its host
+    GIVER = 4  # to hand over what its function has returned
 
 
 class FrameType(enum.IntEnum):
@@ -62,7 +65,26 @@ class FrameType(enum.IntEnum):
     GOODBYE = 5  # rank: needs nothing more of this membership
     NOTICE = 6  # server: text, while an exchange is late
     ACCEPTED = 7  # server: a report was taken
-    JOINED = 8  # server: the epoch of the membership that the rank is in
+    JOINED = 8  # server: the epoch of the membership, in an elastic job a place
+    NEWS = 9  # server, elastic: a byte of `News`
+
+
+class News(enum.IntFlag):
+    """What a member of an elastic job must know while it trains."""
+
+    CHANGE_DUE = 1  # the members should form the next epoch soon
+    MUST_LEAVE = 2  # this member should leave then
+
+
+class Seat(NamedTuple):
+    """The place of a member of an elastic job in an epoch."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +92,8 @@ class Identity:
     """Who a rank claims to be; its MAC covers this."""
 
     role: Role
-    rank: int
-    size: int
+    rank: int  # in an elastic job the number of the member, until it has a seat
+    size: int  # 0: the rendezvous server gives the seats
     epoch: int  # the last epoch that this process was told; 0: none
     pid: int
     local_rank: int = 0
@@ -99,6 +121,13 @@ class Credentials(NamedTuple):
 
 # So begins the reason of a rank that had to stop and has saved.
 PREEMPTED = "Preempted: "
+# And that of a member of an elastic job that leaves on purpose.
+LEAVES = "Leaves: "
+LEAVES_SOON = "Leaves soon"  # at the next change
+# A member goes on when others are lost, and takes new ones in.
+ELASTIC = "Trains elastically"
+# The rank and what is said of it follow.
+STRAGGLER = "Straggler: "
 
 
 def process_name(host: str, pid: int) -> str:
@@ -171,20 +200,27 @@ def frame_header(header: bytes) -> tuple[int, int]:
     return kind, length
 
 
-def pack_epoch(epoch: int) -> bytes:
+def pack_epoch(epoch: int, seat: Seat | None = None) -> bytes:
     """Returns the body of a JOINED frame."""
-    return _U32.pack(epoch)
+    return _U32.pack(epoch) + (_SEAT.pack(*seat) if seat else b"")
 
 
 def unpack_epoch(body: bytes) -> int:
     """Returns the epoch in the body of a JOINED frame."""
-    if len(body) != _U32.size:
+    if len(body) not in (_U32.size, _U32.size + _SEAT.size):
         raise InternalError(
             f"An epoch must have {_U32.size} bytes. Received: {len(body)} "
             "bytes."
         )
-    (epoch,) = _U32.unpack(body)
+    (epoch,) = _U32.unpack_from(body)
     return int(epoch)
+
+
+def unpack_seat(body: bytes) -> Seat | None:
+    """Returns the seat in the body of a JOINED frame, if there is one."""
+    if len(body) == _U32.size:
+        return None
+    return Seat(*_SEAT.unpack_from(body, _U32.size))
 
 
 def text(message: str) -> bytes:

@@ -6,11 +6,9 @@ mxnet, spark, ray).
 
 from typing import Any
 
-from hvd_keras.compat._missing import missing
+from hvd_keras.run.horovod_run import run as run
 
 __version__ = "0.28.1"  # the Horovod whose interface this has
-
-run = missing("run", "start ranks with `hvdrun`")
 
 
 def __getattr__(name: str) -> Any:

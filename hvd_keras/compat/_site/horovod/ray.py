@@ -2,4 +2,4 @@
 
 from hvd_keras.compat._missing import missing_module
 
-raise missing_module(__name__, "start ranks with `hvdrun`")
+raise missing_module(__name__, "use `hvd_keras.ray`, which has RayExecutor")

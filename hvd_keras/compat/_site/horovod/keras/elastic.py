@@ -1,3 +1,3 @@
-"""`horovod.keras.elastic`; all names raise when used."""
+"""`horovod.keras.elastic`."""
 
 from hvd_keras.compat.elastic import *  # noqa: F403

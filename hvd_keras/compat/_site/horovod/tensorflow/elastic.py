@@ -1,3 +1,3 @@
-"""`horovod.tensorflow.elastic`; all names raise when used."""
+"""`horovod.tensorflow.elastic`."""
 
 from hvd_keras.compat.elastic import *  # noqa: F403

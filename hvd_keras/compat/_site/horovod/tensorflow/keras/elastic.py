@@ -1,3 +1,3 @@
-"""`horovod.tensorflow.keras.elastic`; all names raise when used."""
+"""`horovod.tensorflow.keras.elastic`."""
 
 from hvd_keras.compat.elastic import *  # noqa: F403

@@ -1,0 +1,100 @@
+"""The members of an elastic job, and the places that they get in an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from hvd_keras._job.bootstrap.connection import Connection
+from hvd_keras._job.bootstrap.wire import News, Seat
+
+
+@dataclasses.dataclass
+class Member:
+    """A process of the job. Its number is never used again."""
+
+    number: int
+    host: str
+    slot: int = -1  # on its host, which a newcomer may take over; -1: none yet
+    has_own_slot: bool = False  # it knows since its start
+    process: str = ""  # what names it in messages; "": it has not come yet
+    connection: Connection | None = None
+    waits: bool = False  # for the next epoch
+    epoch: int = 0  # the last one that it was given a place in
+    joined_epoch: int = 0  # the last one that was complete for it
+    rank: int = 0  # in `joined_epoch`
+    leaves_soon: bool = False  # it will leave at the next change
+    has_left: bool = False  # on purpose, or its process has ended
+    fell_silent: bool = False  # with its host: it may still run
+    must_leave: bool = False  # the launcher wants it to
+    told: News | None = None  # None: nothing
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Whether it has never been in an epoch."""
+        return self.joined_epoch == 0
+
+
+def ordered(members: Iterable[Member]) -> list[Member]:
+    """Returns members by their ranks in the next epoch.
+
+    Hosts are in the order of their lowest old rank; so are the members of one
+    host. Those that have no old rank come last.
+    """
+    by_host: dict[str, list[Member]] = {}
+    for member in sorted(members, key=_seniority):
+        by_host.setdefault(member.host, []).append(member)
+    return [member for group in by_host.values() for member in group]
+
+
+def _seniority(member: Member) -> tuple[int, int, int]:
+    return -member.joined_epoch, member.rank, member.number
+
+
+def seats(members: Sequence[Member]) -> list[Seat]:
+    """Gives each member its place; their order is that of the ranks.
+
+    A member keeps its slot. One that has none takes the lowest that is free on
+    its host. Local ranks are in the order of the slots, so the first one of a
+    member is its slot: if it takes the GPU of that number, nobody else has it.
+    """
+    chooses = [m for m in members if m.is_newcomer and not m.has_own_slot]
+    for member in chooses:
+        member.slot = -1
+    for member in members:
+        if member in chooses:
+            taken = {m.slot for m in members if m.host == member.host}
+            member.slot = min(set(range(len(members))) - taken)
+    slots: dict[str, list[int]] = {}
+    for member in members:
+        slots.setdefault(member.host, []).append(member.slot)
+    hosts = list(slots)
+    return [
+        Seat(
+            rank=rank,
+            size=len(members),
+            local_rank=sorted(slots[member.host]).index(member.slot),
+            local_size=len(slots[member.host]),
+            cross_rank=hosts.index(member.host),
+            cross_size=len(hosts),
+        )
+        for rank, member in enumerate(members)
+    ]
+
+
+def may_go_on(last: Sequence[Member]) -> bool:
+    """Whether the side of the network with the launcher may go on.
+
+    Members of hosts that fell silent may still run, and be a side of their own.
+    Only the side with more than half of the members may go on; if both have
+    half, the one with the lowest rank. Members that are known to have ended are
+    on no side.
+
+    Args:
+        last: The members of the last epoch.
+    """
+    silent = [m for m in last if m.fell_silent]
+    here = [m for m in last if not m.fell_silent and not m.has_left]
+    if len(silent) != len(here) or not here:
+        return len(here) > len(silent) or not silent
+    return min(here, key=_seniority).rank < min(silent, key=_seniority).rank

@@ -1,0 +1,212 @@
+"""How a process takes part in an elastic job: members die, leave and come.
+
+The functions may be called in any job. In one that is not elastic, nothing
+changes and nobody needs to leave. Call them in the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from hvd_keras._job import bootstrap, preemption, state
+from hvd_keras._job.bootstrap import Rendezvous
+from hvd_keras._job.bootstrap.wire import (
+    ELASTIC,
+    LEAVES,
+    LEAVES_SOON,
+    STRAGGLER,
+    News,
+)
+from hvd_keras.exceptions import HvdError
+
+_connection: Rendezvous | None = None  # to hvdrun, while in an epoch
+_watch: preemption.Watch | None = None
+_has_told = False  # that this rank must leave
+_has_told_elastic = False  # see `announce_elastic`
+_is_waiting = False  # see `is_waiting`
+_has_waited = False
+_kept_traces: tuple[int, int] | None = None  # an epoch, and that of its traces
+_rejoin: Callable[[], None] | None = None
+
+
+def is_elastic() -> bool:
+    """Whether `hvdrun --min-np` has started this process."""
+    return os.environ.get("HVD_ELASTIC", "").strip() == "1"
+
+
+def is_waiting() -> bool:
+    """Whether this process is not in the job yet, although `init()` was called.
+
+    hvdrun started it while the job was running. It makes itself ready, alone,
+    and others do not wait for it. Its `rank()` and `size()` are likely ones.
+    `rejoin()` joins the job.
+    """
+    return _is_waiting
+
+
+def trace_epoch() -> int:
+    """Returns the epoch in which the programs of now were traced.
+
+    It is the epoch of now unless `keep_traces` was called in it.
+    """
+    if _kept_traces is not None and _kept_traces[0] == state.epoch():
+        return _kept_traces[1]
+    return state.epoch()
+
+
+def keep_traces(epoch: int) -> None:
+    """Lets this process use what it traced in another epoch; all ranks do so.
+
+    Args:
+        epoch: What `trace_epoch` said then on this rank.
+    """
+    global _kept_traces
+    _kept_traces = (state.epoch(), epoch)
+
+
+def name_suffix() -> str:
+    """Returns what tells the names in programs of one epoch from another's.
+
+    It is empty in an elastic job: there a program may serve in many epochs, and
+    on ranks that have traced it alone.
+    """
+    epoch = state.epoch()
+    return "" if is_elastic() or epoch <= 1 else f"@{epoch}"
+
+
+def is_change_due() -> bool:
+    """Whether the members should call `rejoin()` soon.
+
+    Newcomers wait, or a member must leave. It costs a system call. For a moment
+    it may differ by rank.
+    """
+    return is_elastic() and (_has_notice() or _news() != News(0))
+
+
+def must_leave() -> bool:
+    """Whether this rank was told to leave, and then soon ends.
+
+    From the first call on, SIGTERM and SIGUSR1 tell it so, instead of ending
+    the process; a second signal ends it. So do HVD_PREEMPTION_FILE and
+    HVD_PREEMPTION_COMMAND, and hvdrun if it gives up the host.
+    """
+    return is_elastic() and (_has_notice() or News.MUST_LEAVE in _news())
+
+
+def announce_elastic() -> None:
+    """Tells hvdrun that this process goes on when the members change.
+
+    From then on new processes make themselves ready alone, and join when they
+    call `rejoin()`. Before that, and if nobody says so, they join in `init()`.
+    """
+    global _has_told_elastic
+    if not _has_told_elastic and is_elastic():
+        _has_told_elastic = _report(ELASTIC)
+
+
+def report_straggler(rank: int, text: str) -> None:
+    """Tells hvdrun that the others wait for a rank, and how long."""
+    _report(f"{STRAGGLER}{rank} {text}")
+
+
+def announce_leave(reason: str) -> None:
+    """Tells hvdrun that this member leaves on purpose.
+
+    It is no failure, it is not started again, and the others do not wait for
+    it. Afterwards the rank calls `shutdown()` and exits with status 0.
+
+    Args:
+        reason: Why, in a few words.
+    """
+    _report(LEAVES + reason)
+
+
+def rejoin() -> None:
+    """Leaves the epoch and joins the next one; the rank may change.
+
+    What is pending fails. It is `shutdown()` and then `init()` with the
+    arguments of the last `init()`.
+
+    Raises:
+        PeerLostError: This side of a network may not go on, or too few members
+            are left.
+        NotInitializedError: `init()` was never called.
+    """
+    if _rejoin is None:
+        raise state.not_initialized("rejoin")
+    _rejoin()
+
+
+# ---- For basics.py and startup.py ----
+
+
+def set_rejoin(call: Callable[[], None]) -> None:
+    """Says how to leave the job and join it again."""
+    global _rejoin
+    _rejoin = call
+
+
+def begin_waiting() -> bool:
+    """Whether `init()` shall not join the job yet; asked by each `init()`."""
+    global _is_waiting, _has_waited
+    is_newcomer = os.environ.get("HVD_NEWCOMER", "").strip() == "1"
+    _is_waiting = is_elastic() and is_newcomer and not _has_waited
+    _has_waited |= _is_waiting
+    return _is_waiting
+
+
+def follow(connection: Rendezvous) -> None:
+    """Hears of changes over the connection of the epoch that begins."""
+    global _connection
+    hang_up()
+    _connection = connection
+
+
+def hang_up() -> None:
+    """Hears no more of changes."""
+    global _connection
+    if _connection is not None:
+        _connection.hang_up()
+        _connection = None
+
+
+def _news() -> News:
+    if _connection is None:
+        return News(0)
+    try:
+        return _connection.news()
+    except HvdError:  # hvdrun is gone, or this epoch has failed
+        hang_up()
+        return News(0)
+
+
+def _has_notice() -> bool:
+    """Whether this process was told to leave, by other ways than hvdrun."""
+    global _watch
+    if _watch is None:
+        _watch = preemption.Watch(
+            lambda: True, (signal.SIGTERM, signal.SIGUSR1)
+        )
+        _watch.begin()
+    if not _watch.has_come:
+        return False
+    _tell_once()
+    return True
+
+
+def _tell_once() -> None:
+    """Has the others hear that a change is due."""
+    global _has_told
+    if not _has_told:
+        _has_told = _report(LEAVES_SOON)
+
+
+def _report(text: str) -> bool:
+    """Tells hvdrun something; returns whether there is a job."""
+    job = state.job()
+    if job is None or job.topology.member is None:
+        return False
+    bootstrap.report_failure(job.topology, job.config, state.epoch(), text)
+    return True

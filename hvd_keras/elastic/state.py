@@ -1,0 +1,169 @@
+"""The state of a training loop of one's own."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from hvd_keras import _native, basics, objects
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._job import membership, state
+from hvd_keras.elastic.interrupts import HostsUpdatedInterrupt
+from hvd_keras.reduce_op import Max
+
+# How often the ranks ask each other: a question costs a small collective.
+_ASK_SECONDS = 0.25
+_MAX_CALLS = 10_000
+
+
+class State:
+    """What a function has that `hvd.elastic.run` calls; a base class.
+
+    A subclass says how to `save` the state in memory, to `restore` what was
+    saved, and to `sync`: to give all ranks the state of rank 0.
+    """
+
+    def __init__(self) -> None:
+        self._hvd_at_reset: list[Callable[[], None]] = []
+        self._hvd_due = _ChangeAsked()
+
+    def register_reset_callbacks(
+        self, callbacks: Iterable[Callable[[], None]]
+    ) -> None:
+        """Calls functions whenever the members have changed.
+
+        They may set what depends on `size()`, such as the learning rate. The
+        state is then that of the last commit; `sync` follows.
+        """
+        self._hvd_at_reset.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called by `run` when a new membership has begun."""
+        self._hvd_due = _ChangeAsked()
+        self.reset()
+        for callback in self._hvd_at_reset:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: Any) -> None:
+        """Does nothing; Horovod has it. `hvdrun` tells of changes here."""
+
+    def commit(self) -> None:
+        """Saves the state; lets the members change if that is due.
+
+        All ranks call it after the same step.
+
+        Raises:
+            HostsUpdatedInterrupt: The members change now; `run` handles it.
+            SystemExit: This rank was told to leave; its status is 0.
+            PeerLostError: A rank was lost; `run` handles it.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Lets the members change if that is due, without saving.
+
+        It raises what `commit` raises. All ranks call it together; they ask
+        each other a few times a second.
+        """
+        if not self._hvd_due.is_change():
+            return
+        if membership.must_leave():
+            self.save()
+            membership.announce_leave("it was told to leave")
+            basics.shutdown()
+            raise SystemExit(0)
+        raise HostsUpdatedInterrupt()
+
+    def save(self) -> None:
+        """Keeps the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to what was saved."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0, and saves it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Called when a new membership has begun; does nothing."""
+
+
+class ObjectState(State):
+    """Keeps plain values, as attributes: numbers of epochs, names, arrays.
+
+    Args:
+        **kw: The attributes and their first values, of the types that
+            `broadcast_object` takes.
+
+    Example:
+
+    >>> state = hvd.elastic.ObjectState(epoch=0, batch=0)
+    >>> state.epoch += 1
+    >>> state.restore()
+    >>> state.epoch
+    0
+    """
+
+    def __init__(self, **kw: Any) -> None:
+        super().__init__()
+        self._hvd_names = list(kw)
+        for name, value in kw.items():
+            setattr(self, name, value)
+        self._hvd_saved = copy.deepcopy(kw)
+
+    def save(self) -> None:
+        """Keeps the attributes in memory."""
+        own = {name: getattr(self, name) for name in self._hvd_names}
+        self._hvd_saved = copy.deepcopy(own)
+
+    def restore(self) -> None:
+        """Goes back to the attributes that were saved."""
+        for name, value in copy.deepcopy(self._hvd_saved).items():
+            setattr(self, name, value)
+
+    @as_it_is
+    def sync(self) -> None:
+        """Gives all ranks the attributes of rank 0, and saves."""
+        own = {name: getattr(self, name) for name in self._hvd_names}
+        own = objects.broadcast_object(own, 0, name="elastic/state")
+        for name, value in own.items():
+            setattr(self, name, value)
+        self.save()
+
+
+class _ChangeAsked:
+    """Asks the ranks whether the members shall change, in each epoch anew."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._num_calls = 1  # from one question to the next
+        self._num_done = 0  # since the last one
+        self._asked_at = 0.0
+
+    def is_change(self) -> bool:
+        """Whether they shall; the same on all ranks, which all call it."""
+        if self._epoch != state.epoch():
+            self._epoch, self._num_calls = state.epoch(), 1
+            self._num_done, self._asked_at = 0, time.monotonic()
+            return False
+        self._num_done += 1
+        if not membership.is_elastic() or self._num_done < self._num_calls:
+            return False
+        now = time.monotonic()
+        seconds = max((now - self._asked_at) / self._num_done, 1e-9)
+        wanted = max(1, int(min(_ASK_SECONDS / seconds, _MAX_CALLS)))
+        is_due = membership.must_leave() or membership.is_change_due()
+        mine = np.array([is_due, -wanted], np.int64)
+        ((change, negated),) = _native.core().allreduce(
+            "elastic/host_updates", [mine], int(Max)
+        )
+        self._num_calls, self._num_done = -int(negated), 0
+        self._asked_at = time.monotonic()
+        return bool(change)

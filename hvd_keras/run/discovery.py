@@ -1,0 +1,148 @@
+"""Asks a user's program, now and then, which hosts an elastic job may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+from hvd_keras.run import placement
+from hvd_keras.run.loop import Loop
+from hvd_keras.run.process import die_with_parent
+from hvd_keras.run.usage import UsageError
+
+_PERIOD_SECONDS = 1.0
+_LIMIT_SECONDS = 30.0
+_MAX_BYTES = 1 << 20
+
+HostSlots = dict[str, int]  # name and slots of each host
+
+
+def ask(path: str, slots_per_host: int) -> HostSlots:
+    """Returns what the program says now.
+
+    Raises:
+        UsageError: It fails, or prints something else than hosts.
+    """
+    try:
+        done = subprocess.run(
+            [os.path.abspath(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=_LIMIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(_bad(path, str(error))) from None
+    if done.returncode != 0:
+        raise UsageError(_bad(path, f"exit status {done.returncode}"))
+    return _parsed(path, done.stdout, slots_per_host)
+
+
+class Discovery:
+    """Runs the program each second, without waiting for it."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: str,
+        slots_per_host: int,
+        on_hosts: Callable[[HostSlots], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Begins with the next `step`.
+
+        Args:
+            loop: Calls when the program has said something.
+            path: The program. It prints lines such as `host:4`.
+            slots_per_host: Slots of hosts that it prints without a number.
+            on_hosts: Called with what it says.
+            say: Called with what is wrong with it.
+        """
+        self._loop = loop
+        self._path = path
+        self._slots_per_host = slots_per_host
+        self._on_hosts = on_hosts
+        self._say = say
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._text = b""
+        self._next = time.monotonic()
+        self._last_error = ""
+
+    def next_deadline(self) -> float:
+        """Returns the monotonic time by which `step()` must be called."""
+        return self._next
+
+    def step(self) -> None:
+        """Starts the program if it is due, or kills it if it is slow."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LIMIT_SECONDS
+        if self._popen is not None:
+            self._popen.kill()  # its output ends, then it is read
+            return
+        self._text = b""
+        try:
+            self._popen = subprocess.Popen(
+                [os.path.abspath(self._path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                preexec_fn=die_with_parent(),  # safe: there are no threads
+            )
+        except OSError as error:
+            self._note_error(str(error))
+            self._next = time.monotonic() + _PERIOD_SECONDS
+            return
+        assert self._popen.stdout is not None
+        self._loop.watch(self._popen.stdout, self._read)
+
+    def _read(self) -> None:
+        assert self._popen is not None
+        assert self._popen.stdout is not None
+        data = os.read(self._popen.stdout.fileno(), _MAX_BYTES)
+        self._text += data
+        if data and len(self._text) < _MAX_BYTES:
+            return
+        self._loop.forget(self._popen.stdout)
+        self._popen.stdout.close()
+        status = self._popen.wait()
+        self._popen = None
+        self._next = time.monotonic() + _PERIOD_SECONDS
+        try:
+            if status != 0:
+                raise UsageError(_bad(self._path, f"exit status {status}"))
+            found = _parsed(self._path, self._text, self._slots_per_host)
+        except UsageError as error:
+            self._note_error(str(error))
+            return
+        self._last_error = ""
+        self._on_hosts(found)
+
+    def _note_error(self, text: str) -> None:
+        if text != self._last_error:
+            self._last_error = text
+            self._say(f"{text} The hosts stay as they are.")
+
+    def close(self) -> None:
+        """Ends the program if it runs."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+
+
+def _parsed(path: str, text: bytes, slots_per_host: int) -> HostSlots:
+    hosts: HostSlots = {}
+    for line in text.decode("utf-8", "replace").split():
+        try:
+            ((name, slots),) = placement.parse_hosts(line)
+        except (UsageError, ValueError):
+            raise UsageError(_bad(path, repr(line))) from None
+        hosts[name] = hosts.get(name, 0) + (slots or slots_per_host)
+    return hosts
+
+
+def _bad(path: str, what: str) -> str:
+    return (
+        f"`--host-discovery-script` must print lines such as host:4. "
+        f"Received: {what} from {path!r}."
+    )

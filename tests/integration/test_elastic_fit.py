@@ -1,0 +1,134 @@
+"""A `fit` goes on when ranks die, leave or come."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jobs
+import pytest
+
+_RANK = str(pathlib.Path(__file__).with_name("elastic_fit_rank.py"))
+
+
+def _run(
+    num_ranks: int,
+    *options: str,
+    restarts: int = 0,
+    backend: str = "",
+    hvdrun: tuple[str, ...] = (),
+    **extra: str,
+) -> tuple[jobs.Outcome, list[dict[str, Any]]]:
+    """Runs an elastic job; returns what the ranks told that finished."""
+    if backend:
+        extra["KERAS_BACKEND"] = backend
+    outcome = jobs.run(
+        *("-np", str(num_ranks), "--min-np", "1"),
+        *("--max-restarts", str(restarts), *hvdrun, "--"),
+        *(sys.executable, _RANK, *options),
+        seconds=120,
+        environ=jobs.clean_environ(**extra),
+    )
+    lines = [line.partition("] ")[2] for line in outcome.stdout.splitlines()]
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    return outcome, told
+
+
+def _check(told: list[dict[str, Any]], members: list[int], epochs: int) -> None:
+    assert sorted(each["member"] for each in told) == members
+    assert len({each["weights"] for each in told}) == 1
+    for each in told:
+        assert each["size"] == len(members)
+        assert each["rows"] == [[1, 1]] * epochs  # each row once an epoch
+        assert each["epochs"] == list(range(epochs))
+        assert each["losses"] == epochs
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "tensorflow",
+        pytest.param("jax", marks=pytest.mark.thorough),
+        pytest.param("torch", marks=pytest.mark.thorough),
+    ],
+)
+def test_survivors_of_rank_0_go_on_in_their_processes(backend: str) -> None:
+    options = ("--action", "kill", "--at", "13", "--members", "0")
+    outcome, told = _run(3, *options, backend=backend)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [1, 2], epochs=2)
+    for each in told:
+        assert each["begun"] == [each["member"]]  # one `on_train_begin`
+        # At most a commit interval of steps was lost: 0.3 s of 20 ms each.
+        assert 0 <= each["steps_done"] - each["steps"] <= 16
+        if backend == "tensorflow":
+            assert each["new_traces"] == 0
+        elif backend == "jax":  # one more for a batch of another length
+            assert each["new_traces"] <= 1
+
+
+def test_a_rank_that_is_started_again_grows_the_job() -> None:
+    options = ("--action", "kill", "--at", "13", "--members", "1")
+    slow = ("--epochs", "12", "--pause", "0.05")
+    outcome, told = _run(3, *options, *slow, restarts=1)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [0, 2, 3], epochs=12)
+    for each in told:  # nobody waits for a step to be traced
+        assert each["new_traces"] == 0 or each["member"] == 3
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "commit",
+        pytest.param("test", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_death_loses_no_state(action: str) -> None:
+    options = ("--action", action, "--at", "9", "--members", "1", "3")
+    outcome, told = _run(4, *options)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [0, 2], epochs=2)
+
+
+def test_a_rank_that_is_told_to_leave_loses_no_step() -> None:
+    options = ("--action", "leave", "--at", "13", "--members", "0")
+    outcome, told = _run(3, *options)
+    assert outcome.status == 0, outcome.stderr
+    assert "Error" not in outcome.stderr.replace("ChangeDueError", "")
+    _check(told, [1, 2], epochs=2)
+    for each in told:
+        assert each["steps_done"] == each["steps"]
+
+
+def test_a_job_that_was_killed_goes_on_from_disk(
+    tmp_path: pathlib.Path,
+) -> None:
+    directory = ("--dir", str(tmp_path / "commits"))
+    options = ("--action", "kill", "--at", "30", "--members", "0", "1")
+    outcome, told = _run(2, *options, *directory)
+    assert outcome.status != 0
+    assert not told
+    outcome, told = _run(2, *directory)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [0, 1], epochs=2)
+    for each in told:
+        assert each["steps_done"] < each["steps"]
+    assert not (tmp_path / "commits").exists()
+
+
+def test_a_slow_rank_is_left_out() -> None:
+    outcome, told = _run(
+        3,
+        *("--action", "slow", "--members", "1", "--epochs", "3"),
+        hvdrun=("--evict-stragglers", "1.5"),
+        HVD_STRAGGLER_SECONDS="2",
+    )
+    assert outcome.status == 0, outcome.stderr
+    said = "hvdrun: member 1 (rank 1) was waited for "
+    assert said in outcome.stderr
+    assert "it has to leave (--evict-stragglers)" in outcome.stderr
+    assert "hvdrun: member 1 leaves: " in outcome.stderr
+    _check(told, [0, 2], epochs=3)
