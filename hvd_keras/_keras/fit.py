@@ -12,6 +12,8 @@ when this module is imported.
 | `CallbackList.on_train_begin` (public, wrapped) | act after other callbacks |
 | `CallbackList.on_test_begin` (public, wrapped) | the same |
 | `EpochIterator.__init__` (wrapped) | know the data of a `fit` |
+| `EpochIterator._enumerate_iterator` (wrapped) | know that an epoch begins |
+| `EpochIterator._num_batches` | tell Keras how many steps that epoch has |
 | `EpochIterator.steps_per_epoch` | know how many batches are asked for |
 | `EpochIterator.data_adapter` | know how many batches a rank has |
 | `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
@@ -70,6 +72,7 @@ _at_data: list[Callable[[Call], None]] = []
 _at_test: list[Callable[[Call], None]] = []
 _at_train_begin: list[Callable[[Any], None]] = []
 _at_end_of_fit: list[Callable[[Any], None]] = []
+_step_counts: list[Callable[[Any], int | None]] = []
 
 
 def running_calls() -> tuple[Call, ...]:
@@ -124,6 +127,16 @@ def call_at_end_of_fit(function: Callable[[Any], None]) -> None:
     """Calls `function(model)` whenever a `fit` has ended or raised."""
     if function not in _at_end_of_fit:
         _at_end_of_fit.append(function)
+
+
+def count_steps_by(function: Callable[[Any], int | None]) -> None:
+    """Lets `function(data)` tell how many steps an epoch has that begins.
+
+    It returns None if it does not know. `steps_per_epoch` goes before. A
+    function that is there already is not added again.
+    """
+    if function not in _step_counts:
+        _step_counts.append(function)
 
 
 def batch_sizes_of(call: Call) -> list[int] | None:
@@ -209,6 +222,14 @@ def beginning_callback_list() -> Any | None:
     return _beginning.get()
 
 
+def add_callback(callback_list: Any, callback: Any) -> None:
+    """Adds a callback for epochs to a list that may be calling its callbacks.
+
+    Keras may call its method for the end of a batch late.
+    """
+    callback_list.callbacks = [*callback_list.callbacks, callback]
+
+
 def remove_callback(callback_list: Any, callback: Any) -> None:
     """Removes a callback from a list that may be calling its callbacks."""
     # A new list: Keras may be walking the old one.
@@ -252,6 +273,7 @@ def check_names() -> None:
         ["self", "epoch", "batch", "logs"],
     )
     require(_EpochIterator, "catch_stop_iteration", ["self"])
+    require(_EpochIterator, "_enumerate_iterator", ["self"])
     if "x" not in inspect.signature(_EpochIterator).parameters:
         raise ImportError(
             "hvd_keras needs the parameter `x` of Keras's `EpochIterator`, "
@@ -272,6 +294,7 @@ def _wrap_everything() -> None:
     _wrap(keras.callbacks.CallbackList, "on_train_begin", _noting_list)
     _wrap(keras.callbacks.CallbackList, "on_test_begin", _noting_test)
     _wrap(_EpochIterator, "__init__", _noting_data)
+    _wrap(_EpochIterator, "_enumerate_iterator", _counting_steps)
 
 
 def _wrap(
@@ -289,7 +312,7 @@ def _wrap(
 def _noting_call(
     method: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
+    def run(self: Any, *args: Any, **kw: Any) -> Any:
         call = Call(method, self)
         before = _running.set((call, *_running.get()))
         try:
@@ -301,7 +324,30 @@ def _noting_call(
                 for function in _at_end_of_fit:
                     function(self)
 
+    def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
+        around = _around_fit(args, kw) if method == "fit" else None
+        if around is None:
+            return run(self, *args, **kw)
+        bound = inspect.signature(original).bind(self, *args, **kw)
+        _, *names = bound.arguments
+        arguments = {name: bound.arguments[name] for name in names}
+        return around(self, functools.partial(run, self), arguments)
+
     return wrapper
+
+
+def _around_fit(
+    args: tuple[Any, ...], kw: dict[str, Any]
+) -> Callable[..., Any] | None:
+    """Returns the method `hvd_around_fit` of a callback that has it."""
+    callbacks = kw.get("callbacks", args[5] if len(args) > 5 else None)
+    callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
+    for callback in keras.tree.flatten(callbacks):
+        around: Callable[..., Any] | None
+        around = getattr(callback, "hvd_around_fit", None)
+        if around is not None:
+            return around
+    return None
 
 
 def _bound(attribute: Any, instance: Any) -> Any:
@@ -342,12 +388,24 @@ def _noting_test(original: Callable[..., Any]) -> Callable[..., Any]:
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
         original(self, x, *args, **kw)
+        self._hvd_data = x
         # Later ones hold validation data.
         for call in _running.get()[:1]:
             if call.epochs is None:
                 call.epochs, call.data = self, x
                 for function in _at_data:
                     function(call)
+
+    return wrapper
+
+
+def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(self: Any) -> Any:
+        for function in _step_counts:
+            num_steps = function(getattr(self, "_hvd_data", None))
+            if num_steps is not None and not self.steps_per_epoch:
+                self._num_batches = num_steps
+        return original(self)
 
     return wrapper
 

@@ -3,6 +3,8 @@
 | Private name | Used to |
 |---|---|
 | `Model._flatten_layers` | find all layers of a model |
+| `Model._compile_metrics` | know whether metrics have their variables |
+| `backend.compute_output_spec` | give them these before a step |
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras._keras.lookup import require
+from hvd_keras._keras.lookup import private_module, require
 
 _LONGEST = 100  # nobody has a longer list of optimizers
 
@@ -46,6 +48,37 @@ def is_fully_built(model: Any) -> bool:
     return all(
         layer.built or _is_mere_container(layer) for layer in layers_of(model)
     )
+
+
+def build_metrics(model: Any, batch: Any) -> bool:
+    """Gives the metrics of `compile` their variables, without a step.
+
+    Args:
+        model: The model; built and compiled.
+        batch: A batch of `fit`, or its specification.
+
+    Returns:
+        Whether they have them now. A model that cannot be called symbolically
+        gets them in its first step.
+    """
+    metrics = getattr(model, "_compile_metrics", None)
+    if metrics is None or metrics.built:
+        return True
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(
+        keras.tree.map_structure(_symbolic, batch)
+    )
+    infer = require(private_module("backend"), "compute_output_spec")
+    try:
+        y_pred = infer(model, x, training=False)
+        infer(model.compute_metrics, x, y, y_pred, sample_weight=weights)
+    except Exception:
+        return False
+    return bool(metrics.built)
+
+
+def _symbolic(part: Any) -> Any:
+    dtype = keras.backend.standardize_dtype(part.dtype)
+    return keras.KerasTensor(part.shape, dtype)
 
 
 def _is_mere_container(layer: Any) -> bool:

@@ -4,6 +4,7 @@
 |---|---|
 | `ModelCheckpoint._save_model` | write nothing |
 | `BackupAndRestore._save_model` | the same |
+| `OrbaxCheckpoint._save_checkpoint` | the same |
 | `CallbackList.set_model` (public, wrapped) | act before callbacks write |
 | `Model.save`, `save_weights` (public, wrapped) | write whole files |
 """
@@ -31,6 +32,10 @@ _PATHS: dict[type, str] = {
     keras.callbacks.TensorBoard: "log_dir",
     keras.callbacks.CSVLogger: "filename",
 }
+_Orbax: Any = getattr(keras.callbacks, "OrbaxCheckpoint", None)
+if _Orbax is not None:
+    require(_Orbax, "_save_checkpoint", ["self", "step", "logs"])
+    _PATHS[_Orbax] = "directory"
 
 
 def paths_of(callbacks: list[Any]) -> list[tuple[str, str]]:
@@ -64,6 +69,8 @@ def keep_from_writing(callback: Any, rank: int) -> None:
     elif isinstance(callback, keras.callbacks.BackupAndRestore):
         callback._save_model = lambda: None
         callback.delete_checkpoint = False
+    elif _Orbax is not None and isinstance(callback, _Orbax):
+        callback._save_checkpoint = lambda *args, **kw: None
     else:
         save = callback._save_model
 

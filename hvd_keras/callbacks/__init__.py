@@ -5,6 +5,7 @@ from hvd_keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from hvd_keras.callbacks.broadcast_global_variables import (
     BroadcastGlobalVariablesCallback,
 )
+from hvd_keras.callbacks.communication_logger import CommunicationLogger
 from hvd_keras.callbacks.consistency_check import ConsistencyCheck
 from hvd_keras.callbacks.learning_rate_schedule import (
     LearningRateScheduleCallback,
@@ -20,6 +21,7 @@ __all__ = [
     "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CommunicationLogger",
     "ConsistencyCheck",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

@@ -16,7 +16,7 @@ from hvd_keras import basics, objects
 from hvd_keras._gradients import fit_check
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.models import is_fully_built
-from hvd_keras.callbacks._step_hook import StepHook
+from hvd_keras._keras.step_hook import StepHook
 
 _logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -13,10 +14,30 @@ from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.options import path_of
 from hvd_keras._common.files import replacing
 from hvd_keras._values import agreement
+from hvd_keras.callbacks._background import BackgroundWriter, wait_for_all
 from hvd_keras.callbacks._rank_zero import on_rank_zero
+from hvd_keras.data.position import Position
 from hvd_keras.variables import as_bytes, assign_bytes
 
 _NAME = "BackupAndRestore"
+_RANDOM = "random"  # a row for each rank; empty if variables hold all
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a training run goes on.
+
+    Args:
+        epoch: The next epoch of `fit`.
+        batch: The batches of it that are done.
+        data: The position in data of `hvd.shard`; None if unknown.
+        size: The number of ranks when it was saved.
+    """
+
+    epoch: int
+    batch: int
+    data: Position | None = None
+    size: int = 0
 
 
 class TrainingState:
@@ -24,7 +45,14 @@ class TrainingState:
 
     A variable that is equal on all ranks is written once. Others, such as sums
     of gradients and seeds, are written for each rank. All methods are
-    collective.
+    collective. If another number of ranks restores the variables,
+
+    - those that are equal on all ranks have their values;
+    - each rank gets the mean of other floating-point ones (moving statistics,
+      sums of gradients), so that the mean over the ranks stays the same;
+    - states of metrics keep their sum over the ranks, or their mean if they do
+      not add up;
+    - the first ranks get their own integers (seeds), new ranks keep theirs.
 
     Args:
         model: The model; built.
@@ -34,12 +62,16 @@ class TrainingState:
     def __init__(self, model: keras.Model, path: str) -> None:
         self._model = model
         self._path = path
+        self._writer = BackgroundWriter(f"{_NAME}/write")
 
-    def save(self, position: tuple[int, int]) -> None:
-        """Replaces the file.
+    def save(self, place: Place) -> None:
+        """Replaces the file by one for a run that goes on at `place`.
 
-        Args:
-            position: The next epoch, and the next batch in it.
+        It is written in a thread, after the last one.
+
+        Raises:
+            OSError: On rank 0: the last one could not be written.
+            HvdError: On the other ranks: that.
         """
         variables, metrics = self._variables()
         values = [as_bytes(variable) for variable in [*variables, *metrics]]
@@ -52,28 +84,54 @@ class TrainingState:
             )
         for index, part in zip(differing, parts, strict=True):
             values[index] = np.asarray(part)
+        random = _backends.current().random_state()
+        if random.size:
+            (random,) = _native.core().allgather(
+                f"{_NAME}/random", [random[np.newaxis]]
+            )
         header = {
-            "position": list(position),
+            "position": [place.epoch, place.batch],
+            "data": place.data and dataclasses.asdict(place.data),
             "size": basics.size(),
             "differing": differing,
             "variables": _describe(variables),
             "metrics": _describe(metrics),
         }
-        on_rank_zero(f"{_NAME}/write", lambda: self._write(header, values))
+        if basics.rank() == 0:
+            # Those of JAX and torch may be the memory of the variables.
+            values = [np.array(value) for value in values]
 
-    def position(self) -> tuple[int, int] | None:
-        """Returns the next epoch and batch, or None if there is no file."""
+        def begin() -> None:
+            self._writer.begin(lambda: self._write(header, values, random))
+
+        on_rank_zero(f"{_NAME}/write", begin)
+
+    def finish(self) -> None:
+        """Waits for the file. It raises as `save` does."""
+        self._writer.finish()
+
+    def place(self) -> Place | None:
+        """Returns where to go on, or None if there is no file."""
         header = on_rank_zero(f"{_NAME}/position", self._read_header)
         if header is None:
             return None
         epoch, batch = header["position"]
-        return int(epoch), int(batch)
+        data = header.get("data")
+        return Place(
+            int(epoch),
+            int(batch),
+            Position(**data) if data else None,
+            int(header["size"]),
+        )
 
-    def restore(self) -> None:
+    def restore(self, *, only_metrics: bool = False) -> None:
         """Gives all variables their values from the file.
 
+        Args:
+            only_metrics: Whether to leave out all but those of metrics.
+
         Raises:
-            ValueError: The file is of another model or number of ranks.
+            ValueError: The file is of another model.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         header = on_rank_zero(f"{_NAME}/read", lambda: self._read(arrays))
@@ -82,20 +140,59 @@ class TrainingState:
             optimizer.build(self._model.trainable_variables)
         variables, metrics = self._variables()
         self._check(header, variables)
+        num_own = len(variables)
         # The first step builds the metrics; before it they need no values.
         if header["metrics"] == _describe(metrics):
             variables += metrics
         for index, variable in enumerate(variables):
+            if only_metrics and index < num_own:
+                continue
             info = _backends.current().describe(variable)
             is_own = index in header["differing"]
-            copies = basics.size() if is_own else 1
-            value = np.zeros(info.num_bytes * copies, np.uint8)
+            copies = header["size"] if is_own else 1
+            value: Any = np.zeros(info.num_bytes * copies, np.uint8)
             if basics.rank() == 0:
                 value = arrays.pop(str(index)).reshape(-1)
             (value,) = _native.core().broadcast(f"{_NAME}/value", [value], 0)
-            if is_own:
-                value = value.reshape(basics.size(), -1)[basics.rank()]
-            assign_bytes(variable, info, value)
+            adds_up = (
+                index >= num_own
+                and getattr(variable, "aggregation", "") == "sum"
+            )
+            if is_own or adds_up:
+                value = np.broadcast_to(
+                    value.reshape(copies, -1), (header["size"], info.num_bytes)
+                )
+                value = own_value(value, np.dtype(info.dtype), adds_up=adds_up)
+            if value is not None:
+                assign_bytes(variable, info, value)
+        if not only_metrics:
+            self._restore_random(header["size"], arrays)
+
+    def restore_random(self) -> None:
+        """Gives the random state that no variable holds, if there is one."""
+        if not _backends.current().random_state().size:
+            return
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        header = on_rank_zero(f"{_NAME}/read", lambda: self._read(arrays))
+        self._restore_random(header["size"], arrays)
+
+    def _restore_random(
+        self, size: int, arrays: dict[str, np.ndarray[Any, Any]]
+    ) -> None:
+        backend = _backends.current()
+        num_bytes = backend.random_state().size
+        if not num_bytes:
+            return
+        states = np.zeros((size, num_bytes), np.uint8)
+        found = arrays.get(_RANDOM)  # on rank 0
+        is_known = np.zeros(1, np.uint8)
+        if found is not None and found.shape == states.shape:
+            states, is_known[0] = found, 1
+        states, is_known = _native.core().broadcast(
+            f"{_NAME}/random", [states, is_known], 0
+        )
+        if is_known[0] and basics.rank() < size:
+            backend.set_random_state(states[basics.rank()])
 
     def _variables(self) -> tuple[list[Any], list[Any]]:
         """Variables of the model and its optimizer, and those of metrics."""
@@ -107,6 +204,7 @@ class TrainingState:
         return own, list(metrics.values())
 
     def _read_header(self) -> dict[str, Any] | None:
+        wait_for_all()
         if not os.path.exists(self._path):
             return None
         with np.load(self._path, allow_pickle=False) as file:
@@ -119,21 +217,19 @@ class TrainingState:
         return json.loads(arrays.pop("header").tobytes())
 
     def _write(
-        self, header: dict[str, Any], values: list[np.ndarray[Any, Any]]
+        self,
+        header: dict[str, Any],
+        values: list[np.ndarray[Any, Any]],
+        random: np.ndarray[Any, Any],
     ) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
         arrays = {str(index): value for index, value in enumerate(values)}
+        arrays[_RANDOM] = random
         with replacing(self._path) as path, open(path, "wb") as file:
             np.savez(file, header=text, **arrays)  # type: ignore[arg-type]
 
     def _check(self, header: dict[str, Any], variables: list[Any]) -> None:
-        if header["size"] != basics.size():
-            raise ValueError(
-                "A run must go on with the number of ranks of its backup. "
-                f"Received: {basics.size()} ranks; {self._path!r} is of "
-                f"{header['size']}."
-            )
         mine = _describe(variables)
         if mine == header["variables"]:
             return
@@ -146,6 +242,35 @@ class TrainingState:
             f"Received: {path!r} {ours} as variable {index}, which is "
             f"{theirs} in {self._path!r}."
         )
+
+
+def own_value(
+    copies: np.ndarray[Any, Any], dtype: np.dtype[Any], *, adds_up: bool
+) -> np.ndarray[Any, Any] | None:
+    """Returns this rank's value of a variable that differed by rank.
+
+    Args:
+        copies: The bytes of each rank that saved, one a line.
+        dtype: Of the variable.
+        adds_up: Whether the sum over the ranks must stay the same, not the
+            mean.
+
+    Returns:
+        The bytes; None if this rank is to keep its own value.
+    """
+    rank, size = basics.rank(), basics.size()
+    if len(copies) == size:
+        return copies[rank]
+    is_integer = dtype.kind in "iub"
+    if is_integer and not adds_up:
+        return copies[rank] if rank < len(copies) else None
+    total = np.ascontiguousarray(copies).view(dtype)
+    total = total.astype(np.int64 if is_integer else np.float64).sum(axis=0)
+    if is_integer:
+        value = total // size + (rank < total % size)
+    else:
+        value = total / (size if adds_up else len(copies))
+    return value.astype(dtype).view(np.uint8)
 
 
 def _describe(variables: list[Any]) -> list[list[Any]]:

@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import keras
+from absl import logging
 
-from hvd_keras import _backends
-from hvd_keras._gradients import fit_check
+from hvd_keras import _backends, basics
+from hvd_keras._gradients import fit_check, loss_means
 from hvd_keras._job import preemption, state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
-from hvd_keras._keras.models import is_fully_built
+from hvd_keras._keras.models import build_metrics, is_fully_built
+from hvd_keras._keras.resume import begin_epoch_at
+from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._preemption import Preemption
 from hvd_keras.callbacks._rank_zero import on_rank_zero
-from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
-from hvd_keras.callbacks._training_state import TrainingState
+from hvd_keras.callbacks._training_state import Place, TrainingState
+from hvd_keras.data.position import handle_of
 
 _FILE = "training_state.npz"
 
@@ -27,17 +30,26 @@ _FILE = "training_state.npz"
 class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
     """Keras's `BackupAndRestore` for many ranks, exact to the batch.
 
-    Rank 0 writes the state of the run into one file. A new file replaces the
-    last one when it is complete. A `fit` that finds such a file resumes there:
-    all ranks get the state from rank 0 and begin with the next epoch and batch.
-    Only rank 0 needs to see the file. With `save_freq=n`, `fit` takes the
-    batches that are done from the data and skips them; the callbacks hear of
-    them as of others.
+    Rank 0 writes the state of the run into one file, in a thread: training goes
+    on while it writes a copy. A new file replaces the last one when it is
+    complete; a save waits for the one before. A `fit` that finds such a file
+    resumes there: all ranks get the state from rank 0 and begin with the next
+    epoch and batch. Only rank 0 needs to see the file.
 
     You may kill a job at any time and start it again. It ends with the weights,
-    bit for bit, of a job that was not disturbed, if the data of an epoch do not
-    depend on the epochs before. (Shuffled datasets do, those of `hvd.shard`
-    too: a new process begins with their first order again.)
+    bit for bit, of a job that was not disturbed, if the data come again in
+    their order. Those of `hvd.shard` do, also if they are shuffled: `fit`
+    begins with the first row that was not used. (See `hvd.shard` for a
+    `tf.data.Dataset`.) From other data, or with `steps_per_epoch`, `fit` takes
+    the batches that are done and skips them; the callbacks hear of them as of
+    others.
+
+    The job may go on with another number of ranks: at the beginning of an epoch
+    with any data, in the middle with those of `hvd.shard`. All ranks together
+    then use the rest of the rows, each once. What was equal on all ranks stays
+    so. Moving statistics and gradients that are being accumulated become their
+    mean over the ranks; with `op=hvd.Sum`, change the number of ranks where
+    nothing is being accumulated. A new rank keeps its own seeds.
 
     If a rank gets SIGTERM, or sees the notice that HVD_PREEMPTION_FILE or
     HVD_PREEMPTION_COMMAND names, all ranks save after the same batch. Then each
@@ -59,7 +71,8 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
 
     Raises:
         ValueError: An argument is wrong. From `fit`: the model is not built,
-            or the file is of another model or number of ranks.
+            the file is of another model, or the number of ranks has changed
+            in the middle of an epoch of other data than those of `hvd.shard`.
         RuntimeError: Training began otherwise than by `fit`.
         SystemExit: From `fit`: a rank must stop soon; all have saved.
         HvdError: From `fit`, on the other ranks: rank 0 could not read or
@@ -109,7 +122,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
                 "it on a batch, or give it an `Input`."
             )
         keras_fit.call_batch_ends_in_order(callback_list)
-        backup = _Backup(self, callback_list)
+        backup = _Backup(self, callback_list, fit)
         backup.set_model(self.model)
         backup.resume(fit)
         callback_list.callbacks.append(backup)
@@ -118,34 +131,71 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
 class _Backup(keras.callbacks.Callback):
     """Does the work of a BackupAndRestore, last in its list."""
 
-    def __init__(self, owner: BackupAndRestore, callback_list: Any) -> None:
+    def __init__(
+        self,
+        owner: BackupAndRestore,
+        callback_list: Any,
+        fit: keras_fit.Call,
+    ) -> None:
         super().__init__()
         self._owner = owner
         self._list = callback_list
         self._path = os.path.join(owner.backup_dir, _FILE)
+        # With `steps_per_epoch`, an epoch of `fit` is none of the data.
+        is_capped = keras_fit.is_capped(fit)
+        self._handle = None if is_capped else handle_of(fit.data)
         self._has_backup = False
+        # Whether `fit` is about to begin in the middle of an epoch.
+        self._begins_inside = False
         self._epoch = 0
         self._first = (0, 0)  # the epoch and batch to begin with
+        self._num_before = 0  # batches of the epoch before those of the data
+        self._end_resumed: Callable[[], None] = lambda: None
         self._num_unsaved = 0
         self._preemption = Preemption()
+        self._state: TrainingState
 
     def resume(self, fit: keras_fit.Call) -> None:
         """Makes `fit` begin with the epoch and the batch of the backup."""
-        state = TrainingState(self.model, self._path)
-        position = state.position()
-        self._has_backup = position is not None
-        if position is None:
+        self._state = state = TrainingState(self.model, self._path)
+        place = state.place()
+        self._has_backup = place is not None
+        if place is None:
             return
-        self._first = position
-        epoch, batch = position
-        keras_fit.set_initial_epoch(self.model, epoch)
+        self._first = place.epoch, place.batch
+        keras_fit.set_initial_epoch(self.model, place.epoch)
         remove_step_hooks(self.model, fit)
-        if batch:
-            _Skip(self.model, fit, batch, state.restore)
+        if self._handle is not None and place.data is not None:
+            self._handle.seek(place.data)
+            loss_means.forget_counts(fit, self._handle.next_rest())
+            self._begins_inside = place.batch > 0
+            if place.batch:
+                self._build_metrics(fit.data)
+                rest = self._handle.upcoming()
+                self._num_before = rest.first // rest.deal.global_size
+                self._end_resumed = begin_epoch_at(fit, self._num_before)
+        elif place.batch and place.size != basics.size():
+            raise ValueError(
+                "In the middle of an epoch, a run must go on with the number "
+                "of ranks of its backup, unless its data come from "
+                f"`hvd.shard`. Received: {basics.size()} ranks; "
+                f"{self._path!r} is of {place.size}."
+            )
+        elif place.batch:
+            _Skip(self.model, fit, place.batch, state.restore)
+
+    def _build_metrics(self, data: Any) -> None:
+        is_indexed = isinstance(data, keras.utils.PyDataset)
+        batch = data[0] if is_indexed else data.element_spec
+        if not build_metrics(self.model, batch):
+            logging.warning(
+                "The metrics of the epoch that goes on begin anew: the model "
+                "must be callable on symbolic tensors to restore them."
+            )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._has_backup:
-            TrainingState(self.model, self._path).restore()
+            self._state.restore()
             # Moving statistics differ by rank in the middle of an epoch.
             fit_check.note_as_equal(self.model)
         self._preemption.begin()
@@ -154,13 +204,23 @@ class _Backup(keras.callbacks.Callback):
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         self._epoch = epoch
+        if self._begins_inside:
+            self._state.restore(only_metrics=True)  # Keras has reset them
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._begins_inside:
+            self._begins_inside = False
+            # On torch, the iteration over the data has drawn a number.
+            self._state.restore_random()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         done = (self._epoch, batch + 1)
         must_stop = self._preemption.must_stop()
-        if done > self._first:  # else it is in the file
+        if self._num_before or done > self._first:  # else it is in the file
             self._num_unsaved += self.model.steps_per_execution
             frequency = self._owner.save_freq
             is_due = (
@@ -168,20 +228,34 @@ class _Backup(keras.callbacks.Callback):
             )
             if is_due or must_stop:
                 self._num_unsaved = 0
-                TrainingState(self.model, self._path).save(done)
+                self._save(*done, num_steps=batch + 1 - self._num_before)
         if must_stop:
             self._stop(*done)
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
+        self._end_resumed()
+        self._num_before = 0
         must_stop = self._preemption.must_stop(is_epoch_end=True)
         if self._owner.save_freq == "epoch" or must_stop:
-            TrainingState(self.model, self._path).save((epoch + 1, 0))
+            self._save(epoch + 1, 0)
         if must_stop:
             self._stop(epoch + 1, 0)
 
+    def _save(
+        self, epoch: int, batch: int, *, num_steps: int | None = None
+    ) -> None:
+        """Saves; None as `num_steps` of the iteration means all of them."""
+        position = None
+        if self._handle is not None and num_steps is None:
+            position = self._handle.position_at_end()
+        elif self._handle is not None:
+            position = self._handle.position_after(num_steps or 0)
+        self._state.save(Place(epoch, batch, position, basics.size()))
+
     def _stop(self, epoch: int, batch: int) -> NoReturn:
+        self._state.finish()
         self._preemption.end()
         preemption.report(
             f"preempted at epoch {epoch}, batch {batch}; saved to {self._path}"
@@ -193,6 +267,7 @@ class _Backup(keras.callbacks.Callback):
         keras_fit.remove_callback(self._list, self)
         remove_step_hooks(self.model)
         keras_fit.set_initial_epoch(self.model, None)
+        self._state.finish()
         if self._owner.delete_checkpoint:
             on_rank_zero("BackupAndRestore/delete", self._delete)
 

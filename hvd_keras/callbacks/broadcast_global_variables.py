@@ -14,11 +14,11 @@ from hvd_keras._gradients import fit_check, model_state
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values import agreement
 from hvd_keras.callbacks._building import build_on_all_ranks
 from hvd_keras.callbacks._habits import Habits
 from hvd_keras.callbacks._slots import build_slots_on_all_ranks
-from hvd_keras.callbacks._step_hook import trace_anew
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.exceptions import MismatchError

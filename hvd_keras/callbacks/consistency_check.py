@@ -14,7 +14,7 @@ from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
-from hvd_keras.callbacks._step_hook import trace_anew
+from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras.exceptions import MismatchError
 
 _ACTIONS = ("raise", "skip", "ignore")

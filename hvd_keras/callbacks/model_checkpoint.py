@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
+from hvd_keras import _backends
 from hvd_keras._common.files import replacing
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras._keras.saving import with_values
+from hvd_keras.callbacks._background import BackgroundWriter
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 
 
@@ -20,16 +24,20 @@ class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`. All ranks must
     have it. Rank 0 decides by its logs whether to save, and writes; the others
-    wait. With `MetricAverageCallback`, its logs are those of all ranks. `best`
-    is the same on all ranks.
+    wait for the decision. With `MetricAverageCallback`, its logs are those of
+    all ranks. `best` is the same on all ranks.
 
-    The file gets its name when it is complete: a job that is killed while it
-    saves leaves the previous file. `BroadcastGlobalVariablesCallback` averages
+    Rank 0 copies the variables and writes them in a thread, while training goes
+    on; so a file may be complete some steps later. A save waits for the one
+    before, and the end of training for the last one. The file gets its name
+    when it is complete: a job that is killed while it saves leaves the previous
+    file. `BroadcastGlobalVariablesCallback` averages
     the moving statistics of `BatchNormalization`. If the model has that layer
     and `fit` has no validation data, this callback must come after it.
 
     Raises:
-        OSError: From `fit`, on rank 0: the file cannot be written.
+        OSError: From `fit`, on rank 0: a file could not be written. The next
+            save raises it, or the end of training.
         HvdError: From `fit`, on the other ranks: rank 0 could not save.
 
     Example:
@@ -40,13 +48,19 @@ class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
+        self._writer = BackgroundWriter("ModelCheckpoint/write")
         callback_list = keras_fit.beginning_callback_list()
         if self.save_freq != "epoch" and callback_list is not None:
             keras_fit.call_batch_ends_in_order(callback_list)
 
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        super().on_train_end(logs)
+        self._writer.finish()
+
     def hvd_save(self, save: Callable[[], None]) -> None:
         def save_and_tell() -> Any:
-            with _files_replaced_when_complete(self.model):
+            self._writer.check()
+            with _files_written_later(self.model, self._writer):
                 save()
             return None if self.best is None else float(self.best)
 
@@ -54,12 +68,20 @@ class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
 
 
 @contextlib.contextmanager
-def _files_replaced_when_complete(model: keras.Model) -> Iterator[None]:
+def _files_written_later(
+    model: keras.Model, writer: BackgroundWriter
+) -> Iterator[None]:
+    """Lets `model.save` and `save_weights` write a copy, in a thread."""
     own = dict(model.__dict__)
+
+    def later(write: Callable[..., Any], filepath: str, **options: Any) -> None:
+        values = _copied_values(model)
+        writer.begin(lambda: _write(write, values, str(filepath), options))
+
     names = ("save", "save_weights")
     for name in names:
         # An attribute of the instance hides the method of the class.
-        model.__dict__[name] = functools.partial(_write, getattr(model, name))
+        model.__dict__[name] = functools.partial(later, getattr(model, name))
     try:
         yield
     finally:
@@ -69,6 +91,27 @@ def _files_replaced_when_complete(model: keras.Model) -> Iterator[None]:
                 model.__dict__[name] = own[name]
 
 
-def _write(write: Callable[..., Any], filepath: str, **options: Any) -> None:
-    with replacing(str(filepath)) as path:
+def _copied_values(model: keras.Model) -> list[tuple[Any, Any]]:
+    variables = {
+        id(variable): variable
+        for variable in [
+            *model.variables,
+            *model.metrics_variables,
+            *getattr(model.optimizer, "variables", []),
+        ]
+        if isinstance(variable, keras.Variable)
+    }
+    return [
+        (variable, np.array(_backends.current().read(variable)))
+        for variable in variables.values()
+    ]
+
+
+def _write(
+    write: Callable[..., Any],
+    values: list[tuple[Any, Any]],
+    filepath: str,
+    options: dict[str, Any],
+) -> None:
+    with with_values(values), replacing(filepath) as path:
         write(path, **options)

@@ -13,8 +13,9 @@ import numpy as np
 from hvd_keras import _native, objects
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras._values import agreement
-from hvd_keras.callbacks._step_hook import StepHook, remove_step_hooks
+from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Min
 
@@ -58,6 +59,8 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
         )
         _check_equal(plans)
         if len(plans) == 1 or fit is None or not _must_vote(plans):
+            return
+        if _ends_together(fit):
             return
         if not keras_fit.let_decide(fit, _smallest):
             _Vote(self.model, fit)
@@ -161,6 +164,14 @@ _REMEDIES = {
         "`steps_per_epoch` on all ranks."
     ),
 }
+
+
+def _ends_together(fit: keras_fit.Call) -> bool:
+    """Whether the ranks end each epoch together without asking each other."""
+    handle = handle_of(fit.data)
+    if handle is None or keras_fit.is_capped(fit):
+        return False
+    return handle.upcoming().deal.policy != "join"
 
 
 def _must_vote(plans: list[dict[str, Any]]) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import keras
 import numpy as np
 
-from hvd_keras import _native, basics
-from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras import _native
+from hvd_keras.callbacks._epoch_clock import Epoch, EpochMeter
 from hvd_keras.callbacks.metric_average import num_samples_of
 
 
-class ThroughputCallback(ForKeras3, keras.callbacks.Callback):
+class ThroughputCallback(EpochMeter):
     """Adds the speed of the training, over all ranks, to the logs of epochs.
 
     `History` and the callbacks after this one see the speed: put it before
@@ -46,32 +44,22 @@ class ThroughputCallback(ForKeras3, keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._began: float | None = None
-        self._num_steps = 0
-        self._counts: dict[str, int] = {}
         self._measured: np.ndarray[Any, Any] | None = None
 
-    def on_epoch_begin(
-        self, epoch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        self._began = None
-        self._measured = None
-
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        if self._began is None:
-            self._began = time.perf_counter()
-            self._counts = basics.stats()
-        self._num_steps = batch + 1
-
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._measure()
+    def on_measured(self, epoch: Epoch) -> None:
+        counted = [
+            epoch.counts[name]
+            for name in ("num_collectives", "num_bytes", "pending_ns")
+        ]
+        self._measured = np.array(
+            [epoch.seconds, epoch.steps, num_samples_of(self.model), *counted],
+            np.float64,
+        )
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        self._measure()
+        super().on_epoch_end(epoch, logs)
         measured, self._measured = self._measured, None
         if measured is None or logs is None:
             return
@@ -87,25 +75,3 @@ class ThroughputCallback(ForKeras3, keras.callbacks.Callback):
         logs["collectives_ms"] = float((pending / steps).max() / 1e6)
         logs["collectives_per_step"] = float((collectives / steps).max())
         logs["reduced_mb_per_step"] = float((num_bytes / steps).max() / 1e6)
-
-    def _measure(self) -> None:
-        """Ends the measurement when the batches of the epoch are done."""
-        if self._began is None:
-            return
-        seconds = time.perf_counter() - self._began
-        self._began = None
-        # The last batch announced begins an execution of several steps, or of
-        # none if the data turn out to have ended.
-        steps = self._num_steps + self.model.steps_per_execution - 1
-        known = (self.params or {}).get("steps")
-        if known is None and not self.model.stop_training:
-            steps -= self.model.steps_per_execution
-        steps = max(1, min(steps, known or steps))
-        now = basics.stats()
-        counted = [
-            now[name] - self._counts[name]
-            for name in ("num_collectives", "num_bytes", "pending_ns")
-        ]
-        self._measured = np.array(
-            [seconds, steps, num_samples_of(self.model), *counted], np.float64
-        )

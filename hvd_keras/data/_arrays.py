@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,9 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import FILLING, Deal
+from hvd_keras.data._pass import order_of
+from hvd_keras.data._pass import own_rows as own_rows_of_steps
+from hvd_keras.data.position import Handle
 
 
 def to_tensors(data: Any) -> Any:
@@ -40,62 +42,49 @@ def describe(tensors: Any) -> list[Any]:
 
 
 def shard_arrays(
-    tensors: Any, deal: Deal, *, shuffle: bool, seed: int
+    tensors: Any, handle: Handle, deal: Deal, *, shuffle: bool, seed: int
 ) -> tf.data.Dataset:
     """Returns this rank's batches; each iteration is an epoch.
 
     Args:
         tensors: As from `to_tensors`, equal on all ranks.
-        deal: Assigns the rows to the ranks.
+        handle: Says where an iteration begins, and for which ranks.
+        deal: Decides about the form of the batches.
         shuffle: Whether rows come in another order in each epoch.
         seed: Decides on the order, together with the number of the epoch.
     """
     num_rows = num_rows_of(tensors)
-    num_steps = deal.num_global_steps(num_rows)
-    full = deal.global_size
-    last = num_steps * full if deal.policy == "drop" else num_rows
-    epochs = itertools.count()
+    is_static, fills = deal.is_static(num_rows), deal.may_fill(num_rows)
 
-    def next_order() -> Any:
-        # NumPy's: TensorFlow mixes its global seed, which may differ by rank,
-        # into its generators.
-        generator = np.random.default_rng([seed, next(epochs)])
-        return generator.permutation(num_rows)
+    def begin() -> Any:
+        part = handle.begin()
+        order = order_of(num_rows, part.epoch, shuffle=shuffle, seed=seed)
+        rows = np.arange(num_rows) if order is None else order
+        return own_rows_of_steps(rows, part)
 
     @as_it_is
-    def order_of_epoch(_: tf.Tensor) -> tf.Tensor:
-        if not shuffle:
-            return tf.range(num_rows, dtype=tf.int64)
-        order = tf.numpy_function(next_order, [], tf.int64)
-        return tf.ensure_shape(order, [num_rows])
+    def steps(_: tf.Tensor) -> Any:
+        parts = tf.numpy_function(begin, [], [tf.int64] * 3)
+        # tf.data takes the length from here. That of an iteration from the
+        # middle of an epoch is smaller, which `unbatch` allows.
+        length = None if deal.is_elastic else deal.num_steps(num_rows)
+        for part, rank in zip(parts, (2, 1, 1), strict=True):
+            part.set_shape([length] + [None] * (rank - 1))
+        return tuple(parts)
 
     @as_it_is
-    def batches_of(order: tf.Tensor) -> tf.data.Dataset:
-        @as_it_is
-        def batch(step: tf.Tensor) -> tf.Tensor:
-            end = (step + 1) * full
-            is_last = step == num_steps - 1
-            end = tf.where(is_last, tf.constant(last, tf.int64), end)
-            return order[step * full : end]
-
-        steps = tf.data.Dataset.range(deal.num_steps(num_rows))
-        return steps.map(batch)
-
-    @as_it_is
-    def fetch(rows: tf.Tensor) -> Any:
-        places, weights = own_rows(deal, tf.size(rows, tf.int64))
-        own = tf.gather(rows, places)
-        if deal.is_static(num_rows):
+    def fetch(rows: tf.Tensor, places: tf.Tensor, num_real: tf.Tensor) -> Any:
+        own = rows[:places]
+        weights = tf.where(tf.range(places) < num_real, 1.0, FILLING)
+        if is_static:
             own = tf.ensure_shape(own, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         data = tf.nest.map_structure(lambda t: tf.gather(t, own), tensors)
-        return weighted(data, weights) if deal.may_fill(num_rows) else data
+        return weighted(data, weights) if fills else data
 
-    dataset = tf.data.Dataset.from_tensors(0).map(order_of_epoch)
-    dataset = dataset.flat_map(batches_of)
+    dataset = tf.data.Dataset.from_tensors(0).map(steps).unbatch()
     dataset = dataset.map(fetch, num_parallel_calls=2, deterministic=True)
-    count = tf.data.experimental.assert_cardinality(deal.num_steps(num_rows))
-    return dataset.apply(count).prefetch(2)
+    return dataset.prefetch(2)
 
 
 def own_rows(deal: Deal, num_rows: Any) -> tuple[tf.Tensor, tf.Tensor]:

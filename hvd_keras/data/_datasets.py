@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _rows
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
+from hvd_keras.data._pass import Pass
 from hvd_keras.data._structures import checksum_of
+from hvd_keras.data.position import Handle
 
 
 def without_tuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -72,28 +76,124 @@ def global_batches(
     return _with_small_rest(batches, deal) if deal.joins_rest else batches
 
 
+class Source:
+    """Makes the dataset of each epoch.
+
+    Args:
+        make: Returns the dataset of an epoch.
+        batched: Whether its elements are batches.
+        is_fixed: Whether it is the same in all epochs.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], tf.data.Dataset],
+        *,
+        batched: bool,
+        is_fixed: bool,
+    ) -> None:
+        self._make = make
+        self._batched = batched
+        self.is_fixed = is_fixed
+        self.first = make(0)
+
+    def of_epoch(self, epoch: int) -> tf.data.Dataset:
+        """Returns the dataset of an epoch.
+
+        Raises:
+            ValueError: Its elements have other types or shapes.
+        """
+        dataset = self._make(epoch)
+        if dataset.element_spec != self.first.element_spec:
+            raise ValueError(
+                "`data` must make datasets of the same types and shapes in all "
+                f"epochs. Received: {dataset.element_spec} in epoch {epoch}, "
+                f"{self.first.element_spec} in epoch 0."
+            )
+        return dataset
+
+    def global_batches(self, part: Pass, handle: Handle) -> tf.data.Dataset:
+        """Returns the batches that the ranks share in a pass."""
+        dataset, batched = self.of_epoch(part.epoch), self._batched
+        if part.first:
+            rows = dataset.unbatch() if batched else dataset
+            dataset, batched = first_rows.skipped(rows, part), False
+        batches = global_batches(dataset, part.deal, batched=batched)
+        if not part.first:
+            batches = first_rows.noted(batches, handle.note_first_rows)
+        return batches
+
+
 def shard_dataset(
-    batches: tf.data.Dataset, deal: Deal, num_rows: int | None
+    source: Source, handle: Handle, deal: Deal, num_rows: int | None
 ) -> tf.data.Dataset:
-    """Returns this rank's part of each of the global batches."""
+    """Returns this rank's part of each of the global batches.
+
+    Args:
+        source: The data of all ranks.
+        handle: Says where an iteration begins, and for which ranks.
+        deal: Decides about the form of the batches.
+        num_rows: Rows of an epoch; None if unknown.
+    """
+    form = (deal.is_static(num_rows), deal.may_fill(num_rows))
+    # Of whole epochs, by deal: tracing its functions takes a while.
+    whole: dict[Deal, tf.data.Dataset] = {}
+    # TensorFlow drops functions of a dataset that Python has dropped.
+    running: list[tf.data.Dataset] = []
+
+    def own(part: Pass) -> tf.data.Dataset:
+        if not part.first and part.deal in whole:
+            return whole[part.deal]
+        batches = source.global_batches(part, handle)
+        made = _own_part(batches, part.deal, *form)
+        if not part.first and source.is_fixed:
+            whole[part.deal] = made
+        return made
+
+    spec = own(handle.upcoming()).element_spec
+
+    def begin() -> tf.Tensor:
+        running[:] = [*running[-1:], own(handle.begin())]
+        return running[-1]._variant_tensor
+
+    @as_it_is
+    def of_iteration(_: tf.Tensor) -> tf.data.Dataset:
+        variant = tf.ensure_shape(tf.py_function(begin, [], tf.variant), [])
+        return tf.data.experimental.from_variant(variant, spec)
+
+    dataset = tf.data.Dataset.from_tensors(0).flat_map(of_iteration)
+    if num_rows is not None and not deal.is_elastic:
+        count = deal.num_steps(num_rows)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.prefetch(2)
+
+
+def _own_part(
+    batches: tf.data.Dataset, deal: Deal, is_static: bool, fills: bool
+) -> tf.data.Dataset:
+    """Returns this rank's part of each batch.
+
+    Args:
+        batches: Those of all ranks.
+        deal: Assigns the rows to the ranks.
+        is_static: Whether all parts have the same shape.
+        fills: Whether the parts have weights that tell what fills them.
+    """
 
     @as_it_is
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
         places, weights = own_rows(deal, _num_rows(data))
-        if deal.is_static(num_rows):
+        if is_static:
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
-        return weighted(data, weights) if deal.may_fill(num_rows) else data
+        return weighted(data, weights) if fills else data
 
     dataset = batches.map(take)
     if deal.policy == "join":
         dataset = dataset.filter(_has_rows)
-    if num_rows is not None:
-        count = deal.num_steps(num_rows)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
-    return dataset.prefetch(2)
+    return dataset
 
 
 def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:

@@ -29,6 +29,8 @@ class Deal:
         policy: One of `POLICIES`: decides about the last rows, fewer than
             `global_size`.
         has_weights: Whether a batch can tell which rows fill it.
+        is_elastic: Whether the batches have a form that suits all numbers of
+            ranks, which may change.
     """
 
     rank: int
@@ -36,6 +38,7 @@ class Deal:
     batch_size: int
     policy: str
     has_weights: bool = True
+    is_elastic: bool = False
 
     @property
     def global_size(self) -> int:
@@ -67,6 +70,8 @@ class Deal:
         if not self.has_weights:
             return False
         rest = None if num_rows is None else num_rows % self.global_size
+        if self.is_elastic:
+            return self.policy in ("split", "pad")
         if self.policy == "pad":
             return rest != 0
         if self.policy != "split" or self.size == 1:
@@ -77,6 +82,8 @@ class Deal:
         """Whether all batches have `batch_size` rows."""
         if self.policy in ("pad", "drop"):
             return True
+        if self.is_elastic:
+            return False
         return num_rows is not None and num_rows % self.global_size == 0
 
     def own_rows(self, num_rows: int) -> tuple[Array, Array]:
@@ -105,7 +112,9 @@ class Deal:
         """
         if self.policy == "drop":
             return 0
-        if num_rows is None or self.joins_rest or self.policy == "join":
+        if self.is_elastic or self.joins_rest or self.policy == "join":
+            return None
+        if num_rows is None:
             return None
         return num_rows % self.global_size
 

@@ -7,17 +7,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras._keras import fit as keras_fit
 from hvd_keras.data._deal import FILLING, Deal
+from hvd_keras.data._py_share import PyShare
 from hvd_keras.data._structures import has_targets
+from hvd_keras.data.position import Handle
 
 
-class ShardedPyDataset(keras.utils.PyDataset):
+class ShardedPyDataset(PyShare):
     """Every `size`-th batch of a `PyDataset`; step i takes the i-th group.
 
     Args:
         data: The batches of all ranks.
-        deal: Assigns the batches to the ranks; its batch size is 1, a batch.
+        handle: Says where an iteration begins, and for which ranks.
+        deal: Decides about the form of the batches; its batch size is 1, a
+            batch.
         shuffle: Whether batches come in another order in each epoch.
         seed: Decides on the order, together with the number of the epoch.
     """
@@ -25,64 +28,48 @@ class ShardedPyDataset(keras.utils.PyDataset):
     def __init__(
         self,
         data: keras.utils.PyDataset,
+        handle: Handle,
         deal: Deal,
         *,
         shuffle: bool,
         seed: int,
     ) -> None:
+        self._data = data
+        count = data.num_batches
+        self._fills = count is not None and deal.may_fill(count)
         super().__init__(
+            handle,
+            count,
+            shuffle=shuffle,
+            seed=seed,
             workers=data.workers,
             use_multiprocessing=data.use_multiprocessing,
             max_queue_size=data.max_queue_size,
         )
-        self._data = data
-        self._deal = deal
-        self._shuffle = shuffle
-        self._seed = seed
-        self._epoch = 0
-        self._order = self._new_order()
-
-    @property
-    def num_batches(self) -> int | None:
-        """Steps of this rank in an epoch; None: without end."""
-        count = self._data.num_batches
-        if count is None:
-            return None
-        if self._deal.policy == "split":
-            return -(-count // self._deal.size)
-        return self._deal.num_steps(count)
 
     def __getitem__(self, index: int) -> Any:
-        deal = self._deal
-        count = self._data.num_batches
+        deal, count = self._part.deal, self._part.num_rows
         if count is not None and index >= (self.num_batches or 0):
             raise IndexError(index)  # ends a loop
-        first = index * deal.size
-        num = deal.size if count is None else min(deal.size, count - first)
+        place = index * deal.size
+        num = deal.size if count is None else min(deal.size, count - place)
+        first = self._part.first + place
         if deal.policy == "split" and num < deal.size:
             return self._split(first, num)
         if deal.policy != "pad":
             return self._batch(first + num * deal.rank // deal.size)
         batch = self._batch(first + deal.rank % num)
-        if count is None or not deal.may_fill(count):
+        if not self._fills:
             return batch
         return weighted(batch, 1.0 if deal.rank < num else FILLING)
 
     def on_epoch_begin(self) -> None:
-        keras_fit.keep_order(self)
+        super().on_epoch_begin()
         self._data.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         self._data.on_epoch_end()
-        self._epoch += 1
-        self._order = self._new_order()
-
-    def _new_order(self) -> Any:
-        count = self._data.num_batches
-        if not self._shuffle or count is None:
-            return None
-        generator = np.random.default_rng([self._seed, self._epoch])
-        return generator.permutation(count)
+        super().on_epoch_end()
 
     def _batch(self, place: int) -> Any:
         order = self._order
@@ -96,13 +83,13 @@ class ShardedPyDataset(keras.utils.PyDataset):
             *batches,
         )
         num_rows = len(keras.tree.flatten(whole)[0])
-        if num_rows < self._deal.size:
+        if num_rows < self._part.deal.size:
             raise ValueError(
                 "The last batches of `data` must have a row for each of the "
-                f"{self._deal.size} ranks. Received: {num_rows} rows in "
+                f"{self._part.deal.size} ranks. Received: {num_rows} rows in "
                 f"{count} batches; pass policy='pad' or policy='drop'."
             )
-        begin, end = self._deal.bounds(num_rows)
+        begin, end = self._part.deal.bounds(num_rows)
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 
 

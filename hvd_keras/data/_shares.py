@@ -10,9 +10,10 @@ import keras
 import numpy as np
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras.data._arguments import check_data
 from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.data._deal import Deal
-from hvd_keras.data.sharding import check_data, shard
+from hvd_keras.data.sharding import shard
 from hvd_keras.process_set import ProcessSet
 
 _BATCH_SIZE = 32  # Keras's

@@ -7,15 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from hvd_keras._job import membership
 from hvd_keras._keras import advice
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._values import agreement
 from hvd_keras._values.members import members_of
+from hvd_keras.data import _arguments, _loaded, position
 from hvd_keras.data._counts import Counts, mark, source_of
-from hvd_keras.data._deal import POLICIES, Deal
+from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
+from hvd_keras.data._readers import reader_of
 from hvd_keras.data._structures import has_targets
+from hvd_keras.data.position import Form, Handle
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -29,6 +34,8 @@ def shard(
     seed: int = 0,
     batched: bool = False,
     autotune: bool = False,
+    collate: Callable[[Any], Any] | None = None,
+    elastic: bool | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Returns this rank's batches of `data`, for `fit`, `evaluate`, `predict`.
@@ -65,10 +72,16 @@ def shard(
     Args:
         data: An array, or a structure of arrays of equal length (NumPy arrays,
             tensors, lists of numbers; tuples and dicts of them); a
-            `tf.data.Dataset` of dense, ragged or sparse tensors; or a
-            `keras.utils.PyDataset`.
+            `tf.data.Dataset` of dense, ragged or sparse tensors, or a function
+            that makes that of an epoch from its number; a
+            `keras.utils.PyDataset`; a `DataLoader` of torch with a map-style
+            dataset; a `datasets.Dataset` of Hugging Face, whose batches are
+            dicts of columns; or a `MapDataset` or `DataLoader` of Grain. The
+            ranks deal out the numbers of the rows of the last three, which
+            then read them by their own workers.
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
-            which makes batches itself: they are dealt out one by one.
+            which makes batches itself: they are dealt out one by one. None for
+            a `DataLoader` of torch means its own.
         policy: "split", "pad", "drop" or "join", see above.
         shuffle: Whether arrays, or the batches of a `PyDataset`, come in
             another order in each epoch, the same on all ranks. An iteration
@@ -86,12 +99,22 @@ def shard(
             (seen in TF 2.21, in a third of all cases). If N ranks wait for the
             slowest, that is nearly every epoch. With False, `AUTOTUNE` means a
             fixed number of threads.
+        collate: Makes a batch of what a loader reads: of a list of rows (torch,
+            Grain) or of a dict of columns (Hugging Face). A tuple (x, y) has
+            targets. None: as torch's loader does; Grain's rows are stacked.
+        elastic: Whether the number of ranks may change in the middle of an
+            epoch. Then the result has a form that suits all numbers: no fixed
+            shapes (except with "pad" and "drop"), weights if there are
+            targets, and a `tf.data.Dataset` of unknown length. The ranks do
+            not compare data and arguments, for a rank that joins calls this
+            alone. None: as `hvdrun` runs the job.
         process_set: The ranks that share the data, including this one.
 
     Returns:
         A `tf.data.Dataset`, whose length is known if that of `data` is. Or a
-        `PyDataset`: for a `PyDataset`, and for arrays if Keras does not run on
-        TensorFlow. A list in `data` becomes a tuple.
+        `PyDataset`: for a `PyDataset`, for data of torch, Hugging Face and
+        Grain, and for arrays if Keras does not run on TensorFlow. A list in
+        `data` becomes a tuple.
 
     Every rank reads all of a `tf.data.Dataset` and takes its part of each
     global batch. So the work before `shard` is done N times. Do cheap work
@@ -112,28 +135,43 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
-    members_of(process_set, "shard")
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
+    reader = reader_of(data, collate)
+    if reader is not None:
+        batch_size = batch_size or reader.batch_size
+        shuffle = shuffle or reader.shuffle
     tf = sys.modules.get("tensorflow")  # without it there are no datasets
-    is_dataset = tf is not None and isinstance(data, tf.data.Dataset)
-    check_data(data)
-    _check_arguments(batch_size, policy, seed)
-    _check_kind(is_py_dataset, is_dataset, batch_size, shuffle, batched)
-    batch = data.element_spec if is_dataset else data
-    deal = Deal(
-        rank=process_set.rank() or 0,
-        size=process_set.size() or 1,
-        batch_size=batch_size or 1,
-        policy=policy,
-        has_weights=is_py_dataset or has_targets(batch),
+    sample: Any = data if reader is None else ()
+    if callable(data) and not hasattr(data, "__next__"):
+        sample = _arguments.dataset_of_epoch(data, 0)
+    is_dataset = tf is not None and isinstance(sample, tf.data.Dataset)
+    _arguments.check_data(sample)
+    _arguments.check_collate(collate, reader is not None)
+    _arguments.check_arguments(batch_size, policy, seed)
+    _arguments.check_kind(
+        is_py_dataset, is_dataset, batch_size, shuffle, batched
     )
-    make = _make_of_arrays
-    if is_py_dataset:
-        make = _make_of_py_dataset
-    elif is_dataset:
-        make = _make_of_dataset
+    batch = sample.element_spec if is_dataset else data
+    if reader is not None:
+        batch = next(reader.batches([np.arange(1)], (0, 0)))
+    is_elastic = membership.is_elastic() if elastic is None else bool(elastic)
+    has_weights = is_py_dataset or has_targets(batch)
+
+    def deal_now() -> Deal:
+        members_of(process_set, "shard")
+        return Deal(
+            rank=process_set.rank() or 0,
+            size=process_set.size() or 1,
+            batch_size=batch_size or 1,
+            policy=policy,
+            has_weights=has_weights,
+            is_elastic=is_elastic,
+        )
+
+    deal = deal_now()
+    make = _maker_of(is_py_dataset, is_dataset, reader)
     num_rows, described, finish = make(
-        data, deal, shuffle=shuffle, seed=seed, batched=batched
+        reader or data, deal, shuffle=shuffle, seed=seed, batched=batched
     )
     arguments = {
         "batch_size": batch_size,
@@ -142,29 +180,46 @@ def shard(
         "seed": seed,
         "batched": bool(batched),
     }
-    _agree({**arguments, "data": described}, process_set)
-    _check_length(num_rows, deal, is_py_dataset)
-    result = finish()
-    if not isinstance(result, keras.utils.PyDataset):
-        from hvd_keras.data import _datasets
 
-        if not autotune:
-            result = _datasets.without_tuner(result)
-        result = _datasets.as_sharded(result)
+    def check_equal() -> None:
+        _agree({**arguments, "data": described}, process_set)
+
+    if not is_elastic:
+        check_equal()
+    _arguments.check_length(num_rows, deal, is_py_dataset)
+    has_specs = reader is None and (
+        is_dataset or keras.backend.backend() == "tensorflow"
+    )
+    form = Form(
+        is_static=deal.is_static(num_rows) and has_specs,
+        has_weights=deal.may_fill(num_rows),
+    )
+    is_free = is_py_dataset and policy != "pad"
+    handle = Handle(deal_now, num_rows, check_equal, None if is_free else form)
+    result = _ready(finish(handle), autotune)
     if deal.size > 1 and deal.rank == 0:
         keras_fit.call_at_train_begin(_advise)
-    return mark(
-        result,
-        Counts(
-            num_ranks=deal.size,
-            batch_size=deal.batch_size,
-            rest=None if is_py_dataset else deal.rest_of(num_rows),
-            may_fill=deal.may_fill(num_rows),
-            adds_weights=deal.has_weights
-            and not is_py_dataset
-            and len(batch) == 2,
-        ),
+    position.serve_fits()
+    position.attach(result, handle)
+    counts = Counts(
+        num_ranks=deal.size,
+        batch_size=deal.batch_size,
+        rest=None if is_py_dataset else deal.rest_of(num_rows),
+        may_fill=deal.may_fill(num_rows),
+        adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
     )
+    return mark(result, counts)
+
+
+def _ready(result: Any, autotune: bool) -> Any:
+    """Returns a share with the options that it needs."""
+    if isinstance(result, keras.utils.PyDataset):
+        return result
+    from hvd_keras.data import _datasets
+
+    if not autotune:
+        result = _datasets.without_tuner(result)
+    return _datasets.as_sharded(result)
 
 
 def _advise(callback_list: Any) -> None:
@@ -181,16 +236,38 @@ def _advise(callback_list: Any) -> None:
 
 # The number of rows, what must be equal on all ranks, and a function that makes
 # the batches of this rank.
-_Plan = tuple[int | None, list[Any], Callable[[], Any]]
+_Plan = tuple[int | None, list[Any], Callable[[Handle], Any]]
+
+
+def _maker_of(
+    is_py_dataset: bool, is_dataset: bool, reader: Any
+) -> Callable[..., _Plan]:
+    if is_py_dataset:
+        return _make_of_py_dataset
+    if is_dataset:
+        return _make_of_dataset
+    return _make_of_arrays if reader is None else _make_of_reader
 
 
 def _make_of_py_dataset(
     data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
 ) -> _Plan:
-    def finish() -> Any:
-        return ShardedPyDataset(data, deal, shuffle=shuffle, seed=seed)
+    def finish(handle: Handle) -> Any:
+        return ShardedPyDataset(data, handle, deal, shuffle=shuffle, seed=seed)
 
     return data.num_batches, [["batches", data.num_batches]], finish
+
+
+def _make_of_reader(
+    reader: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+) -> _Plan:
+    def finish(handle: Handle) -> Any:
+        return _loaded.LoadedRows(
+            reader, handle, deal, shuffle=shuffle, seed=seed
+        )
+
+    described = [["rows", reader.num_rows], *_loaded.describe(reader)]
+    return reader.num_rows, described, finish
 
 
 def _make_of_dataset(
@@ -198,14 +275,19 @@ def _make_of_dataset(
 ) -> _Plan:
     from hvd_keras.data import _datasets
 
-    _datasets.check_has_tensors(data)
-    num_rows = _datasets.num_rows_of(data, batched=batched)
-    batches = _datasets.global_batches(data, deal, batched=batched)
+    def of_epoch(epoch: int) -> Any:
+        return data if is_fixed else _arguments.dataset_of_epoch(data, epoch)
+
+    is_fixed = not callable(data)
+    source = _datasets.Source(of_epoch, batched=batched, is_fixed=is_fixed)
+    _datasets.check_has_tensors(source.first)
+    num_rows = _datasets.num_rows_of(source.first, batched=batched)
+    batches = _datasets.global_batches(source.first, deal, batched=batched)
     described = [["rows", num_rows], *_datasets.describe(batches)]
     return (
         num_rows,
         described,
-        lambda: _datasets.shard_dataset(batches, deal, num_rows),
+        lambda handle: _datasets.shard_dataset(source, handle, deal, num_rows),
     )
 
 
@@ -220,8 +302,8 @@ def _make_of_arrays(
         return (
             num_rows,
             [["rows", num_rows], *_arrays.describe(tensors)],
-            lambda: _arrays.shard_arrays(
-                tensors, deal, shuffle=shuffle, seed=seed
+            lambda handle: _arrays.shard_arrays(
+                tensors, handle, deal, shuffle=shuffle, seed=seed
             ),
         )
     from hvd_keras.data import _host_arrays
@@ -231,92 +313,9 @@ def _make_of_arrays(
     return (
         num_rows,
         [["rows", num_rows], *_host_arrays.describe(arrays)],
-        lambda: _host_arrays.ShardedArrays(
-            arrays, deal, shuffle=shuffle, seed=seed
+        lambda handle: _host_arrays.ShardedArrays(
+            arrays, handle, deal, shuffle=shuffle, seed=seed
         ),
-    )
-
-
-def check_data(data: Any) -> None:
-    """Raises TypeError if `shard` does not take data of this type."""
-    is_iterator = hasattr(data, "__next__") or callable(data)
-    tf = sys.modules.get("tensorflow")
-    is_distributed = tf is not None and isinstance(
-        data, tf.distribute.DistributedDataset
-    )
-    is_loader = hasattr(data, "collate_fn")  # of torch
-    if data is None or is_iterator or is_distributed or is_loader:
-        remedy = ""
-        if is_loader:
-            remedy = (
-                "; give the loader a DistributedSampler of "
-                "torch.utils.data, with `num_replicas=hvd.size()` and "
-                "`rank=hvd.rank()`"
-            )
-        raise TypeError(
-            "`data` must be arrays, a tf.data.Dataset or a "
-            f"keras.utils.PyDataset. Received: {type(data).__name__}{remedy}."
-        )
-
-
-def _check_arguments(batch_size: Any, policy: Any, seed: Any) -> None:
-    is_size = type(batch_size) is int and batch_size >= 1
-    if batch_size is not None and not is_size:
-        raise ValueError(
-            "`batch_size` must be an integer >= 1, the rows of each rank. "
-            f"Received: batch_size={batch_size!r}."
-        )
-    if policy not in POLICIES:
-        raise ValueError(
-            f"`policy` must be one of {', '.join(POLICIES)}. Received: "
-            f"policy={policy!r}."
-        )
-    if type(seed) is not int or seed < 0:
-        raise ValueError(
-            f"`seed` must be an integer >= 0. Received: seed={seed!r}."
-        )
-
-
-def _check_kind(
-    is_py_dataset: bool,
-    is_dataset: bool,
-    batch_size: int | None,
-    shuffle: bool,
-    batched: bool,
-) -> None:
-    if is_py_dataset != (batch_size is None):
-        raise ValueError(
-            "`batch_size` must be given, except for a PyDataset, which makes "
-            f"batches itself. Received: batch_size={batch_size}."
-        )
-    if is_dataset and shuffle:
-        raise ValueError(
-            "A tf.data.Dataset must be shuffled before it is sharded, with "
-            "the same seeds on all ranks: `dataset.shuffle(buffer_size, "
-            "seed=...)` and an equal `tf.random.set_seed`. Received: "
-            f"shuffle={shuffle!r}."
-        )
-    if batched and not is_dataset:
-        raise ValueError(
-            "`batched` must be False, except for a tf.data.Dataset. Received: "
-            f"batched={batched!r}."
-        )
-
-
-def _check_length(
-    num_rows: int | None, deal: Deal, is_py_dataset: bool
-) -> None:
-    if num_rows is None:
-        return
-    # A PyDataset splits the rows of its last batches, which nobody knows yet.
-    is_split = is_py_dataset and deal.policy == "split"
-    if num_rows >= 1 and (is_split or deal.num_global_steps(num_rows) >= 1):
-        return
-    unit = "batches" if is_py_dataset else "rows"
-    raise ValueError(
-        f"`data` must have enough {unit} for a step of all {deal.size} ranks. "
-        f"Received: {num_rows} {unit}, batch_size={deal.batch_size}, "
-        f"policy={deal.policy!r}."
     )
 
 

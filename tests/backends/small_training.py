@@ -27,13 +27,15 @@ def shares(x: np.ndarray, y: np.ndarray) -> keras.utils.PyDataset:
     return hvd.shard((x, y), batch_size=BATCH // hvd.size(), policy="drop")
 
 
-def model(seed: int = 3, *, dropout: float = 0.0) -> keras.Model:
+def model(
+    seed: int = 3, *, dropout: float = 0.0, dropout_seed: int | None = 1
+) -> keras.Model:
     """Returns a model whose weights depend on the seed alone."""
     made = keras.Sequential(
         [
             keras.Input((NUM_FEATURES,)),
             keras.layers.Dense(5, activation="tanh"),
-            keras.layers.Dropout(dropout, seed=1),
+            keras.layers.Dropout(dropout, seed=dropout_seed),
             keras.layers.Dense(1),
         ]
     )

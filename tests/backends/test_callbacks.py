@@ -17,8 +17,8 @@ SGD = keras.optimizers.SGD
 callbacks = hvd.callbacks
 
 
-def compiled(seed: int = 3, *, dropout: float = 0.0) -> keras.Model:
-    model = small.model(seed, dropout=dropout)
+def compiled(seed: int = 3, **dropout: Any) -> keras.Model:
+    model = small.model(seed, **dropout)
     optimizer = hvd.DistributedOptimizer(SGD(0.1, momentum=0.9))
     model.compile(optimizer, "mse", metrics=["mae", keras.metrics.R2Score()])
     return model
@@ -196,17 +196,20 @@ def test_rank_0_saves_for_all(shared_path: pathlib.Path) -> None:
     assert int(loaded.optimizer.iterations.numpy()) > small.NUM_BATCHES
 
 
-@pytest.mark.parametrize("save_freq", ["epoch", 2])
+@pytest.mark.parametrize(
+    ("save_freq", "dropout_seed"), [("epoch", 1), (2, 1), (2, None)]
+)
 def test_a_run_that_ended_early_resumes(
-    save_freq: Any, shared_path: pathlib.Path
+    save_freq: Any, dropout_seed: int | None, shared_path: pathlib.Path
 ) -> None:
     class Fail(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if int(self.model.optimizer.iterations.numpy()) == 11:
                 raise InterruptedError
 
-    def run(*others: Any) -> keras.Model:
-        model = compiled(dropout=0.5)
+    def run(*others: Any, seed: int = 5) -> keras.Model:
+        keras.utils.set_random_seed(seed + hvd.rank())
+        model = compiled(dropout=0.5, dropout_seed=dropout_seed)
         model.fit(
             small.shares(*small.data()),
             epochs=3,
@@ -219,7 +222,8 @@ def test_a_run_that_ended_early_resumes(
     backup = callbacks.BackupAndRestore(str(shared_path / "b"), save_freq)
     with pytest.raises(InterruptedError):
         run(backup, Fail())
-    model = run(callbacks.BackupAndRestore(str(shared_path / "b"), save_freq))
+    backup = callbacks.BackupAndRestore(str(shared_path / "b"), save_freq)
+    model = run(backup, seed=77)
     assert int(model.optimizer.iterations.numpy()) == 3 * small.NUM_BATCHES
     for value, wanted in zip(
         model.get_weights(), expected.get_weights(), strict=True

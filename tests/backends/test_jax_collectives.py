@@ -352,3 +352,9 @@ def test_a_custom_loop_equals_one_process(num_passes: int) -> None:
 )
 def test_contrastive_loss_equals_one_process(form: str) -> None:
     contrastive.check_equal_to_one_process(form, True, "hvd_keras.jax")
+
+
+def test_profilers_find_a_call_by_its_name() -> None:
+    mean = jax.jit(lambda x: hvd_jax.allreduce(x, name="my/tensor"))
+    text = mean.lower(jnp.ones(3)).compile().as_text()
+    assert 'op_name="jit(<lambda>)/HorovodAllreduce:my/tensor/ffi_call"' in text

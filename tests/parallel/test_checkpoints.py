@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -21,6 +22,7 @@ from hvd_keras.callbacks import (
     LearningRateWarmupCallback,
     MetricAverageCallback,
     ModelCheckpoint,
+    _training_state,
 )
 
 pytestmark = pytest.mark.thorough(1, 4)
@@ -43,14 +45,14 @@ def compiled() -> keras.Model:
 
 
 class Written(keras.callbacks.Callback):
-    """Notes which files a rank sees after an epoch."""
+    """Notes which files a rank sees after training."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
         self._path = path
         self.names: list[str] = []
 
-    def on_epoch_end(self, epoch, logs=None) -> None:
+    def on_train_end(self, logs=None) -> None:
         self.names = sorted(os.listdir(self._path))
 
 
@@ -153,6 +155,47 @@ def test_a_save_that_fails_leaves_the_last_file(path: pathlib.Path) -> None:
     assert hvd.load_model(path / "m.keras").optimizer.iterations.numpy() == 8
 
 
+@pytest.mark.thorough(4)
+def test_training_goes_on_while_a_model_is_written(path: pathlib.Path) -> None:
+    model = compiled()
+    original, times, weights = model.save, {}, {}
+
+    def save(filepath: str, **options: Any) -> None:
+        time.sleep(0.5)
+        times.setdefault("written", time.monotonic())
+        original(filepath, **options)
+
+    class Times(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            times[epoch] = time.monotonic()
+            weights[epoch] = self.model.get_weights()
+
+    model.__dict__["save"] = save
+    model.fit(
+        kt.shares(*kt.regression_data()),
+        epochs=2,
+        verbose=0,
+        callbacks=[ModelCheckpoint(path / "{epoch}.keras"), Times()],
+    )
+    if hvd.rank() == 0:
+        assert times[1] < times["written"]
+    # It holds the weights of the moment of the save.
+    loaded = hvd.load_model(path / "1.keras")
+    for ours, theirs in zip(weights[1], loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_backup_that_cannot_be_written_is_an_error_on_all_ranks(
+    path: pathlib.Path,
+) -> None:
+    (path / "file").write_text("in the way")
+    backup = BackupAndRestore(path / "file" / "backup", save_freq=1)
+    with pytest.raises(OSError if hvd.rank() == 0 else hvd.HvdError):
+        compiled().fit(
+            kt.shares(*kt.regression_data()), verbose=0, callbacks=[backup]
+        )
+
+
 @pytest.mark.thorough
 @needs_peers
 def test_a_save_may_take_longer_than_a_stall(
@@ -222,6 +265,7 @@ def train(
     interrupt_at: tuple[int, int] = (-1, -1),
     *,
     is_first: bool = True,
+    share: Callable[..., Any] = kt.shares,
     **options: Any,
 ) -> tuple[list[np.ndarray], dict, int]:
     """Returns all variables, the history and the number of epochs begun."""
@@ -249,10 +293,10 @@ def train(
     }
     if interrupt_at != (-1, -1):
         with pytest.raises(InterruptedError):
-            model.fit(kt.shares(x, y), **arguments)
+            model.fit(share(x, y), **arguments)
         history = {}
     else:
-        history = model.fit(kt.shares(x, y), **arguments).history
+        history = model.fit(share(x, y), **arguments).history
     variables = [*model.variables, *model.optimizer.variables]
     values = [np.asarray(variable.numpy()) for variable in variables]
     return values, history, interrupt.num_epochs
@@ -291,6 +335,46 @@ def test_a_resumed_run_ends_with_the_same_weights(
     for key, numbers in history.items():
         np.testing.assert_array_equal(numbers, whole[key][-num_epochs:], key)
     assert not path.exists()
+
+
+def shuffled(x: np.ndarray, y: np.ndarray) -> Any:
+    size = kt.BATCH // hvd.size()
+    return hvd.shard((x, y), batch_size=size, shuffle=True)
+
+
+@pytest.mark.thorough(4)
+@pytest.mark.parametrize("save_freq", ["epoch", 3])
+def test_shuffled_shares_go_on_with_the_row_that_comes_next(
+    path: pathlib.Path, save_freq: str | int
+) -> None:
+    expected, whole, _ = train(None, share=shuffled)
+    options: dict[str, Any] = {"save_freq": save_freq, "share": shuffled}
+    train(path, (2, 5), **options)
+    values, history, num_begun = train(path, **options)
+    assert num_begun == 2
+    for value, wanted in zip(values, expected, strict=True):
+        assert value.tobytes() == wanted.tobytes()
+    for key, numbers in history.items():
+        np.testing.assert_array_equal(numbers, whole[key][-2:], key)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("adds_up", [True, False])
+def test_states_of_other_ranks_keep_their_sum_or_mean(
+    dtype: str, adds_up: bool
+) -> None:
+    old = np.arange(3 * (hvd.size() + 1)).reshape(-1, 3).astype(dtype)
+    own = _training_state.own_value(
+        old.view(np.uint8), old.dtype, adds_up=adds_up
+    )
+    assert own is not None
+    new = np.stack(hvd.allgather_object(own.view(dtype)))
+    if adds_up:
+        np.testing.assert_allclose(new.sum(0), old.sum(0), rtol=1e-6)
+    elif dtype == "float32":
+        np.testing.assert_allclose(new.mean(0), old.mean(0), rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(new, old[: hvd.size()])
 
 
 @needs_peers

@@ -258,10 +258,6 @@ def test_tf1_optimizer_reduces(rank: int, size: int) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: hvd.elastic.run(lambda state: None),
-        lambda: hvd.start_timeline("/tmp/x"),
-        lambda: type("State", (hvd.elastic.KerasState,), {}),
-        lambda: importlib.import_module("horovod").run(print, np=2),
         lambda: keras_hvd.load_model("x", legacy_opts=True),
     ],
 )

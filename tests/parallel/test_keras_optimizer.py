@@ -16,6 +16,7 @@ from selection import thorough_except
 
 import hvd_keras as hvd
 from hvd_keras._gradients import optimizer_names
+from hvd_keras._job import membership
 
 optimizers = keras.optimizers
 needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
@@ -238,10 +239,11 @@ def test_names_are_equal_where_ranks_used_other_optimizers(
         optimizer_names.agreed_name(label, 1, hvd.global_process_set)
         for _ in range(2)
     ]
-    last = [f"{label}#{size}", f"{label}#{size + 1}"]
-    assert names == ([label, last[1]] if size == 1 else last)
-    later = optimizer_names.agreed_name(label, 2, hvd.global_process_set)
-    assert later == f"{label}@2"
+    suffix = membership.name_suffix()
+    last = [f"{label}#{size}{suffix}", f"{label}#{size + 1}{suffix}"]
+    assert names == ([label + suffix, last[1]] if size == 1 else last)
+    later = optimizer_names.agreed_name(label, 1_000, hvd.global_process_set)
+    assert later == label + suffix
 
 
 def test_an_optimizer_has_another_name_in_another_job(size: int) -> None:

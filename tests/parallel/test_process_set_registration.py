@@ -231,7 +231,7 @@ def test_a_set_without_its_gpu_communicator_is_not_registered(
 ) -> None:
     if size == 1 or _core.gpu_count() > 0:
         pytest.skip("two ranks without a GPU")
-    monkeypatch.setattr(process_set._registry, "gpu_local_rank", 0)
+    monkeypatch.setattr(process_set._registry, "connects_gpus", True)
     with pytest.raises(hvd.InternalError, match="cannot take part"):
         hvd.add_process_set([0])
     monkeypatch.undo()

@@ -1,0 +1,118 @@
+"""Checks that the rows of an epoch come in the same order again.
+
+A `tf.data.Dataset` has no random access, and may be shuffled anew whenever it
+is iterated over. So the first rows of an epoch are noted, and compared when
+the rows before a position are skipped.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras.data import _rows
+from hvd_keras.data._pass import Pass
+
+_NUM_ROWS = 4
+
+
+def noted(
+    batches: tf.data.Dataset, note: Callable[[str], None]
+) -> tf.data.Dataset:
+    """Returns the batches; passes a checksum of the first rows to `note`."""
+
+    def tell(num_rows: Any, *values: Any) -> Any:
+        rows = [values[i::_NUM_ROWS] for i in range(int(num_rows))]
+        note(" ".join(map(_checksum_of, rows)))
+        return num_rows
+
+    @as_it_is
+    def look(step: tf.Tensor, *batch: Any) -> Any:
+        def told() -> tf.Tensor:
+            flat = tf.nest.flatten(batch)
+            num_rows = tf.minimum(_rows.num_rows_of(flat[0]), _NUM_ROWS)
+            values = [
+                _values_of(_rows.taken(tensor, _place(row, num_rows)))
+                for tensor in flat
+                for row in range(_NUM_ROWS)
+            ]
+            told = tf.numpy_function(tell, [num_rows, *values], tf.int64)
+            return tf.ensure_shape(told, [])
+
+        is_first = tf.equal(step, 0)
+        told_rows = tf.cond(is_first, told, lambda: tf.zeros([], tf.int64))
+        with tf.control_dependencies([told_rows]):
+            batch = tf.nest.map_structure(
+                tf.identity, batch, expand_composites=True
+            )
+        return batch if len(batch) > 1 else batch[0]
+
+    return batches.enumerate().map(
+        lambda step, batch: look(step, *_parts(batch))
+    )
+
+
+def skipped(rows: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
+    """Returns the rows from the first one of a pass on.
+
+    The dataset ends with an InvalidArgumentError if the rows before differ
+    from those that the epoch began with.
+    """
+    known = part.first_rows.split()
+
+    def compare(index: Any, *values: Any) -> Any:
+        if _checksum_of(values) != known[int(index)]:
+            raise ValueError(
+                "`data` must give the rows of an epoch in the same order "
+                f"again, to go on after row {part.first} of epoch "
+                f"{part.epoch}. Received: another row {int(index)}. Pass "
+                "`reshuffle_each_iteration=False` to `shuffle`, or give "
+                "`hvd.shard` a function that makes the dataset of an epoch."
+            )
+        return False
+
+    @as_it_is
+    def is_left(index: tf.Tensor, row: Any) -> tf.Tensor:
+        def compared() -> tf.Tensor:
+            values = [_values_of(part) for part in tf.nest.flatten(row)]
+            same = tf.numpy_function(compare, [index, *values], tf.bool)
+            return tf.ensure_shape(same, [])
+
+        is_known = index < min(len(known), part.first)
+        return tf.cond(is_known, compared, lambda: index >= part.first)
+
+    left = rows.enumerate().filter(is_left)
+    return left.map(as_it_is(lambda index, row: row))
+
+
+def _parts(batch: Any) -> tuple[Any, ...]:
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
+def _place(row: int, num_rows: tf.Tensor) -> tf.Tensor:
+    """Returns a vector of one row number, or of none behind the end."""
+    return tf.range(
+        tf.minimum(tf.cast(row, tf.int64), num_rows),
+        tf.minimum(tf.cast(row + 1, tf.int64), num_rows),
+    )
+
+
+def _values_of(tensor: Any) -> tf.Tensor:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.flat_values
+    return tensor.values if isinstance(tensor, tf.SparseTensor) else tensor
+
+
+def _checksum_of(values: Any) -> str:
+    number = 0
+    for value in values:
+        if value.dtype == object:  # texts
+            data = b"".join(value.ravel().tolist())
+        else:
+            data = value.tobytes()
+        number = zlib.crc32(data, number)
+    return f"{number:08x}"

@@ -1,0 +1,81 @@
+"""What all shares have in common that are a `PyDataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras.data._pass import Pass, order_of
+from hvd_keras.data.position import Handle
+
+
+class PyShare(keras.utils.PyDataset):
+    """A rank's batches of one iteration, and then of the next.
+
+    A copy in a worker process knows its iteration, but no handle.
+
+    Args:
+        handle: Says where an iteration begins, and for which ranks.
+        num_items: What is shuffled, rows or batches; None: without end.
+        shuffle: Whether they come in another order in each epoch.
+        seed: Decides on the order, together with the number of the epoch.
+        options: Those of `PyDataset`.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        num_items: int | None,
+        *,
+        shuffle: bool,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._handle = handle
+        self._num_items = num_items
+        self._shuffle = shuffle and num_items is not None
+        self._seed = seed
+        handle.call_at_seek(self._prepare)
+        self._prepare()
+
+    @property
+    def num_batches(self) -> int | None:
+        """Steps of this rank in this iteration; None: without end."""
+        return self._part.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin()
+        return super().__iter__()
+
+    def on_epoch_begin(self) -> None:
+        keras_fit.keep_order(self)
+        self._begin()
+
+    def on_epoch_end(self) -> None:
+        self._handle.end()
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_handle": None, "_hvd_handle": None}
+
+    def _begin(self) -> None:
+        begun = self._handle.begin()
+        if begun != self._part:
+            self._take(begun)
+
+    def _prepare(self) -> None:
+        # Workers may ask for batches before `on_epoch_begin`.
+        self._take(self._handle.upcoming())
+
+    def _take(self, part: Pass) -> None:
+        self._part = part
+        self._order = order_of(
+            self._num_items or 0,
+            part.epoch,
+            shuffle=self._shuffle,
+            seed=self._seed,
+        )

@@ -1,0 +1,287 @@
+"""Positions in sharded data, which survive a change of the ranks.
+
+`hvd.shard` notes a `Handle` on what it returns. An iteration asks the handle
+where to begin, and who shares the rows now. So the same object serves after
+ranks have died, left or come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras.data._deal import Deal
+from hvd_keras.data._pass import Pass
+
+_ATTRIBUTE = "_hvd_handle"
+# What tf.data may do to a share so that its steps stay the same.
+_KEEPS_STEPS = (
+    "AssertCardinality",
+    "Map",
+    "Options",
+    "ParallelMap",
+    "Prefetch",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """A place in data that all ranks share; `dataclasses.asdict` fits JSON.
+
+    Args:
+        epoch: Iterations over the data that are finished.
+        num_rows: Rows of the present epoch that all ranks together have used;
+            batches for a `PyDataset`.
+        first_rows: A checksum of the first rows of the present epoch, if their
+            order may change; else "".
+    """
+
+    epoch: int
+    num_rows: int
+    first_rows: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What does not change from one batch to the next.
+
+    Args:
+        is_static: Whether the shapes are fixed.
+        has_weights: Whether there are weights for rows that fill a batch.
+    """
+
+    is_static: bool
+    has_weights: bool
+
+
+class Handle:
+    """Says where each iteration over a rank's share begins.
+
+    Args:
+        deal_now: Returns the deal among the ranks of now.
+        num_rows: Rows of an epoch; None if unknown.
+        check_equal: Compares data and arguments over the ranks.
+        form: What the batches of all iterations have in common. None: each may
+            have its own.
+    """
+
+    def __init__(
+        self,
+        deal_now: Callable[[], Deal],
+        num_rows: int | None,
+        check_equal: Callable[[], None],
+        form: Form | None = None,
+    ) -> None:
+        self._deal_now = deal_now
+        self._num_rows = num_rows
+        self._form = form
+        self._check_equal = check_equal
+        self._next = Position(0, 0)
+        self._is_sought = False
+        self._running: Pass | None = None  # or has just ended
+        self._is_inside = False  # of an iteration that `end` will end
+        self._before_fit: Position | None = None
+        self._at_seek: list[Callable[[], None]] = []
+
+    def seek(self, position: Position) -> None:
+        """Makes the next iteration begin at `position`.
+
+        It deals out the rows behind that position among the ranks of then.
+        Later iterations are whole epochs. Take `num_steps()` steps: unless the
+        share is elastic, that of a `tf.data.Dataset` of known length raises an
+        error if it is asked for more, as it has promised whole epochs.
+
+        Raises:
+            ValueError: The batches have a form that does not suit what is left
+                for these ranks: fixed shapes, or no weights. Nothing changes.
+        """
+        self._pass_from(position)
+        self._next, self._is_sought = position, True
+        self._running = self._before_fit = None
+        self._is_inside = False
+        for function in self._at_seek:
+            function()
+
+    def position_after(self, num_steps: int) -> Position:
+        """Returns the position after some steps of the running iteration.
+
+        Args:
+            num_steps: Steps that each rank has taken in it. All of them, or
+                more, make the beginning of the next epoch. (If the length of
+                the data is unknown, `position_at_end` gives that.)
+        """
+        running = self._running or self.upcoming()
+        steps = running.num_global_steps
+        if steps is not None and num_steps >= steps:
+            return self.position_at_end()
+        if not num_steps:
+            num_rows = running.first
+        else:
+            num_rows = running.first + num_steps * running.deal.global_size
+        return Position(running.epoch, num_rows, running.first_rows)
+
+    def position_at_end(self) -> Position:
+        """Returns the position after the running iteration."""
+        return Position((self._running or self.upcoming()).epoch + 1, 0)
+
+    def num_steps(self) -> int | None:
+        """Returns this rank's steps in the next iteration; None: unknown."""
+        return self.upcoming().num_steps
+
+    def next_rest(self) -> int | None:
+        """Returns the rows of the last step of the next iteration.
+
+        0 if it is full; None if unknown.
+        """
+        part = self.upcoming()
+        return part.deal.rest_of(part.num_rows)
+
+    def check_equal(self) -> None:
+        """Compares data and arguments over the ranks; all call it.
+
+        `hvd.shard` does so, unless the job is elastic: a rank that joins calls
+        it alone.
+
+        Raises:
+            MismatchError: On all ranks: they differ.
+        """
+        self._check_equal()
+
+    def upcoming(self) -> Pass:
+        """Returns the next iteration, dealt among the ranks of now."""
+        return self._pass_from(self._next)
+
+    def begin(self) -> Pass:
+        """Returns the iteration that begins."""
+        self._running = begun = self.upcoming()
+        self._is_inside = True
+        self._next, self._is_sought = Position(begun.epoch + 1, 0), False
+        return begun
+
+    def end(self) -> None:
+        """Goes to the next epoch, also if no iteration has begun."""
+        if not self._is_inside and not self._is_sought:
+            self._next = Position(self._next.epoch + 1, 0)
+            self._running = None
+        self._is_inside = False
+
+    def note_first_rows(self, first_rows: str) -> None:
+        """Notes a checksum of the first rows of the running iteration."""
+        if self._running is not None:
+            self._running = dataclasses.replace(
+                self._running, first_rows=first_rows
+            )
+
+    def call_at_seek(self, function: Callable[[], None]) -> None:
+        """Calls `function` whenever a position was sought."""
+        self._at_seek.append(function)
+
+    def note_fit(self) -> None:
+        """Keeps the place that was sought; a `fit` may look at a batch."""
+        self._before_fit = self._next if self._is_sought else None
+
+    def begin_fit(self) -> None:
+        """Goes back to where `note_fit` was called."""
+        if self._before_fit is not None:
+            self.seek(self._before_fit)
+
+    def _pass_from(self, position: Position) -> Pass:
+        part = Pass(
+            position.epoch,
+            position.num_rows,
+            self._deal_now(),
+            self._num_rows,
+            position.first_rows,
+        )
+        if self._form is None or part.num_rows is None:
+            return part
+        deal = _fitted(part.deal, part.num_rows, self._form)
+        return dataclasses.replace(part, deal=deal)
+
+
+def _fitted(deal: Deal, num_rows: int, form: Form) -> Deal:
+    """Returns a deal of `num_rows` rows whose batches have a form.
+
+    Raises:
+        ValueError: There is none.
+    """
+    fills = deal.may_fill(num_rows)
+    is_short = 0 < num_rows < deal.size and deal.policy == "split"
+    if form.has_weights or not (fills or is_short):
+        fits = True
+    elif is_short and deal.is_elastic:
+        logging.warning(
+            "The last %d rows of an epoch are dropped: they are fewer than "
+            "the %d ranks, and the data have no targets.",
+            num_rows,
+            deal.size,
+        )
+        fits = True
+    else:
+        fits = not is_short and deal.policy == "split"
+    if not fits or (form.is_static and not deal.is_static(num_rows)):
+        raise ValueError(
+            "What is left of an epoch must make batches of the same form as "
+            f"a whole epoch. Received: {num_rows} rows for {deal.size} ranks "
+            f"with batch_size={deal.batch_size}, policy={deal.policy!r}. Keep "
+            "the rows of a global batch, or pass `elastic=True` to `hvd.shard`."
+        )
+    if fills and not form.has_weights:
+        # Fewer rows than ranks go to the step before.
+        return dataclasses.replace(deal, has_weights=False)
+    return deal
+
+
+def attach(data: Any, handle: Handle) -> Any:
+    """Returns `data` after noting its handle."""
+    setattr(data, _ATTRIBUTE, handle)
+    return data
+
+
+def handle_of(data: Any) -> Handle | None:
+    """Returns the handle of what `hvd.shard` returned.
+
+    Also behind `map`, `prefetch` and `with_options` of a `tf.data.Dataset`. It
+    is None for other data. It is None behind `cache`, which gives the batches
+    of the first iteration again whatever the position is: cache before
+    `hvd.shard`.
+    """
+    while True:
+        handle: Handle | None = getattr(data, _ATTRIBUTE, None)
+        if handle is not None or not callable(getattr(data, "_inputs", None)):
+            return handle
+        name = type(data).__name__.lstrip("_").removesuffix("Dataset")
+        inputs = data._inputs() if name in _KEEPS_STEPS else []
+        if len(inputs) != 1:
+            return None
+        (data,) = inputs
+
+
+def _note_fit(call: Any) -> None:
+    handle = handle_of(call.data)
+    if handle is not None and call.method == "fit":
+        handle.note_fit()
+
+
+def _begin_fit(callback_list: Any) -> None:
+    fit = keras_fit.running_fit()
+    handle = None if fit is None else handle_of(fit.data)
+    if handle is not None:
+        handle.begin_fit()
+
+
+def _steps_of(data: Any) -> int | None:
+    """Tells Keras how many steps the epoch has that begins."""
+    handle = handle_of(data)
+    return None if handle is None else handle.num_steps()
+
+
+def serve_fits() -> None:
+    """Lets Keras's `fit` and `evaluate` know of positions."""
+    keras_fit.call_at_data(_note_fit)
+    keras_fit.call_at_train_begin(_begin_fit)
+    keras_fit.count_steps_by(_steps_of)
