@@ -14,8 +14,10 @@ _installed = False
 _pid = os.getpid()
 
 
-def install(on_failure: Callable[[str], None]) -> None:
-    """Calls `on_failure` with a reason before an exception ends the process.
+def install(on_failure: Callable[[str, BaseException], None]) -> None:
+    """Calls `on_failure` before an exception ends the process.
+
+    It gets the reason, and the exception.
 
     Earlier hooks run after it. A second call of `install` does nothing.
     """
@@ -34,7 +36,7 @@ def install(on_failure: Callable[[str], None]) -> None:
     ) -> None:
         try:
             if not _goes_on_after_exceptions():
-                on_failure(_describe(kind, value))
+                on_failure(describe(kind, value), value)
         finally:
             previous(kind, value, trace)
 
@@ -44,7 +46,7 @@ def install(on_failure: Callable[[str], None]) -> None:
         try:
             thread = args.thread.name if args.thread else "?"
             value = args.exc_value or args.exc_type()
-            text = _describe(args.exc_type, value)
+            text = describe(args.exc_type, value)
             _note(f"{text} (in thread {thread})")
         finally:
             previous_in_thread(args)
@@ -63,7 +65,7 @@ def _goes_on_after_exceptions() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
-def _describe(kind: type[BaseException], value: BaseException) -> str:
+def describe(kind: type[BaseException], value: BaseException) -> str:
     lines = str(value).strip().splitlines()
     return f"{kind.__name__}: {_gist(lines)[:500]}" if lines else kind.__name__
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,18 +28,23 @@ _COMMAND_SECONDS = 60.0
 class Watch:
     """Looks for a notice from `begin` to `end`, on the main thread."""
 
-    def __init__(self, is_training: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        is_training: Callable[[], bool],
+        signals: Sequence[signal.Signals] = (signal.SIGTERM,),
+    ) -> None:
         """Does nothing until `begin`.
 
         Args:
             is_training: Whether somebody will still ask for a notice.
+            signals: Those that are a notice.
         """
         self._is_training = is_training
+        self._signals = signals
         self._has_come = threading.Event()
         self._is_over = threading.Event()
         self._came_at = 0.0
-        self._previous: Any = None  # handler of SIGTERM
-        self._is_handling = False
+        self._previous: dict[signal.Signals, Any] = {}  # handlers
 
     @property
     def has_come(self) -> bool:
@@ -50,8 +55,8 @@ class Watch:
         """Looks from now on."""
         self._is_over.clear()
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._on_signal)
-            self._is_handling = True
+            for number in self._signals:
+                self._previous[number] = signal.signal(number, self._on_signal)
             _handling.append(self)
         config = state.config()
         if config.preemption_file or config.preemption_command:
@@ -60,12 +65,13 @@ class Watch:
             ).start()
 
     def end(self) -> None:
-        """Looks no more; SIGTERM then does what it did before `begin`."""
+        """Looks no more; signals then do what they did before `begin`."""
         self._is_over.set()
-        if self._is_handling:
-            self._is_handling = False
+        if self._previous:
             _handling.remove(self)
-            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
+        while self._previous:
+            number, previous = self._previous.popitem()
+            signal.signal(number, previous or signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

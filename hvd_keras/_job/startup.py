@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._common import log
-from hvd_keras._common.version import package_version, versions
-from hvd_keras._job import bootstrap, state
+from hvd_keras._common.version import installed, package_version, versions
+from hvd_keras._job import bootstrap, membership, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology, interfaces
 from hvd_keras._job.bootstrap.client import error_class
+from hvd_keras._job.bootstrap.wire import process_name
 from hvd_keras._job.hosts import plan as hosts
 from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
@@ -25,18 +27,20 @@ from hvd_keras.exceptions import (
     ProcessSetMismatchError,
 )
 
-_PROTOCOL_VERSION = 3  # of the values that the ranks exchange here
+_PROTOCOL_VERSION = 4  # of the values that the ranks exchange here
 
 Segment = tuple[int, int, bytes]  # pid and descriptor of its owner, token
 
 _network: Network | None = None  # of the running job, if it has several hosts
+_connects_gpus = False  # see `connects_gpus`
+_has_gpu = False  # this process was shown its GPU
 
 
 def start(
     topology: Topology,
     config: Config,
-    check_arguments: Callable[[], str],
-) -> None:
+    check_arguments: Callable[[Topology], str],
+) -> Topology:
     """Starts the core on all ranks, or on none.
 
     It sets `state.epoch()` to that of the membership, even if it fails later.
@@ -48,20 +52,38 @@ def start(
             text that must be equal on all ranks. If it raises, the other ranks
             are told.
 
+    Returns:
+        The place of this process; in an elastic job the server has given it.
+
     Raises:
         HvdError: Something went wrong on this rank or on another one. All ranks
             get the reason.
     """
+    global _connects_gpus
     native = _native.core()
-    if topology.size == 1:
+    _connects_gpus = config.gpu in ("early", "on")
+    if topology.size == 1 and topology.member is None:
+        _prepare_gpus(topology, config)
         state.set_epoch(state.epoch() + 1)
-        check_arguments()
+        check_arguments(topology)
         _init_core(native, topology, config, [os.getpid()], None)
-        return
+        return topology
+    if topology.member is None:
+        _prepare_gpus(topology, config)
     rendezvous = bootstrap.join(topology, config, state.epoch(), log.warning)
     state.set_epoch(rendezvous.epoch)
+    if rendezvous.seat is not None:
+        seat = rendezvous.seat._asdict()
+        topology = dataclasses.replace(topology, **seat)
+        log.configure(config.log_level, topology.rank)
+        membership.follow(rendezvous)
     with rendezvous:
-        call = check_arguments()
+        if topology.member is not None:
+            _prepare_gpus(topology, config)
+        call = check_arguments(topology)
+        if topology.size == 1:
+            _init_core(native, topology, config, [os.getpid()], None)
+            return topology
         segment_fd = None
         segment: Segment | None = None
         try:
@@ -77,6 +99,33 @@ def start(
         finally:
             if segment_fd is not None:
                 os.close(segment_fd)
+    return topology
+
+
+def start_alone(topology: Topology, config: Config) -> Topology:
+    """Starts the core of a process that joins its job later.
+
+    Returns:
+        The place that the process will likely have, as hvdrun has told.
+    """
+    rank = 1 if config.rank is None else config.rank
+    local_rank = config.local_rank or 0
+    likely = dataclasses.replace(
+        topology,
+        rank=rank,
+        size=config.size or rank + 1,
+        local_rank=local_rank,
+        local_size=local_rank + 1,
+    )
+    _prepare_gpus(likely, config)
+    place = dataclasses.replace(topology, rank=0, size=1)
+    _init_core(_native.core(), place, config, [os.getpid()], None)
+    return likely
+
+
+def connects_gpus() -> bool:
+    """Whether `init()` is to connect the GPUs: the same on all ranks."""
+    return _connects_gpus
 
 
 def set_gpu_libraries() -> None:
@@ -130,8 +179,9 @@ def _attach(
     rendezvous: Rendezvous,
     peers: list[dict[str, Any]],
 ) -> None:
-    global _network
+    global _network, _connects_gpus
     _check_equality(peers)
+    _connects_gpus = all(peer["connects_gpus"] for peer in peers)
     plan = hosts.plan([peer["host"] for peer in peers], topology.rank)
     pids = [int(peer["pid"]) for peer in peers]
     pid, fd, token = peers[0]["segment"]
@@ -149,7 +199,13 @@ def _attach(
         where = started.hosts
     failure: Exception | None = None
     try:
-        _init_core(native, topology, config, pids, segment, where)
+        processes = [
+            process_name(
+                peer["hostname"] if plan.num_hosts > 1 else "", peer["pid"]
+            )
+            for peer in peers
+        ]
+        _init_core(native, topology, config, pids, segment, where, processes)
     except Exception as error:
         failure = error
     try:
@@ -176,6 +232,9 @@ def _own_value(
         "settings": config.shared_values(),
         "call": call,
         "segment": None,
+        "connects_gpus": gpu.wants_early(
+            config, os.environ, (installed("TensorFlow") or (None,))[0]
+        ),
     }
     if segment is not None:
         pid, fd, token = segment
@@ -245,12 +304,11 @@ def _init_core(
     pids: list[int],
     segment: Segment | None,
     where: Any = None,
+    processes: Sequence[str] = (),
 ) -> None:
     checks_stalls = not config.stall_check_disable
     # The stall warning is the only message that the core itself prints.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
-    _lead_nccl(config)
-    gpu.set_libraries(config)
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
         rank=topology.rank,
@@ -266,8 +324,23 @@ def _init_core(
         stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
         gpu_fusion_buffer_bytes=config.gpu_fusion_buffer_bytes,
         gpu_direct_bytes=config.gpu_direct_bytes,
-        gpu_done_in_stream_order=config.gpu_async_completion,
+        gpu_done_in_stream_order=config.gpu_async_completion is True,
+        gpu_local_rank=gpu.local_index(),
+        gpu_may_share=config.gpu_share,
+        processes=processes,
     )
+
+
+def _prepare_gpus(topology: Topology, config: Config) -> None:
+    global _has_gpu
+    # A single process may want all GPUs. A member of an elastic job keeps its
+    # first one, for its framework does, while its local rank may change.
+    is_single = topology.size == 1 and topology.member is None
+    if not is_single and not (_has_gpu and topology.member is not None):
+        gpu.pin(config, topology.local_rank, topology.local_size)
+        _has_gpu = True
+    _lead_nccl(config)
+    gpu.set_libraries(config)
 
 
 def _lead_nccl(config: Config) -> None:

@@ -1,4 +1,5 @@
 """The entry point of `hvdrun` and of `python -m hvd_keras.run`."""
+# PYTHON_ARGCOMPLETE_OK: shells look for this.
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from collections.abc import Sequence
 
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import arguments, check, dry_run, horovod_compat
+from hvd_keras.run import arguments, check, dry_run, horovod_compat, timeline
 from hvd_keras.run.agent import Agent, Own
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.check_hosts import HostsCheck
+from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
 from hvd_keras.run.usage import UsageError
@@ -32,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong command line.
     """
     _fill_standard_streams()
-    options = arguments.parse(sys.argv[1:] if argv is None else argv)
+    return start(arguments.parse(sys.argv[1:] if argv is None else argv))
+
+
+def start(options: Options) -> int:
+    """Does what `options` ask for, and returns the exit status of `main`."""
     if options.help_env:
         print(render_table())
         return 0
@@ -67,7 +73,9 @@ def _run(options: Options) -> int:
         print(dry_run.describe(options, plan))
         return 0
     if plan.way != "hosts" or arguments.node_rank(options) == 0:
-        return Job(options, environ, plan).run()
+        with timeline.recorded(options, environ, plan):
+            kind = Job if options.min_np is None else ElasticJob
+            return kind(options, environ, plan).run()
     own = Own(
         options.command,
         environ,

@@ -24,19 +24,23 @@ from hvd_keras._job.bootstrap import addresses, interfaces, secret, tls
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run import environment, probe
 from hvd_keras.run.arguments import check_command
 from hvd_keras.run.environment import Place
 from hvd_keras.run.host_ranks import HostRanks, raise_file_limit
+from hvd_keras.run.hosts import KEEP_STOPPED
 from hvd_keras.run.link import (
     OUTPUT_HEADER,
     OUTPUT_WINDOW_BYTES,
+    RECORD_HEADER,
     Kind,
     Link,
     read_json,
 )
+from hvd_keras.run.look import Folder, Look, by_present_rank, packed
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.probe import SpeedServer
 from hvd_keras.run.signals import SIGNALS, Wakeup
@@ -44,6 +48,7 @@ from hvd_keras.run.standard_input import StandardInput
 from hvd_keras.run.usage import UsageError
 
 _READ_BYTES = 8 << 10
+_PIECE_BYTES = 128 << 10  # of a rank's record
 # For the ranks, once the job is lost.
 _LAST_SECONDS = 1.0
 
@@ -81,6 +86,12 @@ class Agent:
         self._exit_status: int | None = None  # the job has ended
         self._error = ""  # why this agent ends
         self._ranks = HostRanks(self._loop, self, read_bytes=_READ_BYTES)
+        self._place = Place(0, 0, 0)
+        self._stdin: StandardInput | None = None
+        self._environ: Mapping[str, str] = {}
+        self._looked_at: Sequence[int] = ()
+        self._folder: Folder | None = None  # None: no rank was started
+        self._look: Look | None = None
         self._untaken_bytes = 0
         self._signals: list[int] = []  # which the job does not know yet
         self._is_connected = False
@@ -118,16 +129,20 @@ class Agent:
             while self._exit_status is None and not self._error:
                 self._loop.step(self._time_left())
                 self._ranks.tell_exits()
+                self._ranks.kill_stopped()
                 signals, self._signals = self._signals, []
                 for number in signals:
                     self._link.send(Kind.SIGNALLED, {"signal": number})
                 self._pause()
+                self._go_on_looking()
                 self._link.check()
             if self._error:
                 self._let_ranks_end()
         finally:
             self._ranks.close()
             self._link.close()
+            if self._folder is not None:
+                self._folder.remove()
         if self._error:
             # Nobody may be there to read it.
             with contextlib.suppress(OSError):
@@ -196,6 +211,9 @@ class Agent:
         deadline = self._link.next_deadline()
         if deadline is None:
             return 0.0
+        if self._look is not None:
+            deadline = min(deadline, self._look.next_deadline() or deadline)
+        deadline = min(deadline, self._ranks.next_deadline() or deadline)
         return max(0.0, deadline - time.monotonic())
 
     def _on_lost(self, reason: str) -> None:
@@ -218,18 +236,25 @@ class Agent:
             Kind.TAKEN: self._note_taken,
             Kind.END: self._end,
             Kind.CHECK: self._check,
+            Kind.LOOK: self._begin_look,
             Kind.REFUSED: self._note_refusal,
         }
         known[kind](read_json(body))
 
     def _start(self, message: dict[str, Any]) -> None:
         place = Place(**message["place"])
+        if self._stdin is not None:  # an elastic job wants more of them
+            assert self._own is not None
+            self._place = place
+            self._start_more(self._own, place, message["ranks"])
+            return
         own, directory = self._own, None
         if own is None:
             told = message["own"]
             directory = told.pop("directory")
             environ = {**os.environ, **told.pop("environ")}
             own = Own(environ=environ, num_ranks=place.num_ranks, **told)
+            self._own = own
         try:
             self._start_ranks(own, directory, place, message)
         except UsageError as error:
@@ -250,16 +275,28 @@ class Agent:
         Config.from_environ(environ)  # a bad setting is one message here
         check_command(own.command, environ.get("PATH"))
         raise_file_limit(place.num_ranks)
+        self._place, self._folder = place, Folder(environ)
+        if self._folder.is_private and self._folder.path:
+            self._ranks.remove_if_killed(self._folder.path)
+        self._environ = {**environ, **self._folder.variables()}
+        self._stdin = StandardInput(own.command, self._program)
+        self._start_more(own, place, message["ranks"])
+        self._stdin.close(keeps_program=place.is_elastic)
+
+    def _start_more(self, own: Own, place: Place, ranks: Sequence[int]) -> None:
+        assert self._stdin is not None
+        if place.is_elastic:
+            keeps = self._environ.get(KEEP_STOPPED, "") == "1"
+            self._ranks.release_ended(kills_stopped=not keeps)
         environs = environment.of_ranks(
-            environ,
+            self._environ,
             place,
             self._address,
             self._secret,
             is_horovod=own.is_horovod,
+            ranks=ranks,
         )
-        stdin = StandardInput(own.command, self._program)
-        self._ranks.start(own.command, environs, stdin.open_for)
-        stdin.close()
+        self._ranks.start(own.command, environs, self._stdin.open_for)
 
     def _signal(self, message: dict[str, Any]) -> None:
         ranks = message["ranks"]
@@ -294,6 +331,33 @@ class Agent:
             # Who measures will say what went wrong.
             with contextlib.suppress(HvdError, OSError):
                 server.serve()
+
+    def _begin_look(self, message: dict[str, Any]) -> None:
+        if self._folder is None:
+            self._link.send(Kind.LOOKED, {})
+            return
+        num_samples = int(message["num_samples"])
+        told = message["ranks"]
+        ranks = None if told is None else {int(m): int(r) for m, r in told}
+        self._looked_at = self._place.ranks()
+        if ranks is not None:
+            self._looked_at = list(ranks.values())
+        pids = by_present_rank(self._ranks.pids(), ranks)
+        self._look = Look(self._folder, pids, num_samples)
+        self._go_on_looking()
+
+    def _go_on_looking(self) -> None:
+        if self._look is None or self._folder is None:
+            return
+        self._look.step()
+        if not self._look.is_over:
+            return
+        self._look = None
+        ranks = self._looked_at
+        for rank, part, piece in packed(self._folder, ranks, _PIECE_BYTES):
+            header = RECORD_HEADER.pack(rank, list(Part).index(part))
+            self._link.send(Kind.RECORD, header + piece)
+        self._link.send(Kind.LOOKED, {})
 
     def _note_refusal(self, message: dict[str, Any]) -> None:
         self._error = str(message["text"])

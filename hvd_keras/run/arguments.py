@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 
+from hvd_keras._common.version import package_version
 from hvd_keras._job.bootstrap import addresses, detect, launchers
 from hvd_keras.config import LOG_LEVELS
 from hvd_keras.exceptions import LaunchError
-from hvd_keras.run import placement
+from hvd_keras.run import elastic_arguments, placement
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
@@ -33,6 +35,9 @@ class Options(argparse.Namespace):
     output_dir: str | None
     tag: bool
     timestamp: bool
+    timeline: str | None
+    timeline_mark_cycles: bool
+    report: str | None
     show_ranks: set[int] | None
     grace: float
     verbose: bool
@@ -51,6 +56,8 @@ class Options(argparse.Namespace):
     interface: str | None
     export: list[str]
     dry_run: bool
+    status: bool
+    status_seconds: float
     start_timeout: float | None
     fusion_threshold_mb: float | None
     cycle_time_ms: float | None
@@ -60,6 +67,18 @@ class Options(argparse.Namespace):
     no_stall_check: bool
     log_level: str | None
     horovod_compat: bool
+    host_discovery_script: str | None
+    slots_per_host: int
+    blacklist_cooldown: list[float] | None
+    evict_stragglers: float | None
+    min_np: int | None
+    max_np: int | None
+    max_restarts: int
+    restart_delay: float
+    elastic_timeout: float
+    # Of a job that runs a function; see `function_job`.
+    program: int | None = None  # a descriptor: what each rank gets as input
+    results_dir: str | None = None
 
     def settings(self) -> dict[str, str]:
         """The settings (environment variables) that the flags ask for."""
@@ -80,6 +99,13 @@ class Options(argparse.Namespace):
             "HVD_STALL_CHECK_DISABLE": "1" if self.no_stall_check else None,
             "HVD_LOG_LEVEL": self.log_level,
             "HVD_INTERFACE": self.interface,
+            "HVD_TELL_STATUS": "1" if self.status else None,
+            "HVD_STRAGGLER_FACTOR": self.evict_stragglers,
+            # Ranks may change their directory.
+            "HVD_TIMELINE": self.timeline and os.path.abspath(self.timeline),
+            "HVD_TIMELINE_MARK_CYCLES": (
+                "1" if self.timeline_mark_cycles else None
+            ),
         }
         return {n: str(v) for n, v in values.items() if v is not None}
 
@@ -95,7 +121,12 @@ class Options(argparse.Namespace):
 
 def parse(argv: Sequence[str]) -> Options:
     """Reads the command line; ends the process if it is malformed."""
-    options = _parser().parse_args(argv, namespace=Options())
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    options = parser.parse_args(argv, namespace=Options())
     if options.command[:1] == ["--"]:
         options.command = options.command[1:]
     return options
@@ -140,13 +171,14 @@ def plan(options: Options, environ: Mapping[str, str]) -> Plan:
         check_command(options.command)
     elif not options.command:
         raise UsageError(_NO_COMMAND)
-    elif found.way != "hosts":
+    elif found.way != "hosts" and not found.may_grow and not options.max_np:
         found = found.without_idle_hosts()
     if options.grace < 0:
         raise UsageError(
             f"`--grace` must be 0 or more. Received: {options.grace:g}."
         )
-    if found.num_ranks is not None:
+    elastic_arguments.check(options, found)
+    if options.min_np is None and found.num_ranks is not None:
         check_shown_ranks(options, found.num_ranks)
     return found
 
@@ -178,13 +210,23 @@ def endpoint(options: Options) -> str:
 
 def num_hosts(options: Options) -> int:
     """Returns how many hosts run hvdrun, as `--nnodes` says; usually 1."""
+    return _range_of_hosts(options)[1]
+
+
+def _range_of_hosts(options: Options) -> tuple[int, int]:
+    """Returns the least and the greatest number of hosts that run hvdrun."""
     text = options.nnodes or "1"
     first, _, last = text.partition(":")
-    if not first.isdecimal() or int(first) < 1 or last not in ("", first):
-        raise UsageError(
-            f"`--nnodes` must be a number of hosts. Received: {text!r}."
-        )
-    return int(first)
+    last = last or first
+    is_range = first.isdecimal() and last.isdecimal()
+    if is_range and 1 <= int(first) <= int(last):
+        fewest, most = int(first), int(last)
+        if fewest == most or options.min_np is not None:
+            return fewest, most
+    raise UsageError(
+        "`--nnodes` must be a number of hosts, or MIN:MAX with --min-np. "
+        f"Received: {text!r}."
+    )
 
 
 def node_rank(options: Options) -> int:
@@ -220,9 +262,15 @@ def _plan(options: Options, environ: Mapping[str, str]) -> Plan:
             )
         _check_num_proc(options.num_proc)
         check_command(options.command)
-        return placement.of_num_hosts(count, options.num_proc or 1)
+        of_hosts = placement.of_num_hosts(count, options.num_proc or 1)
+        fewest, _ = _range_of_hosts(options)
+        return dataclasses.replace(
+            of_hosts, may_grow=options.min_np is not None, min_hosts=fewest
+        )
     if options.num_proc is not None:
         _check_num_proc(options.num_proc, num_machines=4096)
+    if options.host_discovery_script is not None:
+        return elastic_arguments.discovered(options, listed)
     if listed is not None:
         return placement.of_hosts(listed, options.num_proc)
     found = placement.of_slurm(environ, options.num_proc)
@@ -315,6 +363,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--help-env", action="store_true",
         help="print all settings (environment variables), and exit"
         )  # fmt: skip
+    add("--version", action="version",
+        version=f"hvd_keras {package_version()}")  # fmt: skip
     add("--grace", type=float, default=10.0, metavar="SECONDS",
         help="time for the ranks to end by themselves after one has failed or "
         "after Ctrl-C (default: 10)")  # fmt: skip
@@ -328,8 +378,15 @@ def _parser() -> argparse.ArgumentParser:
         "docs/horovod.md)")  # fmt: skip
     _add_output(parser.add_argument_group("output"))
     _add_tuning(parser.add_argument_group("tuning (see --help-env)"))
+    add("--status", action="store_true",
+        help="print a table of the ranks now and then: step, rate, share of "
+        "the time in which collectives wait or run, memory")  # fmt: skip
+    add("--status-seconds", type=float, default=10.0, metavar="SECONDS",
+        help="time between two tables (10)")  # fmt: skip
     add("--dry-run", action="store_true",
         help="print what would run where, and exit")  # fmt: skip
+    elastic_arguments.add_to(parser.add_argument_group(
+        "elastic jobs (see docs/launcher.md)"))  # fmt: skip
     _add_hosts(parser.add_argument_group(
         "several hosts (see docs/launcher.md)"))  # fmt: skip
     return parser
@@ -367,6 +424,15 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--output-dir", "--output-filename", metavar="DIR",
         help="write the output to DIR/rank.N/stdout and stderr")  # fmt: skip
+    add("--timeline", "--timeline-filename", metavar="DIR",
+        help="record what all ranks do, and make DIR/job.pftrace of it (see "
+        "docs/timeline.md)")  # fmt: skip
+    add("--timeline-mark-cycles", action=argparse.BooleanOptionalAction,
+        help=argparse.SUPPRESS)  # fmt: skip
+    add("--report", metavar="FILE",
+        help="write a page on where the time went (see docs/report.md); "
+        "records into a temporary folder unless --timeline names one"
+        )  # fmt: skip
     add("--tag", action=argparse.BooleanOptionalAction, default=True,
         help="put `[rank] ` before each line (default)")  # fmt: skip
     add("--timestamp", "--prefix-output-with-timestamp", action="store_true",

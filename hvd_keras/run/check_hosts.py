@@ -13,6 +13,7 @@ from typing import Any
 from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError, LaunchError
 from hvd_keras.run import arguments, launching, placement, probe
@@ -123,7 +124,7 @@ class HostsCheck:
     ) -> None:
         self._lost[host.name] = text
 
-    def host_was_signalled(self, number: int) -> None:
+    def host_was_signalled(self, host: RemoteHost, number: int) -> None:
         raise KeyboardInterrupt
 
     def rank_started(self, rank: int, pid: int) -> None: ...
@@ -133,6 +134,8 @@ class HostsCheck:
     def rank_exited(
         self, rank: int, exit_status: int, killed_by: int | None
     ) -> None: ...
+
+    def host_sent_record(self, rank: int, part: Part, data: bytes) -> None: ...
 
     # ---- Each host ----
 

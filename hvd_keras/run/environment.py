@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from hvd_keras._common import gpus
+from hvd_keras.config import Config
 from hvd_keras.run import cgroups, horovod_compat
+
+_GPUS_PER_RANK = "HVD_GPUS_PER_RANK"
 
 # Who reads them: TensorFlow the first two, for its pools within and between
 # ops; OpenMP, oneDNN's other builds and torch the third; JAX on the CPU the
@@ -66,13 +70,26 @@ def num_cores() -> int:
     return max(1, int(min(cores, cgroups.cpu_limit())))
 
 
-def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:
-    """Settings for each rank's libraries that the user has not made."""
+def defaults(
+    environ: Mapping[str, str], num_ranks: int, *, has_more_hosts: bool = False
+) -> dict[str, str]:
+    """Settings for each rank's libraries that the user has not made.
+
+    Args:
+        environ: The user's settings.
+        num_ranks: Ranks on this host.
+        has_more_hosts: Whether the job has ranks on other hosts, too.
+    """
     num_threads = max(1, num_cores() // num_ranks)
     numbers = {
         name: max(num_threads, least)
         for name, least in _THREAD_VARIABLES.items()
     }
+    if has_more_hosts:
+        # With one thread, TensorFlow begins collectives when it has computed
+        # all gradients. So none would travel meanwhile.
+        inter_op = "TF_NUM_INTEROP_THREADS"
+        numbers[inter_op] = max(numbers[inter_op], 2)
     # Makes TensorFlow keep the memory of its tensors on the CPU. Otherwise
     # glibc gives pieces above 32 MB back, and the kernel clears new pages for
     # each. TensorFlow would stop at 64 GB; the machine's memory is no limit.
@@ -89,17 +106,33 @@ def defaults(environ: Mapping[str, str], num_ranks: int) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Which ranks of the job are on one host."""
+    """Which ranks of the job are on one host.
+
+    In an elastic job hvdrun counts members instead of ranks.
+    """
 
     first_rank: int
-    num_ranks: int
+    num_ranks: int  # in an elastic job: the slots of this host
     size: int
     cross_rank: int = 0
     cross_size: int = 1
+    is_elastic: bool = False
+    members: Sequence[int] = ()  # if it is elastic: all that were started here
+    slots: Sequence[int] = ()  # of each member, from 0 on
+    # Of those that begin while it runs: number, likely rank, size, local rank.
+    newcomers: Sequence[Sequence[int]] = ()
 
-    def ranks(self) -> range:
+    def ranks(self) -> Sequence[int]:
         """Returns the ranks on this host."""
+        if self.is_elastic:
+            return self.members
         return range(self.first_rank, self.first_rank + self.num_ranks)
+
+    def slot_of(self, rank: int) -> int:
+        """Returns which of the slots of this host a rank or member has."""
+        if self.is_elastic:
+            return self.slots[list(self.members).index(rank)]
+        return rank - self.first_rank
 
 
 def of_ranks(
@@ -109,6 +142,7 @@ def of_ranks(
     secret: bytes,
     *,
     is_horovod: bool,
+    ranks: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the ranks of this host, each with its whole environment.
 
@@ -118,11 +152,81 @@ def of_ranks(
         rendezvous: The address of the job's server.
         secret: The secret of the job.
         is_horovod: Whether `import horovod` must work in the ranks.
+        ranks: Those of them that are wanted; None: all.
     """
-    base = {**environ, **defaults(environ, place.num_ranks)}
-    for rank in place.ranks():
+    chosen = defaults(
+        environ, place.num_ranks, has_more_hosts=place.cross_size > 1
+    )
+    base = {**environ, **chosen}
+    shares = shares_of_gpus(environ, place.num_ranks, is_horovod=is_horovod)
+    for rank in place.ranks() if ranks is None else ranks:
+        share = shares[place.slot_of(rank)]
         found = of_rank(base, rank, place, rendezvous, secret)
+        if share is not None:
+            found[gpus.VARIABLE] = ",".join(share)
+        if is_horovod:  # its scripts choose a GPU by local rank
+            found.setdefault(_GPUS_PER_RANK, "0")
         yield rank, horovod_compat.of_rank(found) if is_horovod else found
+
+
+def shares_of_gpus(
+    environ: Mapping[str, str], num_ranks: int, *, is_horovod: bool
+) -> list[list[str] | None]:
+    """Returns what each rank of this host gets of its GPUs.
+
+    An element is a list of entries of CUDA_VISIBLE_DEVICES, or None for a rank
+    that sees all.
+
+    Args:
+        environ: What all ranks get.
+        num_ranks: The ranks of this host.
+        is_horovod: Whether `import horovod` must work in the ranks.
+    """
+    if is_horovod and not environ.get(_GPUS_PER_RANK):
+        return [None] * num_ranks
+    config = Config.from_environ(environ)
+    entries = gpus.visible(environ)
+    shares = [
+        gpus.share_of(
+            entries,
+            index,
+            num_ranks,
+            config.gpus_per_rank,
+            may_share=config.gpu_share,
+        )
+        for index in range(num_ranks)
+    ]
+    return [None if share == entries else share for share in shares]
+
+
+def describe_gpus(
+    environ: Mapping[str, str], num_ranks: int, *, is_horovod: bool
+) -> str:
+    """Returns a line on the GPUs of this host; "" if there is nothing to say.
+
+    Args:
+        environ: What all ranks get.
+        num_ranks: The ranks of this host.
+        is_horovod: Whether `import horovod` must work in the ranks.
+    """
+    shares = shares_of_gpus(environ, num_ranks, is_horovod=is_horovod)
+    texts = ["" if share is None else ",".join(share) for share in shares]
+    if any(texts):
+        return (
+            f"each rank sees its own GPU: {' '.join(texts)} "
+            "(HVD_GPUS_PER_RANK=0: all)"
+        )
+    count = len(gpus.visible(environ))
+    if 0 < count < num_ranks and not is_horovod:
+        return (
+            f"{num_ranks} ranks see {'all' if count > 1 else 'the only'} "
+            f"{count} GPU{'s' * (count > 1)}: there are too few. "
+            "HVD_GPU_SHARE=1 lets ranks use one together"
+        )
+    return ""
+
+
+_LIKELY = ("HVD_RANK", "HVD_SIZE", "HVD_LOCAL_RANK")
 
 
 def of_rank(
@@ -133,15 +237,25 @@ def of_rank(
     secret: bytes,
 ) -> dict[str, str]:
     """The whole environment of one rank."""
+    own = {"HVD_ELASTIC": "1", "HVD_MEMBER": str(rank)}
+    for number, *likely in place.newcomers:
+        if number == rank:
+            own["HVD_NEWCOMER"] = "1"
+            for name, one in zip(_LIKELY, likely, strict=True):
+                own[name] = str(one)
+    if not place.is_elastic:
+        own = {
+            "HVD_RANK": str(rank),
+            "HVD_SIZE": str(place.size),
+            "HVD_LOCAL_RANK": str(rank - place.first_rank),
+            "HVD_LOCAL_SIZE": str(place.num_ranks),
+            "HVD_CROSS_RANK": str(place.cross_rank),
+            "HVD_CROSS_SIZE": str(place.cross_size),
+        }
     return {
         **environ,
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
-        "HVD_RANK": str(rank),
-        "HVD_SIZE": str(place.size),
-        "HVD_LOCAL_RANK": str(rank - place.first_rank),
-        "HVD_LOCAL_SIZE": str(place.num_ranks),
-        "HVD_CROSS_RANK": str(place.cross_rank),
-        "HVD_CROSS_SIZE": str(place.cross_size),
+        **own,
         "HVD_RENDEZVOUS": rendezvous,
         "HVD_SECRET": secret.hex(),
     }

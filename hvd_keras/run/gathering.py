@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Sized
 
 from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.listener import listen_tcp
@@ -44,7 +44,7 @@ class Gathering:
         loop: Loop,
         server: ExchangeServer,
         plan: Plan,
-        hosts: Sequence[Host],
+        hosts: list[Host],
         options: Options,
         config: Config,
         secret: bytes,
@@ -59,7 +59,7 @@ class Gathering:
         self._loop = loop
         self._server = server
         self._plan = plan
-        self._hosts = list(hosts)
+        self._hosts = hosts  # the job may add some
         self._options = options
         self._config = config
         self._secret = secret
@@ -79,7 +79,7 @@ class Gathering:
             StartInterruptedError: A signal came.
         """
         failures = self.try_all()
-        if failures:
+        if failures and not self._is_enough(failures):
             lines = [f"  {name}: {why}" for name, why in failures.items()]
             raise LaunchError("\n".join(["hosts failed to start:", *lines]))
 
@@ -95,6 +95,8 @@ class Gathering:
             "hosts": self._await_others,
         }[self._plan.way]()
         while missing := [h for h in self._remote() if not h.facts]:
+            if self._plan.way == "hosts" and self._is_enough(missing):
+                break
             if self._interrupted_by is not None:
                 raise StartInterruptedError(self._interrupted_by)
             is_late = time.monotonic() >= self._gives_up_at
@@ -110,6 +112,19 @@ class Gathering:
         if waited >= self._config.start_timeout_seconds:
             late += " (HVD_START_TIMEOUT)"
         return {h.name: self._failures.get(h.name, late) for h in missing}
+
+    def _is_enough(self, missing: Sized) -> bool:
+        num_hosts = len(self._hosts) - len(missing)
+        return self._plan.may_grow and num_hosts >= self._plan.min_hosts
+
+    def add(self, host: RemoteHost) -> None:
+        """Starts the agent of a host that came later, over ssh."""
+        self._hosts.append(host)
+        self._start_agent(len(self._hosts) - 1, host)
+
+    def why_not_here(self, host: Host) -> str | None:
+        """Returns why the agent of a host has not come; None: it still may."""
+        return self._failures.get(host.name)
 
     def interrupt(self, number: int) -> None:
         """Ends `wait()` because of a signal."""
@@ -150,6 +165,9 @@ class Gathering:
             return
         host = self._hosts[identity.rank]
         assert isinstance(host, RemoteHost)
+        if host.is_connected:  # it was lost, and has come again
+            host = host.renewed()
+            self._hosts[identity.rank] = host
         if self._plan.way == "hosts":
             host.name = identity.host
         host.attach(stream, unsent, identity.pid)
@@ -181,22 +199,25 @@ class Gathering:
     # ---- Ways to the other hosts ----
 
     def _start_over_ssh(self) -> None:
+        for index, host in enumerate(self._hosts):
+            if isinstance(host, RemoteHost):
+                self._start_agent(index, host)
+
+    def _start_agent(self, index: int, host: RemoteHost) -> None:
+        self._failures.pop(host.name, None)
         options = launching.ssh_options(
             self._options.ssh_port, self._options.ssh_identity_file
         )
         command = launching.agent_command(self._options.remote_python)
-        for index, host in enumerate(self._hosts):
-            if not isinstance(host, RemoteHost):
-                continue
-            target = launching.ssh_address(options, host.name)
-            try:
-                host.rendezvous = self._listen_for(target)
-            except LaunchError as error:
-                self._failures[host.name] = str(error)
-                self._hurry()
-                continue
-            argv = launching.ssh_command(options, host.name, command)
-            self._launch(argv, index, [host])
+        target = launching.ssh_address(options, host.name)
+        try:
+            host.rendezvous = self._listen_for(target)
+        except LaunchError as error:
+            self._failures[host.name] = str(error)
+            self._hurry()
+            return
+        argv = launching.ssh_command(options, host.name, command)
+        self._launch(argv, index, [host])
 
     def _start_over_srun(self) -> None:
         names = [host.name for host in self._hosts]
@@ -264,8 +285,6 @@ class Gathering:
     # ---- What may go wrong ----
 
     def _on_end(self, starter: Starter) -> None:
-        if self.is_done:
-            return  # it was only needed to start
         for host in self._starters[starter]:
             if not host.is_connected:
                 self._failures.setdefault(host.name, starter.describe_end())
@@ -278,13 +297,14 @@ class Gathering:
     def _why_not(self, identity: Identity) -> str | None:
         count, index = len(self._hosts), identity.rank
         who = f"host {index} of {identity.size} ({identity.process})"
-        if identity.size != count or index >= count:
+        may_grow = self._plan.may_grow
+        if index >= count or (identity.size != count and not may_grow):
             return f"The job has {count} hosts. Received: {who}."
         host = self._hosts[index]
         if isinstance(host, LocalHost):
             return f"Host {index} runs the job itself. Received: {who}."
         assert isinstance(host, RemoteHost)
-        if host.is_connected:
+        if host.is_connected and not (may_grow and host.has_ended()):
             return (
                 f"Host {index} is there already: {host.name}, pid {host.pid}. "
                 f"Received: {who}."

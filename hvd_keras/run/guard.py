@@ -2,13 +2,15 @@
 
 The kernel kills a rank when its parent dies, but not the processes that the
 rank has started. The guard reads from a pipe of the launcher. When the pipe
-closes, the guard kills the process groups that the launcher named.
+closes, the guard kills the process groups that the launcher named, and removes
+its folders.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 
 
@@ -34,8 +36,13 @@ class Guard:
         """Removes a process group from those that the guard kills."""
         self._tell(b"-%d\n" % group)
 
+    def add_folder(self, path: str) -> None:
+        """Adds a folder that the guard removes if `close` is not called."""
+        self._tell(b"/" + os.fsencode(path) + b"\n")
+
     def close(self) -> None:
         """Ends the guard, which first kills the groups it still has."""
+        self._tell(b"=\n")
         os.close(self._writer)
         os.waitpid(self._pid, 0)
 
@@ -53,13 +60,25 @@ def _watch(reader: int) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null.fileno(), descriptor)
     groups: set[int] = set()
+    folders: list[bytes] = []
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         rest = b""
         while data := pipe.read(4096):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                change = groups.add if line[:1] == b"+" else groups.discard
-                change(int(line[1:]))
+                _note(line, groups, folders)
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _note(line: bytes, groups: set[int], folders: list[bytes]) -> None:
+    if line[:1] == b"/":
+        folders.append(line[1:])
+    elif line == b"=":
+        folders.clear()
+    else:
+        change = groups.add if line[:1] == b"+" else groups.discard
+        change(int(line[1:]))

@@ -14,6 +14,8 @@ _PLACE = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 def of_rank(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a rank, with Horovod's names for its place added."""
+    if "HVD_MEMBER" in environ:  # its place changes
+        return {**environ, "HOROVOD_ELASTIC": "1"}
     place = {
         f"HOROVOD_{name}": environ[f"HVD_{name}"] for name in _PLACE.split()
     }

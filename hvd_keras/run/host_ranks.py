@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from hvd_keras.run import processes
 from hvd_keras.run.guard import Guard
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.process import RankProcess
 
 _READ_BYTES = 64 << 10
+# How often to look for stopped ranks of an elastic job, and their patience.
+_LOOK_SECONDS = 0.3
+_STOPPED_SECONDS = 0.5
 
 
 class Watcher(Protocol):
@@ -43,6 +48,9 @@ class HostRanks:
         self._ended: list[RankProcess] = []  # but not yet told
         self._streams: dict[int, Callable[[], None]] = {}  # by descriptor
         self._is_paused = False
+        self._releases_ended = False
+        self._looks_at: float | None = None  # monotonic; None: never
+        self._stopped_since: dict[int, float] = {}  # by rank
         self._passed_on: list[int] = []  # signals, to all ranks so far
 
     def start(
@@ -101,6 +109,41 @@ class HostRanks:
             self._watcher.rank_exited(
                 process.rank, process.exit_status, process.signal
             )
+            if self._releases_ended:
+                process.kill_group(signal.SIGKILL)
+                self._release(process)
+
+    def release_ended(self, *, kills_stopped: bool) -> None:
+        """From now on frees what ranks need when they have ended.
+
+        What they have started is killed then. Others may take their places.
+
+        Args:
+            kills_stopped: Whether to kill ranks that are stopped for a moment.
+        """
+        self._releases_ended = True
+        if kills_stopped and self._looks_at is None:
+            self._looks_at = time.monotonic()
+
+    def next_deadline(self) -> float | None:
+        """Returns the monotonic time by which `kill_stopped()` must run."""
+        return self._looks_at
+
+    def kill_stopped(self) -> None:
+        """Kills ranks that have been stopped for too long, if it may."""
+        now = time.monotonic()
+        if self._looks_at is None or now < self._looks_at:
+            return
+        self._looks_at = now + _LOOK_SECONDS
+        stopped = {
+            rank: self._stopped_since.get(rank, now)
+            for rank, pid in self.pids().items()
+            if processes.state_of(pid) in ("T", "t")
+        }
+        self._stopped_since = stopped
+        for rank, since in stopped.items():
+            if now - since > _STOPPED_SECONDS:
+                self._processes[rank].kill_group(signal.SIGKILL)
 
     def pause(self, is_paused: bool) -> None:
         """Stops reading what the ranks print, or goes on with it."""
@@ -112,6 +155,18 @@ class HostRanks:
                 self._loop.forget(fd)
             else:
                 self._loop.watch(fd, call)
+
+    def pids(self) -> dict[int, int]:
+        """Returns the processes of the ranks that have not ended."""
+        return {
+            rank: process.pid
+            for rank, process in self._processes.items()
+            if process.exit_status is None
+        }
+
+    def remove_if_killed(self, folder: str) -> None:
+        """Has a folder removed if this process dies suddenly."""
+        self._guard.add_folder(folder)
 
     def any_runs(self) -> bool:
         """Whether a rank has not ended."""
@@ -142,6 +197,15 @@ class HostRanks:
             self._loop.forget(fd)
             del self._streams[fd]
         self._watcher.rank_wrote(rank, stream, data)
+        if not data and self._releases_ended and rank in self._processes:
+            self._release(self._processes[rank])
+
+    def _release(self, process: RankProcess) -> None:
+        is_read = not {process.stdout, process.stderr} & self._streams.keys()
+        if is_read and process.exit_status is not None:
+            process.reap()
+            self._guard.remove(process.pid)
+            del self._processes[process.rank]
 
 
 def raise_file_limit(num_ranks: int) -> None:

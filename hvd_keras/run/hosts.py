@@ -8,15 +8,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment
 from hvd_keras.run.environment import Place
 from hvd_keras.run.host_ranks import HostRanks, Watcher
-from hvd_keras.run.link import OUTPUT_HEADER, Kind, Link, frame, read_json
+from hvd_keras.run.link import (
+    OUTPUT_HEADER,
+    RECORD_HEADER,
+    SILENT,
+    Kind,
+    Link,
+    frame,
+    read_json,
+)
+from hvd_keras.run.look import Folder, Look, by_present_rank
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.standard_input import StandardInput
 
 _PIECE_BYTES = 128 << 10  # of a program
+
+# The setting that keeps ranks of an elastic job which are stopped.
+KEEP_STOPPED = "HVD_KEEP_STOPPED"
+Ranks = Mapping[int, int] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +51,13 @@ class Host(Protocol):
     place: Place
     rendezvous: str  # where its ranks and its agent find the job's server
 
-    def start(self, launch: Launch, stdin: StandardInput) -> None: ...
+    def start(
+        self,
+        launch: Launch,
+        stdin: StandardInput,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        """Starts the ranks of its place, or only some; None: all."""
 
     def signal(
         self, number: int, ranks: Iterable[int] | None, *, to_groups: bool
@@ -47,6 +67,17 @@ class Host(Protocol):
 
     def step(self) -> None:
         """Does what is due. Call it after each step of the loop."""
+
+    def look(self, num_samples: int, ranks: Ranks = None) -> None:
+        """Begins to look at the ranks; what they left goes to the job.
+
+        Args:
+            num_samples: How often to look where each rank is.
+            ranks: In an elastic job, the present rank of each member.
+        """
+
+    def is_looking(self) -> bool:
+        """Whether that has not ended yet."""
 
     def kill(self) -> None:
         """Kills what is left of the ranks."""
@@ -61,14 +92,34 @@ class Host(Protocol):
 class LocalHost:
     """This host. Make it before any threads exist."""
 
-    def __init__(self, loop: Loop, watcher: Watcher, name: str) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        watcher: Watcher,
+        name: str,
+        folder: Folder | None = None,
+    ) -> None:
         self.name = name
         self.place = Place(0, 0, 0)
         self.rendezvous = ""
         self._ranks = HostRanks(loop, watcher)
+        self._folder = folder
+        self._look: Look | None = None
+        if folder is not None and folder.is_private and folder.path:
+            self._ranks.remove_if_killed(folder.path)
 
-    def start(self, launch: Launch, stdin: StandardInput) -> None:
+    def start(
+        self,
+        launch: Launch,
+        stdin: StandardInput,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        if self.place.is_elastic:
+            keeps = launch.environ.get(KEEP_STOPPED, "") == "1"
+            self._ranks.release_ended(kills_stopped=not keeps)
         environ = launch.environ
+        if self._folder is not None:
+            environ = {**environ, **self._folder.variables()}
         if self.place.cross_size > 1:  # one name for it everywhere
             environ = {"HVD_HOSTNAME": self.name, **environ}
         environs = environment.of_ranks(
@@ -77,6 +128,7 @@ class LocalHost:
             self.rendezvous,
             launch.secret,
             is_horovod=launch.is_horovod,
+            ranks=ranks,
         )
         self._ranks.start(launch.command, environs, stdin.open_for)
 
@@ -85,11 +137,26 @@ class LocalHost:
     ) -> None:
         self._ranks.signal(number, ranks, to_groups=to_groups)
 
+    def look(self, num_samples: int, ranks: Ranks = None) -> None:
+        if self._folder is not None:
+            pids = by_present_rank(self._ranks.pids(), ranks)
+            self._look = Look(self._folder, pids, num_samples)
+            self._look.step()
+
+    def is_looking(self) -> bool:
+        return self._look is not None and not self._look.is_over
+
     def next_deadline(self) -> float | None:
-        return None
+        deadlines = [self._ranks.next_deadline()]
+        if self._look is not None:
+            deadlines.append(self._look.next_deadline())
+        return min((d for d in deadlines if d is not None), default=None)
 
     def step(self) -> None:
         self._ranks.tell_exits()
+        self._ranks.kill_stopped()
+        if self._look is not None:
+            self._look.step()
 
     def kill(self) -> None:
         self._ranks.kill()
@@ -112,11 +179,14 @@ class AgentWatcher(Watcher, Protocol):
 
     def host_is_lost(self, host: RemoteHost, reason: str) -> None: ...
 
-    def host_was_signalled(self, number: int) -> None: ...
+    def host_was_signalled(self, host: RemoteHost, number: int) -> None: ...
 
     def host_has_checked(
         self, host: RemoteHost, answer: Mapping[str, Any]
     ) -> None: ...
+
+    def host_sent_record(self, rank: int, part: Part, data: bytes) -> None:
+        """Gets a file of a rank in pieces; b"": that was all of it."""
 
 
 class RemoteHost:
@@ -145,18 +215,32 @@ class RemoteHost:
         self.place = Place(0, 0, 0)
         self.rendezvous = ""
         self.facts: dict[str, Any] = {}
+        self.num_slots: int | None = None  # None: its facts say it
         self.pid = 0  # of the agent
         self.is_lost = False  # known when the job ends
         self._loop = loop
         self._watcher = watcher
         self._config = config
         self._has_own_command = has_own_command
+        self._has_started = False
+        self._is_looking = False
+        self._known_ranks: set[int] = set()  # whose records may come
         self._link: Link | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether the agent has come; it may have gone again."""
         return self._link is not None
+
+    def renewed(self) -> RemoteHost:
+        """Returns this host without its agent, which was lost."""
+        return RemoteHost(
+            self._loop,
+            self._watcher,
+            self.name,
+            self._config,
+            has_own_command=self._has_own_command,
+        )
 
     def attach(self, stream: Stream, unsent: bytes, pid: int) -> None:
         """Takes the connection of the agent."""
@@ -171,15 +255,23 @@ class RemoteHost:
             unsent=unsent,
         )
 
-    def start(self, launch: Launch, stdin: StandardInput) -> None:
+    def start(
+        self,
+        launch: Launch,
+        stdin: StandardInput,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        is_first = not self._has_started
+        self._has_started = True
         for piece in stdin.program_pieces(_PIECE_BYTES):
-            if not self._has_own_command:
+            if is_first and not self._has_own_command:
                 self._send(Kind.PROGRAM, piece)
         order: dict[str, Any] = {
             "place": dataclasses.asdict(self.place),
             "host": self.name,
+            "ranks": list(self.place.ranks() if ranks is None else ranks),
         }
-        if not self._has_own_command:
+        if is_first and not self._has_own_command:
             order["own"] = {
                 "command": list(launch.command),
                 "environ": environment.to_send(launch.environ, launch.exported),
@@ -199,6 +291,18 @@ class RemoteHost:
         """Has the agent look at its host; see `probe`."""
         self._send(Kind.CHECK, order)
 
+    def look(self, num_samples: int, ranks: Ranks = None) -> None:
+        self._is_looking = True
+        own: list[tuple[int, int]] | None = None
+        self._known_ranks = set(self.place.ranks())
+        if ranks is not None:
+            own = [(m, ranks[m]) for m in self.place.members if m in ranks]
+            self._known_ranks = {rank for _, rank in own}
+        self._send(Kind.LOOK, {"num_samples": num_samples, "ranks": own})
+
+    def is_looking(self) -> bool:
+        return self._is_looking and not self.has_ended()
+
     def next_deadline(self) -> float | None:
         return self._link.next_deadline() if self._link else None
 
@@ -208,7 +312,7 @@ class RemoteHost:
         self._link.check()
         if self._link.is_silent():
             seconds = self._config.heartbeat_timeout_seconds
-            self._link.lose(f"it was silent for {seconds:g} s")
+            self._link.lose(f"{SILENT} {seconds:g} s")
 
     def kill(self) -> None:
         self._send(Kind.KILL)
@@ -233,6 +337,9 @@ class RemoteHost:
         if kind == Kind.OUTPUT:
             self._take_output(body)
             return
+        if kind == Kind.RECORD:
+            self._take_record(body)
+            return
         known: dict[Kind, Callable[[dict[str, Any]], None]] = {
             Kind.FACTS: self._on_facts,
             Kind.STARTED: self._on_started,
@@ -240,6 +347,7 @@ class RemoteHost:
             Kind.FAILED: self._on_failed,
             Kind.SIGNALLED: self._on_signalled,
             Kind.CHECKED: lambda m: self._watcher.host_has_checked(self, m),
+            Kind.LOOKED: self._on_looked,
         }
         known[kind](read_json(body))
 
@@ -251,6 +359,16 @@ class RemoteHost:
         self._watcher.rank_wrote(rank, stream, data)
         if data:
             self._send(Kind.TAKEN, {"num_bytes": len(data)})
+
+    def _take_record(self, body: bytes) -> None:
+        rank, index = RECORD_HEADER.unpack_from(body)
+        if rank not in self._known_ranks:
+            raise ValueError(f"record of rank {rank}")
+        part = list(Part)[index]
+        self._watcher.host_sent_record(rank, part, body[RECORD_HEADER.size :])
+
+    def _on_looked(self, message: dict[str, Any]) -> None:
+        self._is_looking = False
 
     def _on_facts(self, message: dict[str, Any]) -> None:
         self.facts = message
@@ -273,7 +391,7 @@ class RemoteHost:
         self._watcher.host_failed(self, text, exit_status)
 
     def _on_signalled(self, message: dict[str, Any]) -> None:
-        self._watcher.host_was_signalled(int(message["signal"]))
+        self._watcher.host_was_signalled(self, int(message["signal"]))
 
     def _own_rank(self, message: dict[str, Any]) -> int:
         rank = int(message["rank"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from types import FrameType
@@ -16,22 +17,28 @@ from typing import Any
 from hvd_keras._job.bootstrap import secret, tls
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
-from hvd_keras._job.bootstrap.wire import PREEMPTED
+from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._job.bootstrap.wire import PREEMPTED, Identity, Role
+from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
 from hvd_keras.run.arguments import Options, check_shown_ranks
 from hvd_keras.run.gathering import Gathering
+from hvd_keras.run.grace import Grace
 from hvd_keras.run.host_ranks import raise_file_limit
 from hvd_keras.run.hosts import Host, Launch, LocalHost, RemoteHost
+from hvd_keras.run.inquiry import Inquiry
 from hvd_keras.run.job_output import JobOutput
+from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
+from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
+from hvd_keras.run.results import Results
 from hvd_keras.run.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
 from hvd_keras.run.standard_input import StandardInput
+from hvd_keras.run.status import Status
 
-# From SIGTERM to SIGKILL, after the grace time.
-_TERMINATION_SECONDS = 3.0
 # Time for output that comes after the last rank has ended.
 _DRAIN_SECONDS = 0.5
 # Time for the other hosts to free everything.
@@ -50,15 +57,23 @@ class Job:
         self._config = Config.from_environ(environ)
         self._loop = Loop()
         self._output = JobOutput(options)
+        self._status = (
+            Status(options.status_seconds) if options.status else None
+        )
+        self._results = Results(self._loop, options.results_dir or "")
         self._hosts: list[Host] = []
+        self._folder = Folder(environ)
+        self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
         self._local: LocalHost | None = None
         self._gathering: Gathering | None = None  # None: there is one host
         self._ranks: list[Rank] = []
-        self._reasons: dict[int, str] = {}  # told by failing ranks
-        self._leavers: list[int] = []  # ranks that began to end, in order
+        self._outcome = Outcome(self._ranks, is_of_one_host=plan.is_of_one_host)
         self._first_failed: int | None = None  # the first that we know of
-        self._next_kill: tuple[float, int] | None = None  # when, which
+        self._grace = Grace(
+            options.grace, self._hosts, self._ranks, self._output.say
+        )
         self._num_interrupts = 0
+        self._was_interrupted = False
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
         self._started_at = time.monotonic()
@@ -69,7 +84,7 @@ class Job:
         Returns:
             The exit status for the launcher.
         """
-        stdin = StandardInput(self._options.command)
+        stdin = StandardInput(self._options.command, self._options.program)
         self._make_hosts()
         self._serve()
         self._handle_signals()
@@ -78,13 +93,21 @@ class Job:
             if self._gathering is not None:
                 self._gathering.wait()
             self._start(stdin)
-            while not all(rank.has_ended for rank in self._ranks):
+            while self._goes_on():
                 self._step()
             self._drain()
             exit_status = self._exit_status()
+            self._gather_records()
         finally:
             self._end(exit_status)
-        return self._finish()
+        try:
+            return self._finish()
+        finally:
+            if exit_status == 0 or not self._inquiry.verdict:
+                self._folder.remove()
+
+    def _goes_on(self) -> bool:
+        return not all(rank.has_ended for rank in self._ranks)
 
     # ---- Start ----
 
@@ -92,7 +115,7 @@ class Job:
         for planned in self._plan.hosts:
             if planned.is_local:
                 name = self._config.hostname or planned.name
-                self._local = LocalHost(self._loop, self, name)
+                self._local = LocalHost(self._loop, self, name, self._folder)
                 self._hosts.append(self._local)
             else:
                 self._hosts.append(
@@ -115,14 +138,7 @@ class Job:
         self._secret = secrets.token_bytes(32)
         if plan.way == "hosts":
             self._secret = secret.require(self._config)
-        self._server = ExchangeServer(
-            listener.socket,
-            self._secret,
-            size,
-            self._on_report,
-            tls=tls.context(self._config, is_server=True),
-            on_agent=lambda *agent: self._gathered().take_agent(*agent),
-        )
+        self._server = self._make_server(listener.socket, size)
         # It is stepped after each step of the loop.
         self._loop.watch(self._server, lambda: None)
         if not plan.is_of_one_host:
@@ -135,6 +151,28 @@ class Job:
                 self._config,
                 self._secret,
             )
+
+    def _make_server(
+        self, listener: socket.socket, size: int
+    ) -> ExchangeServer:
+        return ExchangeServer(
+            listener,
+            self._secret,
+            size,
+            self._on_report,
+            tls=tls.context(self._config, is_server=True),
+            on_agent=self._take_agent,
+        )
+
+    def _take_agent(
+        self, identity: Identity, stream: Stream, unsent: bytes
+    ) -> None:
+        if identity.role == Role.AGENT:
+            self._gathered().take_agent(identity, stream, unsent)
+        elif self._options.results_dir is None:
+            stream.close()  # nobody waits for a result
+        else:
+            self._results.take(identity, stream, unsent)
 
     def _gathered(self) -> Gathering:
         assert self._gathering is not None
@@ -151,7 +189,8 @@ class Job:
             self._gathering.interrupt(number)
             return
         if number in TO_GROUPS:
-            self._begin_grace()
+            self._was_interrupted = True
+            self._grace.begin()
         if number == signal.SIGINT:
             self._num_interrupts += 1
         if self._num_interrupts > 1:
@@ -182,17 +221,20 @@ class Job:
                 self._ranks.append(Rank(rank, name))
                 self._server.rank_started(rank)
         self._say_start()
-        launch = Launch(
+        launch = self._launch()
+        # The other hosts first, for they need longer.
+        for host in sorted(self._hosts, key=lambda h: h is self._local):
+            host.start(launch, stdin)
+        stdin.close()
+
+    def _launch(self) -> Launch:
+        return Launch(
             self._options.command,
             self._environ,
             self._secret,
             self._options.horovod_compat,
             self._options.exported(),
         )
-        # The other hosts first, for they need longer.
-        for host in sorted(self._hosts, key=lambda h: h is self._local):
-            host.start(launch, stdin)
-        stdin.close()
 
     def _say_start(self) -> None:
         if self._gathering is None:
@@ -211,6 +253,11 @@ class Job:
         self._output.say(
             f"{ranks} on {cores} core{'s' * (cores > 1)}, each with {what}"
         )
+        gpus = environment.describe_gpus(
+            self._environ, size, is_horovod=self._options.horovod_compat
+        )
+        if gpus:
+            self._output.say(gpus)
 
     # ---- What the hosts say ----
 
@@ -223,6 +270,12 @@ class Job:
             self._output.say(f"rank {rank} started{where}, pid {pid}")
 
     def rank_wrote(self, rank: int, stream: int, data: bytes) -> None:
+        if self._status is not None and stream == 2:
+            kept = self._status.take(rank, data)
+            if kept and not self._is_ending:
+                self._output.take(rank, stream, kept)
+            if data:
+                return
         if not self._is_ending:
             self._output.take(rank, stream, data)
 
@@ -238,7 +291,7 @@ class Job:
     def host_is_ready(self, host: RemoteHost) -> None:
         pass  # the gathering asks
 
-    def host_was_signalled(self, number: int) -> None:
+    def host_was_signalled(self, host: RemoteHost, number: int) -> None:
         if number in SIGNALS:
             self._forward(number, None)
 
@@ -248,7 +301,7 @@ class Job:
         self._output.say(f"host {host.name}: {text}")
         for rank in host.place.ranks():
             if not self._ranks[rank].pid:
-                self._reasons[rank] = text
+                self._outcome.reasons[rank] = text
                 self.rank_exited(rank, exit_status, None)
 
     def host_is_lost(self, host: RemoteHost, reason: str) -> None:
@@ -277,11 +330,16 @@ class Job:
     ) -> None:
         pass  # nobody has asked
 
+    def host_sent_record(self, rank: int, part: Part, data: bytes) -> None:
+        self._inquiry.take(rank, part, data)
+
     # ---- The loop ----
 
     def _step(self) -> None:
         self._loop.step(self._time_left())
         signals, self._signals = self._signals, []
+        if signal.SIGUSR2 in signals:
+            self._begin_survey()
         for host in self._hosts:
             for number in signals:
                 if host is not self._local:
@@ -289,13 +347,27 @@ class Job:
             host.step()
         # After the exits: ranks that fail because of an exit say so only now.
         self._server.step()
-        self._kill_if_due()
+        if self._inquiry.take_answer():
+            self._say_verdict()
+        self._grace.step()
+        if self._status is not None:
+            table = self._status.table_if_due(self._shown_ranks())
+            if table:
+                self._output.say(table)
+
+    def _begin_survey(self) -> None:
+        self._inquiry.begin(is_of_failure=False)
+
+    def _shown_ranks(self) -> list[Rank]:
+        return self._ranks
 
     def _time_left(self) -> float | None:
         deadlines = [self._server.next_deadline()]
         deadlines += [host.next_deadline() for host in self._hosts]
-        if self._next_kill is not None:
-            deadlines.append(self._next_kill[0])
+        deadlines.append(self._inquiry.next_deadline())
+        deadlines.append(self._grace.next_deadline())
+        if self._status is not None:
+            deadlines.append(self._status.next_deadline())
         known = [d for d in deadlines if d is not None]
         if not known:
             return None
@@ -303,60 +375,28 @@ class Job:
 
     def _on_report(self, rank: int, reason: str) -> None:
         # A rank reports that it leaves before its peers can notice.
-        self._note_leaving(rank)
+        self._outcome.note_leaving(rank)
         if reason:
-            self._reasons.setdefault(rank, reason)
+            self._outcome.reasons.setdefault(rank, reason)
             self._note_failure(rank, has_ended=False)
 
     def _on_exit(self, rank: Rank) -> None:
-        self._note_leaving(rank.rank)
+        self._outcome.note_leaving(rank.rank)
         self._server.rank_exited(rank.rank, rank.describe_exit())
         if self._options.verbose:
             self._output.say(f"rank {rank.rank} {rank.describe_exit()}")
         if rank.exit_status != 0:
             self._note_failure(rank.rank, has_ended=True)
 
-    def _note_leaving(self, rank: int) -> None:
-        if rank < len(self._ranks) and rank not in self._leavers:
-            self._leavers.append(rank)
-
     def _note_failure(self, rank: int, has_ended: bool) -> None:
         if self._first_failed is None:
             self._first_failed = rank
+            if not self._outcome.reason(rank).startswith(PREEMPTED):
+                self._inquiry.begin(is_of_failure=True)
         if rank == self._first_failed:
             # It may end slowly, saving its work. The grace time of the others
             # begins when it has ended, or after as long a time for it.
-            self._begin_grace(1 if has_ended else 2)
-
-    def _begin_grace(self, times: int = 1) -> None:
-        at = time.monotonic() + times * self._options.grace
-        if self._next_kill is None or (
-            self._next_kill[1] == signal.SIGTERM and self._next_kill[0] > at
-        ):
-            self._next_kill = (at, signal.SIGTERM)
-
-    def _kill_if_due(self) -> None:
-        if self._next_kill is None or time.monotonic() < self._next_kill[0]:
-            return
-        number = self._next_kill[1]
-        for host in self._hosts:
-            left = [
-                self._ranks[rank]
-                for rank in host.place.ranks()
-                if not self._ranks[rank].has_ended
-            ]
-            for rank in left:
-                self._output.say(
-                    f"rank {rank.rank} ({rank.process}) still runs after the "
-                    f"grace time; it gets {report.signal_name(number)}"
-                )
-                rank.sent = number
-            for one in (number, signal.SIGCONT):
-                if left:
-                    ranks = [rank.rank for rank in left]
-                    host.signal(one, ranks, to_groups=True)
-        at = time.monotonic() + _TERMINATION_SECONDS
-        self._next_kill = (at, signal.SIGKILL)
+            self._grace.begin(1 if has_ended else 2)
 
     # ---- The end ----
 
@@ -373,6 +413,24 @@ class Job:
                 left = max(0.0, deadline - time.monotonic())
                 self._loop.step(min(left, 0.1))
 
+    def _gather_records(self) -> None:
+        """Waits for what ranks of other hosts have left at their end."""
+        if self._outcome.first_to_blame() is None or self._plan.is_of_one_host:
+            return
+        self._inquiry.look_again()
+        while self._inquiry.is_looking():
+            self._loop.step(0.02)
+            for host in self._hosts:
+                host.step()
+
+    def _say_verdict(self) -> None:
+        self._inquiry.tell(
+            self._ranks,
+            self._outcome.leavers,
+            self._outcome.reasons,
+            was_interrupted=self._was_interrupted,
+        )
+
     def _end(self, exit_status: int) -> None:
         self._is_ending = True
         for host in self._hosts:
@@ -385,47 +443,35 @@ class Job:
         self._server.close()
 
     def _exit_status(self) -> int:
-        first = self._first_to_blame()
-        if first is None:
-            return 0
-        return report.exit_status(first, self._reasons.get(first.rank, ""))
+        return self._outcome.exit_status()
 
     def _finish(self) -> int:
-        first = self._first_to_blame()
+        first = self._outcome.first_to_blame()
         if first is None:
             return 0
         seconds = time.monotonic() - self._started_at
-        reason = self._reasons.get(first.rank, "")
+        reason = self._outcome.reason(first.rank)
+        if self._options.results_dir is not None:
+            text = report.verdict(first, reason, seconds)
+            self._results.note_failure(first, text)
         if reason.startswith(PREEMPTED):
             saved = reason.removeprefix(PREEMPTED)
             self._output.say(f"{saved}; run it again to go on")
             return self._exit_status()
         self._output.say(report.verdict(first, reason, seconds))
+        self._say_verdict()
+        if self._inquiry.verdict:
+            folder = self._folder.path
+            self._output.say(f"records are kept; see `hvd-doctor {folder}`")
+        self._show_table()
+        return self._exit_status()
+
+    def _show_table(self) -> None:
         rows = []
         for rank in self._ranks:
-            told = self._reasons.get(rank.rank, "")
+            told = self._outcome.reason(rank.rank)
             stderr = self._output.errors_of(rank.rank)
             line = report.last_error_line(stderr, told)
             rows.append((rank, line if rank.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
         self._output.show(report.table(rows, width))
-        return self._exit_status()
-
-    def _first_to_blame(self) -> Rank | None:
-        failed = [
-            self._ranks[rank]
-            for rank in self._leavers
-            if self._ranks[rank].exit_status != 0
-        ]
-        # A rank that we had to end may have done all its work.
-        by_themselves = [
-            r for r in failed if r.sent is None or r.rank in self._reasons
-        ]
-        # Of another host, we may hear of the cause after its effects.
-        causes = [
-            r
-            for r in by_themselves
-            if self._plan.is_of_one_host
-            or not self._reasons.get(r.rank, "").startswith("PeerLostError")
-        ]
-        return next(iter(causes or by_themselves or failed), None)

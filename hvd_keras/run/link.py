@@ -26,6 +26,9 @@ from hvd_keras.run.loop import READ, WRITE, Loop
 # Bytes of output that an agent may send before the job has taken them. They
 # must fit into the smallest buffer of a socket.
 OUTPUT_WINDOW_BYTES = 32 << 10
+# Why a connection is lost to a host that may still run.
+TIMED_OUT = "the connection timed out"
+SILENT = "it was silent for"
 _HEADER = struct.Struct("!BI")
 _MAX_BYTES = 256 << 10
 _LARGE_BYTES = 4 << 20
@@ -43,6 +46,8 @@ class Kind(enum.IntEnum):
     FAILED = 5  # JSON: text, exit_status: the agent cannot go on
     SIGNALLED = 6  # JSON: signal: the agent itself got one
     CHECKED = 7  # JSON: answer to a CHECK
+    RECORD = 8  # rank, part, piece of a compressed file; none: it ends
+    LOOKED = 9  # JSON, empty: the answer to a LOOK is complete
     # From the job:
     START = 16  # JSON: everything that the ranks need
     PROGRAM = 17  # a piece of a program for Python
@@ -52,6 +57,7 @@ class Kind(enum.IntEnum):
     END = 21  # JSON: exit_status of the job; free everything
     REFUSED = 22  # JSON: text
     CHECK = 23  # JSON: what to measure
+    LOOK = 24  # JSON: num_samples: look at the ranks, send what they left
 
 
 _NONSENSE = (
@@ -60,6 +66,7 @@ _NONSENSE = (
 )  # fmt: skip
 _LIMITS = {Kind.START: _LARGE_BYTES}
 OUTPUT_HEADER = struct.Struct("!IB")  # rank, stream
+RECORD_HEADER = struct.Struct("!IB")  # rank, index of the part
 
 
 def frame(kind: Kind, body: bytes | Mapping[str, Any]) -> bytes:
@@ -147,6 +154,9 @@ class Link:
             self.close()
             self._on_lost(reason)
 
+    def _lose_stream(self, reason: str) -> None:
+        self.lose(TIMED_OUT if self._stream.has_timed_out else reason)
+
     def close(self) -> None:
         """Hangs up. What the kernel has not taken yet is lost."""
         if self._is_open:
@@ -161,7 +171,7 @@ class Link:
         if not self._is_open:
             return
         if not self._stream.send(self._unsent):
-            self.lose("the connection broke")
+            self._lose_stream("the connection broke")
             return
         self._loop.change(self._stream, READ | self._stream.send_event)
 
@@ -174,7 +184,7 @@ class Link:
                     self._flush()
                 break
             if not data:
-                self.lose("the connection ended")
+                self._lose_stream("the connection ended")
                 return
             self.heard_at = time.monotonic()
             self._received += data

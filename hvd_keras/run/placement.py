@@ -35,11 +35,13 @@ class Plan:
     way: Literal["local", "ssh", "slurm", "hosts"]  # "hosts": each runs hvdrun
     hosts: tuple[PlannedHost, ...]
     num_ranks: int | None  # None: as many as there are slots
+    may_grow: bool = False  # more hosts may come, and hosts may leave
+    min_hosts: int = 1  # if it may grow: how many must be there to begin
 
     @property
     def is_of_one_host(self) -> bool:
         """Whether this process starts all ranks by itself."""
-        return all(host.is_local for host in self.hosts)
+        return not self.may_grow and all(host.is_local for host in self.hosts)
 
     def without_idle_hosts(self) -> Plan:
         """Returns this plan without the hosts that would get no rank.
@@ -187,9 +189,9 @@ def of_num_hosts(num_hosts: int, num_ranks_here: int) -> Plan:
     return Plan("hosts", (here, *others), None)
 
 
-def span(ranks: range) -> str:
+def span(ranks: Sequence[int]) -> str:
     """Returns the first and the last of some ranks, for messages."""
-    first, last = ranks.start, ranks.stop - 1
+    first, last = ranks[0], ranks[-1]
     return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
 

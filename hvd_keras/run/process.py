@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -13,17 +14,21 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def die_with(parent: int, number: int) -> None:
+    """Has this process get a signal when its parent dies.
+
+    Args:
+        parent: The process that has started this one.
+        number: The signal. If the parent is dead by now, this process ends.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def die_with_parent() -> Callable[[], None]:
     """Returns what a child must call so that it dies with this process."""
-    launcher = os.getpid()
-
-    def before_exec() -> None:
-        # Also if it is dead by now.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launcher:
-            os._exit(1)
-
-    return before_exec
+    return functools.partial(die_with, os.getpid(), signal.SIGKILL)
 
 
 class RankProcess:
@@ -95,3 +100,6 @@ class RankProcess:
         """Ends the zombie and frees its number."""
         self._popen.wait()
         os.close(self.pidfd)
+        for file in (self._popen.stdout, self._popen.stderr):
+            if file is not None:
+                file.close()

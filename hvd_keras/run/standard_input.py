@@ -62,9 +62,13 @@ class StandardInput:
                 offset += len(piece)
                 yield piece
 
-    def close(self) -> None:
-        """Leaves standard input to the ranks: a writer sees when they end."""
-        if self._program is not None:
+    def close(self, *, keeps_program: bool = False) -> None:
+        """Leaves standard input to the ranks: a writer sees when they end.
+
+        Args:
+            keeps_program: Whether more ranks may be started later.
+        """
+        if self._program is not None and not keeps_program:
             os.close(self._program)
             self._program = None
         null = os.open(os.devnull, os.O_RDONLY)

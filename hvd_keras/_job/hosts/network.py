@@ -38,6 +38,7 @@ class Network:
     Attributes:
         plan: Where the ranks of the job are.
         version: What MPI says of itself, on leaders.
+        host_names: The name of each host.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Network:
         self.plan = plan
         self.version = "MPI"
         self._leaders = leaders
-        self._names = [leader["hostname"] for leader in leaders]
+        self.host_names = [leader["hostname"] for leader in leaders]
         self._config = config
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
@@ -97,7 +98,7 @@ class Network:
             wire_process.begin_all(
                 rendezvous,
                 self._wire,
-                self._names[plan.host],
+                self.host_names[plan.host],
                 self._config.start_timeout_seconds,
             )
             leader = peers[plan.local_ranks[0]]
@@ -164,7 +165,7 @@ class Network:
             library,
             name=f"hvd_{digest.hexdigest()[:16]}",
             host=self.plan.host,
-            host_name=self._names[self.plan.host],
+            host_name=self.host_names[self.plan.host],
             num_hosts=self.plan.num_hosts,
             environ=wire_process.environment(os.environ, shares_kernel, device),
         )
@@ -241,8 +242,8 @@ class Network:
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks
         hosts.sockets = sockets
-        names = [self._names[host] for host in plan.job_hosts]
-        hosts.own_host = self._names[self.plan.host]
+        names = [self.host_names[host] for host in plan.job_hosts]
+        hosts.own_host = self.host_names[self.plan.host]
         hosts.leader_names = [
             f"rank {rank} ({process_name(name, pid)})"
             for rank, name, pid in zip(leaders, names, pids, strict=True)

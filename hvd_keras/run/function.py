@@ -1,0 +1,295 @@
+"""`hvd.run`: runs a function on the ranks of a new job, from Python.
+
+A process of its own runs hvdrun for it (`function_job`), so this one may have
+threads, and be a notebook.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hvd_keras._job.packing import pack_call, unpack
+from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
+from hvd_keras.run.results import failure_in, stored_in
+
+_PACKAGE_PARENT = str(Path(__file__).parents[2])
+_READ_BYTES = 64 << 10
+_USAGE_STATUS = 2  # of an hvdrun that did not start the ranks
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    max_restarts: int | None = None,
+    elastic_timeout: float | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    grace: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    interface: str | None = None,
+    output_dir: str | None = None,
+    show_ranks: Sequence[int] | None = None,
+    verbose: bool = False,
+    executable: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Runs a function on all ranks of a new job and returns their results.
+
+    hvdrun starts new processes of this user; each calls `fn(*args, **kwargs)`,
+    which calls `hvd.init()` and trains. What they print appears here, with the
+    rank before each line. It works in a notebook; Ctrl-C (there: interrupt)
+    ends all ranks. This process neither joins the job nor needs a framework.
+
+    Args:
+        fn: The function. It travels by cloudpickle: functions of a notebook or
+            script travel whole, those of modules by name.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+        np: Number of ranks. Defaults to the slots of `hosts`.
+        hosts: Where to start them, as "host:slots,...". Defaults to this host.
+        hostfile: The same as a file.
+        min_np: Makes the job elastic: it goes on while so many are left.
+        max_np: Most ranks of an elastic job.
+        max_restarts: How often an elastic job starts failed ranks again.
+        elastic_timeout: Seconds that an elastic job waits for `min_np` ranks.
+        host_discovery_script: A program that prints the hosts of an elastic
+            job.
+        start_timeout: Seconds within which all ranks must call `init()`.
+        grace: Seconds for the ranks to end by themselves after a failure.
+        ssh_port: The port of ssh.
+        ssh_identity_file: The key file for ssh.
+        interface: Interface or address where to listen to other hosts.
+        output_dir: Folder for the output of each rank.
+        show_ranks: Ranks whose output to show. Defaults to all.
+        verbose: Whether to show each start and end.
+        executable: Python of the ranks. Defaults to this one.
+        env: Environment variables to add for the ranks on this host; others
+            get those that hvdrun sends.
+
+    Returns:
+        What `fn` returned on each rank, in rank order.
+
+    Raises:
+        RankError: A rank failed. It has the rank, the traceback there, and
+            the exception as its cause.
+        LaunchError: The job could not be started, or cloudpickle is missing.
+        InvalidArgumentError: `fn` cannot be called.
+
+    Example:
+
+    >>> hvd.run(lambda: (hvd.init(), hvd.rank())[1], np=2)  # doctest: +SKIP
+    [0, 1]
+    """
+    options = {
+        "-np": np,
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--min-np": min_np,
+        "--max-np": max_np,
+        "--max-restarts": max_restarts,
+        "--elastic-timeout": elastic_timeout,
+        "--host-discovery-script": host_discovery_script,
+        "--start-timeout": start_timeout,
+        "--grace": grace,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--interface": interface,
+        "--output-dir": output_dir,
+        "--show-ranks": ",".join(map(str, show_ranks or [])) or None,
+    }
+    arguments = [
+        word
+        for name, value in options.items()
+        if value is not None
+        for word in (name, str(value))
+    ]
+    if verbose:
+        arguments.append("--verbose")
+    return run_with(
+        arguments,
+        fn,
+        args,
+        kwargs,
+        num_ranks=np if min_np is None else None,
+        executable=executable,
+        env=env,
+    )
+
+
+def run_with(
+    arguments: Sequence[str],
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_ranks: int | None = None,
+    executable: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Does what `run` does, with hvdrun's own arguments.
+
+    Args:
+        arguments: Arguments of hvdrun before the command.
+        fn: See `run`.
+        args: See `run`.
+        kwargs: See `run`.
+        num_ranks: How many ranks must return a result; None: unknown.
+        executable: See `run`.
+        env: See `run`.
+    """
+    if not callable(fn):
+        raise InvalidArgumentError(
+            f"`fn` must be a function. Received: {fn!r}."
+        )
+    call = pack_call(fn, args, dict(kwargs or {}))
+    python = executable or sys.executable
+    command = [python, "-m", "hvd_keras._job.function_rank"]
+    with (
+        tempfile.TemporaryDirectory(prefix="hvd-run-") as folder,
+        tempfile.TemporaryFile() as stdin,
+    ):
+        stdin.write(call)
+        stdin.flush()
+        job = subprocess.Popen(
+            [sys.executable, "-m", "hvd_keras.run.function_job", folder,
+             str(os.getpid()), *arguments, "--", *command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_with_package({**os.environ, **(env or {})}),
+            start_new_session=True,  # Ctrl-C is for this process alone
+        )  # fmt: skip
+        words = _follow(job)
+        return _results(folder, job.returncode, words, num_ranks)
+
+
+def _with_package(environ: dict[str, str]) -> dict[str, str]:
+    if _PACKAGE_PARENT not in sysconfig.get_paths().values():
+        others = environ.get("PYTHONPATH")
+        path = [_PACKAGE_PARENT, *([others] if others else [])]
+        environ["PYTHONPATH"] = os.pathsep.join(path)
+    return environ
+
+
+def _follow(job: subprocess.Popen[bytes]) -> list[str]:
+    """Shows what the job prints until it ends; returns its last own words.
+
+    Raises:
+        KeyboardInterrupt: The user interrupted it, and it has ended.
+    """
+    assert job.stdout is not None
+    assert job.stderr is not None
+    own_words: list[str] = []
+    was_interrupted = False
+    with selectors.DefaultSelector() as selector, job:
+        for file, shows in (
+            (job.stdout, _Shown(sys.stdout)),
+            (job.stderr, _Shown(sys.stderr, own_words)),
+        ):
+            selector.register(file, selectors.EVENT_READ, shows)
+        while selector.get_map():
+            try:
+                _step(selector)
+            except KeyboardInterrupt:
+                was_interrupted = True
+                job.send_signal(signal.SIGINT)
+            except BaseException:
+                job.send_signal(signal.SIGTERM)
+                raise
+        with contextlib.suppress(KeyboardInterrupt):
+            job.wait()
+    if was_interrupted:
+        raise KeyboardInterrupt
+    return own_words
+
+
+def _step(selector: selectors.BaseSelector) -> None:
+    for key, _ in selector.select():
+        data = os.read(key.fd, _READ_BYTES)
+        key.data.write(data)
+        if not data:
+            selector.unregister(key.fileobj)
+
+
+class _Shown:
+    """Writes bytes of the job to a stream of text, which may be a cell's."""
+
+    def __init__(
+        self, stream: IO[str] | None, own_words: list[str] | None = None
+    ) -> None:
+        self._stream = stream
+        self._own_words = own_words
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def write(self, data: bytes) -> None:
+        text = self._decode(data, final=not data)
+        if self._own_words is not None:
+            lines = text.splitlines()
+            own = (line for line in lines if line.startswith("hvdrun: "))
+            self._own_words.extend(line.partition(": ")[2] for line in own)
+        if self._stream is not None and text:
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _results(
+    folder: str, status: int, words: list[str], num_ranks: int | None
+) -> list[Any]:
+    failure, files = failure_in(folder), stored_in(folder)
+    if failure is not None:
+        rank = int(str(failure["rank"]))
+        header: dict[str, Any] = {}
+        error = None
+        if rank in files:
+            header, error = unpack(files[rank].read_bytes())
+        raise _rank_error(failure, header) from error
+    if status != 0:
+        text = words[-1] if words else "no message"
+        raise LaunchError(
+            text
+            if status == _USAGE_STATUS
+            else f"hvdrun ended: {text} (exit status {status})."
+        )
+    found = [unpack(path.read_bytes()) for path in files.values()]
+    values = {header["rank"]: value for header, value in found}
+    missing = set(range(num_ranks or 0)) - values.keys()
+    if missing:
+        raise RankError(
+            f"`fn` must return on all ranks. Received: rank {min(missing)} "
+            "ended with status 0 before.",
+            min(missing),
+            0,
+        )
+    return [values[rank] for rank in sorted(values)]
+
+
+def _rank_error(
+    failure: Mapping[str, object], header: Mapping[str, Any]
+) -> RankError:
+    rank = int(header.get("rank", failure["rank"]))
+    text = str(failure["text"])
+    trace = str(header.get("traceback", ""))
+    if "error" in header:
+        error = str(header["error"]).partition("\n")[0]
+        text = f"`fn` failed on rank {rank}: {error}\n\n{trace.rstrip()}"
+    status = failure["exit_status"]
+    return RankError(text, rank, status if type(status) is int else None, trace)

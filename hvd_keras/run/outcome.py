@@ -1,0 +1,58 @@
+"""Who began to end a job, why, and which rank is to blame."""
+
+from __future__ import annotations
+
+from hvd_keras.run import report
+from hvd_keras.run.rank import Rank
+
+
+class Outcome:
+    """What is known of the ranks that have ended, or begin to.
+
+    Attributes:
+        leavers: Ranks that began to end, in order.
+        reasons: What failing ranks have told, by rank.
+    """
+
+    def __init__(self, ranks: list[Rank], *, is_of_one_host: bool) -> None:
+        """Watches `ranks`, which may grow."""
+        self.leavers: list[int] = []
+        self.reasons: dict[int, str] = {}
+        self._ranks = ranks
+        self._is_of_one_host = is_of_one_host
+
+    def note_leaving(self, rank: int) -> None:
+        """Notes that a rank begins to end."""
+        if rank < len(self._ranks) and rank not in self.leavers:
+            self.leavers.append(rank)
+
+    def reason(self, rank: int) -> str:
+        """Returns what a rank has told; "": nothing."""
+        return self.reasons.get(rank, "")
+
+    def exit_status(self) -> int:
+        """Returns the exit status of the launcher."""
+        first = self.first_to_blame()
+        if first is None:
+            return 0
+        return report.exit_status(first, self.reason(first.rank))
+
+    def first_to_blame(self) -> Rank | None:
+        """Returns the rank whose failure is the cause of all others."""
+        failed = [
+            self._ranks[rank]
+            for rank in self.leavers
+            if self._ranks[rank].exit_status != 0
+        ]
+        # A rank that we had to end may have done all its work.
+        by_themselves = [
+            r for r in failed if r.sent is None or r.rank in self.reasons
+        ]
+        # Of another host, we may hear of the cause after its effects.
+        causes = [
+            r
+            for r in by_themselves
+            if self._is_of_one_host
+            or not self.reason(r.rank).startswith("PeerLostError")
+        ]
+        return next(iter(causes or by_themselves or failed), None)

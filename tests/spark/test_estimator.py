@@ -1,0 +1,112 @@
+"""A Keras model is trained on a DataFrame, and predicts for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import VectorAssembler
+from sklearn.datasets import load_digits
+
+import hvd_keras as hvd
+from hvd_keras.spark import KerasEstimator, Store
+
+
+@pytest.fixture(scope="module")
+def digits(spark: Any) -> Any:
+    data = load_digits()
+    rows = [
+        ((image.ravel() / 16.0).tolist(), int(label), number % 5 == 0)
+        for number, (image, label) in enumerate(
+            zip(data.images, data.target, strict=True)
+        )
+    ]
+    schema = "pixels array<float>, digit long, is_test boolean"
+    return spark.createDataFrame(rows, schema).repartition(3)
+
+
+def _model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def _estimator(folder: Path, **options: Any) -> KerasEstimator:
+    return KerasEstimator(
+        _model(),
+        ["pixels"],
+        ["digit"],
+        Store.create(str(folder)),
+        optimizer=keras.optimizers.Adam(3e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        num_proc=2,
+        verbose=0,
+        **options,
+    )
+
+
+def test_an_estimator_learns_and_its_model_predicts(
+    digits: Any, tmp_path: Path
+) -> None:
+    estimator = _estimator(tmp_path, validation="is_test", epochs=25)
+    assert estimator.setBatchSize(16).getBatchSize() == 16
+    model = estimator.fit(digits)
+    assert len(model.metrics()["val_accuracy"]) == 25
+    assert model.metrics()["val_accuracy"][-1] >= 0.97
+    rows = model.transform(digits.where("is_test")).collect()
+    assert len(rows[0].digit__output) == 10
+    right = [np.argmax(row.digit__output) == row.digit for row in rows]
+    assert np.mean(right) >= 0.97
+    assert model.keras().count_params() == _model().count_params()
+
+
+def test_it_takes_vectors_and_stands_in_a_pipeline(
+    spark: Any, tmp_path: Path
+) -> None:
+    rows = [(float(n), float(-n), 3.0 * n) for n in range(8)] * 4
+    frame = spark.createDataFrame(rows, ["a", "b", "y"])
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="both")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    estimator = KerasEstimator(
+        model,
+        ["both"],
+        ["y"],
+        f"file://{tmp_path}",
+        num_proc=2,
+        verbose=0,
+        transformation_fn=_halve,
+        validation=0.25,
+    )
+    fitted = Pipeline(stages=[assembler, estimator]).fit(frame)
+    (row, *_) = fitted.transform(frame).collect()
+    assert isinstance(row.y__output, float)
+
+
+def _halve(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {**arrays, "y": arrays["y"] / 2}
+
+
+def test_wrong_params_are_refused(digits: Any, tmp_path: Path) -> None:
+    with pytest.raises(hvd.InvalidArgumentError, match="batchsize"):
+        KerasEstimator(_model(), batchsize=3)
+    with pytest.raises(hvd.InvalidArgumentError, match="`store` must be set"):
+        KerasEstimator(_model(), ["pixels"], ["digit"]).fit(digits)
+    with pytest.raises(hvd.InvalidArgumentError, match="`validation`"):
+        _estimator(tmp_path, validation=1.5).fit(digits)
+    with pytest.raises(hvd.InvalidArgumentError, match="compiled"):
+        KerasEstimator(_model(), ["pixels"], ["digit"], str(tmp_path)).fit(
+            digits
+        )
