@@ -42,9 +42,16 @@ def _path(description: str) -> str:
 
 
 class BareNccl:
-    """A communicator of all ranks and a stream; calls do not block."""
+    """A communicator of all ranks and a stream.
 
-    def __init__(self, ordinal: int) -> None:
+    Args:
+        ordinal: The GPU.
+        blocks: Whether calls block until they are launched. Otherwise NCCL
+            starts a thread for each.
+    """
+
+    def __init__(self, ordinal: int, *, blocks: bool) -> None:
+        self._blocks = blocks
         self._cuda = ctypes.CDLL(_path(_core.gpu_cuda_version()))
         self._nccl = ctypes.CDLL(_path(_core.gpu_nccl_version()))
         self._check(self._cuda.cudaSetDevice(ordinal))
@@ -91,11 +98,12 @@ class BareNccl:
         if hvd.rank() == 0:
             self._check(self._nccl.ncclGetUniqueId(ctypes.byref(own)))
         row = np.frombuffer(bytes(own), np.uint8)
-        (shared,) = _core.broadcast("bare_nccl_id", [row], 0)
+        name = f"bare_nccl_id.{self._blocks}"
+        (shared,) = _core.broadcast(name, [row], 0)
         unset = -(1 << 31)
         config = _Config(
-            ctypes.sizeof(_Config), 0xCAFEBEEF, 21800, 0, *[unset] * 3, None,
-            unset,
+            ctypes.sizeof(_Config), 0xCAFEBEEF, 21800, int(self._blocks),
+            *[unset] * 3, None, unset,
         )  # fmt: skip
         self._check(
             self._nccl.ncclCommInitRankConfig(
@@ -109,6 +117,8 @@ class BareNccl:
         self._wait_until_launched()
 
     def _wait_until_launched(self) -> None:
+        if self._blocks:
+            return
         state = ctypes.c_int(_IN_PROGRESS)
         deadline = time.monotonic() + 60
         while state.value == _IN_PROGRESS:

@@ -9,7 +9,8 @@ It needs PyTorch or CuPy for memory, and PyTorch for the overlap. Rank 0 prints
 a JSON line for each measurement. Times are medians, in us, of the slowest rank:
 
 - `allreduce`: one tensor of each size. `bare_us` is ncclAllReduce on a stream
-  and a wait for it, `ours_us` our call and a wait for its end.
+  and a wait for it, `blocking_us` the same with a communicator that blocks,
+  `ours_us` our call and a wait for its end.
 - `gradients`: the 161 of ResNet-50 at once, in buckets as in training.
   `bare_us` is a copy of as many bytes, one ncclAllReduce of them, and a copy.
   `host_us` is the time that the submitting thread spends.
@@ -59,7 +60,8 @@ class Bench:
     def __init__(self, device: Any, calls: int) -> None:
         self.device = device
         self.calls = calls
-        self.bare = BareNccl(device.ordinal)
+        self.bare = BareNccl(device.ordinal, blocks=False)
+        self.blocking = BareNccl(device.ordinal, blocks=True)
 
     def time_us(self, call: Callable[[], object]) -> float:
         """Returns the median time of `call` on the slowest rank."""
@@ -108,6 +110,12 @@ class Bench:
         for call in self.submit(groups):
             call.wait()
 
+    def blocking_reduce(self, buffer: Any) -> None:
+        """Allreduces `buffer` with a communicator of NCCL that blocks."""
+        address, num_bytes = buffer.address, buffer.num_bytes
+        self.blocking.allreduce(address, address, num_bytes // 4)
+        self.blocking.synchronize()
+
     def bare_reduce(self, buffer: Any, scratch: Any) -> None:
         """Allreduces `buffer` with NCCL alone, by way of `scratch` if given."""
         target = buffer if scratch is None else scratch
@@ -133,10 +141,13 @@ def allreduces(bench: Bench, max_bytes: int) -> None:
         bare = functools.partial(bench.bare_reduce, buffer, None)
         ours = functools.partial(bench.reduce, bench.described([[buffer]]))
         bare_us = bench.time_us(bare)
+        blocking = functools.partial(bench.blocking_reduce, buffer)
+        blocking_us = bench.time_us(blocking)
         ours_us = bench.time_us(ours)
         _print(
             what="allreduce", num_bytes=num_bytes, bare_us=round(bare_us, 1),
-            ours_us=round(ours_us, 1), ratio=round(ours_us / bare_us, 3),
+            blocking_us=round(blocking_us, 1), ours_us=round(ours_us, 1),
+            ratio=round(ours_us / bare_us, 3),
         )  # fmt: skip
         num_bytes *= 8
 

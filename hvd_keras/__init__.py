@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_keras._job import join_hooks
 
 if TYPE_CHECKING:
-    from hvd_keras import callbacks, exceptions
+    from hvd_keras import callbacks, elastic, exceptions
     from hvd_keras.basics import (
         ccl_built,
         check_num_rank_power_of_2,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         cross_size,
         cuda_built,
         ddl_built,
+        dump_flight_record,
         gloo_built,
         gloo_enabled,
         init,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
         rocm_built,
         shutdown,
         size,
+        start_timeline,
         stats,
+        stop_timeline,
     )
     from hvd_keras.compression import (
         Compression,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
         NotInitializedError,
         PeerLostError,
         ProcessSetMismatchError,
+        RankError,
         ShutdownError,
         StalledError,
     )
@@ -112,6 +116,7 @@ if TYPE_CHECKING:
         ReduceOp,
         Sum,
     )
+    from hvd_keras.run.function import run
     from hvd_keras.saving import load_model
     from hvd_keras.strategy import HvdStrategy, Strategy
     from hvd_keras.variables import (
@@ -146,6 +151,7 @@ __all__ = [
     "ProcessSet",
     "ProcessSetMismatchError",
     "Product",
+    "RankError",
     "ReduceOp",
     "ShutdownError",
     "StalledError",
@@ -175,6 +181,8 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump_flight_record",
+    "elastic",
     "exceptions",
     "global_mean",
     "global_process_set",
@@ -205,21 +213,24 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shard",
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
     "stats",
+    "stop_timeline",
 ]
 
 # The module of each name. Names that are missing here are modules themselves.
 _HOMES = {
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
-        "cuda_built ddl_built gloo_built gloo_enabled init is_homogeneous "
-        "is_initialized local_rank local_size mpi_built mpi_enabled "
-        "mpi_threads_supported nccl_built num_rank_is_power_2 rank "
-        "rocm_built shutdown size stats"
+        "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "
+        "is_homogeneous is_initialized local_rank local_size mpi_built "
+        "mpi_enabled mpi_threads_supported nccl_built num_rank_is_power_2 rank "
+        "rocm_built shutdown size start_timeline stats stop_timeline"
     ),
     "compression": "Compression Compressor",
     "data": "shard",
@@ -227,7 +238,7 @@ _HOMES = {
     "exceptions": (
         "ConfigError HvdError InternalError InvalidArgumentError "
         "JobError LaunchError MismatchError NotInitializedError PeerLostError "
-        "ProcessSetMismatchError ShutdownError StalledError"
+        "ProcessSetMismatchError RankError ShutdownError StalledError"
     ),
     "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "layers": "SyncBatchNormalization convert_sync_batch_normalization",
@@ -285,7 +296,7 @@ join_hooks.add(_hook_into_keras)
 
 def __getattr__(name: str) -> Any:
     value: Any
-    if name in ("callbacks", "exceptions"):
+    if name in ("callbacks", "elastic", "exceptions", "run"):
         value = importlib.import_module(f"hvd_keras.{name}")
     elif name == "__version__":
         from hvd_keras._common.version import package_version

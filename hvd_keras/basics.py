@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hvd_keras import _native, process_set
@@ -14,24 +14,39 @@ from hvd_keras._common import log
 from hvd_keras._job import (
     bootstrap,
     exit_hooks,
+    flight,
     interrupts,
     join_hooks,
+    membership,
+    metrics,
     startup,
     state,
+    status,
+    timeline,
 )
+from hvd_keras._job.bootstrap import Topology
+from hvd_keras._job.bootstrap.client import JobEndedError
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
-from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.exceptions import (
+    InternalError,
+    InvalidArgumentError,
+    PeerLostError,
+)
 from hvd_keras.process_set import ProcessSet
 
 _lock = threading.Lock()
+_Sets = Sequence[ProcessSet | Sequence[int]]
+ProcessSets = _Sets | Literal["dynamic"] | Callable[[int], _Sets] | None
+_arguments: tuple[Sequence[int] | None, ProcessSets] = None, None
+# An elastic job begins an epoch again if a member dies meanwhile. What fails so
+# often has another cause.
+_MAX_FAILURES = 5
 
 
 def init(
     comm: Sequence[int] | None = None,
-    process_sets: Sequence[ProcessSet | Sequence[int]]
-    | Literal["dynamic"]
-    | None = None,
+    process_sets: ProcessSets = None,
 ) -> None:
     """Joins the job that the launcher has started; a second call does nothing.
 
@@ -46,7 +61,8 @@ def init(
         process_sets: Sets of ranks that run their own collectives: a list of
             `ProcessSet` or lists of ranks, equal on all ranks. At the first
             `init()` they get the ids 1, 2, ... in that order. "dynamic" makes
-            none now and lets `add_process_set` add some later.
+            none now and lets `add_process_set` add some later. For an elastic
+            job: a function that returns such a list for a number of ranks.
 
     Raises:
         ConfigError: A setting is unknown or has a bad value.
@@ -68,42 +84,85 @@ def init(
     >>> hvd.rank(), hvd.size()
     (0, 1)
     """
+    global _arguments
     with _lock:
         if state.job() is not None:
             return
+        _arguments = comm, process_sets
         config = Config.from_environ(os.environ)
         topology = bootstrap.detect(os.environ)
         log.configure(config.log_level, topology.rank)
-        sets: list[ProcessSet] = []
-
-        def check_arguments() -> str:
-            _check_comm(comm, topology.size)
-            sets.extend(process_set.parse(process_sets, topology.size))
-            shown = [one.ranks for one in sets] if sets else process_sets
-            return f"process_sets={shown or None}"
-
-        startup.start(topology, config, check_arguments)
-        is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
-        process_set.attach(
-            topology.rank,
-            topology.size,
-            is_dynamic=is_dynamic,
-            gpu_local_rank=topology.local_rank if config.gpu == "on" else None,
-        )
-        try:
-            if config.gpu == "on":
-                gpu.connect(topology.local_rank)
-            process_set.register_static(sets)
-        except BaseException:
-            _stop("`init()` failed")
-            raise
-        join_hooks.run()
+        if membership.begin_waiting():
+            topology = _start_alone(topology, config)
+        else:
+            topology = _join_until_all_are_in(topology, config)
         state.enter(topology, config)
+        flight.begin(topology, config)
+        metrics.begin(topology, config)
+        status.begin(config)
+        timeline.begin(topology, config)
         exit_hooks.install(_leave_failing)
         if topology.size > 1:
             interrupts.watch(lambda: _leave_failing("KeyboardInterrupt"))
     if topology.rank == 0:
         log.info(startup.describe(topology, config))
+
+
+def _start_alone(topology: Topology, config: Config) -> Topology:
+    """Starts a process that joins later; until then its calls end at once."""
+    topology = startup.start_alone(topology, config)
+    process_set.attach(topology.rank, topology.size, is_dynamic=False)
+    join_hooks.run()
+    return topology
+
+
+def _join_until_all_are_in(topology: Topology, config: Config) -> Topology:
+    """Joins the job; in an elastic one goes on if others die meanwhile."""
+    num_failures = 0
+    while True:
+        try:
+            return _join(topology, config)
+        except JobEndedError:
+            raise
+        except (PeerLostError, InternalError) as error:
+            num_failures += isinstance(error, InternalError)
+            if topology.member is None or num_failures == _MAX_FAILURES:
+                raise
+            log.info(f"joining again: {error}")
+
+
+def _join(topology: Topology, config: Config) -> Topology:
+    comm, process_sets = _arguments
+    sets: list[ProcessSet] = []
+
+    def check_arguments(place: Topology) -> str:
+        _check_comm(comm, place.size)
+        try:
+            sets.extend(process_set.parse(process_sets, place.size))
+        except InvalidArgumentError as error:
+            if place.member is None or callable(process_sets):
+                raise
+            raise InvalidArgumentError(
+                f"{error} In an elastic job, give `init` a function of the "
+                "number of ranks."
+            ) from None
+        shown: Any = [one.ranks for one in sets]
+        if not sets and not callable(process_sets):
+            shown = process_sets
+        return f"process_sets={shown or None}"
+
+    topology = startup.start(topology, config, check_arguments)
+    is_dynamic = config.dynamic_process_sets or process_sets == "dynamic"
+    process_set.attach(topology.rank, topology.size, is_dynamic=is_dynamic)
+    try:
+        if startup.connects_gpus():
+            _connect_gpus(must=config.gpu == "on")
+        process_set.register_static(sets)
+    except BaseException:
+        _stop("`init()` failed")
+        raise
+    join_hooks.run()
+    return topology
 
 
 def shutdown() -> None:
@@ -115,7 +174,19 @@ def shutdown() -> None:
     with _lock:
         if state.leave() is not None:
             interrupts.unwatch()
+            metrics.end()
+            status.end()
+            timeline.stop_quietly()
             _stop("shutdown() was called")
+            membership.hang_up()
+
+
+def _rejoin() -> None:
+    shutdown()
+    init(*_arguments)
+
+
+membership.set_rejoin(_rejoin)
 
 
 def is_initialized() -> bool:
@@ -161,15 +232,94 @@ def stats() -> dict[str, int]:
 
         - `num_requests`: tensors or groups submitted.
         - `num_collectives`: collectives run, after fusion.
+        - `num_steps`: steps of distributed optimizers and tapes.
         - `num_bytes`: bytes of their inputs.
         - `num_cache_hits`, `num_cache_misses`: requests that the ranks agreed
           on by one bit, or in full.
         - `pending_ns`: nanoseconds in which at least one request of this rank
           waited for other ranks or ran.
+        - `running_ns`: nanoseconds in which at least one collective ran.
     """
     state.topology("stats")
     counts: dict[str, int] = _native.core().stats()
     return counts
+
+
+def dump_flight_record(path: str | os.PathLike[str]) -> None:
+    """Writes what became of this rank's last 4,096 collectives.
+
+    The file holds lines of JSON: the first is about the process, the others are
+    about a collective each, in the order of their calls. Times are nanoseconds
+    of this host's monotonic clock.
+
+    Args:
+        path: The file; it is replaced as a whole.
+
+    Raises:
+        InternalError: The file cannot be written.
+        NotInitializedError: `init()` has not been called.
+
+    Example:
+
+    >>> import json, hvd_keras as hvd
+    >>> hvd.init()
+    >>> hvd.barrier()
+    >>> hvd.dump_flight_record("/tmp/flight.jsonl")
+    >>> with open("/tmp/flight.jsonl") as file:
+    ...     header, *records = map(json.loads, file)
+    >>> header["rank"], records[-1]["kind"], records[-1]["state"]
+    (0, 'barrier', 'done')
+    """
+    state.topology("dump_flight_record")
+    flight.write("dump_flight_record() was called", os.fspath(path))
+
+
+def start_timeline(
+    file_path: str | os.PathLike[str], mark_cycles: bool = False
+) -> None:
+    """Begins to record what this rank does.
+
+    Each rank that calls this writes a file of its own. `hvd-trace merge`
+    makes one trace of them. `HVD_TIMELINE` does the same from `init()` on.
+    A `fit` shows its steps if it begins while the timeline is recorded.
+
+    Args:
+        file_path: A folder, which is made if needed; the same for all ranks.
+            The rank's file in it is replaced.
+        mark_cycles: Whether to mark when this rank hears what to run next.
+
+    Raises:
+        InvalidArgumentError: A timeline is being recorded already, or the
+            file cannot be written. It is a `ValueError` too.
+        NotInitializedError: `init()` has not been called.
+        OSError: The folder cannot be made.
+
+    Example:
+
+    >>> import hvd_keras as hvd
+    >>> hvd.init()
+    >>> hvd.start_timeline("/tmp/timeline")
+    >>> hvd.barrier()
+    >>> hvd.stop_timeline()
+    """
+    topology = state.topology("start_timeline")
+    timeline.start(
+        topology, state.config(), os.fspath(file_path), bool(mark_cycles)
+    )
+
+
+def stop_timeline() -> None:
+    """Completes the file that `start_timeline` or HVD_TIMELINE has begun.
+
+    Without a timeline this does nothing. `shutdown()` and the end of the
+    process do the same.
+
+    Raises:
+        InternalError: The disk could not take all of it.
+        NotInitializedError: `init()` has not been called.
+    """
+    state.topology("stop_timeline")
+    timeline.stop()
 
 
 def is_homogeneous() -> bool:
@@ -249,6 +399,19 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
     return num_rank_is_power_2(num_rank)
 
 
+def _connect_gpus(*, must: bool) -> None:
+    try:
+        gpu.connect()
+    except (InternalError, InvalidArgumentError) as error:
+        if must:
+            raise
+        # It fails if the core cannot go on.
+        _native.core().barrier("hvd_keras.init.without_gpus")
+        log.warning(f"`init()` could not connect the GPUs. {error}")
+        return
+    process_set.note_gpus_connected()
+
+
 def _check_comm(comm: Any, size: int) -> None:
     if comm is None:
         return
@@ -280,17 +443,19 @@ def _stop(reason: str) -> None:
     process_set.detach()
 
 
-def _leave_failing(reason: str) -> None:
+def _leave_failing(reason: str, error: BaseException | None = None) -> None:
     """Tells the launcher and the peers why this rank fails; leaves the job."""
     job = state.leave()
     if job is None:
         return
+    flight.write_after_failure(reason, error)
     with contextlib.suppress(Exception):  # Python must print the first one
         _native.core().note_failure(reason)
         bootstrap.report_failure(
             job.topology, job.config, state.epoch(), reason
         )
         _stop(reason)
+    timeline.stop_quietly(reads_clock=False)
 
 
 @atexit.register
@@ -298,6 +463,7 @@ def _leave_at_exit() -> None:
     interrupts.finish()
     job = state.leave()
     if job is not None:
+        timeline.stop_quietly()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
         bootstrap.report_leaving(job.topology, job.config, state.epoch())
         _stop("the process exited without shutdown()")

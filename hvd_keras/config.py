@@ -110,10 +110,31 @@ class Config:
         "HVD_CROSS_SIZE", "int", None, "Number of hosts; hvdrun sets it.",
         alias="HOROVOD_CROSS_SIZE", minimum=1,
     )  # fmt: skip
+    elastic: bool = _setting(
+        "HVD_ELASTIC", "bool", False, "Whether ranks may die, leave and join; "
+        "`hvdrun --min-np` sets it.",
+    )  # fmt: skip
+    member: int | None = _setting(
+        "HVD_MEMBER", "int", None, "Number of this process among all that an "
+        "elastic job has started; hvdrun sets it.",
+    )  # fmt: skip
+    keep_stopped: bool = _setting(
+        "HVD_KEEP_STOPPED", "bool", False, "1: a rank of an elastic job that "
+        "is stopped, by a debugger for example, is not killed.",
+    )  # fmt: skip
+    newcomer: bool = _setting(
+        "HVD_NEWCOMER", "bool", False, "Whether this process began while its "
+        "elastic job was running; then it joins when it begins to train. "
+        "hvdrun sets it.",
+    )  # fmt: skip
     rendezvous: str | None = _setting(
         "HVD_RENDEZVOUS", "text", None, "Where the ranks find each other, "
         "`unix:/path/of/a/socket`, `unix:@name` or `tcp:HOST:PORT`; hvdrun "
         "sets it.",
+    )  # fmt: skip
+    launcher: str | None = _setting(
+        "HVD_LAUNCHER", "text", None, "Who has started this rank, if it was "
+        "not hvdrun: then rank 0 serves at HVD_RENDEZVOUS.",
     )  # fmt: skip
     secret: str | None = _setting(
         "HVD_SECRET", "text", None, "64 hexadecimal digits that prove "
@@ -168,10 +189,10 @@ class Config:
         "itself.", unit="bytes", alias="HOROVOD_FUSION_THRESHOLD",
         same_on_all_ranks=True,
     )  # fmt: skip
-    bucket_bytes: int = _setting(
-        "HVD_BUCKET_BYTES", "int", 8 << 20, "Size of the groups in which "
-        "`DistributedOptimizer` reduces gradients.", unit="bytes",
-        minimum=1, same_on_all_ranks=True,
+    bucket_bytes: int | None = _setting(
+        "HVD_BUCKET_BYTES", "int", None, "Size of the groups in which "
+        "`DistributedOptimizer` reduces gradients; unset: 8 MiB on one host, 2 "
+        "MiB on several.", unit="bytes", minimum=1, same_on_all_ranks=True,
     )  # fmt: skip
     cycle_time_ms: float = _setting(
         "HVD_CYCLE_TIME", "float", 0.0, "Wait this long to gather tensors "
@@ -199,6 +220,29 @@ class Config:
         "after this time; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
+    metrics_port: int | None = _setting(
+        "HVD_METRICS_PORT", "int", None, "Rank 0 of each host serves its "
+        "counters to Prometheus here, on loopback; the others use the ports "
+        "after it. Needs `hvd-keras[metrics]`.", minimum=1,
+    )  # fmt: skip
+    tell_status: bool = _setting(
+        "HVD_TELL_STATUS", "bool", False, "1: tell `hvdrun --status` how the "
+        "rank is doing; hvdrun sets it.",
+    )  # fmt: skip
+    flight_record_dir: str | None = _setting(
+        "HVD_FLIGHT_RECORD_DIR", "text", None, "Folder where each rank writes "
+        "its last collectives after a failure and on SIGUSR2; hvdrun makes one "
+        "for each job.",
+    )  # fmt: skip
+    timeline: str | None = _setting(
+        "HVD_TIMELINE", "text", None, "Folder where each rank writes a "
+        "timeline; DYNAMIC: only after `start_timeline()`.",
+        alias="HOROVOD_TIMELINE",
+    )  # fmt: skip
+    timeline_mark_cycles: bool = _setting(
+        "HVD_TIMELINE_MARK_CYCLES", "bool", False, "1: mark when a rank hears "
+        "what to run next.", alias="HOROVOD_TIMELINE_MARK_CYCLES",
+    )  # fmt: skip
     dynamic_process_sets: bool = _setting(
         "HVD_DYNAMIC_PROCESS_SETS", "bool", False, "1: process sets may be "
         'added and removed after `init()`, as with `process_sets="dynamic"`.',
@@ -217,14 +261,34 @@ class Config:
         "HVD_PREEMPTION_POLL_SECONDS", "float", 5.0, "How often to look for "
         "that file, or to run that command.", unit="seconds", minimum=0.01,
     )  # fmt: skip
+    straggler_factor: float = _setting(
+        "HVD_STRAGGLER_FACTOR", "float", 1.5, "In elastic jobs: tell of a rank "
+        "that others wait for so that steps take longer by this "
+        "factor; 0: never.", minimum=0.0,
+    )  # fmt: skip
+    straggler_seconds: float = _setting(
+        "HVD_STRAGGLER_SECONDS", "float", 30.0, "The time that this looks at.",
+        unit="seconds", minimum=0.1,
+    )  # fmt: skip
     requeue_exit_code: int = _setting(
         "HVD_REQUEUE_EXIT_CODE", "int", 75, "Exit status of ranks that have "
         "been told to stop and have saved; 75 is EX_TEMPFAIL.", minimum=1,
     )  # fmt: skip
     gpu: str = _setting(
         "HVD_GPU", "choice", "auto", "on: `init()` connects the GPUs of the "
-        "ranks, and fails if it cannot; auto: the first collective on a GPU "
-        "connects them.", choices=("auto", "on"), same_on_all_ranks=True,
+        "ranks, and fails if it cannot; early: it tries; late: the first "
+        "collective on a GPU connects them; auto: early where each rank has a "
+        "GPU of its own and a TensorFlow for GPUs, else late.",
+        choices=("auto", "early", "late", "on"), same_on_all_ranks=True,
+    )  # fmt: skip
+    gpus_per_rank: int = _setting(
+        "HVD_GPUS_PER_RANK", "int", 1, "GPUs that each rank sees, of those "
+        "that the host's ranks see together; 0: all. With "
+        "`--horovod-compat` 0 is the default.", same_on_all_ranks=True,
+    )  # fmt: skip
+    gpu_share: bool = _setting(
+        "HVD_GPU_SHARE", "bool", False, "1: ranks may use one GPU, if NCCL "
+        "can: 2.30 or later.", same_on_all_ranks=True,
     )  # fmt: skip
     gpu_fusion_buffer_bytes: int = _setting(
         "HVD_GPU_FUSION_BUFFER", "int", 64 << 20, "Memory on each GPU, in two "
@@ -236,15 +300,20 @@ class Config:
         "or more are reduced in their own memory, not in that buffer.",
         unit="bytes", same_on_all_ranks=True,
     )  # fmt: skip
-    gpu_async_completion: bool = _setting(
-        "HVD_GPU_ASYNC_COMPLETION", "bool", False, "1: an op on a GPU ends as "
+    gpu_async_completion: bool | None = _setting(
+        "HVD_GPU_ASYNC_COMPLETION", "bool", None, "1: an op on a GPU ends as "
         "soon as its work is queued, and its stream waits. If a rank is lost, "
-        "results until the next collective are garbage.",
+        "results until the next collective are garbage. 0: it ends with its "
+        "work; unset: 1 for gradients in a function, else 0.",
         alias="HOROVOD_ENABLE_ASYNC_COMPLETION",
     )  # fmt: skip
     cuda_runtime_library: str | None = _setting(
         "HVD_CUDART_LIBRARY", "text", None, "Path of the CUDA runtime; unset: "
         "search for it.",
+    )  # fmt: skip
+    nvml_library: str | None = _setting(
+        "HVD_NVML_LIBRARY", "text", None, "Path of NVML, which counts the "
+        "host's GPUs; unset: libnvidia-ml.so.1.",
     )  # fmt: skip
     nccl_library: str | None = _setting(
         "HVD_NCCL_LIBRARY", "text", None, "Path of NCCL; unset: search for it.",

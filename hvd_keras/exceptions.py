@@ -1,10 +1,13 @@
 """The exceptions that hvd_keras raises. Callers catch types, never texts.
 
+The tree::
+
     HvdError
      ├── NotInitializedError (ValueError)   init() was not called, or undone
      ├── InvalidArgumentError (ValueError)  this rank's own call is wrong
      ├── ConfigError (ValueError)           a setting is unknown or bad
      ├── LaunchError                        the launcher's data are unusable
+     ├── RankError                          a rank failed in `hvd.run`
      ├── MismatchError                      ranks disagree
      │    └── ProcessSetMismatchError (ValueError)  on the process sets
      └── JobError                           a collective failed:
@@ -30,6 +33,7 @@ __all__ = [
     "NotInitializedError",
     "PeerLostError",
     "ProcessSetMismatchError",
+    "RankError",
     "ShutdownError",
     "StalledError",
 ]
@@ -53,6 +57,36 @@ class ConfigError(HvdError, ValueError):
 
 class LaunchError(HvdError):
     """The launcher's description of the job is unusable: see the message."""
+
+
+class RankError(HvdError):
+    """A rank that was started from Python failed.
+
+    If its function raised an exception that could travel, that is the
+    `__cause__`.
+
+    Attributes:
+        rank: The rank that failed first.
+        exit_status: Its exit status, 128 + the number of the signal that
+            killed it; None if there is none.
+        traceback: The traceback of its function as text; "" if it raised
+            nothing.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rank: int = -1,
+        exit_status: int | None = None,
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message, rank, exit_status, traceback)
+        self.rank = rank
+        self.exit_status = exit_status
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class MismatchError(HvdError):

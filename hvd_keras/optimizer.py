@@ -9,7 +9,12 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._gradients import keras_averaging, loss_means, rank_files
+from hvd_keras._gradients import (
+    keras_averaging,
+    loss_means,
+    rank_files,
+    step_times,
+)
 from hvd_keras._gradients.distributed_class import (
     check_finite_on_all_ranks,
     distribute,
@@ -215,6 +220,7 @@ def _hook_into_keras() -> None:
     patches.patch_auto_jit_compile(must_not_use_xla)
     _backends.current().prepare(reduces_over_ranks)
     keras_fit.call_at_train_begin(check_beginning_fit)
+    keras_fit.call_at_train_begin(step_times.watch_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)
     writers.patch_saving(rank_files.name_of_writer)
     synchronize_batch_normalization()

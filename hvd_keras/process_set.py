@@ -114,8 +114,7 @@ class _Registry:
     rank: int
     size: int
     is_dynamic: bool
-    # This rank's index on its host; None if `init` has not connected GPUs.
-    gpu_local_rank: int | None
+    connects_gpus: bool  # `init` has connected them
     sets: dict[int, ProcessSet]
 
 
@@ -221,23 +220,29 @@ def parse(value: Any, size: int) -> list[ProcessSet]:
     """
     if value is None or (isinstance(value, str) and value == "dynamic"):
         return []
+    if callable(value):
+        value = value(size)
     if isinstance(value, (str, ProcessSet)) or not isinstance(value, Iterable):
         raise InvalidArgumentError(
-            '`process_sets` must be None, "dynamic" or a list of ProcessSet or '
-            f"lists of ranks. Received: {value!r}."
+            '`process_sets` must be None, "dynamic", a list of ProcessSet or '
+            "lists of ranks, or a function from the number of ranks to such a "
+            f"list. Received: {value!r}."
         )
     return _check_new(list(value), size, [list(range(size))])
 
 
-def attach(
-    rank: int, size: int, *, is_dynamic: bool, gpu_local_rank: int | None
-) -> None:
+def attach(rank: int, size: int, *, is_dynamic: bool) -> None:
     """Notes that this process has joined a job; registers the global set."""
     global _registry
     global_process_set._ranks = list(range(size))
     _registry = _Registry(
-        rank, size, is_dynamic, gpu_local_rank, {0: global_process_set}
+        rank, size, is_dynamic, False, {0: global_process_set}
     )
+
+
+def note_gpus_connected() -> None:
+    """Lets sets made from now on split off the communicator of all ranks."""
+    _registry_of("init").connects_gpus = True
 
 
 def register_static(sets: Sequence[ProcessSet]) -> None:
@@ -295,9 +300,9 @@ def _register(
             answers,
             segments,
         )
-    if registry.gpu_local_rank is not None:
+    if registry.connects_gpus:
         try:
-            gpu.split(by_id, registry.gpu_local_rank)
+            gpu.split(by_id)
         except BaseException:
             registration.remove_from_core(by_id)
             raise

@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests marked `thorough` too",
     )
+    parser.addoption(
+        "--thorough-ranks",
+        type=int,
+        default=1 << 30,
+        metavar="N",
+        help="with --thorough: tests of ops run them in jobs of up to N ranks",
+    )
 
 
 def _hear_signals() -> None:

@@ -267,18 +267,18 @@ class Jobs(dict[int | str, Job]):
         self,
         files: dict[int | str, list[str]],
         directory: pathlib.Path,
-        thorough: bool,
+        most_thorough: int,
     ) -> None:
         super().__init__()
         self._files = files
         self._directory = directory
-        self._thorough = thorough
+        self._most_thorough = most_thorough  # number of ranks; 0: none
 
     def start(self, ranks: int | str) -> Job:
         directory = self._directory / f"ranks_{ranks}"
         directory.mkdir(exist_ok=True)  # a start may have been skipped
         files = [f"{PARALLEL}/{file}" for file in self._files[ranks]]
-        thorough = self._thorough and isinstance(ranks, int)
+        thorough = isinstance(ranks, int) and ranks <= self._most_thorough
         return Job(ranks, files, directory, thorough=thorough)
 
     def __missing__(self, ranks: int | str) -> Job:
@@ -298,8 +298,10 @@ def jobs(
         if item.module is request.module:
             parameters = item.callspec.params
             selected[parameters["ranks"]].append(parameters["file"])
-    thorough = request.config.getoption("thorough")
-    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), thorough)
+    most = 0
+    if request.config.getoption("thorough"):
+        most = request.config.getoption("thorough_ranks")
+    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), most)
     # The job of one rank leaves room for another.
     together = [n for n in (1, 3) if n in selected]
     started = {n: jobs.start(n) for n in together}

@@ -230,6 +230,13 @@ class Backend:
     def assign(self, variable: Any, value: Array) -> None:
         variable.assign(value)
 
+    def random_state(self) -> Array:
+        """Returns the bytes of the random state that no variable holds."""
+        return np.zeros(0, np.uint8)
+
+    def set_random_state(self, state: Array) -> None:
+        """Goes on from `random_state()`."""
+
     def broadcast_in_graph(
         self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
     ) -> Any:

@@ -121,6 +121,21 @@ class TorchBackend(Backend):
         with torch.no_grad():
             target.copy_(as_tensor(value))
 
+    def random_state(self) -> Array:
+        # Keras drops out with torch's own generators, unless the layer has a
+        # seed.
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_available():
+            states.append(torch.cuda.get_rng_state())
+        return as_array(torch.cat(states))
+
+    def set_random_state(self, state: Array) -> None:
+        states = as_tensor(np.array(state))  # torch wants memory of its own
+        size = torch.get_rng_state().numel()
+        torch.set_rng_state(states[:size])
+        if torch.cuda.is_available() and states.numel() > size:
+            torch.cuda.set_rng_state(states[size:])
+
     def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:
         keras_torch.keep_from_averaging(averages)
 

@@ -36,3 +36,13 @@ def replacing(path: str, *, writer: str = "") -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.remove(partial)
         raise
+
+
+def write(path: str, data: bytes) -> None:
+    """Replaces a file by one that holds `data`.
+
+    Raises:
+        OSError: It cannot be written; the old one stays.
+    """
+    with replacing(path) as partial, open(partial, "wb") as file:
+        file.write(data)

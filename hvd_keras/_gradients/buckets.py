@@ -7,7 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_keras._backends.options import VariableGroups
+from hvd_keras._job import state
 from hvd_keras._keras.names import identity_of
+
+# Large buckets cost least, but nothing travels before the first one is full.
+_BYTES_ON_ONE_HOST = 8 << 20
+_BYTES_ON_SEVERAL_HOSTS = 2 << 20
+
+
+def bucket_bytes() -> int:
+    """The limit of a bucket in this job."""
+    chosen = state.config().bucket_bytes
+    if chosen is not None:
+        return chosen
+    job = state.job()
+    if job is not None and job.topology.size > job.topology.local_size:
+        return _BYTES_ON_SEVERAL_HOSTS
+    return _BYTES_ON_ONE_HOST
 
 
 def bucket_indices(

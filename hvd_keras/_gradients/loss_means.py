@@ -20,11 +20,12 @@ import keras
 
 from hvd_keras import _backends, basics
 from hvd_keras._gradients.distributed_class import distributed_part
-from hvd_keras._job import state
+from hvd_keras._job import membership
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import models
 from hvd_keras._keras import steps as keras_steps
+from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values import agreement
 from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -290,7 +291,7 @@ def _begin_test(
     return _Batch(
         **arguments,
         counts=counts,
-        name=f"evaluate@{state.epoch()}",
+        name=f"evaluate{membership.name_suffix()}",
         process_set=global_process_set,
         sum_factor=1.0
         if models.has_our_strategy(model)
@@ -341,6 +342,21 @@ def _note_data(call: Any) -> None:
     if traced_for != (call.counts, call.may_fill):
         call.model.train_function = None
         vars(call.model)[_TRAINS_FOR] = (call.counts, call.may_fill)
+
+
+def forget_counts(fit: Any, rest: int | None) -> None:
+    """Lets the ranks of a `fit` ask each other for the rows of each step.
+
+    Args:
+        fit: The running call.
+        rest: Rows of the last step of its first epoch, or 0 if that is full.
+            Nothing changes if all ranks know it.
+    """
+    if fit.counts is None or fit.counts.rest == rest:
+        return
+    fit.counts = None
+    vars(fit.model)[_TRAINS_FOR] = (None, fit.may_fill)
+    trace_anew(fit.model)
 
 
 def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from hvd_keras import _native
+from hvd_keras._job import membership
 from hvd_keras.process_set import ProcessSet
 
 
@@ -52,4 +53,4 @@ def agreed_name(label: str, epoch: int, process_set: ProcessSet) -> str:
         number = int(numbers.max())
     _num_named[key] = number
     name = label if number == 1 else f"{label}#{number}"
-    return name if epoch <= 1 else f"{name}@{epoch}"
+    return name + membership.name_suffix()

@@ -11,9 +11,13 @@ from hvd_keras import _backends, basics
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._common import error_text
-from hvd_keras._gradients.buckets import bucket_indices, group_indices
+from hvd_keras._gradients.buckets import (
+    bucket_bytes,
+    bucket_indices,
+    group_indices,
+)
 from hvd_keras._gradients.optimizer_names import agreed_name
-from hvd_keras._job import state
+from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
@@ -78,7 +82,7 @@ class GradientReducer:
         together.
         """
         process_set = self._options.process_set
-        epoch = state.epoch()
+        epoch = membership.trace_epoch()
         scope = (epoch, process_set.process_set_id)
         if self._agrees and scope != self._scope:
             self._name = agreed_name(self._label, epoch, process_set)
@@ -188,17 +192,17 @@ class GradientReducer:
         ]
         is_sparse = [info.tensor.is_sparse for info in infos]
         dense = [i for i, sparse in enumerate(is_sparse) if not sparse]
-        bucket_bytes = state.config().bucket_bytes
+        limit = bucket_bytes()
         groups = self._options.groups
         if groups is None:
             layout = bucket_indices(
-                [infos[i].tensor.num_bytes for i in dense], bucket_bytes
+                [infos[i].tensor.num_bytes for i in dense], limit
             )
         else:
             layout = group_indices([variables[i] for i in dense], groups)
         layout = [[dense[member] for member in members] for members in layout]
         if self._agrees and (backend.traces or not self._agreed):
-            self._agree(name, infos, layout, bucket_bytes, factor)
+            self._agree(name, infos, layout, limit, factor)
         reduced = list(gradients)
         if not reduced:
             return reduced
@@ -242,7 +246,7 @@ class GradientReducer:
         name: str,
         infos: list[GradientInfo],
         layout: list[list[int]],
-        bucket_bytes: int,
+        limit: int,
         factor: float,
     ) -> None:
         """Raises MismatchError on all ranks unless they hold the same list.
@@ -269,7 +273,7 @@ class GradientReducer:
         key = (parts, tuple(map(tuple, layout)))
         if key in self._agreed:
             return
-        grouping = f"HVD_BUCKET_BYTES={bucket_bytes}"
+        grouping = f"HVD_BUCKET_BYTES={limit}"
         if options.groups is not None:
             grouping = f"groups={options.groups}"
         detail = [

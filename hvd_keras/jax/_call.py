@@ -84,14 +84,14 @@ def call(
         input_output_aliases=aliases,
     )
     types = {int: np.int32, float: np.float64}
-    return list(
-        function(
+    with jax.named_scope(f"Horovod{kind.capitalize()}:{name}"):
+        results = function(
             *arrays,
             name=name,
             process_set_id=np.int32(process_set_id),
             **{key: types[type(v)](v) for key, v in attributes.items()},
         )
-    )
+    return list(results)
 
 
 def together(arrays: Sequence[Any]) -> list[Any]:

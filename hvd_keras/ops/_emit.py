@@ -78,6 +78,8 @@ def emit(
         except tf.errors.OpError as error:
             raise _errors.convert(error) from None
 
+    if kind == "grouped_allreduce" and _ends_early():
+        attributes["done_early"] = True
     graph = tf.compat.v1.get_default_graph()
     control_dependencies = getattr(graph, "experimental_acd_manager", None)
     output = function(
@@ -90,6 +92,17 @@ def emit(
     if not in_program_order:
         run_independently(graph, output)
     return output
+
+
+def _ends_early() -> bool:
+    """Whether ops on GPUs need not wait for the GPU.
+
+    TensorFlow then queues clipping and the update while gradients are reduced.
+    A loss of a rank is an error one collective later.
+    """
+    job = state.job()
+    setting = None if job is None else job.config.gpu_async_completion
+    return _xla.is_ending_together() and setting is not False
 
 
 def _name_tensor(name: str) -> tf.Tensor:

@@ -1,4 +1,8 @@
-"""Traces a function again if XLA compiles one of its calls but not another."""
+"""Traces a function again where its collectives must be others.
+
+That is so if XLA compiles one of its calls but not another, and if the members
+of an elastic job have changed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import functools
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import function_context
+
+from hvd_keras._job import membership
 
 
 class _XlaContext:
@@ -17,10 +23,12 @@ class _XlaContext:
 
 @functools.cache
 def install() -> None:
-    """Makes TensorFlow trace a `tf.function` anew for XLA; patches once.
+    """Makes TensorFlow trace a `tf.function` anew; patches once.
 
     Otherwise TensorFlow would reuse a trace from outside XLA. The collectives
-    in that trace are ops that XLA cannot compile.
+    in that trace are ops that XLA cannot compile. It would also reuse a trace
+    from before a change of the members. That one has the names and the number
+    of ranks of then, which new ranks do not have.
     """
     original = function_context._enclosing_xla_context
     any_context = _XlaContext()
@@ -32,3 +40,13 @@ def install() -> None:
         return any_context
 
     function_context._enclosing_xla_context = enclosing_xla_context
+    make = function_context.make_function_context
+
+    def make_function_context(scope_type: Any = None) -> Any:
+        made = make(scope_type)
+        epoch = membership.trace_epoch()
+        if epoch <= 1 or not membership.is_elastic():
+            return made
+        return made._replace(context=(made.context, epoch))
+
+    function_context.make_function_context = make_function_context

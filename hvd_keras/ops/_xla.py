@@ -165,6 +165,11 @@ def ending_together() -> Iterator[None]:
         _has_together.reset(reset)
 
 
+def is_ending_together() -> bool:
+    """Whether the caller is in `ending_together`."""
+    return _has_together.get()
+
+
 def together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the results of several calls once all of them are there.
 

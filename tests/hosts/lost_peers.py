@@ -98,10 +98,14 @@ class Job:
         return ends
 
     def is_gone(self) -> bool:
-        """Whether no process and no file is left."""
+        """Whether no process and no file is left, but hvdrun's records.
+
+        Those of a host stay if everything on it was killed.
+        """
         texts = (RANK, _WIRE, "hvd_keras.run")
-        return not any(map(self.network.processes, texts)) and not any(
-            (self.folder / "tmp").iterdir()
+        names = [path.name for path in (self.folder / "tmp").iterdir()]
+        return not any(map(self.network.processes, texts)) and all(
+            name.startswith("hvd_flight_") for name in names
         )
 
     def kill_all(self) -> None:

@@ -165,6 +165,17 @@ class Network:
                 _tc(space, "del", "root")
 
     @contextlib.contextmanager
+    def slow_link(self, host: int, rate: str) -> Iterator[None]:
+        """Limits what one host sends, to a rate such as 20mbit."""
+        space = self._hosts.spaces[host]
+        options = f"root tbf rate {rate} burst 32kb latency 400ms".split()
+        _tc(space, "add", *options)
+        try:
+            yield
+        finally:
+            _tc(space, "del", "root")
+
+    @contextlib.contextmanager
     def delayed(self, milliseconds: float) -> Iterator[None]:
         """Makes the cable between two hosts long; 0 leaves it as it is."""
         if milliseconds == 0:

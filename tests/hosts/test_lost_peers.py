@@ -144,7 +144,9 @@ def test_a_kill_at_any_moment_leaves_nothing(
     network: Network, tmp_path: Path, way: str, trial: int
 ) -> None:
     what = random.choice(["rank", "leader", "rank 0", "wire"])
-    with running(network, tmp_path, way=way) as job:
+    # Without hvdrun nobody can tell of a rank that dies before it has come.
+    settings = {"HVD_START_TIMEOUT": "15"}
+    with running(network, tmp_path, way=way, **settings) as job:
         job.wait_for("starts")
         time.sleep(random.uniform(0, 3))
         try:

@@ -122,3 +122,23 @@ def test_a_leader_that_hangs_is_named(
             else:
                 assert f"{name} {_SILENT}" in text
         wait_for(job.is_gone, 5)
+
+
+def test_a_silent_host_is_warned_of_before_it_is_lost(
+    network: Network, tmp_path: Path
+) -> None:
+    patient = {
+        "HVD_HEARTBEAT_SECONDS": "0.2",
+        "HVD_HEARTBEAT_TIMEOUT": "4",
+        "HVD_STALL_CHECK_TIME_SECONDS": "1",
+    }
+    with running(network, tmp_path, **patient) as job:
+        job.wait_for("works")
+        network.cut()
+        try:
+            (_, text), *_ = job.finish()
+        finally:
+            network.mend()
+        assert "warning: host hostb (ranks 2, 3) is silent" in text
+        assert "; rank 2 (host hostb, pid " in text
+        wait_for(job.is_gone, 5)

@@ -220,3 +220,27 @@ def test_strangers_at_the_port_harm_nobody(network: Network) -> None:
     status, stdout, stderr = finish(job)
     assert status == 0, stderr
     assert stdout.count("[b'0', b'1']") == 2
+
+
+def test_functions_return_results_from_both_hosts(network: Network) -> None:
+    code = """
+        import hvd_keras as hvd
+        def work(factor):
+            import numpy as np
+            import hvd_keras as hvd
+            from hvd_keras import _native
+            hvd.init()
+            (sums,) = _native.core().allreduce("x", [np.ones(2)], 1)
+            if factor == 0 and hvd.rank() == 1:
+                raise ValueError("factor must not be 0")
+            return hvd.cross_rank(), float(sums[0]) * factor
+        print(hvd.run(work, (10,), hosts="hosta:1,hostb:1"))
+        try:
+            hvd.run(work, (0,), hosts="hosta:1,hostb:1", grace=0.2)
+        except hvd.RankError as error:
+            print(error.rank, repr(error.__cause__))
+    """
+    status, stdout, stderr = finish(network.start(0, *python(code)), 60)
+    assert status == 0, stderr
+    assert "[(0, 20.0), (1, 20.0)]\n" in stdout
+    assert "1 ValueError('factor must not be 0')\n" in stdout

@@ -20,7 +20,7 @@ from hvd_keras.gpu_shim.__main__ import build
 def test_shim_is_built_and_loads(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "libshim.so"
     build(target, tf.sysconfig.get_compile_flags())
-    function = ctypes.CDLL(str(target)).hvd_tf_stream
+    function = ctypes.CDLL(str(target)).hvd_tf_place
     symbols = subprocess.run(
         ["nm", "-D", "--undefined-only", str(target)],
         capture_output=True,
@@ -37,6 +37,6 @@ def test_shim_is_built_and_loads(tmp_path: pathlib.Path) -> None:
         str(pathlib.Path(gpu_shim.__file__).parents[1] / "libhvd_tf.so")
     )
     try:
-        library.hvd_tf_set_stream_function(function)
+        library.hvd_tf_set_place_function(function)
     finally:
-        library.hvd_tf_set_stream_function(None)
+        library.hvd_tf_set_place_function(None)

@@ -124,6 +124,31 @@ def test_number_of_ranks_has_the_names_of_other_launchers(flag: str) -> None:
     assert sorted(job.stdout.splitlines()) == ["[0] -np 7", "[1] -np 7"]
 
 
+def test_version_is_that_of_the_package() -> None:
+    job = jobs.run("--version")
+    assert job.status == 0
+    assert re.fullmatch(r"hvd_keras \S+\n", job.stdout), job.stdout
+
+
+def test_a_shell_may_complete_options() -> None:
+    pytest.importorskip("argcomplete")
+    line = "hvdrun --timel"
+    script = (
+        "import os, sys; os.dup2(1, 8)\n"
+        "from hvd_keras.run.__main__ import main; main([])"
+    )
+    environ = jobs.clean_environ(
+        _ARGCOMPLETE="1", COMP_LINE=line, COMP_POINT=str(len(line))
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert "--timeline" in done.stdout, done.stderr
+
+
 def test_help_env_prints_the_table() -> None:
     job = jobs.run("--help-env")
     assert job.status == 0

@@ -17,7 +17,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert Config().stall_warning_seconds == 10
     assert Config().stall_timeout_seconds == 60
     assert Config().start_timeout_seconds == 120
-    assert Config().bucket_bytes == 8 << 20
+    assert Config().bucket_bytes is None
 
 
 def test_every_setting_can_be_set_by_its_name_and_by_horovods() -> None:
@@ -107,6 +107,8 @@ def test_only_what_must_match_is_shared() -> None:
         "HVD_GPU",
         "HVD_GPU_DIRECT",
         "HVD_GPU_FUSION_BUFFER",
+        "HVD_GPU_SHARE",
+        "HVD_GPUS_PER_RANK",
     }
 
 

@@ -46,8 +46,14 @@ def test_every_import_is_declared_or_comes_with_keras() -> None:
     declared = _modules(
         project["dependencies"]
         + extras["tensorflow"]
+        + extras["completion"]
         + extras["jax"]
+        + extras["metrics"]
+        + extras["ray"]
+        + extras["run"]
+        + extras["spark"]
         + extras["torch"]
+        + extras["trace"]
     )
     assert _imported() == declared | _FROM_KERAS
 

@@ -6,7 +6,10 @@ import random
 
 import pytest
 
-from hvd_keras._gradients.buckets import bucket_indices
+from hvd_keras._gradients.buckets import bucket_bytes, bucket_indices
+from hvd_keras._job import state
+from hvd_keras._job.bootstrap import Topology
+from hvd_keras.config import Config
 
 
 def test_the_last_gradients_go_first() -> None:
@@ -30,3 +33,18 @@ def test_every_gradient_is_in_one_bucket(bucket_bytes: int) -> None:
     for bucket in buckets:
         total = sum(sizes[i] for i in bucket)
         assert total <= bucket_bytes or len(bucket) == 1
+
+
+@pytest.mark.parametrize(
+    ("local_size", "expected"), [(4, 8 << 20), (2, 2 << 20)]
+)
+def test_buckets_are_smaller_on_several_hosts(
+    local_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = Topology(rank=0, size=4, local_rank=0, local_size=local_size)
+    monkeypatch.setattr(state, "_job", None)
+    monkeypatch.setattr(state, "_config", Config())
+    state.enter(topology, Config())
+    assert bucket_bytes() == expected
+    state.enter(topology, Config(bucket_bytes=7))
+    assert bucket_bytes() == 7

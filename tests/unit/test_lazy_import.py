@@ -51,7 +51,8 @@ def test_init_does_not_bring_in_tensorflow() -> None:
 def test_all_is_sorted_and_lists_every_public_name() -> None:
     names = hvd_keras.__all__
     assert list(names) == sorted(names)
-    homes = set(hvd_keras._HOME_OF) | {"__version__", "callbacks", "exceptions"}
+    modules = {"callbacks", "elastic", "exceptions", "run"}
+    homes = set(hvd_keras._HOME_OF) | modules | {"__version__"}
     assert set(names) == homes
     assert set(names) <= set(dir(hvd_keras))
 
@@ -77,6 +78,7 @@ def test_all_names_can_be_used() -> None:
     # Loading a module of that name must not replace it.
     assert callable(hvd_keras.broadcast)
     assert callable(hvd_keras.allreduce)
+    assert callable(hvd_keras.run)
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
