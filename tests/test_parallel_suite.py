@@ -35,9 +35,11 @@ UNEVEN = [
     "test_indexed_slices.py",
     "test_join.py",
     "test_op_matrix.py",
+    "test_positions.py",
     "test_process_set_ops.py",
     "test_random_program.py",
     "test_reducescatter.py",
+    "test_shard.py",
 ]
 # On several hosts: files, or some of their tests where all take long. `True`:
 # with --thorough only. Of the parameters only those run that are quick.

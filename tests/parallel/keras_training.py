@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
-BATCH = 16  # rows of a global batch; 1, 2 and 4 ranks take equal shares
+BATCH = 24  # rows of a global batch; 1, 2, 3 and 4 ranks take equal shares
 NUM_BATCHES = 8
 NUM_FEATURES = 6
 
