@@ -1,7 +1,7 @@
 """A rank of `chaos.py`: trains, counts samples and writes what it sees.
 
-Arguments: a folder, the epochs, the milliseconds of a step's computing, the
-seconds between commits.
+Arguments: a folder, the number of the host, the epochs, the milliseconds of a
+step's computing, the seconds between commits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,12 +25,14 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 from hvd_keras._job import state
+from hvd_keras.elastic._commits import Commits
 
 FOLDER = Path(sys.argv[1])
+OWN = f"{sys.argv[2]}_{os.getpid()}"
 EPOCHS, STEP_MS, COMMIT_SECONDS = (
-    int(sys.argv[2]),
-    float(sys.argv[3]),
+    int(sys.argv[3]),
     float(sys.argv[4]),
+    float(sys.argv[5]),
 )
 NUM_ROWS, BATCH = 1920, 8
 
@@ -99,8 +104,23 @@ class Writer(keras.callbacks.Callback):
         )
 
 
+def die_in_commits() -> None:
+    """Has this process die in a commit, once the benchmark wants that."""
+    wish, add = FOLDER / f"die_{OWN}", Commits.add
+
+    def add_or_die(*arguments: Any) -> bool:
+        if wish.exists():
+            moment = random.uniform(0, 0.002)
+            end = (os.getpid(), signal.SIGKILL)
+            threading.Timer(moment, os.kill, end).start()
+        return add(*arguments)
+
+    Commits.add = add_or_die  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Trains to the end."""
+    die_in_commits()
     keras.utils.set_random_seed(1)
     hvd.init()
     generator = np.random.default_rng(7)
@@ -114,7 +134,7 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.02))
     model.compile(optimizer, "mse")
     data = hvd.shard((x, y), batch_size=BATCH, shuffle=True, seed=3)
-    with (FOLDER / f"rank_{os.getpid()}.jsonl").open("w") as file:
+    with (FOLDER / f"rank_{OWN}.jsonl").open("w") as file:
         hvd.elastic.fit(
             model,
             data,

@@ -1,11 +1,20 @@
 """Trains while ranks are killed and stopped, and counts what it costs.
 
     python benchmarks/chaos.py --minutes=30
+    sudo python benchmarks/chaos.py --minutes=30 --hosts=2
 
-A job of `--np` ranks trains by `hvd.elastic.fit`. Once in `--period` seconds a
-rank, or two, gets SIGKILL or SIGSTOP; hvdrun starts others. Before that the
-same job runs undisturbed on each number of ranks down to `--np` - 2, which
-tells how long a step takes there.
+A job of `--np` ranks trains by `hvd.elastic.fit`. Once in `--period` seconds
+something happens to it; hvdrun starts others in place of lost ranks:
+
+- `kill`: a rank gets SIGKILL; `rank 0`: the first one does; `two`: two at once;
+  `reform`: another one, while the ranks form a new membership; `commit`: a rank
+  in the midst of a commit; `stop`: a rank gets SIGSTOP.
+- With `--hosts=2`, which needs root: `wire`: the process that sends between the
+  hosts gets SIGKILL; `agent`: hvdrun on the second host does, and is started
+  again; `cut`: the cable between the hosts is out for 4 s.
+
+Before that the same job runs undisturbed on each number of ranks down to `--np`
+- 2, which tells how long a step takes there.
 
 How to read the result:
 
@@ -17,6 +26,9 @@ How to read the result:
   seen with the number of the epoch; it must be equal for all rows.
 - `loss`: how far the losses of an epoch are from those of a quiet job of `--np`
   ranks, at most; beside that, how far a quiet job with a rank less is.
+- The table has for each kind: `again`, the seconds until a smaller membership
+  has ended its first step; `undone`, how many steps were done again; `grown`,
+  the longest time between two steps while lost ranks came back.
 
 A step computes a little and sleeps `--step_ms`, as if an accelerator computed:
 the ranks that start again would else take the cores of those that train.
@@ -24,20 +36,18 @@ the ranks that start again would else take the cores of those that train.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _chaos_job import Job
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -49,91 +59,25 @@ flags.DEFINE_float("commit_seconds", 0.5, "Seconds between commits.")
 flags.DEFINE_float("quiet_seconds", 40.0, "Length of each quiet run.")
 flags.DEFINE_integer("seed", 1, "Decides on victims and moments.")
 
-_RANK = str(Path(__file__).with_name("_chaos_rank.py"))
-_ROOT = str(Path(__file__).parents[1])
+flags.DEFINE_integer("hosts", 1, "Hosts.", 1, 2)
+flags.DEFINE_list(
+    "kinds", None, "What may happen; given twice, it happens twice as often."
+)
+
+_KINDS = "kill,kill,stop,rank 0,two,reform,commit".split(",")
+_KINDS_OF_HOSTS = [*_KINDS, "wire", "agent", "cut", "cut"]
+_CUT_SECONDS = 4.0
 _ROWS, _BATCH = 1920, 8
 
 
-class Job:
-    """A running job, and what hvdrun has said when."""
-
-    def __init__(
-        self, folder: Path, num_ranks: int, epochs: int, step_ms: float
-    ) -> None:
-        self.folder = folder
-        self.lines: list[tuple[float, str]] = []
-        environ = {**os.environ, "PYTHONPATH": _ROOT}
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)),
-                *("--min-np", "1", "--max-np", str(num_ranks)),
-                *("--max-restarts", "100000", sys.executable, _RANK),
-                *(str(folder), str(epochs), str(step_ms)),
-                str(FLAGS.commit_seconds),
-            ],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with (self.folder / "hvdrun.log").open("w") as log:
-            for line in self.process.stderr:
-                self.lines.append((time.time(), line.rstrip()))
-                log.write(f"{time.time():.3f} {line}")
-                log.flush()
-
-    def members(self) -> dict[int, int]:
-        """Returns the pids of the processes that train now, by rank."""
-        found: dict[int, tuple[int, int]] = {}
-        for path in self.folder.glob("rank_*.jsonl"):
-            pid = int(path.stem.partition("_")[2])
-            if not os.path.exists(f"/proc/{pid}/stat"):
-                continue
-            last = _last_line(path)
-            if last is not None and last["kind"] == "step":
-                known = found.get(last["rank"], (-1, 0))
-                found[last["rank"]] = max(known, (last["membership"], pid))
-        newest = max((one for one, _ in found.values()), default=0)
-        return {r: pid for r, (m, pid) in found.items() if m == newest}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns all that the ranks have written, in order of time."""
-        found = []
-        for path in self.folder.glob("rank_*.jsonl"):
-            pid = int(path.stem.partition("_")[2])
-            for line in path.read_text().splitlines():
-                try:
-                    found.append({**json.loads(line), "pid": pid})
-                except ValueError:  # cut off by a kill
-                    continue
-        return sorted(found, key=lambda row: row.get("time", np.inf))
-
-    def wait(self, seconds: float) -> int:
-        """Waits for the end; returns the exit status."""
-        try:
-            status = self.process.wait(seconds)
-        finally:
-            self.process.kill()
-            self._thread.join()
-        return status
-
-
-def _last_line(path: Path) -> dict[str, Any] | None:
-    lines = path.read_text().splitlines()
-    for line in reversed(lines[-2:]):
-        try:
-            found: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue
-        return found
-    return None
+def _job(folder: Path, num_ranks: int, epochs: int, step_ms: float) -> Job:
+    folder.mkdir()
+    layout: tuple[int, ...] = (num_ranks,)
+    if FLAGS.hosts == 2 and num_ranks > FLAGS.np // 2:
+        layout = (FLAGS.np // 2, num_ranks - FLAGS.np // 2)
+    return Job(
+        folder, layout, str(epochs), str(step_ms), str(FLAGS.commit_seconds)
+    )
 
 
 def _held(pid: int) -> tuple[float, int]:
@@ -164,8 +108,7 @@ def _quiet(num_ranks: int, folder: Path) -> float:
 def _run(
     num_ranks: int, folder: Path, epochs: int, step_ms: float
 ) -> list[dict[str, Any]]:
-    folder.mkdir()
-    job = Job(folder, num_ranks, epochs, step_ms)
+    job = _job(folder, num_ranks, epochs, step_ms)
     if job.wait(3600) != 0:
         raise SystemExit(f"the quiet run failed: {folder}/hvdrun.log")
     return job.rows()
@@ -180,47 +123,69 @@ def _losses(rows: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def _disturb(job: Job, until: float) -> list[dict[str, Any]]:
-    """Kills and stops ranks; returns what it has done."""
+    """Lets things happen to the job; returns what and when."""
     rng = random.Random(FLAGS.seed)
+    kinds = FLAGS.kinds or (_KINDS if FLAGS.hosts == 1 else _KINDS_OF_HOSTS)
+    left: list[str] = []
     done: list[dict[str, Any]] = []
     next_time = time.time() + FLAGS.period
     while time.time() < until and job.process.poll() is None:
-        time.sleep(max(0.0, next_time + rng.uniform(0, 0.5) - time.time()))
+        moment = next_time + rng.uniform(0, 0.5)
+        while time.time() < moment and job.process.poll() is None:
+            time.sleep(max(0.0, min(0.5, moment - time.time())))
+            job.restart_hosts()
         next_time += FLAGS.period
         members = job.members()
-        if not members:
+        if not left:
+            left = rng.sample(kinds, len(kinds))
+        if len(members) < FLAGS.np:
+            print(f"{len(members)} ranks only: nothing happens", flush=True)
             continue
-        kind = rng.choice(("kill", "kill", "stop", "kill rank 0", "kill two"))
-        ranks = [rng.choice(sorted(members))]
-        if kind == "kill rank 0":
-            ranks = [min(members)]
-        if kind == "kill two" and len(members) > 2:
-            ranks = rng.sample(sorted(members), 2)
-        number = signal.SIGSTOP if kind == "stop" else signal.SIGKILL
-        for rank in ranks:
-            try:
-                os.kill(members[rank], number)
-            except ProcessLookupError:
-                continue
-        done.append(
-            {
-                "time": time.time(),
-                "kind": kind,
-                "pids": [members[rank] for rank in ranks],
-                "held": _held(job.process.pid),
-            }
-        )
-        print(f"{kind} {ranks} of {sorted(members)}", flush=True)
+        kind = left.pop()
+        one: dict[str, Any] = {"kind": kind, "held": _held(job.process.pid)}
+        print(f"{kind} of {sorted(members)}", flush=True)
+        one["time"], one["lost"] = _happen(job, kind, members, rng)
+        done.append(one)
     return done
+
+
+def _happen(
+    job: Job, kind: str, members: dict[int, tuple[int, int]], rng: random.Random
+) -> tuple[float, int]:
+    """Returns when the last part of it happened, and how many ranks it took."""
+    first, second = rng.sample(sorted(members), 2)
+    if kind == "rank 0":
+        first = 0
+    host, pid = members[first]
+    if kind in ("kill", "rank 0"):
+        os.kill(pid, signal.SIGKILL)
+    elif kind == "stop":
+        os.kill(pid, signal.SIGSTOP)
+    elif kind in ("two", "reform"):
+        os.kill(pid, signal.SIGKILL)
+        if kind == "reform":
+            time.sleep(rng.uniform(0.002, 0.05 if FLAGS.hosts == 1 else 0.7))
+        os.kill(members[second][1], signal.SIGKILL)
+        return time.time(), 2
+    elif kind == "commit":
+        wish = job.wish_to_die(host, pid)
+        while os.path.exists(f"/proc/{pid}/exe"):  # not once it is a zombie
+            time.sleep(0.001)
+        wish.unlink()
+    elif kind == "wire":
+        os.kill(rng.choice(job.wires()), signal.SIGKILL)
+        return time.time(), 0
+    else:
+        job.kill_host() if kind == "agent" else job.cut(_CUT_SECONDS)
+        return time.time(), sum(host == 1 for host, _ in members.values())
+    return time.time(), 1
 
 
 def _alive(
     job: Job, disturbances: list[dict[str, Any]], begin: float, end: float
 ) -> list[tuple[float, float, int]]:
     """Returns intervals of time, and how many ranks were alive in each."""
-    changes: list[tuple[float, int]] = []
-    for one in disturbances:
-        changes.append((one["time"], -len(one["pids"])))
+    changes = [(one["time"], -one["lost"]) for one in disturbances]
     for at, line in job.lines:
         if re.search(r"member \d+ waits to join", line):
             changes.append((at, 1))
@@ -274,7 +239,7 @@ def _report(
         f"{100 * noise:.2f} %"
     )
     print(f"weights at the end: {len(ends)} different")
-    _print_gaps(steps, disturbances)
+    _print_kinds(steps, disturbances)
     held = [one["held"] for one in disturbances]
     if held:
         print(f"hvdrun held at first {held[0]}, at last {held[-1]} (MB, fds)")
@@ -285,20 +250,34 @@ def _apart(one: dict[int, float], other: dict[int, float]) -> float:
     return max(abs(one[e] / other[e] - 1) for e in set(one) & set(other))
 
 
-def _print_gaps(
+def _print_kinds(
     steps: list[dict[str, Any]], disturbances: list[dict[str, Any]]
 ) -> None:
-    """Prints how long no step ended after each disturbance."""
-    times = np.array([row["time"] for row in steps])
-    gaps = []
-    for one in disturbances:
-        after = times[(times > one["time"]) & (times < one["time"] + 20)]
-        if len(after) > 1:
-            gaps.append(float(np.diff(np.r_[one["time"], after]).max()))
-    if gaps:
+    """Prints what each kind of disturbance has cost."""
+    found = defaultdict(list)
+    ends = [one["time"] for one in disturbances[1:]] + [np.inf]
+    for one, end in zip(disturbances, ends, strict=True):
+        before = [s for s in steps if s["time"] <= one["time"]]
+        after = [s for s in steps if one["time"] < s["time"] < end]
+        old = before[-1]["membership"]
+        done = max(s["iterations"] for s in before)
+        newer = [s for s in after if s["membership"] > old]
+        if not newer:
+            print(f"no step followed a {one['kind']}")
+            continue
+        again = newer[0]
+        undone = done - again["iterations"] + 1
+        times = [s["time"] for s in newer]
+        grown = float(np.diff(times).max()) if times[1:] else 0.0
+        found[one["kind"]].append((again["time"] - one["time"], undone, grown))
+    rows = [each for kind in found.values() for each in kind]
+    for name, values in [*sorted(found.items()), ("all", rows)]:
+        again, undone, grown = np.array(values).T
         print(
-            f"longest pause after a disturbance: median {np.median(gaps):.2f} "
-            f"s, maximum {max(gaps):.2f} s"
+            f"{name:8} {len(values):3}: again after {np.median(again):.2f} s, "
+            f"at most {again.max():.2f}; undone {np.median(undone):.0f} steps, "
+            f"at most {undone.max():.0f}; grown {np.median(grown):.2f} s, at "
+            f"most {grown.max():.2f}"
         )
 
 
@@ -320,9 +299,8 @@ def main(argv: list[str]) -> None:
         for num_ranks in (FLAGS.np, FLAGS.np - 1)
     ]
     own = folder / "chaos"
-    own.mkdir()
-    job = Job(own, FLAGS.np, epochs, FLAGS.step_ms)
-    while not job.members() and job.process.poll() is None:
+    job = _job(own, FLAGS.np, epochs, FLAGS.step_ms)
+    while len(job.members()) < FLAGS.np and job.process.poll() is None:
         time.sleep(0.2)
     disturbances = _disturb(job, time.time() + seconds)
     status = job.wait(3 * seconds)

@@ -9,11 +9,13 @@ How to read the table, which rank 0 prints:
 
 - `call` is one allreduce after the other, without TensorFlow: the core's
   shortest way. `graph` is one of `--tensors` allreduces in a `tf.function`,
-  which are in flight together.
-- `off` and `on` are medians over the rounds, in microseconds an allreduce.
+  which are in flight together. `fit` is a step of Keras's `fit`; the model is a
+  small CNN.
+- `off` and `on` are medians over the rounds, in microseconds an allreduce
+  or a step.
 - `cost` is the median over the rounds of on / off - 1 of a round, with its
   quartiles. The goal is 3 %.
-- `bytes` is what an allreduce takes of the rank's file.
+- `bytes` is what one takes of the rank's file.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
-flags.DEFINE_list("ways", ["call", "graph"], "What to time.")
+flags.DEFINE_list("ways", ["call", "graph", "fit"], "What to time.")
 flags.DEFINE_integer("bytes", 4096, "Bytes of a tensor, a multiple of 4.", 4)
 flags.DEFINE_integer("tensors", 100, "Allreduces of a graph.", 1)
 flags.DEFINE_integer("rounds", 40, "Rounds of both ways.", 1)
@@ -49,6 +51,8 @@ Work = Callable[[], int]
 
 def make_work(way: str) -> Work:
     """Returns what to time."""
+    if way == "fit":
+        return fit_of_cnn()
     values = np.ones(FLAGS.bytes // 4, np.float32)
     if way == "call":
         from hvd_keras import _core
@@ -77,8 +81,36 @@ def make_work(way: str) -> Work:
     return graph
 
 
+def fit_of_cnn() -> Work:
+    """Returns what trains a few steps."""
+    import keras
+
+    num_steps, batch_size = 10, 32
+    layers = [
+        keras.layers.Conv2D(16, 3, activation="relu"),
+        keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(128, activation="relu"),
+        keras.layers.Dense(10),
+    ]
+    model = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss)
+    num_rows = num_steps * batch_size
+    generator = np.random.default_rng(hvd.rank())
+    x = generator.normal(size=(num_rows, 28, 28, 1)).astype(np.float32)
+    y = np.arange(num_rows) % 10
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+
+    def fit() -> int:
+        model.fit(x, y, batch_size, verbose=0, callbacks=callbacks)
+        return num_steps
+
+    return fit
+
+
 def time_work(work: Work, num_calls: int) -> float:
-    """Returns the seconds of an allreduce."""
+    """Returns the seconds of an allreduce, or of a step."""
     _common.wait_for_all()
     begin = time.perf_counter()
     num_done = sum(work() for _ in range(num_calls))
