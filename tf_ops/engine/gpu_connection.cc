@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/common/futex.h"
+#include "tf_ops/common/keep.h"
 #include "tf_ops/common/log.h"
 #include "tf_ops/engine/gpu_split.h"
 #include "tf_ops/gpu/libraries.h"
@@ -92,7 +93,7 @@ GpuConnection::~GpuConnection() {
                    std::to_string(gpu_->ordinal()) +
                    ". The memory of the collectives stays taken until this "
                    "process ends. Restart the process to use the GPU");
-    new std::shared_ptr<GpuTracks>(tracks_);  // never freed
+    KeepForever(tracks_);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tf_ops/common/futex.h"
+#include "tf_ops/common/keep.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/gpu/libraries.h"
 
@@ -148,7 +149,7 @@ Status Communicator::Split(bool is_member, int rank, const Look& look,
     // An abort ends NCCL's work, so that it no longer writes `raw`.
     Abort(status);
     if (!AwaitEnd(kEndPatience)) {
-      new std::shared_ptr<NcclComm>(raw);  // leaked: NCCL may still write it
+      KeepForever(raw);  // NCCL may still write it
       return status;
     }
   }

@@ -39,12 +39,15 @@ ProfilerRanges::ProfilerRanges()
     : has_nvtx_(std::getenv("NVTX_INJECTION64_PATH") != nullptr) {}
 
 void ProfilerRanges::SetTraceMe(const TraceMeApi& api) {
-  trace_me_.store(new TraceMeApi(api));  // never freed: others may read it
+  const MutexLock lock(&mu_);
+  if (has_trace_me_.load(std::memory_order_relaxed)) return;
+  trace_me_ = api;
+  has_trace_me_.store(true, std::memory_order_release);
 }
 
 bool ProfilerRanges::is_traced() const {
-  const TraceMeApi* const api = trace_me_.load(std::memory_order_acquire);
-  return api != nullptr && api->level->load(std::memory_order_relaxed) >= 1;
+  return has_trace_me_.load(std::memory_order_acquire) &&
+         trace_me_.level->load(std::memory_order_relaxed) >= 1;
 }
 
 void ProfilerRanges::OnEvent(const Event& event) {
@@ -92,8 +95,7 @@ void ProfilerRanges::End(const Event& event) {
                      "#bytes=" + std::to_string(range.num_bytes) +
                      ",requests=" + std::to_string(range.num_requests) + "#";
   const std::chrono::nanoseconds took = Clock::now() - range.begun;
-  trace_me_.load()->record(
-      {std::move(text), (end - took).count(), end.count()});
+  trace_me_.record({std::move(text), (end - took).count(), end.count()});
 }
 
 ProfilerRanges* TheProfilerRanges() {

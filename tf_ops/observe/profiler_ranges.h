@@ -34,8 +34,8 @@ class ProfilerRanges final : public EventObserver {
  public:
   ProfilerRanges();
 
-  // Once, for good.
-  void SetTraceMe(const TraceMeApi& api);
+  // Once; later calls change nothing.
+  void SetTraceMe(const TraceMeApi& api) EXCLUDES(mu_);
 
   void OnEvent(const Event& event) override EXCLUDES(mu_);
   bool wants_times() const override { return true; }
@@ -56,7 +56,8 @@ class ProfilerRanges final : public EventObserver {
   void End(const Event& event) EXCLUDES(mu_);
 
   const bool has_nvtx_;
-  std::atomic<const TraceMeApi*> trace_me_{nullptr};
+  TraceMeApi trace_me_;  // constant once `has_trace_me_`
+  std::atomic<bool> has_trace_me_{false};
   std::atomic<int> num_ranges_{0};
   Mutex mu_;
   std::map<Id, Range> ranges_ GUARDED_BY(mu_);  // begun, not ended

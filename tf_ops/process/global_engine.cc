@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "tf_ops/common/keep.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/negotiation/mismatch.h"
 
@@ -67,7 +68,7 @@ void Add(const EngineStats& from, EngineStats* to) {
 }
 
 // A thread that is submitting may still hold the engine. It must not be the one
-// to destroy it, least of all if it is one of the engine's own: rather leak it.
+// to destroy it, least of all if it is one of the engine's own: rather keep it.
 void Destroy(std::shared_ptr<Engine> engine,
              const std::atomic<int>* num_users) {
   const auto is_used = [&] {
@@ -77,7 +78,7 @@ void Destroy(std::shared_ptr<Engine> engine,
   for (int i = 0; i < 1000 && is_used(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (is_used()) new std::shared_ptr<Engine>(std::move(engine));
+  if (is_used()) KeepForever(std::move(engine));
 }
 
 Status NotInitialized() {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tf_ops/collectives/wire/wire_loop.h"
+#include "tf_ops/common/keep.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/shm/shm.h"
 #include "tf_ops/wire/mpi_abi/mpi_wire.h"
@@ -193,8 +194,9 @@ class WireProcess {
     }
     found->second->thread.join();
     // MPI may still write there.
-    if (found->second->loop->has_transfers())
-      new auto(std::move(found->second));
+    if (found->second->loop->has_transfers()) {
+      KeepForever(std::move(found->second));
+    }
     services_.erase(found);
     return Status::Ok();
   }
