@@ -143,27 +143,35 @@ def _send_in_parts(
                 server.run()
 
 
+def _bother(
+    server: Server,
+    rng: random.Random,
+    proof: Callable[[random.Random, bytes], bytes],
+) -> None:
+    """Connects and sends nonsense; then new ranks must be served."""
+    socks = []
+    for _ in range(rng.randint(1, 6)):
+        sock, nonce = server.connect()
+        data = proof(rng, nonce)
+        for _ in range(rng.randint(0, 4)):
+            data += _frame(rng)
+        _send_in_parts(server, sock, data, rng)
+        # Some hang up now, before they were heard, others later.
+        socks.append(sock)
+        while socks and rng.random() < 0.4:
+            socks.pop(rng.randrange(len(socks))).close()
+            server.run()
+    for sock in socks:
+        sock.close()
+    server.run()
+    server.replace_all_ranks()
+    server.check_that_ranks_are_served()
+    server.close()
+
+
 def test_server_survives_its_clients(folder: Path) -> None:
     def case(rng: random.Random) -> None:
-        server = Server(folder)
-        socks = []
-        for _ in range(rng.randint(1, 6)):
-            sock, nonce = server.connect()
-            data = _proof(rng, nonce)
-            for _ in range(rng.randint(0, 4)):
-                data += _frame(rng)
-            _send_in_parts(server, sock, data, rng)
-            # Some hang up now, before they were heard, others later.
-            socks.append(sock)
-            while socks and rng.random() < 0.4:
-                socks.pop(rng.randrange(len(socks))).close()
-                server.run()
-        for sock in socks:
-            sock.close()
-        server.run()
-        server.replace_all_ranks()
-        server.check_that_ranks_are_served()
-        server.close()
+        _bother(Server(folder), rng, _proof)
 
     tracemalloc.start()
     run_cases(case, 200)
@@ -221,28 +229,14 @@ class ElasticCase(Server):
 
 
 def test_elastic_server_survives_its_members(folder: Path) -> None:
+    def proof(rng: random.Random, nonce: bytes) -> bytes:
+        role = rng.choice((Role.MEMBER, Role.MEMBER, Role.REPORTER))
+        number = rng.randrange(SIZE + 1)
+        epoch = rng.choice((0, 0, 1))
+        return wire.proof(SECRET, nonce, Identity(role, number, 0, epoch, 100))
+
     def case(rng: random.Random) -> None:
-        server = ElasticCase(folder)
-        socks = []
-        for _ in range(rng.randint(1, 6)):
-            sock, nonce = server.connect()
-            role = rng.choice((Role.MEMBER, Role.MEMBER, Role.REPORTER))
-            number = rng.randrange(SIZE + 1)
-            identity = Identity(role, number, 0, rng.choice((0, 0, 1)), 100)
-            data = wire.proof(SECRET, nonce, identity)
-            for _ in range(rng.randint(0, 4)):
-                data += _frame(rng)
-            _send_in_parts(server, sock, data, rng)
-            socks.append(sock)
-            while socks and rng.random() < 0.3:
-                socks.pop(rng.randrange(len(socks))).close()
-                server.run()
-        for sock in socks:
-            sock.close()
-        server.run()
-        server.replace_all_ranks()
-        server.check_that_ranks_are_served()
-        server.close()
+        _bother(ElasticCase(folder), rng, proof)
 
     run_cases(case, 200)
 
