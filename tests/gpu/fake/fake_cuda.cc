@@ -3,8 +3,8 @@
 //
 // Settings: FAKE_GPU_COUNT (8), FAKE_GPU_SLICES (how many of these devices are
 // slices of one GPU, 1), FAKE_CUDA_VERSION (12090), FAKE_CUDA_DRIVER
-// (the same), FAKE_GPU_CAPABILITY (9), FAKE_GPU_MULTICAST (0),
-// FAKE_GPU_JITTER_US (the longest pause before each piece of work on a stream).
+// (the same), FAKE_GPU_CAPABILITY (9), FAKE_GPU_JITTER_US (the longest pause
+// before each piece of work on a stream).
 #include <unistd.h>
 
 #include <atomic>
@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -22,7 +21,6 @@
 
 #include "tests/gpu/fake/fake_stream.h"
 #include "tf_ops/gpu/cuda_api.h"
-#include "tf_ops/gpu/scale_kernel.h"
 
 namespace fake {
 namespace {
@@ -30,32 +28,6 @@ namespace {
 constexpr int kNewerDriver = 36;  // cudaErrorCallRequiresNewerDriver
 constexpr int kNoDevice = 100;    // cudaErrorNoDevice
 constexpr int kInvalidDevice = 101;
-
-constexpr int kNotFound = 500;  // cudaErrorSymbolNotFound
-
-using Threads = std::function<void(unsigned long long thread,
-                                   unsigned long long num_threads)>;
-struct Kernel {
-  const char* name;
-  Threads (*bind)(void* data, unsigned long long count, void* factor);
-};
-
-template <typename Type>
-Threads BindScale(void* data, unsigned long long count, void* factor) {
-  const auto by = *static_cast<typename Type::Factor*>(factor);
-  return [=](unsigned long long thread, unsigned long long num_threads) {
-    hvd_scale::Scale<Type>(data, count, by, thread, num_threads);
-  };
-}
-
-constexpr Kernel kKernels[] = {
-    {"hvd_scale_float32", &BindScale<hvd_scale::Float32>},
-    {"hvd_scale_float64", &BindScale<hvd_scale::Float64>},
-    {"hvd_scale_float16", &BindScale<hvd_scale::Float16>},
-    {"hvd_scale_bfloat16", &BindScale<hvd_scale::Bfloat16>},
-    {"hvd_scale_float8_e4m3fn", &BindScale<hvd_scale::Float8E4m3fn>},
-    {"hvd_scale_float8_e5m2", &BindScale<hvd_scale::Float8E5m2>},
-};
 
 struct Machine {
   std::mutex mu;
@@ -69,37 +41,10 @@ Machine& TheMachine() {
 }
 
 thread_local int current_device = 0;
-thread_local std::vector<int> outer_devices;  // of contexts that were pushed
-thread_local int next_record = 0;             // its error, if not 0
+thread_local int next_record = 0;  // its error, if not 0
 thread_local int last_error = hvd::kCudaSuccess;
 
 std::atomic<int> num_overlaps{0};
-
-int NumPhysical() {
-  static const int count = static_cast<int>(Setting("FAKE_GPU_COUNT", 8));
-  return count;
-}
-
-// The machine's number of each visible device. Like CUDA, it reads
-// CUDA_VISIBLE_DEVICES once.
-const std::vector<int>& Devices() {
-  static const std::vector<int> devices = [] {
-    std::vector<int> found;
-    const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
-    std::istringstream entries(text == nullptr ? "" : text);
-    std::string entry;
-    for (int i = 0; text == nullptr && i < NumPhysical(); ++i) {
-      found.push_back(i);
-    }
-    while (std::getline(entries, entry, ',')) {
-      const int device = std::atoi(entry.c_str());
-      if (device < 0 || device >= NumPhysical()) break;
-      found.push_back(device);
-    }
-    return found;
-  }();
-  return devices;
-}
 
 int NumDevices() { return static_cast<int>(Devices().size()); }
 
@@ -124,7 +69,33 @@ void CopyOn(Stream* stream, void* to, const void* from, size_t num_bytes) {
 
 }  // namespace
 
+int NumPhysical() {
+  static const int count = static_cast<int>(Setting("FAKE_GPU_COUNT", 8));
+  return count;
+}
+
+// Like CUDA, it reads CUDA_VISIBLE_DEVICES once.
+const std::vector<int>& Devices() {
+  static const std::vector<int> devices = [] {
+    std::vector<int> found;
+    const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+    std::istringstream entries(text == nullptr ? "" : text);
+    std::string entry;
+    for (int i = 0; text == nullptr && i < NumPhysical(); ++i) {
+      found.push_back(i);
+    }
+    while (std::getline(entries, entry, ',')) {
+      const int device = std::atoi(entry.c_str());
+      if (device < 0 || device >= NumPhysical()) break;
+      found.push_back(device);
+    }
+    return found;
+  }();
+  return devices;
+}
+
 int CurrentDevice() { return current_device; }
+void SetCurrentDevice(int device) { current_device = device; }
 
 int Fail(int error) {
   last_error = error;
@@ -257,78 +228,12 @@ int cudaSetDevice(int device) {
   return 0;
 }
 
-// Functions of the driver. A context is the number of its device, plus one.
-int cuDevicePrimaryCtxRetain(void** context, int device) {
-  *context = reinterpret_cast<void*>(static_cast<intptr_t>(device + 1));
-  return 0;
-}
-
-int cuCtxPushCurrent_v2(void* context) {
-  fake::outer_devices.push_back(fake::current_device);
-  fake::current_device =
-      static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
-  return 0;
-}
-
-int cuCtxPopCurrent_v2(void** context) {
-  if (fake::outer_devices.empty()) return Fail(fake::kInvalidValue);
-  *context =
-      reinterpret_cast<void*>(static_cast<intptr_t>(fake::current_device + 1));
-  fake::current_device = fake::outer_devices.back();
-  fake::outer_devices.pop_back();
-  return 0;
-}
-
 int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (attribute != hvd::kCudaComputeCapabilityMajor ||
       device >= fake::NumDevices()) {
     return Fail(fake::kInvalidValue);
   }
   *value = static_cast<int>(fake::Setting("FAKE_GPU_CAPABILITY", 9));
-  return 0;
-}
-
-// A module is its PTX, a function the kernel's number in the list below.
-int cuModuleLoadData(void** module, const void* ptx) {
-  *module = const_cast<void*>(ptx);
-  return 0;
-}
-
-int cuModuleGetFunction(void** function, void* module, const char* name) {
-  const std::string entry = std::string(".visible .entry ") + name + "(";
-  const bool is_there =
-      std::strstr(static_cast<char*>(module), entry.c_str()) != nullptr;
-  for (size_t i = 0; is_there && i < std::size(fake::kKernels); ++i) {
-    if (std::string(fake::kKernels[i].name) != name) continue;
-    *function = const_cast<fake::Kernel*>(&fake::kKernels[i]);
-    return 0;
-  }
-  return Fail(fake::kNotFound);
-}
-
-int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned,
-                   unsigned block, unsigned, unsigned, unsigned, void* stream,
-                   void** parameters, void**) {
-  Log("cuLaunchKernel");
-  if (StreamOf(stream)->device() != fake::current_device) {
-    return Fail(fake::kInvalidValue);
-  }
-  const auto* const kernel = static_cast<fake::Kernel*>(function);
-  void* const data = *static_cast<void**>(parameters[0]);
-  const auto count = *static_cast<unsigned long long*>(parameters[1]);
-  const auto run = kernel->bind(data, count, parameters[2]);
-  const unsigned long long num_threads = grid * 1ull * block;
-  StreamOf(stream)->Push([run, num_threads] {
-    for (unsigned long long i = 0; i < num_threads; ++i) run(i, num_threads);
-  });
-  return 0;
-}
-
-int cuDeviceGetAttribute(int* value, int attribute, int) {
-  if (attribute != hvd::kCudaMulticastSupported) {
-    return Fail(fake::kInvalidValue);
-  }
-  *value = static_cast<int>(fake::Setting("FAKE_GPU_MULTICAST", 0));
   return 0;
 }
 
@@ -340,22 +245,6 @@ int cudaDeviceGetPCIBusId(char* id, int capacity, int device) {
   const int slices = static_cast<int>(fake::Setting("FAKE_GPU_SLICES", 1));
   std::snprintf(id, static_cast<size_t>(capacity), "0000:%02X:00.0",
                 0x1a + number / slices);
-  return 0;
-}
-
-// Of the driver.
-int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
-  std::memset(uuid, 0, 16);
-  uuid[0] = static_cast<unsigned char>(
-      1 + fake::Devices()[static_cast<size_t>(device)]);
-  return 0;
-}
-
-// NVML counts all devices, also those that CUDA_VISIBLE_DEVICES hides.
-int nvmlInit_v2() { return 0; }
-int nvmlShutdown() { return 0; }
-int nvmlDeviceGetCount_v2(unsigned* count) {
-  *count = static_cast<unsigned>(fake::NumPhysical());
   return 0;
 }
 

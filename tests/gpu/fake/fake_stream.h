@@ -9,6 +9,7 @@
 #include <mutex>
 #include <queue>
 #include <thread>
+#include <vector>
 
 namespace fake {
 
@@ -79,8 +80,13 @@ class Stream {
 // The stream of a handle; null is the default stream of the thread's device.
 Stream* StreamOf(void* handle);
 
+// How many devices the machine has, and its number of each visible one.
+int NumPhysical();
+const std::vector<int>& Devices();
+
 // The device that the calling thread has set.
 int CurrentDevice();
+void SetCurrentDevice(int device);
 void SynchronizeDevice(int device);
 
 inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
