@@ -43,13 +43,11 @@ TEST_CASE("a host reads the clock of host 0 when that is due") {
   const Clock::time_point begin = Clock::now();
   TcpLinksOptions second = OptionsOf(1, sockets[1]);
   second.clock_is_due = [&] { return num_due.fetch_sub(1) > 0; };
-  second.clock_was_read = [&](Clock::time_point at,
-                              std::chrono::nanoseconds offset,
-                              std::chrono::nanoseconds error) {
-    CHECK(at >= begin);
-    CHECK(at <= Clock::now());
-    offset_ns = offset.count();
-    error_ns = error.count();
+  second.clock_was_read = [&](const ClockReading& reading) {
+    CHECK(reading.at >= begin);
+    CHECK(reading.at <= Clock::now());
+    offset_ns = reading.offset.count();
+    error_ns = reading.error.count();
     ++num_read;
   };
   std::unique_ptr<ControlLinks> links[2];

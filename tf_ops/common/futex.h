@@ -9,6 +9,11 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
+// Since the clock's beginning.
+inline int64_t Nanoseconds(Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
 // Sleeps while `*word == expected`, at most `timeout`; may return early.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
                std::chrono::microseconds timeout);

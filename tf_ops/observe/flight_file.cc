@@ -47,10 +47,6 @@ void Add(const char* key, int64_t number, std::string* json) {
   json->append(std::to_string(number));
 }
 
-int64_t Nanoseconds(Clock::time_point time) {
-  return std::chrono::nanoseconds(time.time_since_epoch()).count();
-}
-
 // Leaves out what has not happened.
 void AddTime(const char* key, Clock::time_point time, std::string* json) {
   if (time != Clock::time_point()) Add(key, Nanoseconds(time), json);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tf_ops/common/thread_annotations.h"
+#include "tf_ops/common/threads.h"
 
 namespace hvd {
 namespace {
@@ -83,13 +84,7 @@ Status StartThread() {
   }
   wakeup.store(fd);
   pthread_atfork(nullptr, nullptr, &AfterForkInChild);
-  // Signals are for the main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(&Serve).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ThreadWithoutSignals(&Serve).detach();
   struct sigaction found{};
   if (sigaction(SIGUSR2, nullptr, &found) == 0 &&
       found.sa_handler == SIG_DFL) {  // the user has no other plan

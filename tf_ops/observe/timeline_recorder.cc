@@ -1,8 +1,6 @@
 #include "tf_ops/observe/timeline_recorder.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tf_ops/common/threads.h"
 #include "tf_ops/negotiation/tensor_rows.h"
 
 namespace hvd {
@@ -22,10 +21,6 @@ constexpr std::chrono::seconds kBetweenClocks{60};
 constexpr std::chrono::milliseconds kForLastClock{300};
 // Names beyond these are written each time: programs may number theirs.
 constexpr size_t kMostNames = 1 << 16;
-
-int64_t Nanoseconds(Clock::time_point time) {
-  return std::chrono::nanoseconds(time.time_since_epoch()).count();
-}
 
 size_t NumParts(const std::string& text) {
   return (text.size() + TimelineText::kMostBytes - 1) /
@@ -109,13 +104,7 @@ Status TimelineRecorder::Start(const std::string& path,
     clock_is_due_ = true;
     if (num_clocks_ > 0) Push(last_clock_);
   }
-  // Signals are for the main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = ThreadWithoutSignals([this] { Serve(); });
   is_on_.store(true);
   return Status::Ok();
 }

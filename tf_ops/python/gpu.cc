@@ -164,13 +164,10 @@ void SplitOff(int32_t process_set_id, const std::string& name, int ordinal) {
   request.done = [promise](const Status& status) {
     promise->set_value(status);
   };
-  Status status;
-  {
-    py::gil_scoped_release release;
+  RaiseIfError(WithoutGil([&] {
     SubmitGlobal(std::move(request));
-    status = promise->get_future().get();
-  }
-  RaiseIfError(status);
+    return promise->get_future().get();
+  }));
 }
 
 // Returns the version and path of a library; raises the reason if it has none.

@@ -175,10 +175,8 @@ std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
     options.clock_is_due = [] {
       return TheTimeline()->ClockIsDue(Clock::now());
     };
-    options.clock_was_read = [](Clock::time_point at,
-                                std::chrono::nanoseconds offset,
-                                std::chrono::nanoseconds error) {
-      TheTimeline()->OnClock(at, offset, error);
+    options.clock_was_read = [](const ClockReading& reading) {
+      TheTimeline()->OnClock(reading.at, reading.offset, reading.error);
     };
   }
   std::unique_ptr<ControlLinks> links;
@@ -283,12 +281,7 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
 }
 
 void RemoveSet(int32_t id) {
-  Status status;
-  {
-    py::gil_scoped_release release;  // callbacks may take the GIL
-    status = RemoveProcessSet(id);
-  }
-  RaiseIfError(status);
+  RaiseIfError(WithoutGil([id] { return RemoveProcessSet(id); }));
 }
 
 std::vector<int> RanksOfSet(int32_t id) {

@@ -112,12 +112,8 @@ void DefineJob(py::module_* m) {
   m->def(
       "write_flight_record",
       [](const std::string& path, const std::string& reason) {
-        hvd::Status status;
-        {
-          py::gil_scoped_release release;  // a disk may be slow
-          status = hvd::WriteFlightRecord(path, reason);
-        }
-        hvd::RaiseIfError(status);
+        hvd::RaiseIfError(hvd::WithoutGil(
+            [&] { return hvd::WriteFlightRecord(path, reason); }));
       },
       "path"_a, "reason"_a,
       "Writes the flight record now; an empty path: see set_flight_file.");
@@ -131,24 +127,16 @@ void DefineTimeline(py::module_* m) {
   m->def(
       "start_timeline",
       [](const std::string& path, const std::string& header) {
-        hvd::Status status;
-        {
-          py::gil_scoped_release release;  // a disk may be slow
-          status = hvd::TheTimeline()->Start(path, header);
-        }
-        hvd::RaiseIfError(status);
+        hvd::RaiseIfError(hvd::WithoutGil(
+            [&] { return hvd::TheTimeline()->Start(path, header); }));
       },
       "path"_a, "header"_a,
       "Begins to record into a file; `header`: JSON about this process.");
   m->def(
       "stop_timeline",
       [](bool reads_clock) {
-        hvd::Status status;
-        {
-          py::gil_scoped_release release;
-          status = hvd::TheTimeline()->Stop(reads_clock);
-        }
-        hvd::RaiseIfError(status);
+        hvd::RaiseIfError(hvd::WithoutGil(
+            [&] { return hvd::TheTimeline()->Stop(reads_clock); }));
       },
       "reads_clock"_a,
       "Completes the file, after a last reading of host 0's clock. "

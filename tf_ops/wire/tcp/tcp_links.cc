@@ -30,9 +30,6 @@ constexpr std::chrono::milliseconds kLook{50};
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kMaxTextBytes = 4096;
-// Of one reading of host 0's clock: the one with the shortest way counts.
-constexpr int kNumClockRounds = 16;
-constexpr size_t kTimeBytes = sizeof(int64_t);
 
 // What travels: the length of the body, the kind, the body.
 enum class FrameKind : uint8_t {
@@ -41,8 +38,8 @@ enum class FrameKind : uint8_t {
   kLeft = 3,     // why the first rank of the sender's host left
   kLost = 4,     // why a rank, of any host, is lost
   kGoodbye = 5,  // the sender ends in peace
-  kAskTime = 6,  // the sender's time
-  kTime = 7,     // that time, and the time here when it came
+  kAskTime = 6,  // a question of a ClockReader
+  kTime = 7,     // the answer
 };
 constexpr size_t kHeaderBytes = 5;
 
@@ -57,15 +54,11 @@ bool IsLengthOf(FrameKind kind, uint32_t length) {
     case FrameKind::kGoodbye:
       return length == 0;
     case FrameKind::kAskTime:
-      return length == kTimeBytes;
+      return length == sizeof(ClockReader::Question);
     case FrameKind::kTime:
-      return length == 2 * kTimeBytes;
+      return length == sizeof(ClockReader::Answer);
   }
   return false;  // unknown
-}
-
-int64_t NowNanoseconds() {
-  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
 void AppendFrame(FrameKind kind, const void* body, size_t num_bytes,
@@ -305,48 +298,30 @@ class TcpLinks : public ControlLinks {
     return true;
   }
 
-  void TellTime(Peer* peer, const uint8_t* asked) {
-    uint8_t body[2 * kTimeBytes];
-    const int64_t now = NowNanoseconds();
-    std::memcpy(body, asked, kTimeBytes);
-    std::memcpy(body + kTimeBytes, &now, kTimeBytes);
-    SendFrame(peer, FrameKind::kTime, body, sizeof(body));
-  }
-
   // Begins to read host 0's clock, if that is due.
   void LookAtClock() {
     if (options_.clock_is_due == nullptr || peers_[0]->is_lost) return;
-    if (num_rounds_left_ > 0 || !options_.clock_is_due()) return;
-    num_rounds_left_ = kNumClockRounds;
-    best_way_ns_ = INT64_MAX;
+    if (clock_.is_reading() || !options_.clock_is_due()) return;
+    clock_.Begin();
     AskTime();
   }
 
   void AskTime() {
-    const int64_t now = NowNanoseconds();
-    SendFrame(peers_[0].get(), FrameKind::kAskTime, &now, sizeof(now));
+    const ClockReader::Question question = ClockReader::Ask();
+    SendFrame(peers_[0].get(), FrameKind::kAskTime, question.data(),
+              question.size());
   }
 
-  void HearTime(const Peer* from, const uint8_t* body) {
-    if (from != peers_[0].get() || num_rounds_left_ == 0) return;
-    const int64_t now = NowNanoseconds();
-    int64_t asked = 0;
-    int64_t there = 0;
-    std::memcpy(&asked, body, kTimeBytes);
-    std::memcpy(&there, body + kTimeBytes, kTimeBytes);
-    const int64_t way_ns = now - asked;  // there and back
-    if (way_ns >= 0 && way_ns < best_way_ns_) {
-      best_way_ns_ = way_ns;
-      best_at_ns_ = asked + way_ns / 2;
-      best_offset_ns_ = there - best_at_ns_;
-    }
-    if (--num_rounds_left_ > 0) return AskTime();
-    if (best_way_ns_ == INT64_MAX) return;
-    using std::chrono::nanoseconds;
-    options_.clock_was_read(
-        Clock::time_point(std::chrono::duration_cast<Clock::duration>(
-            nanoseconds(best_at_ns_))),
-        nanoseconds(best_offset_ns_), nanoseconds(best_way_ns_ / 2 + 1));
+  void TellTime(Peer* peer, const uint8_t* question) {
+    const ClockReader::Answer answer = ClockReader::AnswerTo(question);
+    SendFrame(peer, FrameKind::kTime, answer.data(), answer.size());
+  }
+
+  void HearTime(const Peer* from, const uint8_t* answer) {
+    if (from != peers_[0].get() || !clock_.is_reading()) return;
+    clock_.Hear(answer);
+    if (clock_.is_reading()) return AskTime();
+    if (clock_.best().has_value()) options_.clock_was_read(*clock_.best());
   }
 
   void HearLoss(const Peer* from, const std::string& text) {
@@ -473,10 +448,7 @@ class TcpLinks : public ControlLinks {
   bool has_told_left_ = false;  // likewise
   Clock::time_point next_look_{};
   Clock::time_point next_heartbeat_{};
-  int num_rounds_left_ = 0;  // of the reading of host 0's clock
-  int64_t best_way_ns_ = 0;
-  int64_t best_at_ns_ = 0;
-  int64_t best_offset_ns_ = 0;
+  ClockReader clock_;   // of host 0
   std::thread thread_;  // last: it uses all of the above
 };
 

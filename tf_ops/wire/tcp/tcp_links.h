@@ -10,6 +10,7 @@
 #include "tf_ops/common/fd.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/wire/control_links.h"
+#include "tf_ops/wire/tcp/clock_reader.h"
 
 namespace hvd {
 
@@ -44,14 +45,9 @@ struct TcpLinksOptions {
   // Others are silent, and this side is not the one that may go on.
   std::function<void()> is_minority;
   // May be null, as both are on host 0. If `clock_is_due`, asked at once and
-  // then several times a second, says so, this host asks host 0 for the time in
-  // a few rounds, and tells the best: at `at`, `offset` had to be added to this
-  // host's clock to get that of host 0, and was wrong by at most `error`.
+  // then several times a second, says so, this host reads the clock of host 0.
   std::function<bool()> clock_is_due;
-  std::function<void(std::chrono::steady_clock::time_point at,
-                     std::chrono::nanoseconds offset,
-                     std::chrono::nanoseconds error)>
-      clock_was_read;
+  std::function<void(const ClockReading& reading)> clock_was_read;
 };
 
 // Has a thread that sends what did not go at once, receives, sends heartbeats

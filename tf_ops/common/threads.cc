@@ -1,0 +1,33 @@
+#include "tf_ops/common/threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+namespace hvd {
+namespace {
+
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+std::thread ThreadWithoutSignals(std::function<void()> body) {
+  const BlockedSignals blocked;  // the thread inherits that
+  return std::thread(std::move(body));
+}
+
+}  // namespace hvd
