@@ -49,8 +49,9 @@ bool LaunchOrder::TryDraw() const {
   bool has_room = true;
   if (!IsDrawn()) {
     for (int member = 0; member < set_.size(); ++member) {
-      const uint64_t num_begun = set_.area(member)->turns.num_begun.load();
-      has_room = has_room && num_ended_ < num_begun + kNumTurns;
+      const uint64_t num_launched =
+          set_.area(member)->turns.num_launched.load();
+      has_room = has_room && num_ended_ < num_launched + kNumTurns;
     }
     if (has_room) {
       for (int member = 0; member < set_.size(); ++member) {
@@ -74,7 +75,7 @@ Status LaunchOrder::Begin(const Look& look) {
 }
 
 void LaunchOrder::End() {
-  own_->num_begun.store(++num_ended_);
+  own_->num_launched.store(++num_ended_);
   own_job_->num_ended.fetch_add(1);
 }
 

@@ -99,8 +99,8 @@ struct alignas(128) GpuTurns {
   // Of the rank, in the job:
   std::atomic<uint64_t> num_given;
   std::atomic<uint64_t> num_ended;
-  // In each set: how many launches have begun, and the turns of the next ones.
-  std::atomic<uint64_t> num_begun;
+  // In each set: how many launches have ended, and the turns of the next ones.
+  std::atomic<uint64_t> num_launched;
   std::atomic<uint64_t> by_launch[kNumTurns];
 };
 // Of each member; its slab follows.

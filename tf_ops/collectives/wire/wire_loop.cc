@@ -364,10 +364,11 @@ Status WireLoop::PollAll(std::deque<Chunk>* chunks) {
   }
   if (polled_.empty()) return Status::Ok();
   HVD_RETURN_IF_ERROR(wire_->Poll(polled_));
-  if (!std::all_of(polled_.begin(), polled_.end(),
-                   [](const WireTransfer* t) { return t->is_active; })) {
-    LearnFromNews();
+  if (std::all_of(polled_.begin(), polled_.end(),
+                  [](const WireTransfer* t) { return t->is_active; })) {
+    return Status::Ok();
   }
+  LearnFromNews();
   num_transfers_ = 0;
   for (Chunk& chunk : *chunks) {
     for (std::vector<WireTransfer>* transfers :
