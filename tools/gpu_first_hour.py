@@ -135,8 +135,8 @@ def checks(num_gpus: int) -> list[Check]:
             "Memory",
             each(
                 [
-                    job(f"{steps} --sets 1", "HVD_GPU=late"),
-                    job(f"{steps} --sets 1", "HVD_GPU=on"),
+                    job(f"{steps} --own-set", "HVD_GPU=late"),
+                    job(f"{steps} --own-set", "HVD_GPU=on"),
                 ]
             ),
             figure="ms a step",

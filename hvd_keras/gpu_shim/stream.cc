@@ -1,7 +1,7 @@
 // Finds the GPU and the CUDA stream of a TensorFlow kernel, which TensorFlow's
-// C API does not give. This file alone uses TensorFlow's C++ interface, whose layout
-// changes with each minor version. `python -m hvd_keras.gpu_shim` builds it
-// with the headers of the installed TensorFlow.
+// C API does not give. This file alone uses TensorFlow's C++ interface, whose
+// layout changes with each minor version. `python -m hvd_keras.gpu_shim` builds
+// it with the headers of the installed TensorFlow.
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "xla/stream_executor/stream.h"

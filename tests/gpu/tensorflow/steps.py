@@ -28,7 +28,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--int32", action="store_true")
     parser.add_argument("--empty-first", action="store_true")
     parser.add_argument("--growth", action="store_true")
-    parser.add_argument("--sets", type=int, default=0)
+    parser.add_argument("--own-set", action="store_true")
     parser.add_argument("--fault", choices=("stop", "kill"))
     return parser.parse_args()
 
@@ -75,8 +75,8 @@ def run(chosen: argparse.Namespace, sets: list[hvd.ProcessSet]) -> None:
 
 def main() -> None:
     chosen = options()
-    sets = [hvd.ProcessSet([r]) for r in range(min(chosen.sets, 1))]
-    hvd.init(process_sets=sets if chosen.sets else None)
+    sets = [hvd.ProcessSet([0])] if chosen.own_set else []
+    hvd.init(process_sets=sets)
     found = tf.config.list_physical_devices(chosen.device)
     if not found:
         print("no GPU here")
