@@ -2,8 +2,10 @@
 // then: an abort hangs, a launch waits for the dead rank, memory of one rank is
 // freed under the kernel of another.
 #include <chrono>
+#include <memory>
 
 #include "tests/cc/gpu_util.h"
+#include "tf_ops/gpu/communicator.h"
 
 namespace hvd {
 namespace {
@@ -21,44 +23,16 @@ struct Losses : FakeGpus {
   }
 };
 
-// All ranks launch; kernels wait for that of the last rank, whose stream is
-// late. Then rank r finds that rank dead, after r * `lag`. Calls
-// check(rank, engine, outcome).
-void LoseTheLast(
-    int size, const EngineOptions& options, milliseconds lag,
-    const std::function<void(int rank, Engine*, const Status&)>& check) {
-  std::vector<HostGroup*> groups;
-  const Engines engines = MakeEngines(size, options, &groups);
-  RunRanks(engines, [&](int rank, Engine* engine) {
-    UserGpu gpu(rank);
-    GpuTensors first(&gpu, {Fill(kFloat, {50}, 1)});
-    GpuTensors second(&gpu, {Fill(kFloat, {50}, 1)});
-    REQUIRE_OK(
-        first.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a")).get());
-    const bool is_lost = rank == size - 1;
-    std::future<Status> pending =
-        second.Submit(engine, ARequest(CollectiveKind::kAllreduce, "b"),
-                      is_lost ? 2000000 : 0);
-    std::this_thread::sleep_for(milliseconds(200) + rank * lag);
-    const auto begin = Clock::now();
-    FindDead(groups[static_cast<size_t>(rank)]->membership(),
-             is_lost ? 0 : size - 1);
-    const Status status = pending.get();
-    CHECK(status.code() == StatusCode::kPeerLost);
-    CHECK(Clock::now() - begin < kSoon);
-    check(rank, engine, status);
-  });
-}
-
 TEST_CASE_FIXTURE(Losses, "an abort that hangs holds up no request") {
   UseFakes().hang_aborts(0, 4000000, /*is_deaf=*/1);
-  LoseTheLast(3, GpuOptionsOfTests(), {}, [](int, Engine* engine, Status) {
-    const auto begin = Clock::now();
-    CHECK(!Submit(engine, ARequest(CollectiveKind::kBarrier, "b"), {})
-               .get()
-               .status.ok());
-    CHECK(Clock::now() - begin < kSoon);
-  });
+  LoseTheLast(
+      3, GpuOptionsOfTests(), {}, kSoon, [](int, Engine* engine, Status) {
+        const auto begin = Clock::now();
+        CHECK(!Submit(engine, ARequest(CollectiveKind::kBarrier, "b"), {})
+                   .get()
+                   .status.ok());
+        CHECK(Clock::now() - begin < kSoon);
+      });
 }
 
 TEST_CASE_FIXTURE(Losses,
@@ -67,7 +41,7 @@ TEST_CASE_FIXTURE(Losses,
   EngineOptions options = GpuOptionsOfTests();
   options.gpu.end_patience_ms = 100;
   const auto begin = Clock::now();
-  LoseTheLast(2, options, {}, [](int, Engine*, Status) {});
+  LoseTheLast(2, options, {}, kSoon, [](int, Engine*, Status) {});
   const auto run = [&options] {
     const Engines engines = MakeEngines(1, options);
     UserGpu gpu(0);
@@ -81,14 +55,38 @@ TEST_CASE_FIXTURE(Losses,
   CHECK_OK(run());  // it has ended after all
 }
 
-TEST_CASE_FIXTURE(Losses, "a launch that waits for a lost rank is aborted") {
+TEST_CASE_FIXTURE(Losses, "a slow abort does not count as one that hangs") {
+  Gpu* gpu = nullptr;
+  NcclUniqueId id = {};
+  std::unique_ptr<Communicator> communicator;
+  UserGpu user(0);  // opens CUDA
+  REQUIRE_OK(Gpu::Get(0, &gpu));
+  REQUIRE_OK(Communicator::MakeId(&id));
+  REQUIRE_OK(Communicator::Create(
+      gpu, id, 0, 1, [] { return Status::Ok(); }, &communicator));
+  UseFakes().hang_aborts(0, 1000000, /*is_deaf=*/0);
+  communicator->Abort(Status::Shutdown("a test"));
+  CHECK_OK(gpu->CheckHanging());
+  CHECK(!communicator->AwaitEnd(milliseconds(100)));
+  CHECK(Contains(gpu->CheckHanging().message(), "Restart the process"));
+  const auto begin = Clock::now();
+  communicator.reset();  // it is left behind already
+  CHECK(Clock::now() - begin < milliseconds(500));
+  std::this_thread::sleep_for(milliseconds(1500));
+  CHECK_OK(gpu->CheckHanging());
+}
+
+// After `num_before` launches one of rank 0 waits for rank 1, which is lost.
+void LoseInLaunch(int num_before) {
   std::vector<HostGroup*> groups;
   const Engines engines = MakeEngines(2, GpuOptionsOfTests(), &groups);
-  RunRanks(engines, [&groups](int rank, Engine* engine) {
+  RunRanks(engines, [&](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
     const Request sum = ARequest(CollectiveKind::kAllreduce, "a");
-    REQUIRE_OK(call.Submit(engine, sum).get());
+    for (int i = 0; i < num_before; ++i) {
+      REQUIRE_OK(call.Submit(engine, sum).get());
+    }
     Run(engine, ARequest(CollectiveKind::kBarrier, "b"), {});
     if (rank == 0) UseFakes().hold_groups(0);
     Run(engine, ARequest(CollectiveKind::kBarrier, "c"), {});
@@ -101,9 +99,16 @@ TEST_CASE_FIXTURE(Losses, "a launch that waits for a lost rank is aborted") {
   });
 }
 
+TEST_CASE_FIXTURE(Losses, "a launch that waits for a lost rank is aborted") {
+  LoseInLaunch(1);
+}
+TEST_CASE_FIXTURE(Losses, "the first launch that waits is aborted too") {
+  LoseInLaunch(0);
+}
+
 TEST_CASE_FIXTURE(Losses, "survivors meet before they free what they share") {
   const int before = UseFakes().num_early_frees();
-  LoseTheLast(4, GpuOptionsOfTests(), milliseconds(200),
+  LoseTheLast(4, GpuOptionsOfTests(), milliseconds(200), kSoon,
               [](int, Engine*, Status) {});
   CHECK(UseFakes().num_early_frees() == before);
 }

@@ -4,11 +4,13 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -184,5 +186,36 @@ class GpuTensors {
   std::vector<void*> inputs_;
   std::vector<void*> outputs_;
 };
+
+// All ranks launch; kernels wait for that of the last rank, whose stream is
+// late. Then rank r finds that rank dead, after r * `lag`. The call fails
+// within `limit`. Calls check(rank, engine, outcome).
+inline void LoseTheLast(
+    int size, const EngineOptions& options, std::chrono::milliseconds lag,
+    std::chrono::milliseconds limit,
+    const std::function<void(int rank, Engine*, const Status&)>& check) {
+  constexpr DataType kFloat = DataType::kFloat32;
+  std::vector<HostGroup*> groups;
+  const Engines engines = MakeEngines(size, options, &groups);
+  RunRanks(engines, [&](int rank, Engine* engine) {
+    UserGpu gpu(rank);
+    GpuTensors first(&gpu, {Fill(kFloat, {50}, 1)});
+    GpuTensors second(&gpu, {Fill(kFloat, {50}, 1)});
+    REQUIRE_OK(
+        first.Submit(engine, ARequest(CollectiveKind::kAllreduce, "a")).get());
+    const bool is_lost = rank == size - 1;
+    std::future<Status> pending =
+        second.Submit(engine, ARequest(CollectiveKind::kAllreduce, "b"),
+                      is_lost ? 2000000 : 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200) + rank * lag);
+    const auto begin = Clock::now();
+    FindDead(groups[static_cast<size_t>(rank)]->membership(),
+             is_lost ? 0 : size - 1);
+    const Status status = pending.get();
+    CHECK(status.code() == StatusCode::kPeerLost);
+    CHECK(Clock::now() - begin < limit);
+    check(rank, engine, status);
+  });
+}
 
 }  // namespace hvd

@@ -6,6 +6,7 @@
 
 #include "tests/cc/test_util.h"
 #include "tf_ops/collectives/reduce.h"
+#include "tf_ops/engine/gpu_reduction.h"
 
 namespace hvd {
 namespace {
@@ -43,8 +44,9 @@ TEST_CASE("numbers of 16 bits are scaled as on the CPU") {
 }
 
 // Looks for a nearer number than the result.
-template <typename Format, typename Type>
+template <typename Type>
 void TestBytes(float largest) {
+  using Format = typename Type::Format;
   for (float factor : kFactors) {
     for (uint32_t bits = 0; bits < 256; ++bits) {
       const float wide = Format::Widen(bits) * factor;
@@ -74,8 +76,29 @@ void TestBytes(float largest) {
 }
 
 TEST_CASE("bytes are scaled to the nearest") {
-  TestBytes<hvd_scale::Small<4, 3, false>, hvd_scale::Float8E4m3fn>(448.0f);
-  TestBytes<hvd_scale::Small<5, 2, true>, hvd_scale::Float8E5m2>(57344.0f);
+  TestBytes<hvd_scale::Float8E4m3fn>(448.0f);
+  TestBytes<hvd_scale::Float8E5m2>(57344.0f);
+}
+
+// NCCL multiplies by the factor as the dtype has it, a kernel by the scale.
+template <typename Type>
+void TestAverages(DataType dtype) {
+  Request request;
+  request.op = ReduceOp::kAverage;
+  for (int size = 2; size <= 2000; ++size) {
+    CAPTURE(size);
+    const GpuReduction r = ReductionOf(request, dtype, size, size, false);
+    const double factor = r.op == kNcclAvg ? 1.0 / size : r.factor;
+    uint8_t bits = 0;
+    StoreScalar(factor, dtype, &bits);
+    const double used = Type::Format::Widen(bits) * r.scale;
+    REQUIRE(used * size == doctest::Approx(1.0));
+  }
+}
+
+TEST_CASE("an average of bytes divides by any number of ranks") {
+  TestAverages<hvd_scale::Float8E4m3fn>(DataType::kFloat8E4m3fn);
+  TestAverages<hvd_scale::Float8E5m2>(DataType::kFloat8E5m2);
 }
 
 TEST_CASE("threads share the numbers, aligned or not") {

@@ -127,7 +127,7 @@ Status LaunchAllgather(const GpuLane& lane, const ReadyRequest& ready,
     int64_t num_rows = 0;
     for (int64_t rows : ready.rows[i]) num_rows += rows;
     const size_t num_bytes = static_cast<size_t>(num_rows) * RowBytes(t);
-    HVD_RETURN_IF_ERROR(lane.scaler->Run(*lane.gpu, t.dtype, outputs[i],
+    HVD_RETURN_IF_ERROR(lane.scaler->Run(t.dtype, outputs[i],
                                          num_bytes / ElementBytes(t.dtype),
                                          1.0 / lane.size, lane.stream));
   }
@@ -201,7 +201,7 @@ Status ScalePart(const GpuLane& lane, const GpuReduction& reduction,
   if (reduction.scale == 1.0) return Status::Ok();
   const int64_t rows = RowsOfRank(tensor.shape[0], lane.size, lane.rank);
   const size_t num_bytes = static_cast<size_t>(rows) * RowBytes(tensor);
-  return lane.scaler->Run(*lane.gpu, tensor.dtype, output,
+  return lane.scaler->Run(tensor.dtype, output,
                           num_bytes / ElementBytes(tensor.dtype),
                           reduction.scale, lane.stream);
 }

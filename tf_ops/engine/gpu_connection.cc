@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/common/futex.h"
@@ -104,7 +105,9 @@ void GpuConnection::Close() {
 }
 
 void GpuConnection::Abandon(const Status& why) {
-  if (!is_open() || is_abandoned_.exchange(true)) return;
+  if (!is_open()) return;
+  MutexLock lock(&abandon_mu_);  // who comes second waits for the abort, too
+  if (std::exchange(is_abandoned_, true)) return;
   if (why.code() != StatusCode::kPeerLost &&
       why.code() != StatusCode::kShutdown) {
     membership_->DeclareBroken(why);  // or the others would come late
@@ -149,8 +152,9 @@ Status GpuConnection::Prepare(int ordinal) {
     ordinal = local_rank < Gpu::Count() ? local_rank : 0;
   }
   HVD_RETURN_IF_ERROR(Gpu::Get(ordinal, &gpu_));
-  HVD_RETURN_IF_ERROR(gpu_->CheckEnded());
+  HVD_RETURN_IF_ERROR(gpu_->CheckHanging());
   HVD_RETURN_IF_ERROR(gpu_->Use());
+  HVD_RETURN_IF_ERROR(GpuScaler::Get(*gpu_, &scaler_));
   const bool is_on_one_host =
       std::all_of(options_.hosts.begin(), options_.hosts.end(),
                   [this](int host) { return host == options_.hosts[0]; });

@@ -2,16 +2,17 @@
 // communicator with the GPUs of the other ranks.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 
 #include "tf_ops/collectives/collectives.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/gpu_tracks.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
+#include "tf_ops/gpu/scale.h"
 #include "tf_ops/host/launch_order.h"
 #include "tf_ops/host/membership.h"
 
@@ -42,11 +43,12 @@ class GpuConnection {
   // Meets the ranks of this host that go on too, for their kernels use memory
   // of each other's GPUs; then begins to abort the communicator. Any thread.
   // Waits a second at most.
-  void Abandon(const Status& why);
+  void Abandon(const Status& why) EXCLUDES(abandon_mu_);
 
   Gpu* gpu() const { return gpu_; }
   Communicator* communicator() const { return communicator_.get(); }
   GpuTracks* tracks() const { return tracks_.get(); }
+  const GpuScaler* scaler() const { return scaler_; }
   // Null: process sets launch as they come, for they may be on several hosts.
   LaunchOrder* order() const { return order_.get(); }
   // Whether the switch between all GPUs of the set can sum (NVLS).
@@ -66,11 +68,13 @@ class GpuConnection {
   Membership* const membership_;
   const EngineOptions& options_;
   Gpu* gpu_ = nullptr;
+  const GpuScaler* scaler_ = nullptr;
   std::shared_ptr<GpuTracks> tracks_;
   std::unique_ptr<LaunchOrder> order_;
   std::unique_ptr<Communicator> communicator_;
   bool sums_in_switch_ = false;
-  std::atomic<bool> is_abandoned_{false};
+  Mutex abandon_mu_;
+  bool is_abandoned_ GUARDED_BY(abandon_mu_) = false;
 };
 
 }  // namespace hvd

@@ -125,8 +125,10 @@ void GpuPlane::TakeOff(Flight flight, std::vector<ReadyRequest>* ready) {
 
 void GpuPlane::SetLaunching(bool is_launching) {
   MutexLock lock(&mu_);
+  const bool is_first = launching_since_ == Clock::time_point{};
   is_launching_ = is_launching;
   launching_since_ = Clock::now();
+  if (is_first) changed_.NotifyOne();  // it watches launches from now on
 }
 
 Status GpuPlane::LaunchInOrder(const RunOptions& options,
@@ -260,7 +262,7 @@ GpuLane GpuPlane::Lane() {
   lane.fusion_buffer = track_.fusion_buffer;
   lane.fusion_buffer_bytes = track_.fusion_buffer_bytes;
   lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
-  lane.scaler = &connection_.tracks()->scaler();
+  lane.scaler = connection_.scaler();
   lane.sums_in_switch = connection_.sums_in_switch();
   return lane;
 }
@@ -432,8 +434,9 @@ void GpuPlane::CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
                         const Status& status) {
   std::vector<Completion> completions;
   const int rank = membership_->own_global_rank();
+  const Clock::time_point now = log_->Now();
   for (std::unique_ptr<PendingRequest>& pending : requests) {
-    Finish(std::move(pending), status, log_->Now(), rank, log_, &completions);
+    Finish(std::move(pending), status, now, rank, log_, &completions);
   }
   completions_.Push(std::move(completions));
 }

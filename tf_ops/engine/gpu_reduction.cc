@@ -7,35 +7,44 @@
 
 #include "tf_ops/collectives/reduce.h"
 #include "tf_ops/gpu/libraries.h"
+#include "tf_ops/gpu/scale_kernel.h"
 
 namespace hvd {
 namespace {
 
 constexpr size_t kAlignment = 128;  // of tensors in the fusion buffer
 constexpr int kFirstCapabilityWithFloat8 = 9;
+constexpr int kMostExponent = 8;  // every dtype has 2^8
 
-// `value` as one element of `dtype`.
-void StoreScalar(double value, DataType dtype, void* element) {
-  const float single = static_cast<float>(value);
+// The exponent of the least power of two of a dtype whose sums could overflow
+// where their average does not; 0: of another dtype.
+int LeastExponent(DataType dtype) {
   switch (dtype) {
     case DataType::kFloat16:
-    case DataType::kBfloat16:
-      NarrowToHalves(dtype, &single, element, 1);
-      return;
-    case DataType::kFloat8E4m3fn:  // powers of two alone
-      *static_cast<uint8_t*>(element) =
-          static_cast<uint8_t>((std::ilogb(value) + 7) << 3);
-      return;
+      return -24;
+    case DataType::kFloat8E4m3fn:
+      return -9;
     case DataType::kFloat8E5m2:
-      *static_cast<uint8_t*>(element) =
-          static_cast<uint8_t>((std::ilogb(value) + 15) << 2);
-      return;
-    case DataType::kFloat32:
-      std::memcpy(element, &single, sizeof(single));
-      return;
+      return -16;
     default:
-      std::memcpy(element, &value, sizeof(value));
+      return 0;
   }
+}
+
+// Divides the work of `factor` between the inputs, before NCCL sums them, and
+// the result. NCCL rounds a factor of the inputs to the dtype. That is exact
+// for a power of two, and harmless for wide floats.
+void SplitFactor(double factor, bool sums_in_switch, GpuReduction* r) {
+  int exponent = 0;  // factor: a mantissa in [0.5, 1) times 2^exponent
+  const double mantissa = std::frexp(factor, &exponent);
+  const int least = LeastExponent(r->dtype);
+  if (least < 0) {
+    r->factor = std::ldexp(1.0, std::clamp(exponent - 1, least, kMostExponent));
+    r->scale = factor / r->factor;
+    return;
+  }
+  const bool is_exact = r->dtype != DataType::kBfloat16 || mantissa == 0.5;
+  (is_exact && !sums_in_switch ? r->factor : r->scale) = factor;
 }
 
 // Which tensors are reduced where they are, and which go through the fusion
@@ -135,24 +144,26 @@ int NcclType(DataType dtype) {
   return kNcclUint8;
 }
 
-// Divides the work of `factor` between the inputs, before NCCL sums them, and
-// the result. NCCL rounds a factor of the inputs to the dtype. That is exact
-// for a power of two, and harmless for wide floats.
-void SplitFactor(double factor, bool sums_in_switch, GpuReduction* r) {
-  int exponent = 0;  // factor: a mantissa in [0.5, 1) times 2^exponent
-  const double mantissa = std::frexp(factor, &exponent);
-  const bool is_wide =
-      r->dtype == DataType::kFloat32 || r->dtype == DataType::kFloat64;
-  const bool is_exact = is_wide || mantissa == 0.5 || factor == 0.0;
-  // Sums of float16 and float8 could overflow where their average does not.
-  const bool may_overflow = !is_wide && r->dtype != DataType::kBfloat16;
-  if (is_exact && (may_overflow || !sums_in_switch)) {
-    r->factor = factor;
-  } else if (may_overflow) {
-    r->factor = std::ldexp(1.0, exponent - 1);
-    r->scale = 2.0 * mantissa;
-  } else {
-    r->scale = factor;
+void StoreScalar(double value, DataType dtype, void* element) {
+  const float single = static_cast<float>(value);
+  switch (dtype) {
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      NarrowToHalves(dtype, &single, element, 1);
+      return;
+    case DataType::kFloat8E4m3fn:
+      *static_cast<uint8_t*>(element) =
+          static_cast<uint8_t>(hvd_scale::Float8E4m3fn::Format::Narrow(single));
+      return;
+    case DataType::kFloat8E5m2:
+      *static_cast<uint8_t*>(element) =
+          static_cast<uint8_t>(hvd_scale::Float8E5m2::Format::Narrow(single));
+      return;
+    case DataType::kFloat32:
+      std::memcpy(element, &single, sizeof(single));
+      return;
+    default:
+      std::memcpy(element, &value, sizeof(value));
   }
 }
 
@@ -226,7 +237,7 @@ Status AllreduceEach(const GpuLane& lane, const GpuReduction& reduction,
   HVD_RETURN_IF_ERROR(RunInTurn(lane, calls));
   if (reduction.scale == 1.0) return Status::Ok();
   for (const GpuTensor& t : tensors) {
-    HVD_RETURN_IF_ERROR(lane.scaler->Run(*lane.gpu, reduction.dtype, t.output,
+    HVD_RETURN_IF_ERROR(lane.scaler->Run(reduction.dtype, t.output,
                                          t.num_elements, reduction.scale,
                                          lane.stream));
   }

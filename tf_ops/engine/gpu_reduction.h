@@ -24,6 +24,9 @@ GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
 
 int NcclType(DataType dtype);
 
+// Writes `value` as one element of `dtype`, a floating one.
+void StoreScalar(double value, DataType dtype, void* element);
+
 // InvalidArgument if NCCL or this GPU cannot reduce the dtypes of `request`.
 Status CheckReduction(const Gpu& gpu, const Request& request);
 

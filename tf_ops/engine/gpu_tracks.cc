@@ -34,7 +34,6 @@ Status GpuTracks::Get(Gpu* gpu, size_t num_bytes, bool may_share,
 }
 
 Status GpuTracks::Make(size_t num_bytes) {
-  HVD_RETURN_IF_ERROR(scaler_.Load(*gpu_));
   for (GpuTrack& track : tracks_) {
     HVD_RETURN_IF_ERROR(gpu_->CreateStream(/*urgent=*/true, &track.stream));
     void* memory = nullptr;

@@ -1,5 +1,5 @@
 // What collectives use on a GPU: streams, each with its part of the fusion
-// buffer, and the kernels that scale.
+// buffer, and what orders its work.
 #pragma once
 
 #include <array>
@@ -8,7 +8,6 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/gpu/gpu.h"
-#include "tf_ops/gpu/scale.h"
 
 namespace hvd {
 
@@ -32,7 +31,6 @@ class GpuTracks {
 
   // Launches alternate between tracks: one is packed while another is reduced.
   const GpuTrack& Next() { return tracks_[++turn_ % kNumTracks]; }
-  const GpuScaler& scaler() const { return scaler_; }
   // The last NCCL calls, perhaps of another process set; null: none.
   std::shared_ptr<GpuEvent>* last_calls() { return &last_calls_; }
 
@@ -44,7 +42,6 @@ class GpuTracks {
 
   Gpu* const gpu_;
   std::array<GpuTrack, kNumTracks> tracks_;
-  GpuScaler scaler_;
   size_t turn_ = 0;
   std::shared_ptr<GpuEvent> last_calls_;
 };

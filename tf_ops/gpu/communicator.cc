@@ -56,6 +56,7 @@ struct Communicator::Core {
   Status ended GUARDED_BY(mu);             // why `comm` is null
   bool is_in_call GUARDED_BY(mu) = false;  // a thread is in NCCL with `comm`
   bool is_ending GUARDED_BY(mu) = false;   // the thread that ends it runs
+  bool is_left_behind GUARDED_BY(mu) = false;  // it hangs
   std::thread thread GUARDED_BY(mu);
 };
 
@@ -163,7 +164,7 @@ Status Communicator::Split(bool is_member, int rank, const Look& look,
 
 Communicator::~Communicator() {
   Abort(Status::Internal("the communicator was destroyed"));
-  if (!has_given_up_) (void)AwaitEnd(kEndPatience);
+  (void)AwaitEnd(kEndPatience);
 }
 
 Status Communicator::Run(const Calls& calls, const Look& look) {
@@ -249,7 +250,6 @@ void Communicator::EndOnThread(const std::shared_ptr<Core>& core,
     core->ended = why;
     core->is_ending = true;
   }
-  core->gpu->NoteEnding(1);
   const auto run = [core, end, comm] {
     {
       MutexLock lock(&core->mu);
@@ -261,9 +261,9 @@ void Communicator::EndOnThread(const std::shared_ptr<Core>& core,
     // If that fails, the call below does too.
     (void)core->gpu->Use();
     end(comm);
-    core->gpu->NoteEnding(-1);
     MutexLock lock(&core->mu);
     core->is_ending = false;
+    if (core->is_left_behind) core->gpu->NoteHanging(-1);
     core->changed.NotifyAll();
   };
   MutexLock lock(&core->mu);
@@ -277,21 +277,26 @@ void Communicator::EndOnThread(const std::shared_ptr<Core>& core,
 bool Communicator::AwaitEnd(std::chrono::milliseconds patience) {
   const Clock::time_point give_up = Clock::now() + patience;
   std::thread thread;
+  bool hangs = false;
   {
     MutexLock lock(&core_->mu);
-    while (core_->is_ending && Clock::now() < give_up) {
+    while (core_->is_ending && !core_->is_left_behind &&
+           Clock::now() < give_up) {
       core_->changed.WaitFor(&core_->mu, std::chrono::milliseconds(50));
     }
-    has_given_up_ = core_->is_ending;
+    hangs = core_->is_ending;
+    if (hangs && !std::exchange(core_->is_left_behind, true)) {
+      core_->gpu->NoteHanging(1);
+    }
     thread = std::move(core_->thread);
   }
-  if (!thread.joinable()) return !has_given_up_;
-  if (has_given_up_) {
+  if (!thread.joinable()) return !hangs;
+  if (hangs) {
     thread.detach();
   } else {
     thread.join();
   }
-  return !has_given_up_;
+  return !hangs;
 }
 
 Status Communicator::AsStatus(int result, const std::string& what) const {

@@ -60,7 +60,7 @@ class Communicator {
   void Close(std::chrono::milliseconds patience);
 
   // Waits for the end of Abort or Close, `patience` at most. False: NCCL hangs,
-  // and keeps its memory, its streams and its kernels.
+  // and keeps its memory, its streams and its kernels; later calls do not wait.
   bool AwaitEnd(std::chrono::milliseconds patience);
 
   Status AsStatus(int result, const std::string& what) const;
@@ -79,7 +79,6 @@ class Communicator {
 
   const NcclApi& nccl_;
   const std::shared_ptr<Core> core_;
-  bool has_given_up_ = false;  // on the end
 };
 
 }  // namespace hvd

@@ -273,13 +273,8 @@ Status Gpu::AsStatus(int error, const std::string& what) const {
                        : ""));
 }
 
-Status Gpu::DriverStatus(int error, const std::string& what) const {
-  if (error == kCudaSuccess) return Status::Ok();
-  return AsStatus(error, what);  // both count the errors that matter alike
-}
-
-Status Gpu::CheckEnded() const {
-  if (num_ending_.load() == 0) return Status::Ok();
+Status Gpu::CheckHanging() const {
+  if (num_hanging_.load() == 0) return Status::Ok();
   return Status::Internal("NCCL hangs in an earlier communicator on GPU " +
                           std::to_string(ordinal_) + ". Restart the process");
 }

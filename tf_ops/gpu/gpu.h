@@ -95,15 +95,13 @@ class Gpu {
   Status CopyAll(const std::vector<Copy>& copies, CudaStream stream) const;
 
   // Turns a CUDA error into a status; `what` is the function that was called.
+  // The driver gives the errors that matter here the same numbers.
   Status AsStatus(int error, const std::string& what) const;
 
-  // The same for an error of the driver, which is a number with no words.
-  Status DriverStatus(int error, const std::string& what) const;
-
-  // Counts threads that end a communicator on this GPU: they may hang.
-  void NoteEnding(int change) { num_ending_.fetch_add(change); }
-  // Internal while NCCL hangs in an earlier communicator.
-  Status CheckEnded() const;
+  // Counts the communicators on this GPU that NCCL hangs in.
+  void NoteHanging(int change) { num_hanging_.fetch_add(change); }
+  // Internal while there is one.
+  Status CheckHanging() const;
 
  private:
   friend class GpuEvent;
@@ -117,7 +115,7 @@ class Gpu {
   const int ordinal_;
   const CudaApi& cuda_;
   void* const context_;  // the one that the runtime uses on this GPU
-  std::atomic<int> num_ending_{0};
+  std::atomic<int> num_hanging_{0};
   Mutex mu_;
   std::vector<CudaEvent> idle_ GUARDED_BY(mu_);
 };

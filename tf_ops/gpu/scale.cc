@@ -1,8 +1,11 @@
 #include "tf_ops/gpu/scale.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 
+#include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/gpu/scale_ptx.h"
 
 namespace hvd {
@@ -25,33 +28,51 @@ constexpr unsigned kThreadsOfBlock = 256;
 constexpr size_t kBytesOfThread = 16;  // at a time
 constexpr size_t kMaxBlocks = 2048;    // enough for any GPU; threads loop
 
+struct Scalers {
+  Mutex mu;
+  std::map<const Gpu*, const GpuScaler*> by_gpu GUARDED_BY(mu);
+};
+
+Scalers& TheScalers() {
+  static auto* const scalers = new Scalers();
+  return *scalers;
+}
+
 }  // namespace
 
-Status GpuScaler::Load(const Gpu& gpu) {
-  if (functions_[0] != nullptr) return Status::Ok();
-  const CudaApi& cuda = gpu.cuda();
+Status GpuScaler::Get(const Gpu& gpu, const GpuScaler** scaler) {
+  Scalers& scalers = TheScalers();
+  MutexLock lock(&scalers.mu);
+  const GpuScaler*& known = scalers.by_gpu[&gpu];
+  if (known == nullptr) {
+    std::unique_ptr<GpuScaler> made(new GpuScaler(gpu));
+    HVD_RETURN_IF_ERROR(made->Load());
+    known = made.release();
+  }
+  *scaler = known;
+  return Status::Ok();
+}
+
+Status GpuScaler::Load() {
+  const CudaApi& cuda = gpu_.cuda();
   if (cuda.ModuleLoadData == nullptr || cuda.ModuleGetFunction == nullptr ||
       cuda.LaunchKernel == nullptr) {
     return Status::Internal("the CUDA driver lacks functions to run kernels");
   }
   void* module = nullptr;
-  // With the context of this thread's GPU. It is never unloaded, for that may
-  // wait for the GPU.
-  HVD_RETURN_IF_ERROR(gpu.DriverStatus(cuda.ModuleLoadData(&module, kScalePtx),
-                                       "cuModuleLoadData"));
-  std::array<void*, kNumKernels> found = {};
+  // It is never unloaded, for that may wait for the GPU.
+  HVD_RETURN_IF_ERROR(gpu_.AsStatus(cuda.ModuleLoadData(&module, kScalePtx),
+                                    "cuModuleLoadData"));
   for (size_t i = 0; i < kNumKernels; ++i) {
-    HVD_RETURN_IF_ERROR(gpu.DriverStatus(
-        cuda.ModuleGetFunction(&found[i], module, kKernels[i].name),
+    HVD_RETURN_IF_ERROR(gpu_.AsStatus(
+        cuda.ModuleGetFunction(&functions_[i], module, kKernels[i].name),
         "cuModuleGetFunction"));
   }
-  functions_ = found;
   return Status::Ok();
 }
 
-Status GpuScaler::Run(const Gpu& gpu, DataType dtype, void* data,
-                      size_t num_elements, double factor,
-                      CudaStream stream) const {
+Status GpuScaler::Run(DataType dtype, void* data, size_t num_elements,
+                      double factor, CudaStream stream) const {
   if (num_elements == 0) return Status::Ok();
   const auto* const kernel =
       std::find_if(std::begin(kKernels), std::end(kKernels),
@@ -70,10 +91,10 @@ Status GpuScaler::Run(const Gpu& gpu, DataType dtype, void* data,
   const size_t num_blocks =
       std::min(kMaxBlocks, (num_threads - 1) / kThreadsOfBlock + 1);
   void* const function = functions_[static_cast<size_t>(kernel - kKernels)];
-  return gpu.DriverStatus(
-      gpu.cuda().LaunchKernel(function, static_cast<unsigned>(num_blocks), 1, 1,
-                              kThreadsOfBlock, 1, 1, 0, stream, parameters,
-                              nullptr),
+  return gpu_.AsStatus(
+      gpu_.cuda().LaunchKernel(function, static_cast<unsigned>(num_blocks), 1,
+                               1, kThreadsOfBlock, 1, 1, 0, stream, parameters,
+                               nullptr),
       "cuLaunchKernel");
 }
 

@@ -130,8 +130,9 @@ struct Float16 {
 #endif
   }
 };
-template <typename Format>
+template <typename OfBits>
 struct Float8 {
+  using Format = OfBits;
   using Element = Byte;
   using Factor = float;
   static HVD_DEVICE Byte Times(Byte a, float b) {
