@@ -40,8 +40,8 @@ TEST_CASE_FIXTURE(Losses,
   UseFakes().hang_aborts(0, 3000000, /*is_deaf=*/0);
   EngineOptions options = GpuOptionsOfTests();
   options.gpu.end_patience_ms = 100;
-  const auto begin = Clock::now();
   LoseTheLast(2, options, {}, kSoon, [](int, Engine*, Status) {});
+  const auto end = Clock::now() + milliseconds(3500);
   const auto run = [&options] {
     const Engines engines = MakeEngines(1, options);
     UserGpu gpu(0);
@@ -51,7 +51,7 @@ TEST_CASE_FIXTURE(Losses,
         .get();
   };
   CHECK(Contains(run().message(), "Restart the process"));
-  std::this_thread::sleep_until(begin + milliseconds(4500));
+  std::this_thread::sleep_until(end);
   CHECK_OK(run());  // it has ended after all
 }
 
@@ -80,6 +80,7 @@ TEST_CASE_FIXTURE(Losses, "a slow abort does not count as one that hangs") {
 void LoseInLaunch(int num_before) {
   std::vector<HostGroup*> groups;
   const Engines engines = MakeEngines(2, GpuOptionsOfTests(), &groups);
+  const int num_held = UseFakes().num_held();
   RunRanks(engines, [&](int rank, Engine* engine) {
     UserGpu gpu(rank);
     GpuTensors call(&gpu, {Fill(kFloat, {50}, 1)});
@@ -91,6 +92,9 @@ void LoseInLaunch(int num_before) {
     if (rank == 0) UseFakes().hold_groups(0);
     Run(engine, ARequest(CollectiveKind::kBarrier, "c"), {});
     std::future<Status> pending = call.Submit(engine, sum);
+    while (UseFakes().num_held() == num_held) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
     std::this_thread::sleep_for(milliseconds(200));
     const auto begin = Clock::now();
     FindDead(groups[static_cast<size_t>(rank)]->membership(), 1 - rank);

@@ -34,6 +34,7 @@ struct Fakes {
   void (*tell_late)(int device, int64_t microseconds);
   void (*hang_aborts)(int device, int64_t microseconds, int is_deaf);
   void (*hold_groups)(int device);
+  int (*num_held)();
   int (*num_early_frees)();
   void (*run_alone)(int is_alone);
   void (*fail_record)(int error);
@@ -62,6 +63,7 @@ inline const Fakes& UseFakes() {
     find("fakeNcclTellLate", &found.tell_late);
     find("fakeNcclHangAborts", &found.hang_aborts);
     find("fakeNcclHoldGroups", &found.hold_groups);
+    find("fakeNcclNumHeld", &found.num_held);
     find("fakeNcclNumEarlyFrees", &found.num_early_frees);
     find("fakeNcclRunAlone", &found.run_alone);
     find("fakeCudaFailRecord", &found.fail_record);

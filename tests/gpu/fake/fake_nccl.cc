@@ -33,6 +33,7 @@ std::atomic<int> hanging_device{-1};  // its aborts hang
 std::atomic<int64_t> hang_us{0};
 std::atomic<bool> is_deaf{false};
 std::atomic<int> held_device{-1};  // its groups wait for peers
+std::atomic<int> num_held{0};
 std::atomic<int> num_early_frees{0};
 std::atomic<int> num_premultiplied{0};
 
@@ -65,6 +66,7 @@ int LaunchGroup() {
       return Misuse("a group on two communicators or streams");
     }
   }
+  if (comm->device == held_device.load()) num_held.fetch_add(1);
   while (comm->device == held_device.load()) {
     if (comm->aborted.load()) return kInvalidUsage;
     ::usleep(1000);
@@ -445,6 +447,9 @@ void fakeNcclHangAborts(int device, int64_t microseconds, int is_deaf) {
 // From now on ncclGroupEnd on `device` waits, as for a peer that does not come;
 // -1: on none.
 void fakeNcclHoldGroups(int device) { fake::held_device.store(device); }
+
+// How many have waited so.
+int fakeNcclNumHeld() { return fake::num_held.load(); }
 
 // How many collectives NVSwitch could not sum, for they multiply first.
 int fakeNcclNumPremultiplied() { return fake::num_premultiplied.load(); }
