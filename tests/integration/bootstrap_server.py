@@ -47,17 +47,22 @@ class Served:
             listener = listen_tcp("127.0.0.1", 0, 100)
             self.path = addresses.of_tcp(*listener.getsockname())
         server_tls, self._tls = tls or (None, None)
-        self.server = ExchangeServer(
-            listener,
-            SECRET,
-            size,
-            lambda *report: self.reports.append(report),
-            tls=server_tls,
-        )
+        self.server = self.make_server(listener, size, server_tls)
         self._calls: list[Callable[[], None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def make_server(
+        self, listener: socket.socket, size: int, tls: ssl.SSLContext | None
+    ) -> ExchangeServer:
+        return ExchangeServer(
+            listener,
+            SECRET,
+            size,
+            lambda *report: self.reports.append(report),
+            tls=tls,
+        )
 
     def _run(self) -> None:
         while not self._stop.is_set():

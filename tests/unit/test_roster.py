@@ -68,3 +68,11 @@ def test_one_side_of_a_network_goes_on() -> None:
     assert may_go_on({3}, ended={0, 1})  # those are on no side
     assert not may_go_on({2, 3}, ended={0})
     assert may_go_on(set(), ended={0, 1, 2, 3})
+
+
+def test_a_tie_is_decided_by_the_ranks_of_the_last_epoch() -> None:
+    """Also if not all of its members have come so far as to know them."""
+    here, silent = _member(4, "a", rank=1), _member(5, "b")
+    silent.fell_silent = True
+    assert roster.may_go_on([here, silent])
+    assert not roster.may_go_on([silent, here])

@@ -206,6 +206,12 @@ class ElasticServer(ExchangeServer):
             self._late_at = None
             self._observer.members_are_late(late)
 
+    def _give_up(self, membership: Membership) -> None:
+        """Has those end that keep the others waiting in `init()`."""
+        late = [self._last[rank] for rank in membership.missing()]
+        self._fail(membership, "PeerLostError", membership.overdue())
+        self._observer.members_are_late(late)
+
     # ---- Who comes and goes ----
 
     def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
@@ -234,8 +240,8 @@ class ElasticServer(ExchangeServer):
     def _admit(self, connection: Connection, identity: wire.Identity) -> None:
         member = self._members[identity.rank]
         before, member.connection = member.connection, connection
-        if before is not None and before in self._connections:
-            self._drop(before)
+        if before is not None:
+            self._lose(before)  # it left that epoch; maybe we did not hear it
         connection.member = member.number
         member.process = identity.process
         member.waits, member.told = True, None

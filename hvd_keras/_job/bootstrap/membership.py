@@ -115,13 +115,14 @@ class Membership:
         )
         return [(self.members[r], text) for r in due if r in self.members]
 
+    def missing(self) -> list[int]:
+        """Returns the ranks that have not brought their values."""
+        return [rank for rank in range(self.size) if rank not in self._values]
+
     def _who_is_missing(self) -> str:
-        ranks = range(self.size)
-        missing = [str(r) for r in ranks if r not in self._values]
-        waiting = [str(r) for r in ranks if r in self._values]
         return (
-            f"Missing ranks: {', '.join(missing)}; waiting ranks: "
-            f"{', '.join(waiting)}."
+            f"Missing ranks: {', '.join(map(str, self.missing()))}; waiting "
+            f"ranks: {', '.join(map(str, sorted(self._values)))}."
         )
 
     def _stop_waiting(self) -> None:

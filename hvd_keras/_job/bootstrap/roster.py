@@ -9,7 +9,7 @@ from hvd_keras._job.bootstrap.connection import Connection
 from hvd_keras._job.bootstrap.wire import News, Seat
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Member:
     """A process of the job. Its number is never used again."""
 
@@ -91,10 +91,10 @@ def may_go_on(last: Sequence[Member]) -> bool:
     on no side.
 
     Args:
-        last: The members of the last epoch.
+        last: The members of the last epoch, by rank.
     """
-    silent = [m for m in last if m.fell_silent]
-    here = [m for m in last if not m.fell_silent and not m.has_left]
-    if len(silent) != len(here) or not here:
-        return len(here) > len(silent) or not silent
-    return min(here, key=_seniority).rank < min(silent, key=_seniority).rank
+    left = [m for m in last if m.fell_silent or not m.has_left]
+    num_silent = sum(m.fell_silent for m in left)
+    if 2 * num_silent == len(left):
+        return not left or not left[0].fell_silent
+    return 2 * num_silent < len(left)

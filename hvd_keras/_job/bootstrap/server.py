@@ -286,10 +286,14 @@ class ExchangeServer:
                 self._drop(connection)
         for membership in self._memberships.values():
             if membership.is_overdue(now):
-                self._fail(membership, "StalledError", membership.overdue())
+                self._give_up(membership)
                 continue
             for member, notice in membership.due_notices(now):
                 self._send(member, wire.frame(FrameType.NOTICE, notice))
+
+    def _give_up(self, membership: Membership) -> None:
+        """Ends a membership of which some ranks do not come."""
+        self._fail(membership, "StalledError", membership.overdue())
 
     # ---- Messages of proved peers ----
 

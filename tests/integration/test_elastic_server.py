@@ -1,0 +1,89 @@
+"""The server of an elastic job, and members that do not come as they should."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bootstrap_server import SECRET, Served, outcomes
+
+from hvd_keras._job.bootstrap.elastic_server import ElasticServer
+from hvd_keras._job.bootstrap.roster import Member
+from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras.exceptions import PeerLostError
+
+
+class _Elastic(Served):
+    """Serves two members; the launcher is this object."""
+
+    def __init__(self, path: str) -> None:
+        self.late: list[int] = []
+        super().__init__(path, size=2)
+
+    def make_server(
+        self, listener: socket.socket, size: int, tls: ssl.SSLContext | None
+    ) -> ElasticServer:
+        server = ElasticServer(
+            listener,
+            SECRET,
+            self,
+            lambda *report: self.reports.append(report),
+            min_size=1,
+            patience_seconds=30.0,
+            tls=tls,
+        )
+        for number in range(size):
+            server.member_started(number, "host")
+        return server
+
+    def identity(self, rank: int, **options: Any) -> Identity:
+        return super().identity(rank, **{"size": 0, **options})
+
+    def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None: ...
+
+    def member_waits(self, member: Member) -> None: ...
+
+    def members_are_awaited(self, members: Sequence[Member]) -> None: ...
+
+    def members_are_late(self, members: Sequence[Member]) -> None:
+        self.late += [member.number for member in members]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[_Elastic]:
+    directory = tmp_path if len(str(tmp_path)) < 80 else Path("/tmp")
+    path = directory / f"elastic.{os.getpid()}"
+    found = _Elastic(str(path))
+    yield found
+    found.close()
+    path.unlink()
+
+
+def test_who_joins_again_has_left_the_epoch_before(served: _Elastic) -> None:
+    """Even if the server has not heard the end of the old connection."""
+    first, old = outcomes(lambda: served.join(0), lambda: served.proved(1))
+
+    def go_on() -> int:
+        with pytest.raises(PeerLostError):
+            first.exchange(b"")
+        return served.join(0).epoch
+
+    epoch, new = outcomes(go_on, lambda: served.proved(1))
+    assert epoch == 2
+    for connection in (old, new):
+        connection.close()
+
+
+def test_a_member_that_hangs_in_init_is_left_behind(served: _Elastic) -> None:
+    first, hung = outcomes(
+        lambda: served.join(0, timeout_seconds=0.3), lambda: served.join(1)
+    )
+    with pytest.raises(PeerLostError, match="Missing ranks: 1"):
+        first.exchange(b"")
+    assert served.late == [1]
+    hung.hang_up()
