@@ -13,7 +13,7 @@ from typing import Any
 from hvd_keras import _native
 from hvd_keras._common import log
 from hvd_keras._common.version import package_version, versions
-from hvd_keras._job import state
+from hvd_keras._job import membership, state
 from hvd_keras._job.bootstrap import Topology, interfaces
 from hvd_keras._observe import files
 from hvd_keras.config import Config, settings
@@ -48,8 +48,11 @@ def start(
             be written.
         OSError: The folder cannot be made.
     """
-    if state.epoch() > 1:  # an earlier membership may have left its files
-        folder = os.path.join(folder, f"epoch_{state.epoch()}")
+    # Each membership has files of its own.
+    if topology.member is not None and membership.is_waiting():
+        folder = files.folder_of_member(folder, topology.member)
+    else:
+        folder = files.folder_of_epoch(folder, state.epoch())
     os.makedirs(folder, exist_ok=True)
     name = files.file_name(topology.rank)
     _native.core().start_timeline(

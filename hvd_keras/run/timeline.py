@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, MutableMapping
-from pathlib import Path
 
+from hvd_keras._observe import files
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
@@ -41,18 +41,26 @@ def recorded(
             folder = tempfile.TemporaryDirectory(prefix="hvdrun-report-")
             environ["HVD_TIMELINE"] = stack.enter_context(folder)
         if options.timeline is not None:
-            _remove_earlier(environ["HVD_TIMELINE"])
+            files.remove_all(environ["HVD_TIMELINE"])  # of an earlier job
         yield
+        folder = environ.get("HVD_TIMELINE", "")
+        folders = files.folders_of_epochs(folder) or [folder]
         if options.timeline is not None:
-            _merge(environ["HVD_TIMELINE"])
+            for one in folders:
+                _merge(one)
         if options.report is not None:
-            _report(environ["HVD_TIMELINE"], options.report)
+            longest = max(folders, key=_num_bytes)
+            if len(folders) > 1:
+                print(
+                    f"hvdrun: the report is of the longest of {len(folders)} "
+                    f"memberships: {longest}",
+                    file=sys.stderr,
+                )
+            _report(longest, options.report)
 
 
-def _remove_earlier(folder: str) -> None:
-    """Removes what an earlier job has left in `folder`."""
-    for path in Path(folder).glob("timeline_rank_*.hvdtrace"):
-        path.unlink(missing_ok=True)
+def _num_bytes(folder: str) -> int:
+    return sum(path.stat().st_size for path in files.timelines_in(folder))
 
 
 def _merge(folder: str) -> None:

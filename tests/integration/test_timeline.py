@@ -11,6 +11,7 @@ from typing import Any
 import jobs
 import numpy as np
 import pytest
+from elastic_jobs import ElasticJob, kill
 
 import hvd_keras as hvd
 from hvd_keras._observe import recording, trace, tracks
@@ -204,6 +205,30 @@ def test_a_killed_rank_leaves_what_it_had(tmp_path: Path) -> None:
     for length in (0, 10, 1000, len(whole) - 1):
         path.write_bytes(whole[:length])
         trace.merge(tmp_path, str(tmp_path / "job.json"), as_json=True)
+
+
+def test_members_that_change_replace_no_timeline(tmp_path: Path) -> None:
+    folder = tmp_path / "timelines"
+    old = folder / "epoch_9"
+    old.mkdir(parents=True)
+    (old / recording.file_name(0)).touch()  # of an earlier job
+    options = ["-np", "2", "--min-np", "1", "--restart-delay", "0",
+               "--timeline", str(folder)]  # fmt: skip
+    with ElasticJob(tmp_path, *options) as job:
+        epochs = [job.wait_for_epoch(1, 2)]
+        written = [folder / recording.file_name(rank) for rank in (0, 1)]
+        jobs.wait_for(lambda: all(path.stat().st_size for path in written))
+        kill(epochs[0][0])
+        epochs.append(job.wait_for_size(2, after=1))
+        assert job.end() == 0, job.text
+    for places in epochs:
+        epoch = places[0].epoch
+        inner = folder if epoch == 1 else folder / f"epoch_{epoch}"
+        found = recording.read(inner)
+        assert [r.pid for r in found.ranks] == [p.pid for p in places]
+        assert list(inner.glob("job.*"))
+    assert list((folder / "member_2").iterdir())
+    assert not list(old.iterdir())
 
 
 def test_it_starts_and_stops_at_any_time(tmp_path: Path) -> None:
