@@ -243,11 +243,6 @@ class Agent:
 
     def _start(self, message: dict[str, Any]) -> None:
         place = Place(**message["place"])
-        if self._stdin is not None:  # an elastic job wants more of them
-            assert self._own is not None
-            self._place = place
-            self._start_more(self._own, place, message["ranks"])
-            return
         own, directory = self._own, None
         if own is None:
             told = message["own"]
@@ -255,35 +250,35 @@ class Agent:
             environ = {**os.environ, **told.pop("environ")}
             own = Own(environ=environ, num_ranks=place.num_ranks, **told)
             self._own = own
+        self._place = place
         try:
-            self._start_ranks(own, directory, place, message)
+            if self._stdin is None:
+                self._get_ready(own, directory, place, str(message["host"]))
+            self._start_ranks(own, place, message["ranks"])
         except UsageError as error:
             self._fail(str(error), error.exit_status)
         except (HvdError, OSError) as error:
             self._fail(str(error), 2)
 
-    def _start_ranks(
-        self,
-        own: Own,
-        directory: str | None,
-        place: Place,
-        message: dict[str, Any],
+    def _get_ready(
+        self, own: Own, directory: str | None, place: Place, host: str
     ) -> None:
+        """Does what must be done once, before the first rank is started."""
         if directory is not None:
             os.chdir(directory)
-        environ = {"HVD_HOSTNAME": str(message["host"]), **own.environ}
+        environ = {"HVD_HOSTNAME": host, **own.environ}
         Config.from_environ(environ)  # a bad setting is one message here
         check_command(own.command, environ.get("PATH"))
         raise_file_limit(place.num_ranks)
-        self._place, self._folder = place, Folder(environ)
+        self._folder = Folder(environ)
         if self._folder.is_private and self._folder.path:
             self._ranks.remove_if_killed(self._folder.path)
         self._environ = {**environ, **self._folder.variables()}
         self._stdin = StandardInput(own.command, self._program)
-        self._start_more(own, place, message["ranks"])
-        self._stdin.close(keeps_program=place.is_elastic)
 
-    def _start_more(self, own: Own, place: Place, ranks: Sequence[int]) -> None:
+    def _start_ranks(
+        self, own: Own, place: Place, ranks: Sequence[int]
+    ) -> None:
         assert self._stdin is not None
         if place.is_elastic:
             keeps = self._environ.get(KEEP_STOPPED, "") == "1"
@@ -297,6 +292,7 @@ class Agent:
             ranks=ranks,
         )
         self._ranks.start(own.command, environs, self._stdin.open_for)
+        self._stdin.close(keeps_program=place.is_elastic)
 
     def _signal(self, message: dict[str, Any]) -> None:
         ranks = message["ranks"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -15,6 +16,8 @@ from hvd_keras.run.usage import UsageError
 _PERIOD_SECONDS = 1.0
 _LIMIT_SECONDS = 30.0
 _MAX_BYTES = 1 << 20
+# From the end of its output to its own.
+_END_SECONDS = 0.5
 
 HostSlots = dict[str, int]  # name and slots of each host
 
@@ -79,7 +82,11 @@ class Discovery:
             return
         self._next = time.monotonic() + _LIMIT_SECONDS
         if self._popen is not None:
-            self._popen.kill()  # its output ends, then it is read
+            self._popen.kill()
+            self._end(self._popen)
+            what = f"no end within {_LIMIT_SECONDS:g} s"
+            self._note_error(_bad(self._path, what))
+            self._next = time.monotonic() + _PERIOD_SECONDS
             return
         self._text = b""
         try:
@@ -103,10 +110,7 @@ class Discovery:
         self._text += data
         if data and len(self._text) < _MAX_BYTES:
             return
-        self._loop.forget(self._popen.stdout)
-        self._popen.stdout.close()
-        status = self._popen.wait()
-        self._popen = None
+        status = self._end(self._popen)
         self._next = time.monotonic() + _PERIOD_SECONDS
         try:
             if status != 0:
@@ -124,10 +128,21 @@ class Discovery:
             self._say(f"{text} The hosts stay as they are.")
 
     def close(self) -> None:
-        """Ends the program if it runs."""
+        """Ends the program if it runs, and hears no more of it."""
         if self._popen is not None:
             self._popen.kill()
-            self._popen.wait()
+            self._end(self._popen)
+
+    def _end(self, popen: subprocess.Popen[bytes]) -> int:
+        """Ends the program if it still runs; returns its status."""
+        assert popen.stdout is not None
+        self._loop.forget(popen.stdout)
+        popen.stdout.close()
+        self._popen = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return popen.wait(_END_SECONDS)
+        popen.kill()
+        return popen.wait()
 
 
 def _parsed(path: str, text: bytes, slots_per_host: int) -> HostSlots:

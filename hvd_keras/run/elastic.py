@@ -32,6 +32,7 @@ from hvd_keras.run.link import SILENT, TIMED_OUT
 from hvd_keras.run.own_errors import OwnErrors
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
+from hvd_keras.run.recruiting import Recruiter
 from hvd_keras.run.slots import Slot, Slots
 from hvd_keras.run.standard_input import StandardInput
 
@@ -54,6 +55,8 @@ class ElasticJob(Job):
             self._hosts,
             self._slots,
             plan,
+            patience_seconds=self._config.start_timeout_seconds,
+            tries_lost_again=options.blacklist_cooldown is not None,
             say=self._output.say,
             new_host=self._new_host,
             runs=lambda number: not self._ranks[number].has_ended,
@@ -92,7 +95,16 @@ class ElasticJob(Job):
         )
 
     def _start(self, stdin: StandardInput) -> None:
-        self._stdin = stdin
+        self._fleet.gathering = self._gathering
+        self._recruiter = Recruiter(
+            self._ranks,
+            self._slots,
+            self._fleet,
+            self._server,
+            stdin,
+            shows_hosts=not self._plan.is_of_one_host,
+            on_failure=self.host_failed,
+        )
         for host, planned in zip(self._hosts, self._plan.hosts, strict=True):
             if isinstance(host, RemoteHost):
                 host.num_slots = planned.slots
@@ -114,7 +126,6 @@ class ElasticJob(Job):
                 self._loop,
                 script,
                 self._options.slots_per_host,
-                self._gathered(),
             )
 
     @staticmethod
@@ -140,55 +151,13 @@ class ElasticJob(Job):
         self._output.warn_if_closed()
 
     def _fill(self, slots: Sequence[Slot]) -> None:
-        """Starts processes in free slots."""
-        by_host: dict[str, list[int]] = {}
-        newcomers: dict[str, list[tuple[int, int, int, int]]] = {}
-        num_present = len(self._server.present())
-        size = num_present + len(slots)
-        for likely_rank, slot in enumerate(slots, start=num_present):
-            number = len(self._ranks)
-            name = "" if self._plan.is_of_one_host else slot.host
-            index = -1
-            if self._is_running():
-                index = self._free_index(slot.host, by_host.get(slot.host, []))
-                newcomers.setdefault(slot.host, []).append(
-                    (number, max(1, likely_rank), size, index)
-                )
-            self._ranks.append(Rank(number, name, index=index))
-            self._slots.hold(slot, number)
-            self._server.member_started(number, slot.host, index)
-            by_host.setdefault(slot.host, []).append(number)
-            own = self._fleet.of_slot(slot.host)
-            own.place = dataclasses.replace(
-                own.place,
-                members=(*own.place.members, number),
-                slots=(*own.place.slots, slot.index),
-            )
-        launch = self._launch()
-        hosts = map(self._fleet.of_slot, by_host)
-        # The other hosts first, for they need longer.
-        for host in sorted(hosts, key=lambda h: h is self._local):
-            numbers = by_host[host.name]
-            host.place = dataclasses.replace(
-                host.place, newcomers=newcomers.get(host.name, ())
-            )
-            host.start(launch, self._stdin, numbers)
+        self._recruiter.fill(slots, self._launch(), runs=self._is_running())
 
     def _is_running(self) -> bool:
         """Whether members of the last epoch are there, who go on."""
         if not self._is_prepared:
             return False
         return any(not m.has_left for m in self._server.survivors())
-
-    def _free_index(self, host: str, starting: Sequence[int]) -> int:
-        """Returns the lowest slot of a host that no running member has."""
-        members = self._fleet.of_slot(host).place.members
-        taken = {
-            self._ranks[number].index
-            for number in (*members, *starting)
-            if not self._ranks[number].has_ended
-        }
-        return min(set(range(len(taken) + 1)) - taken)
 
     # ---- The loop ----
 
@@ -224,15 +193,11 @@ class ElasticJob(Job):
     def _time_left(self) -> float | None:
         found = super()._time_left()
         deadlines = [
-            # Survivors must come first, which ends the wait by itself.
-            self._slots.next_deadline() if self._server.is_settled() else None,
+            self._slots.next_deadline(time.monotonic()),
             self._fleet.next_deadline(),
+            self._short_deadline(),
             *self._kill_at.values(),
         ]
-        short = self._server.short_seconds()
-        if short is not None:
-            left = self._options.elastic_timeout - short
-            deadlines.append(time.monotonic() + max(0.0, left))
         for deadline in deadlines:
             if deadline is not None:
                 left = max(0.0, deadline - time.monotonic())
@@ -243,23 +208,27 @@ class ElasticJob(Job):
         """How many processes will start, also in place of failing ones."""
         return self._slots.num_pending() + len(self._kill_at)
 
+    def _short_deadline(self) -> float | None:
+        """Returns when too few members end the job; None: they do not."""
+        short = self._server.short_seconds()
+        if short is None or not self._may_grow():
+            return None
+        present, num_coming = len(self._server.present()), self._num_coming()
+        if present + num_coming == 0:
+            return None  # all leave, or fail; the loop notices the end
+        is_enough = present + num_coming >= self._server.min_size
+        may_wait = is_enough or self._fleet.may_grow()
+        timeout = self._options.elastic_timeout if may_wait else 0.0
+        return time.monotonic() - short + timeout
+
     def _end_if_short(self) -> None:
         """Ends the job if it has had too few members for too long."""
-        short = self._server.short_seconds()
-        if short is None or self._is_over or not self._may_grow():
-            return
-        present = len(self._server.present())
-        if present == 0:
-            return  # all leave, or fail; the loop notices the end
-        num_coming = self._num_coming()
-        is_enough = present + num_coming >= self._server.min_size
-        if (
-            is_enough or self._fleet.may_grow()
-        ) and short < self._options.elastic_timeout:
+        deadline, short = self._short_deadline(), self._server.short_seconds()
+        if deadline is None or short is None or time.monotonic() < deadline:
             return
         why = (
-            f"{present} of at least {self._server.min_size} members "
-            f"(--min-np) are left"
+            f"{len(self._server.present())} of at least "
+            f"{self._server.min_size} members (--min-np) are left"
         )
         if short >= self._options.elastic_timeout:
             why += f", for {short:.0f} s (--elastic-timeout)"
@@ -348,13 +317,15 @@ class ElasticJob(Job):
             self._fleet.take_in(host, num_slots)
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None:
-        name = report.signal_name(number)
-        self._fleet.let_go(host, f"its agent got {name}")
+        if number == signal.SIGUSR2:  # it asks for a verdict
+            super().host_was_signalled(host, number)
+        else:
+            name = report.signal_name(number)
+            self._fleet.let_go(host, f"its agent got {name}")
 
     def host_is_lost(self, host: RemoteHost, reason: str) -> None:
-        if self._ranks and not self._fleet.is_known(host):
-            return  # it has left
-        self._fleet.lose(host)
+        if self._ranks and not self._fleet.lose(host):
+            return  # it has no members
         may_run = reason == TIMED_OUT or reason.startswith(SILENT)
         if may_run:
             self._silent.update(host.place.members)
@@ -435,9 +406,9 @@ class ElasticJob(Job):
         self._output.say(f"{why}; no others are started")
 
     def _restart(self, slot: Slot, rank: Rank) -> None:
-        slots = self._slots
+        slots, now = self._slots, time.monotonic()
         num_before = slots.num_restarts
-        if not slots.restart(slot, rank.epoch, time.monotonic()):
+        if not slots.restart(slot, rank.epoch, now):
             if slots.max_restarts:
                 self._output.say(
                     f"no restarts are left (--max-restarts "
@@ -446,7 +417,7 @@ class ElasticJob(Job):
         elif slots.num_restarts > num_before:
             self._output.say(
                 f"restart {slots.num_restarts} of {slots.max_restarts} on host "
-                f"{slot.host} in {slots.delay_seconds:g} s"
+                f"{slot.host} in {slots.free_at(slot) - now:g} s"
             )
 
     def _note_finish(self) -> None:

@@ -14,12 +14,18 @@ from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.slots import Slots
 
-# Before a host is tried again that could not be reached, or was lost.
+# Before a host is tried again that could not be reached, or was lost. If the
+# user gives a cooldown, that counts, but ssh is not started more often than so.
 _RETRY_SECONDS = 10.0
+_LEAST_RETRY_SECONDS = 1.0
 
 
 class Fleet:
-    """Takes hosts in and lets them go; `slots` has those that may be used."""
+    """Takes hosts in and lets them go; `slots` has those that may be used.
+
+    Attributes:
+        gathering: Starts agents; None: the job is of one host.
+    """
 
     def __init__(
         self,
@@ -27,6 +33,8 @@ class Fleet:
         slots: Slots,
         plan: Plan,
         *,
+        patience_seconds: float,
+        tries_lost_again: bool,
         say: Callable[[str], None],
         new_host: Callable[[str], RemoteHost],
         runs: Callable[[int], bool],
@@ -38,23 +46,30 @@ class Fleet:
             hosts: All hosts of the job, also those that have left.
             slots: The slots of the hosts.
             plan: How the job began.
+            patience_seconds: How long to wait for the agent of a host.
+            tries_lost_again: Whether to start the agents of lost hosts again,
+                if no program says which hosts are there.
             say: Shows a line.
             new_host: Makes a host whose agent has not come yet.
             runs: Whether a member has not ended.
             ask_to_leave: Has members leave at the next change.
         """
+        self.gathering: Gathering | None = None
         self._hosts = hosts
         self._slots = slots
         self._plan = plan
+        self._patience_seconds = patience_seconds
+        self._tries_lost_again = tries_lost_again and plan.way == "ssh"
         self._say = say
         self._new_host = new_host
         self._runs = runs
         self._ask_to_leave = ask_to_leave
         self._present: list[Host] = []
         self._leaving: list[Host] = []
-        self._awaited: list[RemoteHost] = []  # their agents are being started
+        # Their agents are being started, until then.
+        self._awaited: dict[RemoteHost, float] = {}
         self._again_at: dict[str, float] = {}  # by host
-        self._gathering: Gathering | None = None
+        self._lost: dict[str, int] = {}  # slots of hosts to try again
         self._discovery: Discovery | None = None
 
     def take_in(self, host: Host, num_slots: int) -> None:
@@ -63,16 +78,15 @@ class Fleet:
         host.place = Place(
             0, num_slots, num_slots, 0, cross_size, is_elastic=True
         )
-        if host in self._awaited:
-            self._awaited.remove(host)
+        if isinstance(host, RemoteHost):
+            self._awaited.pop(host, None)
+        self._lost.pop(host.name, None)
         self._present.append(host)
         self._slots.add_host(host.name, num_slots)
 
-    def discover(
-        self, loop: Loop, path: str, slots_per_host: int, gathering: Gathering
-    ) -> None:
+    def discover(self, loop: Loop, path: str, slots_per_host: int) -> None:
         """Asks a program for the hosts from now on."""
-        self._gathering = gathering
+        self._tries_lost_again = False  # the program knows better
         self._discovery = Discovery(
             loop, path, slots_per_host, self._on_hosts, self._say
         )
@@ -81,21 +95,40 @@ class Fleet:
         """Returns the host of that name."""
         return next(host for host in self._present if host.name == name)
 
-    def is_known(self, host: Host) -> bool:
-        """Whether the job has taken the host in, and has not lost it."""
-        return host in self._present or host in self._leaving
-
     def may_grow(self) -> bool:
         """Whether other hosts may come."""
-        return self._plan.may_grow
+        return self._plan.may_grow or bool(self._lost or self._awaited)
 
-    def lose(self, host: Host) -> None:
-        """Notes that a host is gone."""
-        for hosts in (self._present, self._leaving):
-            if host in hosts:
-                hosts.remove(host)
-                self._slots.remove_host(host.name)
-        self._again_at[host.name] = time.monotonic() + _RETRY_SECONDS
+    def lose(self, host: RemoteHost) -> bool:
+        """Notes that a host is gone; returns whether it had been taken in."""
+        if host in self._awaited:
+            self._give_up(host, "its agent was lost")
+            return False
+        if host in self._leaving:
+            self._leaving.remove(host)
+            return True
+        if host not in self._present:
+            return False
+        self._present.remove(host)
+        self._slots.remove_host(host.name)
+        self._note_failure(host.name, host.place.num_ranks)
+        return True
+
+    def _give_up(self, host: RemoteHost, why: str) -> None:
+        assert self.gathering is not None
+        num_slots = host.num_slots or 0
+        del self._awaited[host]
+        self.gathering.give_up(host)
+        self._say(f"host {host.name} did not start: {why}")
+        self._note_failure(host.name, num_slots)
+
+    def _note_failure(self, name: str, num_slots: int) -> None:
+        now = time.monotonic()
+        cool_at = self._slots.cool(name, now)
+        least = _LEAST_RETRY_SECONDS if cool_at > now else _RETRY_SECONDS
+        self._again_at[name] = max(cool_at, now + least)
+        if self._tries_lost_again:
+            self._lost[name] = num_slots
 
     def let_go(self, host: Host, why: str) -> None:
         """Has the members of a host leave, and then the host."""
@@ -109,7 +142,11 @@ class Fleet:
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic time by which `step()` must be called."""
-        return self._discovery.next_deadline() if self._discovery else None
+        deadlines = [*self._awaited.values()]
+        deadlines += [self._again_at[name] for name in self._lost]
+        if self._discovery is not None:
+            deadlines.append(self._discovery.next_deadline())
+        return min(deadlines, default=None)
 
     def step(self) -> None:
         """Does what is due."""
@@ -120,23 +157,29 @@ class Fleet:
                 self._leaving.remove(host)
                 if isinstance(host, RemoteHost):
                     host.end(0)
-        for host in list(self._awaited):
-            assert self._gathering is not None
-            why = self._gathering.why_not_here(host)
+        now = time.monotonic()
+        for name in [n for n in self._lost if self._again_at[n] <= now]:
+            self._start(name, self._lost.pop(name))
+        for host, late_at in list(self._awaited.items()):
+            assert self.gathering is not None
+            why = self.gathering.why_not_here(host)
+            if why is None and late_at <= now:
+                why = (
+                    f"it did not come within {self._patience_seconds:g} s "
+                    "(HVD_START_TIMEOUT)"
+                )
             if why is not None:
-                self._awaited.remove(host)
-                self._again_at[host.name] = time.monotonic() + _RETRY_SECONDS
-                self._say(f"host {host.name} did not start: {why}")
+                self._give_up(host, why)
 
     def close(self) -> None:
         """Asks for no more hosts."""
+        self._tries_lost_again = False
+        self._lost.clear()
         if self._discovery is not None:
             self._discovery.close()
             self._discovery = None
 
     def _on_hosts(self, found: HostSlots) -> None:
-        if self._gathering is None or self._discovery is None:
-            return
         names = {self._name_of(name): n for name, n in found.items()}
         for host in list(self._present):
             if host.name not in names:
@@ -148,18 +191,18 @@ class Fleet:
                 continue
             if again_at > time.monotonic():
                 continue
-            self._take_back_or_start(name, num_slots)
+            self._start(name, num_slots)
 
-    def _take_back_or_start(self, name: str, num_slots: int) -> None:
+    def _start(self, name: str, num_slots: int) -> None:
         for host in self._hosts:
             if host.name == name and not isinstance(host, RemoteHost):
                 self.take_in(host, num_slots)  # this host
                 return
         host = self._new_host(name)
         host.num_slots = num_slots
-        self._awaited.append(host)
-        assert self._gathering is not None
-        self._gathering.add(host)
+        self._awaited[host] = time.monotonic() + self._patience_seconds
+        assert self.gathering is not None
+        self.gathering.start_later(host)
 
     def _name_of(self, name: str) -> str:
         """Returns the name under which the job knows a host."""

@@ -66,7 +66,7 @@ class Gathering:
         self._starters: dict[Starter, list[RemoteHost]] = {}
         self._refused: list[Stream] = []
         self._ports: dict[str, str] = {}  # by own address
-        self._failures: dict[str, str] = {}  # by host
+        self._failures: dict[RemoteHost, str] = {}
         self._started_at = time.monotonic()
         self._gives_up_at = self._started_at + config.start_timeout_seconds
         self._interrupted_by: int | None = None
@@ -100,7 +100,7 @@ class Gathering:
             if self._interrupted_by is not None:
                 raise StartInterruptedError(self._interrupted_by)
             is_late = time.monotonic() >= self._gives_up_at
-            if is_late or len(self._failures) == len(missing):
+            if is_late or self._failures.keys() >= set(missing):
                 break
             self._loop.step(min(self._time_left(), 0.5))
             self._server.step()
@@ -111,20 +111,33 @@ class Gathering:
         late = f"it did not come within {waited:.0f} s"
         if waited >= self._config.start_timeout_seconds:
             late += " (HVD_START_TIMEOUT)"
-        return {h.name: self._failures.get(h.name, late) for h in missing}
+        return {h.name: self._failures.get(h, late) for h in missing}
 
     def _is_enough(self, missing: Sized) -> bool:
         num_hosts = len(self._hosts) - len(missing)
         return self._plan.may_grow and num_hosts >= self._plan.min_hosts
 
-    def add(self, host: RemoteHost) -> None:
-        """Starts the agent of a host that came later, over ssh."""
-        self._hosts.append(host)
-        self._start_agent(len(self._hosts) - 1, host)
+    def start_later(self, host: RemoteHost) -> None:
+        """Starts the agent of a host that comes now, or again, over ssh."""
+        index = len(self._hosts)
+        for number, known in enumerate(self._hosts):
+            if known.name == host.name and known.has_ended():
+                index = number  # so that the list does not grow
+        self._hosts[index : index + 1] = [host]
+        self._start_agent(index, host)
 
-    def why_not_here(self, host: Host) -> str | None:
+    def why_not_here(self, host: RemoteHost) -> str | None:
         """Returns why the agent of a host has not come; None: it still may."""
-        return self._failures.get(host.name)
+        return self._failures.get(host)
+
+    def give_up(self, host: RemoteHost) -> None:
+        """Waits no more for the agent of a host that was started later."""
+        self._failures.pop(host, None)
+        host.close()
+        for starter, hosts in list(self._starters.items()):
+            if hosts == [host]:
+                starter.close(0.0)
+                del self._starters[starter]
 
     def interrupt(self, number: int) -> None:
         """Ends `wait()` because of a signal."""
@@ -175,7 +188,7 @@ class Gathering:
     def note_loss(self, host: RemoteHost, reason: str) -> None:
         """Notes that a host was lost before any rank was started."""
         self._failures.setdefault(
-            host.name, f"its agent (pid {host.pid}) was lost: {reason}"
+            host, f"its agent (pid {host.pid}) was lost: {reason}"
         )
         host.facts = {}
         self._hurry()
@@ -204,7 +217,6 @@ class Gathering:
                 self._start_agent(index, host)
 
     def _start_agent(self, index: int, host: RemoteHost) -> None:
-        self._failures.pop(host.name, None)
         options = launching.ssh_options(
             self._options.ssh_port, self._options.ssh_identity_file
         )
@@ -213,7 +225,7 @@ class Gathering:
         try:
             host.rendezvous = self._listen_for(target)
         except LaunchError as error:
-            self._failures[host.name] = str(error)
+            self._failures[host] = str(error)
             self._hurry()
             return
         argv = launching.ssh_command(options, host.name, command)
@@ -285,9 +297,9 @@ class Gathering:
     # ---- What may go wrong ----
 
     def _on_end(self, starter: Starter) -> None:
-        for host in self._starters[starter]:
+        for host in self._starters.get(starter, ()):
             if not host.is_connected:
-                self._failures.setdefault(host.name, starter.describe_end())
+                self._failures.setdefault(host, starter.describe_end())
                 self._hurry()
 
     def _hurry(self) -> None:

@@ -173,9 +173,7 @@ class AgentWatcher(Watcher, Protocol):
 
     def host_is_ready(self, host: RemoteHost) -> None: ...
 
-    def host_failed(
-        self, host: RemoteHost, text: str, exit_status: int
-    ) -> None: ...
+    def host_failed(self, host: Host, text: str, exit_status: int) -> None: ...
 
     def host_is_lost(self, host: RemoteHost, reason: str) -> None: ...
 
@@ -234,13 +232,15 @@ class RemoteHost:
 
     def renewed(self) -> RemoteHost:
         """Returns this host without its agent, which was lost."""
-        return RemoteHost(
+        renewed = RemoteHost(
             self._loop,
             self._watcher,
             self.name,
             self._config,
             has_own_command=self._has_own_command,
         )
+        renewed.num_slots = self.num_slots
+        return renewed
 
     def attach(self, stream: Stream, unsent: bytes, pid: int) -> None:
         """Takes the connection of the agent."""

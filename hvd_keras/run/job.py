@@ -295,12 +295,10 @@ class Job:
         if number in SIGNALS:
             self._forward(number, None)
 
-    def host_failed(
-        self, host: RemoteHost, text: str, exit_status: int
-    ) -> None:
+    def host_failed(self, host: Host, text: str, exit_status: int) -> None:
         self._output.say(f"host {host.name}: {text}")
         for rank in host.place.ranks():
-            if not self._ranks[rank].pid:
+            if not self._ranks[rank].pid and not self._ranks[rank].has_ended:
                 self._outcome.reasons[rank] = text
                 self.rank_exited(rank, exit_status, None)
 

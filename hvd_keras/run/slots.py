@@ -42,7 +42,7 @@ class Slots:
         self.num_restarts = 0
         self.delay_seconds = delay_seconds
         self._slots: list[Slot] = []
-        self._paid_epoch = 0
+        self._paid_epochs: set[int] = set()
 
     def add_host(self, host: str, num_slots: int) -> None:
         """Adds the slots of a host."""
@@ -54,16 +54,12 @@ class Slots:
 
     def free(self, now: float) -> list[Slot]:
         """Returns the slots that may get a process at that time."""
-        return [
-            s
-            for s in self._open()
-            if s.ready_at <= now and self._cools_until.get(s.host, now) <= now
-        ]
+        return [slot for slot in self._open() if self.free_at(slot) <= now]
 
-    def next_deadline(self) -> float | None:
-        """Returns when a slot is free that is not yet; None: never."""
-        times = [s.ready_at for s in self._open() if s.ready_at > -math.inf]
-        return min(times, default=None)
+    def next_deadline(self, now: float) -> float | None:
+        """Returns when the next slot gets free after `now`; None: never."""
+        times = map(self.free_at, self._open())
+        return min((at for at in times if at > now), default=None)
 
     def num_pending(self) -> int:
         """Returns how many slots will get a process again."""
@@ -97,33 +93,39 @@ class Slots:
             epoch: The last epoch of that process; 0: it was in none.
             now: The present time.
         """
-        if epoch == 0 or epoch != self._paid_epoch:
+        if epoch not in self._paid_epochs:
             if self.num_restarts >= self.max_restarts:
                 slot.is_closed = True
                 return False
             self.num_restarts += 1
-            self._paid_epoch = epoch
-            self._cool(slot.host, now)
-        cool_at = self._cools_until.get(slot.host, now)
-        slot.ready_at = max(now + self.delay_seconds, cool_at)
+            if epoch:
+                self._paid_epochs.add(epoch)
+            self.cool(slot.host, now)
+        slot.ready_at = now + self.delay_seconds
         return True
 
     def reopen(self, slot: Slot, ready_at: float) -> None:
         """Has a slot get a process again, from that time on."""
         slot.ready_at = ready_at
 
-    def _cool(self, host: str, now: float) -> None:
+    def cool(self, host: str, now: float) -> float:
+        """Notes a failure on a host; returns when it may be used again."""
         num_failures = self._num_failures.get(host, 0)
         self._num_failures[host] = num_failures + 1
         seconds = min(
             self._least_cooldown * 2.0**num_failures, self._most_cooldown
         )
         self._cools_until[host] = now + seconds
+        return now + seconds
 
     def close(self) -> None:
         """Starts no more."""
         for slot in self._slots:
             slot.is_closed = True
+
+    def free_at(self, slot: Slot) -> float:
+        """Returns the monotonic time from which a slot may get a process."""
+        return max(slot.ready_at, self._cools_until.get(slot.host, -math.inf))
 
     def _open(self) -> list[Slot]:
         return [s for s in self._slots if s.holder is None and not s.is_closed]

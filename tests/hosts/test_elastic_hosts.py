@@ -107,6 +107,22 @@ def test_a_host_is_lost_with_its_agent(
         wait_for(lambda: not network.processes("elastic_rank.py"), 5)
 
 
+def test_a_lost_host_of_a_list_is_tried_again(
+    network: Network, tmp_path: Path
+) -> None:
+    options = ["-H", "hosta:1,hostb:2", "--min-np", "1",
+               "--blacklist-cooldown", "0.5", "2"]  # fmt: skip
+    with _job(network, tmp_path, *options) as job:
+        before = job.wait_for_epoch(1, 3)
+        os.kill(_agent_pid(network), signal.SIGKILL)
+        job.wait_for_epoch(2, 1)
+        after = job.wait_for_size(3, after=2)
+        assert "host hostb has come, with 2 slots" in job.text
+        assert after[0].pid == before[0].pid
+        assert job.end() == 0, job.text
+        wait_for(lambda: not network.processes("hvd_keras.run"), 5)
+
+
 def test_a_rank_of_another_host_is_replaced(
     network: Network, tmp_path: Path
 ) -> None:

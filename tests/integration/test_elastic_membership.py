@@ -207,6 +207,50 @@ def test_a_newcomer_ends_when_the_others_have_finished(tmp_path: Path) -> None:
         assert job.end() == 0, job.text
 
 
+def _busy_share(pid: int, seconds: float) -> float:
+    """Returns in which part of some seconds a process ran or wanted to."""
+
+    def busy_ns() -> int:
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return int(ran) + int(waited)
+
+    before, began = busy_ns(), time.monotonic_ns()
+    time.sleep(seconds)
+    return (busy_ns() - before) / (time.monotonic_ns() - began)
+
+
+def test_hvdrun_sleeps_when_a_slot_is_left_over(tmp_path: Path) -> None:
+    script = tmp_path / "discover"
+    script.write_text("#!/bin/sh\necho localhost:3\n")
+    script.chmod(0o755)
+    options = ["-np", "2", "--min-np", "1", "--max-np", "2",
+               "--restart-delay", "0.5",
+               "--host-discovery-script", str(script)]  # fmt: skip
+    with ElasticJob(tmp_path, *options) as job:
+        kill(job.wait_for_epoch(1, 2)[1])
+        job.wait_for_size(2, after=1)  # in the third slot
+        time.sleep(0.5)  # now the second one may be used as well
+        assert _busy_share(job.pid, 2.0) < 0.5
+        assert job.end() == 0, job.text
+
+
+def test_hvdrun_sleeps_while_too_few_members_end(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, time, hvd_keras as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() == 0:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(60)\n"
+    )
+    options = ["-np", "2", "--min-np", "2", "--restart-delay", "100",
+               "--elastic-timeout", "0.5", "--grace", "2"]  # fmt: skip
+    with ElasticJob(tmp_path, *options, program=[str(program)]) as job:
+        job.wait_for("(--elastic-timeout)")
+        assert _busy_share(job.pid, 1.5) < 0.5
+        assert job.wait() != 0, job.text
+
+
 def test_status_shows_the_members_that_run(tmp_path: Path) -> None:
     options = ["-np", "2", "--min-np", "1", "--max-restarts", "0", "--status",
                "--status-seconds", "0.3"]  # fmt: skip

@@ -14,7 +14,7 @@ from bootstrap_server import SECRET, Served, outcomes
 
 from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.roster import Member
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.exceptions import PeerLostError
 
 
