@@ -457,10 +457,10 @@ class ElasticJob(Job):
         if status == self._config.requeue_exit_code:
             self._output.say("all members have left; run it again to go on")
         elif status:
-            first = self._outcome.first_to_blame()
+            # Earlier failures did not end the job.
+            first = self._outcome.first_to_blame(self._last)
+            first = first or self._outcome.first_to_blame()
             if first is not None:
-                seconds = time.monotonic() - self._started_at
-                reason = self._outcome.reason(first.rank)
-                self._output.say(report.verdict(first, reason, seconds))
+                self._output.say(self._describe_failure(first))
             self._show_table()
         return status

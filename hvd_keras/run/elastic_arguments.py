@@ -36,7 +36,8 @@ def add_to(group: argparse._ArgumentGroup) -> None:
     add("--blacklist-cooldown", "--blacklist-cooldown-range", nargs=2,
         type=float, metavar=("MIN", "MAX"),
         help="a host whose ranks fail gets no new ones for MIN seconds, twice "
-        "as long each time, up to MAX; lost hosts are tried again then")  # fmt: skip
+        "as long each time, up to MAX; lost hosts are tried again then"
+        )  # fmt: skip
     add("--evict-stragglers", type=float, metavar="FACTOR",
         help="have a rank leave that makes most steps longer by this factor, "
         "and start another after a minute (see HVD_STRAGGLER_SECONDS)"

@@ -270,7 +270,8 @@ def _results(
             else f"hvdrun ended: {text} (exit status {status})."
         )
     found = [unpack(path.read_bytes()) for path in files.values()]
-    values = {header["rank"]: value for header, value in found}
+    # Members of an elastic job that failed have others in their places.
+    values = {h["rank"]: value for h, value in found if "error" not in h}
     missing = set(range(num_ranks or 0)) - values.keys()
     if missing:
         raise RankError(

@@ -447,22 +447,28 @@ class Job:
         first = self._outcome.first_to_blame()
         if first is None:
             return 0
-        seconds = time.monotonic() - self._started_at
         reason = self._outcome.reason(first.rank)
-        if self._options.results_dir is not None:
-            text = report.verdict(first, reason, seconds)
-            self._results.note_failure(first, text)
+        text = self._describe_failure(first)
         if reason.startswith(PREEMPTED):
             saved = reason.removeprefix(PREEMPTED)
             self._output.say(f"{saved}; run it again to go on")
             return self._exit_status()
-        self._output.say(report.verdict(first, reason, seconds))
+        self._output.say(text)
         self._say_verdict()
         if self._inquiry.verdict:
             folder = self._folder.path
             self._output.say(f"records are kept; see `hvd-doctor {folder}`")
         self._show_table()
         return self._exit_status()
+
+    def _describe_failure(self, first: Rank) -> str:
+        """Returns what to say of the rank to blame; tells `hvd.run` as well."""
+        seconds = time.monotonic() - self._started_at
+        reason = self._outcome.reason(first.rank)
+        text = report.verdict(first, reason, seconds)
+        if self._options.results_dir is not None:
+            self._results.note_failure(first, text)
+        return text
 
     def _show_table(self) -> None:
         rows = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hvd_keras.run import report
 from hvd_keras.run.rank import Rank
 
@@ -37,12 +39,19 @@ class Outcome:
             return 0
         return report.exit_status(first, self.reason(first.rank))
 
-    def first_to_blame(self) -> Rank | None:
-        """Returns the rank whose failure is the cause of all others."""
+    def first_to_blame(
+        self, among: Collection[int] | None = None
+    ) -> Rank | None:
+        """Returns the rank whose failure is the cause of all others.
+
+        Args:
+            among: Only these ranks count; None: all.
+        """
         failed = [
             self._ranks[rank]
             for rank in self.leavers
             if self._ranks[rank].exit_status != 0
+            and (among is None or rank in among)
         ]
         # A rank that we had to end may have done all its work.
         by_themselves = [

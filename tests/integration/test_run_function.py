@@ -202,3 +202,30 @@ def test_an_elastic_job_starts_a_dead_rank_again() -> None:
 
     options = {"min_np": 2, "max_restarts": 1}
     assert hvd.run(die_once, np=2, **options) == [0, 1]
+
+
+def test_an_elastic_job_returns_no_errors_that_it_has_mended() -> None:
+    def fail_twice() -> int:
+        import hvd_keras as hvd
+
+        if int(os.environ["HVD_MEMBER"]) < 2:
+            raise OSError("no such host yet")
+        hvd.init()
+        return hvd.rank()
+
+    options = {"min_np": 1, "max_restarts": 2}
+    assert hvd.run(fail_twice, np=1, **options) == [0]
+
+
+def test_an_elastic_job_that_fails_names_who_ended_it() -> None:
+    def fail() -> None:
+        import hvd_keras as hvd
+
+        if os.environ["HVD_MEMBER"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.init()
+        raise ZeroDivisionError("nothing left to divide")
+
+    with pytest.raises(hvd.RankError, match="ZeroDivis") as caught:
+        hvd.run(fail, np=1, min_np=1, max_restarts=1)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
