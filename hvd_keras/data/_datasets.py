@@ -115,13 +115,14 @@ class Source:
     def global_batches(self, part: Pass, handle: Handle) -> tf.data.Dataset:
         """Returns the batches that the ranks share in a pass."""
         dataset, batched = self.of_epoch(part.epoch), self._batched
-        if part.first:
-            rows = dataset.unbatch() if batched else dataset
-            dataset, batched = first_rows.skipped(rows, part), False
-        batches = global_batches(dataset, part.deal, batched=batched)
         if not part.first:
-            batches = first_rows.noted(batches, handle.note_first_rows)
-        return batches
+            batches = global_batches(dataset, part.deal, batched=batched)
+            return first_rows.noted(batches, handle.note_first_rows)
+        return first_rows.left_batches(
+            dataset.unbatch() if batched else dataset,
+            part,
+            lambda rows: global_batches(rows, part.deal, batched=False),
+        )
 
 
 def shard_dataset(

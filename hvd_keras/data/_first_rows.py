@@ -56,11 +56,20 @@ def noted(
     )
 
 
-def skipped(rows: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
-    """Returns the rows from the first one of a pass on.
+def left_batches(
+    rows: tf.data.Dataset,
+    part: Pass,
+    make: Callable[[tf.data.Dataset], tf.data.Dataset],
+) -> tf.data.Dataset:
+    """Returns batches of the rows from the first one of a pass on.
 
     The dataset ends with an InvalidArgumentError if the rows before differ
     from those that the epoch began with.
+
+    Args:
+        rows: The rows of the epoch.
+        part: The pass.
+        make: Makes batches of rows.
     """
     known = part.first_rows.split()
 
@@ -85,8 +94,10 @@ def skipped(rows: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
         is_known = index < min(len(known), part.first)
         return tf.cond(is_known, compared, lambda: index >= part.first)
 
-    left = rows.enumerate().filter(is_left)
-    return left.map(as_it_is(lambda index, row: row))
+    # The numbers stay until rows are batches: `map` makes a dense tensor of a
+    # ragged row, and those make no batch.
+    batches = make(rows.enumerate().filter(is_left))
+    return batches.map(as_it_is(lambda indices, batch: batch))
 
 
 def _parts(batch: Any) -> tuple[Any, ...]:
@@ -102,16 +113,19 @@ def _place(row: int, num_rows: tf.Tensor) -> tf.Tensor:
 
 
 def _values_of(tensor: Any) -> tf.Tensor:
+    """Returns all values in a vector: a single text would be no array."""
     if isinstance(tensor, tf.RaggedTensor):
-        return tensor.flat_values
-    return tensor.values if isinstance(tensor, tf.SparseTensor) else tensor
+        tensor = tensor.flat_values
+    elif isinstance(tensor, tf.SparseTensor):
+        tensor = tensor.values
+    return tf.reshape(tensor, [-1])
 
 
 def _checksum_of(values: Any) -> str:
     number = 0
     for value in values:
         if value.dtype == object:  # texts
-            data = b"".join(value.ravel().tolist())
+            data = b"".join(value.tolist())
         else:
             data = value.tobytes()
         number = zlib.crc32(data, number)

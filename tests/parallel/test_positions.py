@@ -165,6 +165,36 @@ def test_rows_in_another_order_are_an_error() -> None:
     assert found == expected[2:]
 
 
+@pytest.mark.parametrize("kind", ["texts", "ragged", "sparse"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_texts_and_ragged_rows_go_on_too(kind: str, batched: bool) -> None:
+    count = 12 * hvd.size()
+    texts = tf.strings.as_string(tf.range(count))
+    rows = {
+        "texts": texts,
+        "ragged": tf.strings.bytes_split(texts),
+        "sparse": tf.sparse.from_dense(np.eye(count)),
+    }[kind]
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    if batched:
+        dataset = dataset.batch(5)
+    share = hvd.shard(dataset, batch_size=4, batched=batched)
+    whole = list(share)
+    handle = handle_of(share)
+    handle.seek(Position(0, 0))
+    next(iter(share))
+    handle.seek(handle.position_after(1))
+    rest = list(share.take(2))
+    assert len(rest) == 2
+    for found, expected in zip(rest, whole[1:], strict=True):
+        for ours, wanted in zip(
+            tf.nest.flatten(found, expand_composites=True),
+            tf.nest.flatten(expected, expand_composites=True),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(ours, wanted)
+
+
 def test_a_cached_share_has_no_position() -> None:
     share = as_arrays()
     assert handle_of(share.cache()) is None
