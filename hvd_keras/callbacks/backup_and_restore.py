@@ -22,7 +22,7 @@ from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._preemption import Preemption
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._training_state import Place, TrainingState
-from hvd_keras.data.position import handle_of
+from hvd_keras.data.position import Position, handle_of
 
 _FILE = "training_state.npz"
 
@@ -173,6 +173,7 @@ class _Backup(keras.callbacks.Callback):
                 self._build_metrics(fit.data)
                 rest = self._handle.upcoming()
                 self._num_before = rest.first // rest.deal.global_size
+                self._first = place.epoch, self._num_before
                 self._end_resumed = begin_epoch_at(fit, self._num_before)
         elif place.batch and place.size != basics.size():
             raise ValueError(
@@ -219,16 +220,19 @@ class _Backup(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         done = (self._epoch, batch + 1)
+        is_new = done > self._first  # else it is in the file
         must_stop = self._preemption.must_stop()
-        if self._num_before or done > self._first:  # else it is in the file
+        if is_new:
             self._num_unsaved += self.model.steps_per_execution
-            frequency = self._owner.save_freq
-            is_due = (
-                isinstance(frequency, int) and self._num_unsaved >= frequency
-            )
-            if is_due or must_stop:
-                self._num_unsaved = 0
-                self._save(*done, num_steps=batch + 1 - self._num_before)
+        if not (must_stop or self._is_due()):
+            return
+        position = None
+        if self._handle is not None:
+            position = self._handle.position_after(batch + 1 - self._num_before)
+            if position == self._handle.position_at_end():
+                return  # `on_epoch_end` comes soon, and saves
+        if is_new:
+            self._save(*done, position)
         if must_stop:
             self._stop(*done)
 
@@ -238,20 +242,20 @@ class _Backup(keras.callbacks.Callback):
         self._end_resumed()
         self._num_before = 0
         must_stop = self._preemption.must_stop(is_epoch_end=True)
-        if self._owner.save_freq == "epoch" or must_stop:
-            self._save(epoch + 1, 0)
+        if must_stop or self._owner.save_freq == "epoch" or self._is_due():
+            handle = self._handle
+            position = None if handle is None else handle.position_at_end()
+            self._save(epoch + 1, 0, position)
         if must_stop:
             self._stop(epoch + 1, 0)
 
-    def _save(
-        self, epoch: int, batch: int, *, num_steps: int | None = None
-    ) -> None:
-        """Saves; None as `num_steps` of the iteration means all of them."""
-        position = None
-        if self._handle is not None and num_steps is None:
-            position = self._handle.position_at_end()
-        elif self._handle is not None:
-            position = self._handle.position_after(num_steps or 0)
+    def _is_due(self) -> bool:
+        """Whether as many batches as `save_freq` are not in the file."""
+        frequency = self._owner.save_freq
+        return isinstance(frequency, int) and self._num_unsaved >= frequency
+
+    def _save(self, epoch: int, batch: int, position: Position | None) -> None:
+        self._num_unsaved = 0
         self._state.save(Place(epoch, batch, position, basics.size()))
 
     def _stop(self, epoch: int, batch: int) -> NoReturn:

@@ -343,13 +343,17 @@ def shuffled(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 @pytest.mark.thorough(4)
-@pytest.mark.parametrize("save_freq", ["epoch", 3])
+@pytest.mark.parametrize(
+    ("interrupt_at", "save_freq"),
+    # The last is due in the last batch of an epoch.
+    [((2, 5), "epoch"), ((2, 5), 3), ((2, 1), 8)],
+)
 def test_shuffled_shares_go_on_with_the_row_that_comes_next(
-    path: pathlib.Path, save_freq: str | int
+    path: pathlib.Path, interrupt_at: tuple[int, int], save_freq: str | int
 ) -> None:
     expected, whole, _ = train(None, share=shuffled)
     options: dict[str, Any] = {"save_freq": save_freq, "share": shuffled}
-    train(path, (2, 5), **options)
+    train(path, interrupt_at, **options)
     values, history, num_begun = train(path, **options)
     assert num_begun == 2
     for value, wanted in zip(values, expected, strict=True):
