@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hvd_keras._observe import doctor, evidence
 from hvd_keras._observe.evidence import Job, Rank
 from hvd_keras._observe.stacks import Stack
+from hvd_keras._observe.verdict import Verdict, clock
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not any(rank.has_record for rank in job.ranks.values()):
         print(f"hvd-doctor: {folder} holds no flight records", file=sys.stderr)
         return 2
-    print(_as_json(job) if arguments.json else report(job))
-    return 0 if doctor.diagnose(job) else 1
-
-
-def _as_json(job: Job) -> str:
     verdict = doctor.diagnose(job)
+    print(_as_json(verdict) if arguments.json else _report(job, verdict))
+    return 0 if verdict else 1
+
+
+def _as_json(verdict: Verdict | None) -> str:
     if verdict is None:
         return json.dumps(None)
     frame = verdict.frame
@@ -64,9 +65,8 @@ def _as_json(job: Job) -> str:
     )
 
 
-def report(job: Job) -> str:
+def _report(job: Job, verdict: Verdict | None) -> str:
     """The verdict, a line for each rank, and the stack of the one at fault."""
-    verdict = doctor.diagnose(job)
     lines = ["No rank can be named: no collective has failed or waits long."]
     if verdict is not None:
         lines = [f"{verdict.sentence}.", f"Cause: {verdict.cause.value}."]
@@ -90,7 +90,7 @@ def _table(job: Job) -> list[str]:
                 str(rank.pid or ""),
                 _end_of(rank),
                 last.name if last else "",
-                doctor.clock(last.ended) if last else "",
+                clock(last.ended) if last else "",
                 waiting[0].name if waiting else "",
             )
         )

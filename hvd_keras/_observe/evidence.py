@@ -17,6 +17,7 @@ import dataclasses
 import enum
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class Part(enum.Enum):
         return self.value.format(rank)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """One collective of one rank; times are seconds of the Unix clock."""
 
@@ -238,7 +239,9 @@ def _record(row: Mapping[str, Any], offset: float) -> Record:
         elif key == "shape":
             values["shape"] = tuple(value)
         elif key in Record.__dataclass_fields__:
-            values[key] = value
+            # Thousands of records on each rank have the same few texts.
+            is_text = isinstance(value, str)
+            values[key] = sys.intern(value) if is_text else value
     return Record(**values)
 
 

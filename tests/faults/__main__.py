@@ -17,7 +17,7 @@ from network import Network  # noqa: E402
 
 from faults import cases, runner  # noqa: E402
 from faults.runner import Result  # noqa: E402
-from hvd_keras._observe.doctor import Cause  # noqa: E402
+from hvd_keras._observe.verdict import Cause  # noqa: E402
 
 _NEEDED = 0.95
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from faults.programs import MARK, Program, Writer
-from hvd_keras._observe.doctor import Cause
+from hvd_keras._observe.verdict import Cause
 
 NUM_OF_KIND = 26  # 8 kinds make 208 cases
 SEED = 17

@@ -22,7 +22,7 @@ from two_hosts import ADDRESSES
 from faults import cases
 from faults.cases import Case
 from hvd_keras._observe import command
-from hvd_keras._observe.doctor import Cause
+from hvd_keras._observe.verdict import Cause
 
 # As a user would set them who is in a hurry.
 SETTINGS = {

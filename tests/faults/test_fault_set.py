@@ -10,7 +10,7 @@ from network import Network
 
 from faults import cases, runner
 from faults.cases import Case
-from hvd_keras._observe.doctor import Cause
+from hvd_keras._observe.verdict import Cause
 
 SAMPLE = cases.sample()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 from hvd_keras._observe import doctor, stacks
-from hvd_keras._observe.doctor import Cause
 from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import next_calls
 from hvd_keras._observe.stacks import Frame
+from hvd_keras._observe.verdict import Cause
 
 DUMPS = """\
 Thread 0x00007f01 (most recent call first):
@@ -117,3 +118,40 @@ def test_code_that_a_library_makes_is_not_the_users() -> None:
     library = Frame("/opt/site-packages/tensorflow/ops.py", 7)
     found = stacks.own_frame([made, library, program], ())
     assert found == program
+
+
+def test_a_slow_rank_is_named_soon_after_the_job_has_compiled() -> None:
+    records = [
+        # Both ranks compile for 30 s, before step 2.
+        Record(
+            step,
+            "allreduce",
+            "loss",
+            enqueued=step + 30.0 * (step > 1),
+            begun=step + 30.4 * (step > 1),
+            ended=step + 30.5 * (step > 1),
+            last_rank=1,
+            late=0.4,
+        )
+        for step in range(1, 21)
+    ]
+    late = [dataclasses.replace(one, enqueued=one.begun) for one in records]
+    job = Job(
+        2,
+        {
+            rank: Rank(rank, has_record=True, written=50.5, records=own)
+            for rank, own in enumerate((records, late))
+        },
+    )
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (1, Cause.SLOW_INPUT)
+
+
+def test_a_large_job_that_waits_as_one_is_read_in_seconds() -> None:
+    job = ranks(*["abcdefghij" * 20] * 512)
+    for rank in job.ranks.values():
+        rank.written = 1000.0
+    began = time.process_time()
+    assert doctor.diagnose(job) is None
+    assert time.process_time() - began < 10.0

@@ -1,0 +1,161 @@
+"""Ranks that wait for others: which call it is, and whose fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from hvd_keras._observe.evidence import Job, Rank, Record
+from hvd_keras._observe.history import Key, next_calls
+from hvd_keras._observe.verdict import (
+    Cause,
+    Verdict,
+    clock,
+    last_of,
+    name_of,
+    place,
+    stay_of,
+)
+
+# Of a job that goes on, or that was interrupted, only a wait that has lasted as
+# long is a fault.
+_HANG_SECONDS = 2.0
+
+
+@dataclasses.dataclass
+class Stall:
+    """A call that some ranks have made, and others have not."""
+
+    call: Record
+    waiting: list[Rank]
+    missing: list[Rank]
+
+
+def diagnose(job: Job) -> Verdict | None:
+    """A rank does not come to a call that others wait in."""
+    stall = find_stall(job)
+    if stall is None:
+        return None
+    # Who has ended in peace will not come.
+    ended = [r for r in stall.missing if r.exit_status == 0]
+    elsewhere = [r for r in stall.missing if r.waiting()]
+    if ended:
+        sentence = (
+            f"{name_of(ended[0])} never entered '{stall.call.name}': it has "
+            f"ended with status 0{last_of(ended[0])}"
+        )
+        return Verdict(Cause.SKIPPED, ended[0].rank, sentence, ended[0].frame)
+    busy = [r for r in stall.missing if not r.waiting()]
+    if busy:
+        return _absent(stall, busy[0])
+    return _crossed(stall, elsewhere)
+
+
+def find_stall(job: Job) -> Stall | None:
+    """The call that ranks have waited for longest, and that others lack."""
+    waits = {number: rank.waiting() for number, rank in job.ranks.items()}
+    keys = {number: {one.key for one in own} for number, own in waits.items()}
+    calls = sorted(
+        (
+            one
+            for number, own in waits.items()
+            for one in own
+            if (one.ended and not job.was_interrupted)
+            or (one.ended or job.ranks[number].written) - one.enqueued
+            >= _HANG_SECONDS
+        ),
+        key=lambda one: one.enqueued,
+    )
+    # Many ranks wait for one call: the first of them speaks for all.
+    for key in dict.fromkeys(one.key for one in calls):
+        members = _members(job, key[0])
+        missing = [rank for rank in members if key not in keys[rank.rank]]
+        if missing:
+            return Stall(
+                next(one for one in calls if one.key == key),
+                [r for r in job.ranks.values() if key in keys[r.rank]],
+                missing,
+            )
+    return None
+
+
+def _members(job: Job, process_set: int) -> list[Rank]:
+    """The ranks of a process set, as far as they have used it."""
+    return [
+        rank
+        for rank in job.ranks.values()
+        if not process_set
+        or any(one.process_set == process_set for one in rank.records)
+    ]
+
+
+def _absent(stall: Stall, rank: Rank) -> Verdict:
+    sentence = (
+        f"{name_of(rank)} never entered '{stall.call.name}', for which others "
+        f"wait since {clock(stall.call.enqueued)}{stay_of(rank)}"
+    )
+    return Verdict(Cause.SLOW_INPUT, rank.rank, sentence, rank.frame)
+
+
+def _crossed(stall: Stall, elsewhere: list[Rank]) -> Verdict | None:
+    """Each side waits for a call that the other has not made."""
+    theirs = elsewhere[0].waiting()[0]
+    odd, others = elsewhere, stall.waiting
+    awaited, made = stall.call, theirs
+    if _is_odd(stall.waiting, stall.call, elsewhere, theirs):
+        odd, others = others, odd
+        awaited, made = made, awaited
+    rank = odd[0]
+    cause, how = _way(rank, others, awaited, made)
+    sentence = (
+        f"{name_of(rank)} never entered '{awaited.name}', but waits in "
+        f"'{made.name}'{place(rank.frame)}: {how}{last_of(rank)}"
+    )
+    return Verdict(cause, rank.rank, sentence, rank.frame)
+
+
+def _is_odd(
+    waiting: Sequence[Rank],
+    call: Record,
+    missing: Sequence[Rank],
+    theirs: Record,
+) -> bool:
+    """Whether the waiting ranks are at fault, not the missing ones."""
+    expected = [_does_as_before(waiting[0], call)]
+    expected += [_does_as_before(missing[0], theirs)]
+    if expected[0] != expected[1]:
+        return not expected[0]
+    return len(waiting) < len(missing)
+
+
+def _does_as_before(rank: Rank, call: Record) -> bool:
+    return next(next_calls(_calls_before(rank, call)), None) == call.key
+
+
+def _calls_before(rank: Rank, call: Record) -> list[Key]:
+    mine = next(one for one in rank.waiting() if one.key == call.key)
+    return [
+        one.key
+        for one in rank.records
+        if one.number < mine.number and one.process_set == call.process_set
+    ]
+
+
+def _way(
+    rank: Rank, others: Iterable[Rank], awaited: Record, made: Record
+) -> tuple[Cause, str]:
+    """How a rank came to wait in `made` while others wait in `awaited`."""
+    known = {one.key for other in others for one in other.records}
+    before = _calls_before(rank, made)
+    if made.key not in known:
+        return Cause.DIVERGED, "its code has taken another way"
+    expected: list[Key] = []
+    for key in next_calls(before):
+        if expected[:1] == [key]:
+            break  # from the beginning again
+        expected.append(key)
+    if awaited.key not in expected or made.key not in expected:
+        return Cause.SKIPPED, "it has left calls out"
+    if expected.index(made.key) == expected.index(awaited.key) + 1:
+        return Cause.SKIPPED, f"it has left '{awaited.name}' out"
+    return Cause.ORDER, "it makes its calls in another order"

@@ -1,0 +1,69 @@
+"""What a verdict on a job says, and the words that all of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+
+from hvd_keras._observe.evidence import Rank
+from hvd_keras._observe.stacks import Frame
+
+
+class Cause(enum.Enum):
+    """What went wrong."""
+
+    DEAD = "dead"
+    STOPPED = "stopped"
+    MISMATCH = "mismatch"
+    SKIPPED = "skipped collective"
+    DIVERGED = "diverged code"
+    ORDER = "another order"
+    SLOW_INPUT = "slow input"
+    SLOW_LINK = "slow link"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Which rank, why, and where in the user's code."""
+
+    cause: Cause
+    rank: int
+    sentence: str
+    frame: Frame | None = None
+
+
+def name_of(rank: Rank) -> str:
+    """Names a rank with its process."""
+    parts = [f"host {rank.host}"] if rank.host else []
+    parts += [f"pid {rank.pid}"] if rank.pid else []
+    return f"rank {rank.rank}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def clock(seconds: float) -> str:
+    """The local time of day of a time of the Unix clock."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def place(frame: Frame | None) -> str:
+    """Where a rank is, as the end of a clause."""
+    return "" if frame is None else f" at {frame}"
+
+
+def last_of(rank: Rank) -> str:
+    """What it has done last, as a clause that begins with a semicolon."""
+    last = rank.last_done
+    if last is None:
+        return ""
+    step = f"step {rank.num_steps}, then " if rank.num_steps else ""
+    return f"; it finished {step}'{last.name}' at {clock(last.ended)}"
+
+
+def stay_of(rank: Rank) -> str:
+    """As `last_of`, and where it has been since then."""
+    last, frame = rank.last_done, rank.frame
+    if frame is None:
+        return last_of(rank)
+    if last is None:
+        return f"; it is at {frame}"
+    return f"{last_of(rank)}, and has been at {frame} since then"
