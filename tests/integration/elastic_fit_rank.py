@@ -45,10 +45,8 @@ class UsedRows(keras.metrics.Metric):
     def update_state(self, y, y_pred, sample_weight=None) -> None:
         rows = keras.ops.cast(y[:, 1], "int32")
         marks = keras.ops.one_hot(rows, NUM_ROWS, dtype="float32")
-        if sample_weight is not None:  # that of a row that only fills is -0.0
-            inverse = keras.ops.divide(1.0, sample_weight)
-            real = keras.ops.not_equal(inverse, -float("inf"))
-            marks *= keras.ops.cast(real, "float32")[:, None]
+        if sample_weight is not None:  # 0 for a row that only fills a batch
+            marks *= keras.ops.cast(sample_weight > 0, "float32")[:, None]
         self.used.assign(self.used + keras.ops.sum(marks, axis=0))
 
     def result(self):
@@ -138,6 +136,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--pause", type=float, default=0.02)
     parser.add_argument("--dir", type=pathlib.Path)
+    parser.add_argument("--policy", default="split")
     args = parser.parse_args()
     hvd.init()
     keras.utils.set_random_seed(1)
@@ -158,7 +157,9 @@ def main() -> None:
     )
     x = np.random.default_rng(0).normal(size=(NUM_ROWS, 6)).astype(np.float32)
     y = np.stack([x[:, 0], np.arange(NUM_ROWS)], 1).astype(np.float32)
-    data = hvd.shard((x, y), batch_size=4, shuffle=True, seed=3)
+    data = hvd.shard(
+        (x, y), batch_size=4, policy=args.policy, shuffle=True, seed=3
+    )
     held_out = None
     if args.action == "test":
         held_out = hvd.shard((x[:24], y[:24]), batch_size=4)

@@ -56,17 +56,17 @@ def _check(told: list[dict[str, Any]], members: list[int], epochs: int) -> None:
 )
 def test_survivors_of_rank_0_go_on_in_their_processes(backend: str) -> None:
     options = ("--action", "kill", "--at", "13", "--members", "0")
-    outcome, told = _run(3, *options, backend=backend)
+    # JAX traces a step once for each shape: the last batch has that of others.
+    policy = "pad" if backend == "jax" else "split"
+    outcome, told = _run(3, *options, "--policy", policy, backend=backend)
     assert outcome.status == 0, outcome.stderr
     _check(told, [1, 2], epochs=2)
     for each in told:
         assert each["begun"] == [each["member"]]  # one `on_train_begin`
         # At most a commit interval of steps was lost: 0.3 s of 20 ms each.
         assert 0 <= each["steps_done"] - each["steps"] <= 16
-        if backend == "tensorflow":
+        if backend != "torch":  # which traces nothing
             assert each["new_traces"] == 0
-        elif backend == "jax":  # one more for a batch of another length
-            assert each["new_traces"] <= 1
 
 
 def test_a_rank_that_is_started_again_grows_the_job() -> None:
