@@ -212,6 +212,11 @@ bench: build bench-core  ## Times this project only, on 2 ranks; a few minutes
 	$(PYTHON) benchmarks/overlap.py --batch=4 --json=$(BENCH_LINES)
 	$(PYTHON) benchmarks/report.py $(BENCH_LINES)
 
+.PHONY: chart
+chart:  ## Draws the packages of benchmarks/RESULTS.jsonl, into docs/images
+	$(PYTHON) benchmarks/report.py benchmarks/RESULTS.jsonl \
+	  --chart=docs/images/packages.svg
+
 bench-core:  ## Builds the benchmarks of the core
 	$(CMAKE) -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(NINJA) \
 	  -DHVD_BUILD_PYTHON=OFF -DHVD_BUILD_BENCHMARKS=ON > /dev/null

@@ -1,10 +1,15 @@
-"""Makes Markdown tables and a plot of the figures of the benchmarks.
+r"""Makes Markdown tables and plots of the figures of the benchmarks.
 
     python benchmarks/report.py build/bench.jsonl --plot=build/bench.png
 
 Each benchmark, number of ranks and state of the machine gets a table. It has a
 row a case and a column a way, with the medians in ms and their ratio to the
 first way. The plot has a panel for each table and needs matplotlib.
+
+    python benchmarks/report.py benchmarks/RESULTS.jsonl \
+        --chart=docs/images/packages.svg
+
+draws the runs of `compare.py` that RESULTS.jsonl has (`make chart`).
 """
 
 from __future__ import annotations
@@ -14,10 +19,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import _chart
 from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("plot", None, "PNG file for the plot.")
+flags.DEFINE_string("chart", None, "SVG file for packages side by side.")
 
 # Case and way -> ms. If a line was written twice, the last one counts.
 Table = dict[tuple[str, str], float]
@@ -92,9 +99,27 @@ def plot(tables: dict[str, Table], path: str) -> None:
     plt.close(figure)
 
 
+def chart(paths: Sequence[str]) -> str:
+    """Returns the SVG of the packages that took turns in a run."""
+    lines = [
+        json.loads(text)
+        for path in paths
+        for text in pathlib.Path(path).read_text().splitlines()
+    ]
+    return _chart.draw(
+        _chart.rows_of(lines),
+        "Allreduce on 2 ranks of one machine: a dot a run, left is faster",
+        "Medians of calls in turns, logarithmic axis. CPU, float32; see "
+        "benchmarks/RESULTS.md.",
+    )
+
+
 def main(argv: Sequence[str]) -> None:
     if len(argv) < 2:
         raise app.UsageError("Pass the files that `--json` has written.")
+    if FLAGS.chart:
+        pathlib.Path(FLAGS.chart).write_text(chart(argv[1:]))
+        return
     tables = read_tables(argv[1:])
     for title, table in tables.items():
         print_table(title, table)
