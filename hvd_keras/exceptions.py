@@ -18,6 +18,8 @@ The tree::
 
 Errors of TensorFlow ops are also instances of TensorFlow's own classes: a
 `PeerLostError`, for example, is a `tf.errors.UnavailableError` too.
+
+docs/errors.md has the usual causes of each, and the cure.
 """
 
 from __future__ import annotations

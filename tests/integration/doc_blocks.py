@@ -8,13 +8,14 @@ names that the page has made so far. A reader brings some things along: what
 `_BROUGHT_ALONG` has, and what a page says in `<!-- Brought along: ... -->`.
 
 Without another word a block runs on 2 ranks with TensorFlow. The line before it
-may say `<!-- Runs on 1 rank with jax. -->` or `<!-- Runs on 2 elastic ranks with
-tensorflow. -->` in one line. Or it says `*Not run: WHY.*`, which the reader sees.
+may say `<!-- Runs on 1 rank with jax. -->`, or `2 elastic ranks` there. Or it
+says `*Not run: WHY.*`, which the reader sees.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import os
 import pathlib
 import re
@@ -120,6 +121,16 @@ def jobs_of(page: str) -> list[Job]:
     return list(dict.fromkeys(block.job for block in blocks if block.job))
 
 
+def _remember_source(page: str, blocks: list[Block]) -> None:
+    """Lets tracebacks, and TensorFlow's AutoGraph, find the source."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += ["\n"] * (block.line - 1 - len(lines))
+        lines += block.code.splitlines(keepends=True)
+    size = sum(map(len, lines))
+    linecache.cache[page] = (size, None, lines, page)
+
+
 def _run_page(page: str, job: str) -> None:
     import keras
 
@@ -127,9 +138,9 @@ def _run_page(page: str, job: str) -> None:
 
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(_BROUGHT_ALONG, namespace)
-    for block in read(page):
-        if not block.is_brought and str(block.job) != job:
-            continue
+    blocks = [b for b in read(page) if b.is_brought or str(b.job) == job]
+    _remember_source(page, blocks)
+    for block in blocks:
         # An error names the line of the page.
         code = "\n" * (block.line - 1) + block.code
         exec(compile(code, page, "exec"), namespace)

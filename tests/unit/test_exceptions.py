@@ -22,6 +22,16 @@ def test_docstring_draws_the_whole_tree() -> None:
         assert name in (exceptions.__doc__ or "")
 
 
+def test_docs_have_causes_and_cure_of_each() -> None:
+    page = Path(__file__).parents[2] / "docs/errors.md"
+    headings = {
+        line.lstrip("# ")
+        for line in page.read_text().splitlines()
+        if line.startswith("##")
+    }
+    assert headings >= {*exceptions.__all__} - {"HvdError"}
+
+
 # The core raises the class named after its status code.
 @pytest.mark.parametrize(
     "code",
