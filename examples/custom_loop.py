@@ -8,6 +8,7 @@ It does without Keras's `fit` and works with any optimizer of Keras.
 from __future__ import annotations
 
 import digit_data
+import job
 import keras
 import numpy as np
 import tensorflow as tf
@@ -16,20 +17,12 @@ from absl import app, flags
 import hvd_keras as hvd
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("epochs", 10, "Passes over the data.", lower_bound=1)
-flags.DEFINE_integer(
-    "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
-)
+job.define_flags(epochs=10, batch_size=64)
 
 
 def main(_: list[str]) -> None:
     hvd.init()
-    if FLAGS.batch_size % hvd.size():
-        raise app.UsageError(
-            "--batch_size must be a multiple of the number of processes. "
-            f"Received: --batch_size={FLAGS.batch_size}, {hvd.size()} "
-            "processes."
-        )
+    job.batch_size_of_rank()  # raises without equal shares
     train, test = digit_data.load("digits")
     keras.utils.set_random_seed(hvd.rank())  # weights differ, until broadcast
     model = keras.Sequential(
@@ -67,19 +60,16 @@ def main(_: list[str]) -> None:
             batch = order[first : first + FLAGS.batch_size]
             mine = batch[hvd.rank() :: hvd.size()]
             losses.append(float(step(train[0][mine], train[1][mine])))
-        if hvd.rank() == 0:
-            print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)
+        job.say(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}")
 
     images, labels = (part[hvd.rank() :: hvd.size()] for part in test)
     guesses = np.argmax(model(images), axis=-1)
     counts = np.array([np.sum(guesses == labels), len(labels)])
     num_right, num_all = hvd.allreduce(counts, hvd.Sum, name="counts").numpy()
-    if hvd.rank() == 0:
-        print(
-            f"test accuracy {num_right / num_all:.4f}, with {hvd.size()} "
-            "process(es)",
-            flush=True,
-        )
+    job.say(
+        f"test accuracy {num_right / num_all:.4f}, with {hvd.size()} "
+        "process(es)"
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import digit_data
+import job
 import keras
 from absl import app, flags
 
@@ -24,10 +25,7 @@ flags.DEFINE_enum("data", "digits", digit_data.NAMES, "What to train on.")
 flags.DEFINE_string(
     "data_dir", digit_data.FASHION_MNIST_DIR, "Where fashion-mnist is."
 )
-flags.DEFINE_integer("epochs", 15, "Passes over the data.", lower_bound=1)
-flags.DEFINE_integer(
-    "batch_size", 64, "Images in a batch, over all processes.", lower_bound=1
-)
+job.define_flags(epochs=15, batch_size=64)
 flags.DEFINE_integer(
     "max_images", None, "Most images to train on.", lower_bound=1
 )
@@ -53,16 +51,10 @@ def make_model(image_shape: tuple[int, ...]) -> keras.Model:
 
 def share_of_batches(images: digit_data.Images) -> Any:
     """Returns this rank's part of every batch that one process would have."""
-    size = hvd.size()
-    if FLAGS.batch_size % size:
-        raise app.UsageError(
-            "--batch_size must be a multiple of the number of processes. "
-            f"Received: --batch_size={FLAGS.batch_size}, {size} processes."
-        )
     # The order is the same on all ranks, and new in each epoch.
     return hvd.shard(
         images,
-        batch_size=FLAGS.batch_size // size,
+        batch_size=job.batch_size_of_rank(),
         policy="drop",
         shuffle=True,
         seed=FLAGS.seed,
@@ -110,14 +102,12 @@ def main(_: list[str]) -> None:
     results = model.evaluate(
         held_out, verbose=0, callbacks=[average], return_dict=True
     )
-    if is_first:
-        print(
-            f"test accuracy {results['accuracy']:.4f}, test loss "
-            f"{results['loss']:.4f}, with {hvd.size()} process(es)",
-            flush=True,
-        )
-        if FLAGS.save:
-            model.save(FLAGS.save)
+    job.say(
+        f"test accuracy {results['accuracy']:.4f}, test loss "
+        f"{results['loss']:.4f}, with {hvd.size()} process(es)"
+    )
+    if is_first and FLAGS.save:
+        model.save(FLAGS.save)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""examples/keras_digits.py on two hosts ends as on one."""
+"""Examples run on two hosts as on one."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,22 @@ def test_weights_are_those_of_one_host(
     for rank in range(1, 4):
         for value, same in zip(_weights(folders[1], rank), first, strict=True):
             np.testing.assert_array_equal(value, same)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("network")  # it skips where there are no namespaces
+def test_two_hosts_of_one_machine_learn_the_digits() -> None:
+    example = f"{ROOT}/examples/custom_loop.py"
+    tool = f"{ROOT}/tools/two_hosts.py"
+    output = subprocess.run(
+        [sys.executable, tool, "-np", "1", sys.executable, example],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=200,
+    ).stdout
+    ((accuracy, num_ranks),) = re.findall(
+        r"test accuracy ([\d.]+), with (\d) process", output
+    )
+    assert num_ranks == "2"
+    assert float(accuracy) > 0.95

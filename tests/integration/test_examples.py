@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
+import jobs
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -37,6 +40,13 @@ def accuracy(output: str) -> float:
     found = re.findall(r"test accuracy ([\d.]+)", output)
     assert len(found) == 1, output[-4000:]  # by rank 0 alone
     return float(found[0])
+
+
+def numbers(output: str, pattern: str) -> list[float]:
+    """Returns the numbers in the one line that has this form."""
+    found = list(re.finditer(pattern.replace("#", r"([\d.]+)"), output))
+    assert len(found) == 1, output[-4000:]
+    return [float(number) for number in found[0].groups()]
 
 
 LOAD = """
@@ -115,3 +125,122 @@ def test_custom_loop() -> None:
     one, two = (accuracy(run(n, "custom_loop.py")) for n in (1, 2))
     assert one > 0.95
     assert two == pytest.approx(one, abs=0.012)
+
+
+@pytest.mark.thorough
+def test_text_transformer() -> None:
+    output = run(2, "text_transformer.py")
+    _, share = numbers(output, r"on # texts \(.* a share of #\)")
+    assert share < 0.5
+    assert accuracy(output) >= 0.9
+
+
+@pytest.mark.thorough
+def test_recommender() -> None:
+    output = run(2, "recommender.py")
+    sent, whole = numbers(output, "a rank gave # kB .* have # kB")
+    assert sent < 0.5 * whole
+    rate, rate_of_popular = numbers(output, "modules: # of .*; # by pop")
+    assert rate >= rate_of_popular + 0.08
+
+
+def test_contrastive_loss_is_that_of_one_process() -> None:
+    losses, rates = [], []
+    for num_ranks in (1, 2):
+        output = run(num_ranks, "contrastive.py")
+        pattern = "compared with # halves, of which # were .* loss #"
+        every, own, loss = numbers(output, pattern)
+        assert (every, own) == (256, 256 / num_ranks)
+        losses.append(loss)
+        rates.append(numbers(output, "for # of the left ones, by chance #"))
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    for rate, by_chance in rates:
+        assert by_chance < 0.02
+        assert rate >= 0.55
+
+
+@pytest.mark.thorough
+def test_gan() -> None:
+    pattern = "drawn #, noise #, other real ones #; # of 10"
+    drawn, noise, real, num_digits = numbers(run(2, "gan.py"), pattern)
+    # Nearer to real images than to noise.
+    assert drawn - real < 0.5 * (noise - real)
+    assert num_digits >= 8
+
+
+@pytest.mark.thorough
+def test_segmentation() -> None:
+    one, two = (
+        numbers(run(n, "segmentation.py"), "test mean IoU #")[0] for n in (1, 2)
+    )
+    assert one >= 0.8
+    assert two == pytest.approx(one, abs=0.03)
+
+
+@pytest.mark.thorough
+def test_train_step() -> None:
+    output = run(2, "train_step.py")
+    clean, worse = numbers(output, "test accuracy #, on images .* worse #")
+    assert clean >= 0.95
+    assert worse >= 0.7
+    output = run(2, "train_step.py", "--plain")
+    (plain,) = numbers(output, "on images .* worse #")
+    assert plain < worse - 0.1
+
+
+@pytest.mark.parametrize(
+    "backend", ["jax", pytest.param("torch", marks=pytest.mark.thorough)]
+)
+def test_loops_of_other_backends(backend: str) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    output = run(2, f"{backend}_loop.py", KERAS_BACKEND=backend)
+    assert accuracy(output) >= 0.95
+    assert "with 2 process(es)" in output
+
+
+@pytest.mark.thorough
+def test_resume_ends_with_the_weights_of_an_undisturbed_run(
+    tmp_path: pathlib.Path,
+) -> None:
+    whole = run(2, "resume.py", f"--backup={tmp_path / 'whole'}")
+    assert accuracy(whole) >= 0.95
+    backup = f"--backup={tmp_path / 'killed'}"
+    script = [sys.executable, str(EXAMPLES / "resume.py"), backup]
+    job = jobs.start("-np", "2", "--", *script)
+    assert job.stdout is not None
+    assert any("epoch 4:" in line for line in job.stdout)
+    for pid in jobs.ranks_of(job.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert jobs.finish(job).status != 0
+    rest = run(2, "resume.py", backup)
+    assert "epoch 1:" not in rest
+    assert "epoch 15:" in rest
+    weights = [re.findall(r"weights (\w+)", output) for output in (whole, rest)]
+    assert len(weights[0]) == 1
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.thorough
+def test_the_cells_of_the_notebook_run(tmp_path: pathlib.Path) -> None:
+    book = json.loads((EXAMPLES / "notebook.ipynb").read_text())
+    cells = [c for c in book["cells"] if c["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    script = tmp_path / "cells.py"
+    script.write_text("\n".join("".join(cell["source"]) for cell in cells))
+    output = subprocess.run(
+        [sys.executable, str(script)],
+        env=jobs.clean_environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=200,
+    ).stdout
+    (here,) = re.findall(r"in the notebook ([\d.]+)", output)
+    assert accuracy(output) >= 0.9
+    assert float(here) == pytest.approx(accuracy(output), abs=5e-3)
+
+
+def test_examples_are_short() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 120, path.name
