@@ -10,7 +10,7 @@ import numpy as np
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import weighted
-from hvd_keras.data._py_share import PyShare
+from hvd_keras.data._py_share import RowShare
 from hvd_keras.data.position import Handle
 
 
@@ -37,42 +37,26 @@ def describe(arrays: Any) -> list[Any]:
     )
 
 
-class ShardedArrays(PyShare):
+class ShardedArrays(RowShare):
     """This rank's batches of arrays; each epoch may have another order.
 
     Args:
         arrays: As from `to_arrays`, equal on all ranks.
         handle: Says where an iteration begins, and for which ranks.
         deal: Decides about the form of the batches.
-        shuffle: Whether rows come in another order in each epoch.
-        seed: Decides on the order, together with the number of the epoch.
+        order: `shuffle` and `seed`, see `PyShare`.
     """
 
     def __init__(
-        self,
-        arrays: Any,
-        handle: Handle,
-        deal: Deal,
-        *,
-        shuffle: bool,
-        seed: int,
+        self, arrays: Any, handle: Handle, deal: Deal, **order: Any
     ) -> None:
         self._arrays = arrays
-        self._num_rows = num_rows_of(arrays)
-        self._fills = deal.may_fill(self._num_rows)
-        super().__init__(handle, self._num_rows, shuffle=shuffle, seed=seed)
+        super().__init__(handle, deal, num_rows_of(arrays), **order)
 
     def __getitem__(self, index: int) -> Any:
-        if index >= (self.num_batches or 0):
-            raise IndexError(index)  # ends a loop
-        begin, end = self._part.bounds(index)
-        places, weights = self._part.deal.own_rows(end - begin)
-        own = (
-            places + begin
-            if self._order is None
-            else self._order[begin + places]
-        )
-        batch = keras.tree.map_structure(lambda a: a[own], self._arrays)
+        self._check(index)
+        rows, weights = self._rows_of(index)
+        batch = keras.tree.map_structure(lambda a: a[rows], self._arrays)
         return weighted(batch, weights) if self._fills else batch
 
 

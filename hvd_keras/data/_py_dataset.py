@@ -21,8 +21,7 @@ class ShardedPyDataset(PyShare):
         handle: Says where an iteration begins, and for which ranks.
         deal: Decides about the form of the batches; its batch size is 1, a
             batch.
-        shuffle: Whether batches come in another order in each epoch.
-        seed: Decides on the order, together with the number of the epoch.
+        order: `shuffle` and `seed`, see `PyShare`.
     """
 
     def __init__(
@@ -30,27 +29,22 @@ class ShardedPyDataset(PyShare):
         data: keras.utils.PyDataset,
         handle: Handle,
         deal: Deal,
-        *,
-        shuffle: bool,
-        seed: int,
+        **order: Any,
     ) -> None:
         self._data = data
-        count = data.num_batches
-        self._fills = count is not None and deal.may_fill(count)
         super().__init__(
             handle,
-            count,
-            shuffle=shuffle,
-            seed=seed,
+            deal,
+            data.num_batches,
+            **order,
             workers=data.workers,
             use_multiprocessing=data.use_multiprocessing,
             max_queue_size=data.max_queue_size,
         )
 
     def __getitem__(self, index: int) -> Any:
+        self._check(index)
         deal, count = self._part.deal, self._part.num_rows
-        if count is not None and index >= (self.num_batches or 0):
-            raise IndexError(index)  # ends a loop
         place = index * deal.size
         num = deal.size if count is None else min(deal.size, count - place)
         first = self._part.first + place
@@ -72,8 +66,7 @@ class ShardedPyDataset(PyShare):
         super().on_epoch_end()
 
     def _batch(self, place: int) -> Any:
-        order = self._order
-        return self._data[place if order is None else int(order[place])]
+        return self._data[int(self._items(np.asarray(place)))]
 
     def _split(self, first: int, count: int) -> Any:
         """Returns this rank's rows of the last batches."""

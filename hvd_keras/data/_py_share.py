@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras.data._pass import Pass, order_of
+from hvd_keras.data._deal import Deal
+from hvd_keras.data._pass import Array, Pass, order_of
 from hvd_keras.data.position import Handle
 
 
@@ -19,6 +20,7 @@ class PyShare(keras.utils.PyDataset):
 
     Args:
         handle: Says where an iteration begins, and for which ranks.
+        deal: Decides about the form of the batches.
         num_items: What is shuffled, rows or batches; None: without end.
         shuffle: Whether they come in another order in each epoch.
         seed: Decides on the order, together with the number of the epoch.
@@ -28,6 +30,7 @@ class PyShare(keras.utils.PyDataset):
     def __init__(
         self,
         handle: Handle,
+        deal: Deal,
         num_items: int | None,
         *,
         shuffle: bool,
@@ -39,6 +42,8 @@ class PyShare(keras.utils.PyDataset):
         self._num_items = num_items
         self._shuffle = shuffle and num_items is not None
         self._seed = seed
+        # Whether batches tell which rows only fill them.
+        self._fills = num_items is not None and deal.may_fill(num_items)
         handle.call_at_seek(self._prepare)
         self._prepare()
 
@@ -62,6 +67,15 @@ class PyShare(keras.utils.PyDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_handle": None, "_hvd_handle": None}
 
+    def _check(self, index: int) -> None:
+        count = self.num_batches
+        if count is not None and index >= count:
+            raise IndexError(index)  # ends a loop
+
+    def _items(self, places: Array) -> Array:
+        """Returns the numbers of the items at some places of the epoch."""
+        return places if self._order is None else self._order[places]
+
     def _begin(self) -> None:
         begun = self._handle.begin()
         if begun != self._part:
@@ -79,3 +93,13 @@ class PyShare(keras.utils.PyDataset):
             shuffle=self._shuffle,
             seed=self._seed,
         )
+
+
+class RowShare(PyShare):
+    """A rank's batches of rows that have numbers."""
+
+    def _rows_of(self, step: int) -> tuple[Array, Array]:
+        """Returns the numbers of this rank's rows in a step, and weights."""
+        begin, end = self._part.bounds(step)
+        places, weights = self._part.deal.own_rows(end - begin)
+        return self._items(begin + places), weights

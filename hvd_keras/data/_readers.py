@@ -6,12 +6,16 @@ projects is imported here: who has its objects has imported it.
 | Private name | Used to |
 |---|---|
 | `grain.DataLoader._data_source`, `_operations` | read its rows |
+| `grain.DataLoader._sampler`, `_shard_options` | know which it reads |
+| `grain.samplers.IndexSampler._num_records` | the same; also `Sequential...` |
+| `grain.samplers.IndexSampler._shuffle` | know whether to shuffle |
 | `grain.DataLoader._read_options` | with as many threads |
 | `grain.DataLoader.multiprocessing_options` | in as many workers |
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +25,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Collate = Callable[[Any], Any]
+_NUM_PROBES = 2  # rows that ranks compare
 
 
 class Reader:
@@ -43,6 +48,12 @@ class Reader:
         self.batch_size = batch_size
         self.shuffle = shuffle
 
+    @functools.cached_property
+    def first_rows(self) -> Any:
+        """A batch of the first rows, which is as others are; () if empty."""
+        numbers = np.arange(min(_NUM_PROBES, self.num_rows))
+        return next(self.batches([numbers], (0, 0))) if len(numbers) else ()
+
     def batches(
         self, rows: list[Array], seeds: tuple[int, int]
     ) -> Iterator[Any]:
@@ -50,7 +61,8 @@ class Reader:
 
         Args:
             rows: The vectors.
-            seeds: Decide on what is random in a row, with its number.
+            seeds: A seed and the number of the epoch. Both may decide on what
+                is random in a row, with its number.
         """
         raise NotImplementedError
 
@@ -181,7 +193,7 @@ def _grain_reader_of(
     if isinstance(data, grain.IterDataset):
         raise _refused(data, "a `grain.MapDataset`, before `to_iter_dataset`")
     if isinstance(data, grain.MapDataset):
-        return _GrainReader(grain, data, collate)
+        return _GrainMapReader(grain, data, collate)
     if not isinstance(data, grain.DataLoader):
         return None
     cuts = tuple(
@@ -193,24 +205,54 @@ def _grain_reader_of(
         raise _refused(
             data, "a DataLoader that neither filters nor makes batches"
         )
+    samplers = grain.samplers.IndexSampler, grain.samplers.SequentialSampler
+    if (
+        type(data._sampler) not in samplers
+        or data._shard_options.shard_count > 1
+    ):
+        raise _refused(
+            data,
+            "a DataLoader with an IndexSampler or SequentialSampler, and with "
+            "no shards of its own",
+        )
     return _GrainLoaderReader(grain, data, collate)
 
 
 class _GrainReader(Reader):
-    """Reads a MapDataset by Grain's threads."""
+    """Makes batches of what Grain reads in order."""
 
-    def __init__(self, grain: Any, dataset: Any, collate: Any) -> None:
-        super().__init__(len(dataset))
-        self._grain, self._dataset = grain, dataset
+    def __init__(
+        self, grain: Any, num_rows: int, collate: Any, **options: Any
+    ) -> None:
+        super().__init__(num_rows, **options)
+        self._grain = grain
         self._collate = collate or _stacked
 
     def batches(
         self, rows: list[Array], seeds: tuple[int, int]
     ) -> Iterator[Any]:
-        return _in_batches(self._read(rows, seeds), rows, self._collate)
+        elements = self._read(np.concatenate(rows), seeds)
+        for numbers in rows:
+            own = [next(elements) for _ in numbers]
+            yield _as_arrays(self._collate(own))
 
-    def _read(self, rows: list[Array], seeds: tuple[int, int]) -> Iterator[Any]:
-        numbers, dataset = np.concatenate(rows), self._dataset
+    def _read(self, numbers: Array, seeds: tuple[int, int]) -> Iterator[Any]:
+        """Returns the rows of these numbers."""
+        raise NotImplementedError
+
+
+class _GrainMapReader(_GrainReader):
+    """Reads a MapDataset by Grain's threads."""
+
+    def __init__(self, grain: Any, dataset: Any, collate: Any) -> None:
+        super().__init__(grain, len(dataset), collate)
+        self._dataset = dataset
+
+    def _read(self, numbers: Array, seeds: tuple[int, int]) -> Iterator[Any]:
+        dataset, (_, epoch) = self._dataset, seeds
+        # Behind its end a MapDataset has its next epoch: the same rows, with
+        # other random numbers.
+        numbers = numbers + epoch * self.num_rows
         own = self._grain.MapDataset.range(len(numbers))
         own = own.map(lambda place: dataset[int(numbers[place])])
         return iter(own.to_iter_dataset())
@@ -220,14 +262,16 @@ class _GrainLoaderReader(_GrainReader):
     """Reads by a DataLoader like the given one, with its workers."""
 
     def __init__(self, grain: Any, loader: Any, collate: Any) -> None:
-        super().__init__(grain, loader._data_source, collate)
+        sampler = loader._sampler
+        shuffle = getattr(sampler, "_shuffle", False)
+        super().__init__(grain, sampler._num_records, collate, shuffle=shuffle)
         self._loader = loader
 
-    def _read(self, rows: list[Array], seeds: tuple[int, int]) -> Iterator[Any]:
+    def _read(self, numbers: Array, seeds: tuple[int, int]) -> Iterator[Any]:
         given = self._loader
         loader = self._grain.DataLoader(
             data_source=given._data_source,
-            sampler=_Sampler(self._grain, np.concatenate(rows), seeds),
+            sampler=_Sampler(self._grain, numbers, seeds),
             operations=given._operations,
             shard_options=self._grain.sharding.NoSharding(),
             worker_count=given.multiprocessing_options.num_workers,
@@ -252,13 +296,6 @@ class _Sampler:
         number = int(self._numbers[index])
         random = np.random.default_rng([*self._seeds, number])
         return self._make(index=index, record_key=number, rng=random)
-
-
-def _in_batches(
-    elements: Iterator[Any], rows: list[Array], collate: Collate
-) -> Iterator[Any]:
-    for numbers in rows:
-        yield _as_arrays(collate([next(elements) for _ in numbers]))
 
 
 def _stacked(elements: list[Any]) -> Any:

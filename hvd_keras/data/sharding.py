@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
 from hvd_keras._job import membership
 from hvd_keras._keras import advice
@@ -78,7 +77,8 @@ def shard(
             dataset; a `datasets.Dataset` of Hugging Face, whose batches are
             dicts of columns; or a `MapDataset` or `DataLoader` of Grain. The
             ranks deal out the numbers of the rows of the last three, which
-            then read them by their own workers.
+            then read them by their own workers. A loader that shuffles is
+            shuffled by `seed`.
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
             which makes batches itself: they are dealt out one by one. None for
             a `DataLoader` of torch means its own.
@@ -153,7 +153,7 @@ def shard(
     )
     batch = sample.element_spec if is_dataset else data
     if reader is not None:
-        batch = next(reader.batches([np.arange(1)], (0, 0)))
+        batch = reader.first_rows
     is_elastic = membership.is_elastic() if elastic is None else bool(elastic)
     has_weights = is_py_dataset or has_targets(batch)
 

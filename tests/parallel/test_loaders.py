@@ -95,6 +95,57 @@ def test_a_loader_says_how_many_rows_a_batch_has() -> None:
     assert len(share[0][0]) == 3
 
 
+def test_what_is_random_in_a_row_of_grain_differs_by_epoch() -> None:
+    grain = pytest.importorskip("grain")
+
+    class Noise(grain.transforms.RandomMap):
+        def random_map(self, row: Any, rng: Any) -> Any:
+            return row[0], rng.random(1)
+
+    data = grain.MapDataset.source(Rows()).seed(1).random_map(Noise())
+    share = hvd.shard(data, batch_size=3)
+    first, second = (
+        np.concatenate([batch[1] for batch in share]) for _ in range(2)
+    )
+    assert not np.isin(first, second).any()
+    handle_of(share).seek(Position(0, 0))
+    again = np.concatenate([batch[1] for batch in share])
+    np.testing.assert_array_equal(again, first)
+
+
+def test_a_sampler_of_grain_says_which_rows_and_whether_to_shuffle() -> None:
+    grain = pytest.importorskip("grain")
+
+    def loader_of(sampler: Any) -> Any:
+        return grain.DataLoader(
+            data_source=Rows(),
+            sampler=sampler,
+            shard_options=grain.sharding.NoSharding(),
+        )
+
+    sampler = grain.samplers.IndexSampler(
+        NUM_ROWS - 5,
+        shard_options=grain.sharding.NoSharding(),
+        shuffle=True,
+        seed=1,
+        num_epochs=1,
+    )
+    rows = []
+    for x, _, *weights in hvd.shard(loader_of(sampler), batch_size=3):
+        is_row = weights[0] > 0 if weights else np.ones(len(x), bool)
+        rows += np.asarray(x)[is_row, 0].astype(int).tolist()
+    gathered = [row for own in hvd.allgather_object(rows) for row in own]
+    assert sorted(gathered) == list(range(NUM_ROWS - 5))
+    assert gathered != sorted(gathered)
+
+    class Own(grain.samplers.IndexSampler):
+        pass
+
+    own = Own(3, shard_options=grain.sharding.NoSharding(), num_epochs=1)
+    with pytest.raises(TypeError, match="IndexSampler"):
+        hvd.shard(loader_of(own), batch_size=1)
+
+
 def test_streams_are_refused() -> None:
     data = pytest.importorskip("torch.utils.data")
 
