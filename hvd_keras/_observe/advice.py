@@ -20,12 +20,7 @@ from hvd_keras._observe.advice_text import (
     seconds,
 )
 from hvd_keras._observe.analysis import Analysis
-from hvd_keras._observe.late_ranks import (
-    UNKNOWN_CAUSE,
-    WORTH,
-    late_host,
-    late_rank,
-)
+from hvd_keras._observe.late_ranks import WORTH, late_host, late_rank
 
 _MUCH = 0.2
 # Collectives that wait for other hosts so much are bound by the network.
@@ -53,7 +48,7 @@ def _is_effect(advice: Advice, analysis: Analysis) -> bool:
     """Whether a slow link is why: who waits for its data is late next time."""
     return (
         analysis.slow_sender is not None
-        and advice.text.endswith(UNKNOWN_CAUSE)
+        and not advice.has_cause
         and slow_network(analysis) is not None
     )
 

@@ -15,6 +15,7 @@ class Advice:
     severity: str  # "problem", "hint" or "good"
     text: str  # one sentence: what is
     cure: str  # what helps; may be empty
+    has_cause: bool = True  # whether the record tells why
 
 
 def name_ranks(

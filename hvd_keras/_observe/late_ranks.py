@@ -14,7 +14,7 @@ from hvd_keras._observe.analysis import Analysis
 from hvd_keras._observe.intervals import Array
 from hvd_keras._observe.time_parts import PARTS
 
-UNKNOWN_CAUSE = "the record does not tell why."
+_UNKNOWN_CAUSE = "the record does not tell why."
 # A cost below this share of a step is not worth a word.
 WORTH = 0.05
 # A rank that is last in so many steps is so for a reason.
@@ -38,15 +38,16 @@ def late_rank(analysis: Analysis) -> Advice | None:
     late = float(last.late_ns[worst]) / times
     if _costs_little(analysis, late * times / last.num_units):
         return None
-    cause, cure = _cause(analysis, np.arange(count) == worst, late)
+    cause, cure = _cause(analysis, np.arange(count) == worst, late, "its")
     rank = analysis.recording.ranks[worst].rank
     return Advice(
         "late_rank",
         "problem",
         f"{name_ranks(analysis, [rank])} was last in "
         f"{percent(times / last.num_units)} of {last.unit}, by "
-        f"{ms(late)}: {cause}",
+        f"{ms(late)}: {cause or _UNKNOWN_CAUSE}",
         cure,
+        has_cause=bool(cause),
     )
 
 
@@ -57,14 +58,14 @@ def late_host(analysis: Analysis) -> Advice | None:
         return None
     host, share, late = found
     on_host = np.array([one.host == host for one in analysis.recording.ranks])
-    cause, cure = _cause(analysis, on_host, late)
+    cause, cure = _cause(analysis, on_host, late, "its ranks'")
     return Advice(
         "late_host",
         "problem",
         f"A rank of host {host} was last in {percent(share)} of "
-        f"{analysis.last.unit}, by {ms(late)}: "
-        + cause.replace("its ", "its ranks' ", 1),
+        f"{analysis.last.unit}, by {ms(late)}: {cause or _UNKNOWN_CAUSE}",
         cure,
+        has_cause=bool(cause),
     )
 
 
@@ -110,8 +111,13 @@ def _costs_little(analysis: Analysis, ns_a_unit: float) -> bool:
     return analysis.share("wait") < WORTH
 
 
-def _cause(analysis: Analysis, late: Array, late_ns: float) -> tuple[str, str]:
-    """What ranks that are late do longer than the others, and what helps."""
+def _cause(
+    analysis: Analysis, late: Array, late_ns: float, whose: str
+) -> tuple[str, str]:
+    """What ranks that are late do longer than the others, and what helps.
+
+    The first is "" if the record does not tell.
+    """
     spent = _usual_times(analysis)
     own = {name: float(np.median(ns[late])) for name, ns in spent.items()}
     others = {name: float(np.median(ns[~late])) for name, ns in spent.items()}
@@ -119,11 +125,13 @@ def _cause(analysis: Analysis, late: Array, late_ns: float) -> tuple[str, str]:
     enough = _EXPLAINS * late_ns
     if not analysis.time.has_steps or sum(excess.values()) < enough:
         return (
-            UNKNOWN_CAUSE,
+            "",
             "Look at its track in the timeline (`hvd-trace merge`).",
         )
     if excess["input"] >= enough:
-        return _slow_input_text(own["input"], others["input"], "between steps")
+        return _slow_input_text(
+            *(whose, own["input"], others["input"], "between steps")
+        )
     # A slow processor takes longer for all of a step, slow input does not.
     slowdown = own["before"] / max(others["before"], 1) - 1
     rest = own["after"] / max(others["after"], 1) - 1
@@ -134,11 +142,11 @@ def _cause(analysis: Analysis, late: Array, late_ns: float) -> tuple[str, str]:
         and rest < 0.5 * slowdown
     ):
         return _slow_input_text(
-            *(own["before"], others["before"]),
+            *(whose, own["before"], others["before"]),
             "up to the first call of a step",
         )
     return (
-        "its computing is slow "
+        f"{whose} computing is slow "
         f"({ms(own['before'] + own['after'])} a step, "
         f"{ms(others['before'] + others['after'])} on the others).",
         "Look for another program on its cores, fewer or slower cores, or "
@@ -181,9 +189,12 @@ def may_read_in_steps(analysis: Analysis) -> bool:
     return backends != {"torch"}
 
 
-def _slow_input_text(own: float, others: float, where: str) -> tuple[str, str]:
+def _slow_input_text(
+    whose: str, own: float, others: float, where: str
+) -> tuple[str, str]:
     return (
-        f"its input is slow ({ms(own)} {where}, {ms(others)} on the others).",
+        f"{whose} input is slow ({ms(own)} {where}, {ms(others)} on the "
+        "others).",
         "Prefetch more, read from a faster disk, or give each rank an equal "
         "share of the rows (`hvd.shard`).",
     )

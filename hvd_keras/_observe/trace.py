@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
+from hvd_keras._common import files
 from hvd_keras._observe import chrome, perfetto, recording, tracks
 
 _NO_PERFETTO = (
@@ -33,18 +33,13 @@ def merge(
         OSError: A file cannot be read or written.
     """
     job = recording.read(folder)
-    partial = path + ".partial"
-    try:
+    with files.replacing(path) as partial:
         if as_json:
             with open(partial, "w", encoding="utf-8") as text:
                 chrome.write(text, tracks.of(job))
         else:
             with open(partial, "wb") as file:
                 perfetto.write(file, job, tracks.of(job))
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
     return job
 
 

@@ -28,13 +28,9 @@ const TIP = { pointer: "xy", lineWidth: 30, textPadding: 8 };
 const ROW_LABEL = { labelAnchor: "top", labelArrow: "none", labelOffset: 0, tickSize: 0 };
 const STYLE = { fontSize: "12px", fontFamily: "inherit", background: "transparent" };
 
-function partsChart(parts) {
-  const kind = parts.kind;
-  const labels = parts.groups.map((group) => group.label);
-  const rows = parts.groups.flatMap((group) =>
-    parts.names.map((part, index) => ({ group, part, ms: group.ms[index] })));
-  const step = parts.groups.length > 32 ? 14 : parts.groups.length > 8 ? 20 : 30;
-  const draw = (width) => Plot.plot({
+// The form of a chart with a row a rank, or a host.
+function rowsForm(width, labels, step) {
+  return {
     width,
     height: labels.length * step + 74,
     marginTop: 26,
@@ -42,6 +38,17 @@ function partsChart(parts) {
     marginLeft: Math.min(width / 3, 22 + 7 * d3.max(labels, (label) => label.length)),
     marginRight: 12,
     style: STYLE,
+  };
+}
+
+function partsChart(parts) {
+  const kind = parts.kind;
+  const labels = parts.groups.map((group) => group.label);
+  const rows = parts.groups.flatMap((group) =>
+    parts.names.map((part, index) => ({ group, part, ms: group.ms[index] })));
+  const step = parts.groups.length > 32 ? 14 : parts.groups.length > 8 ? 20 : 30;
+  const draw = (width) => Plot.plot({
+    ...rowsForm(width, labels, step),
     x: { label: "ms a step", grid: true, labelArrow: "none", ticks: Math.max(3, width / 130) },
     y: { label: kind, domain: labels, padding: 0.18, ...ROW_LABEL },
     color: { domain: parts.names, range: parts.names.map(color) },
@@ -74,13 +81,7 @@ function heatChart(heat) {
   // Every label does not fit between rows of 9 pixels.
   const shown = labels.filter((_, index) => step > 9 || index % 2 === 0);
   const draw = (width) => Plot.plot({
-    width,
-    height: labels.length * step + 74,
-    marginTop: 26,
-    marginBottom: 44,
-    marginLeft: Math.min(width / 3, 22 + 7 * d3.max(labels, (label) => label.length)),
-    marginRight: 12,
-    style: STYLE,
+    ...rowsForm(width, labels, step),
     x: { label: "seconds since the first collective", labelArrow: "none",
       ticks: Math.max(3, width / 130), domain: [0, heat.edges_s.at(-1)] },
     y: { label: heat.kind, domain: labels, ticks: shown, padding: 0.06, ...ROW_LABEL },
