@@ -1,4 +1,4 @@
-"""Saves a model with other values than it has now.
+"""Saves a model in other ways: later, not at all, with other values.
 
 | Private name | Used to |
 |---|---|
@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -28,6 +28,30 @@ _KINDS = (
     "Cross",
     "Feature",
 )
+
+
+@contextlib.contextmanager
+def saving_by(
+    model: Any, stand_in: Callable[[Callable[..., None]], Callable[..., None]]
+) -> Iterator[None]:
+    """Lets others stand in for the methods of a model that save it.
+
+    Args:
+        model: The model.
+        stand_in: Gets `model.save`, then `model.save_weights`; returns what is
+            called in its place.
+    """
+    own = dict(vars(model))
+    names = ("save", "save_weights")
+    # An attribute of the instance hides the method of the class.
+    vars(model).update({n: stand_in(getattr(model, n)) for n in names})
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(model)[name]
+            if name in own:
+                vars(model)[name] = own[name]
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,6 +21,7 @@ import keras
 from hvd_keras._common.files import replacing
 from hvd_keras._keras.fit import CheckpointOfAllRanks
 from hvd_keras._keras.lookup import owner_of, require
+from hvd_keras._keras.saving import saving_by
 
 require(keras.callbacks.BackupAndRestore, "_save_model", ["self"])
 
@@ -75,26 +75,15 @@ def keep_from_writing(callback: Any, rank: int) -> None:
         save = callback._save_model
 
         def save_model(*args: Any, **kw: Any) -> None:
-            with _nothing_saved(callback.model):
+            # It decides and notes what it would save.
+            with saving_by(callback.model, lambda method: _save_nothing):
                 save(*args, **kw)
 
         callback._save_model = save_model
 
 
-@contextlib.contextmanager
-def _nothing_saved(model: Any) -> Iterator[None]:
-    """Lets a callback decide and note what it would save."""
-    own = dict(vars(model))
-    names = ("save", "save_weights")
-    # An attribute of the instance hides the method of the class.
-    vars(model).update(dict.fromkeys(names, lambda *args, **kw: None))
-    try:
-        yield
-    finally:
-        for name in names:
-            del vars(model)[name]
-            if name in own:
-                vars(model)[name] = own[name]
+def _save_nothing(*args: Any, **kw: Any) -> None:
+    pass
 
 
 def call_before_set_model(function: Callable[[Any, Any], None]) -> None:

@@ -24,16 +24,20 @@ class Epoch:
 class EpochMeter(ForKeras3, keras.callbacks.Callback):
     """Measures each epoch from its first batch to its last.
 
-    Validation does not count. A subclass takes the figures in `on_measured`,
-    and puts them into the logs in `on_epoch_end`.
+    Validation does not count. A subclass puts the figures into the logs.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._clock = _EpochClock()
+        self._measured: Any = None
 
-    def on_measured(self, epoch: Epoch) -> None:
-        """Takes what was measured, when the batches of an epoch are done."""
+    def measured(self, epoch: Epoch) -> Any:
+        """Returns what `log_measured` gets, when the batches are done."""
+        return epoch
+
+    def log_measured(self, measured: Any, logs: dict[str, Any]) -> None:
+        """Puts the figures into the logs of the epoch."""
         raise NotImplementedError
 
     def on_epoch_begin(
@@ -53,11 +57,14 @@ class EpochMeter(ForKeras3, keras.callbacks.Callback):
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         self._measure()
+        measured, self._measured = self._measured, None
+        if measured is not None and logs is not None:
+            self.log_measured(measured, logs)
 
     def _measure(self) -> None:
-        measured = self._clock.end(self.model, self.params)
-        if measured is not None:
-            self.on_measured(measured)
+        epoch = self._clock.end(self.model, self.params)
+        if epoch is not None:
+            self._measured = self.measured(epoch)
 
 
 class _EpochClock:

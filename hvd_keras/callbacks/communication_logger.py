@@ -75,7 +75,6 @@ class CommunicationLogger(EpochMeter):
                 f"report_seconds={report_seconds}."
             )
         self._report_seconds = report_seconds
-        self._measured: Epoch | None = None
         self._last_ranks: _LastRanks | None = None  # when the epoch began
         self._reported = 0.0
         self._reported_ranks: _LastRanks | None = None
@@ -98,16 +97,7 @@ class CommunicationLogger(EpochMeter):
             if now - self._reported >= self._report_seconds:
                 self._report(now)
 
-    def on_measured(self, epoch: Epoch) -> None:
-        self._measured = epoch
-
-    def on_epoch_end(
-        self, epoch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        super().on_epoch_end(epoch, logs)
-        measured, self._measured = self._measured, None
-        if measured is None or logs is None:
-            return
+    def log_measured(self, measured: Epoch, logs: dict[str, Any]) -> None:
         straggler = -1
         if basics.rank() == 0 and self._last_ranks is not None:
             late = (_last_ranks() - self._last_ranks)[:, 1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,7 +12,7 @@ from hvd_keras import _backends
 from hvd_keras._common.files import replacing
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
-from hvd_keras._keras.saving import with_values
+from hvd_keras._keras.saving import saving_by, with_values
 from hvd_keras.callbacks._background import BackgroundWriter
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 
@@ -60,35 +58,22 @@ class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
     def hvd_save(self, save: Callable[[], None]) -> None:
         def save_and_tell() -> Any:
             self._writer.check()
-            with _files_written_later(self.model, self._writer):
+            with saving_by(self.model, self._saving_later):
                 save()
             return None if self.best is None else float(self.best)
 
         self.best = on_rank_zero("ModelCheckpoint", save_and_tell)
 
+    def _saving_later(self, write: Callable[..., None]) -> Callable[..., None]:
+        """Returns what writes a copy of the model, in a thread."""
 
-@contextlib.contextmanager
-def _files_written_later(
-    model: keras.Model, writer: BackgroundWriter
-) -> Iterator[None]:
-    """Lets `model.save` and `save_weights` write a copy, in a thread."""
-    own = dict(model.__dict__)
+        def later(filepath: Any, **options: Any) -> None:
+            values = _copied_values(self.model)
+            self._writer.begin(
+                lambda: _write(write, values, str(filepath), options)
+            )
 
-    def later(write: Callable[..., Any], filepath: str, **options: Any) -> None:
-        values = _copied_values(model)
-        writer.begin(lambda: _write(write, values, str(filepath), options))
-
-    names = ("save", "save_weights")
-    for name in names:
-        # An attribute of the instance hides the method of the class.
-        model.__dict__[name] = functools.partial(later, getattr(model, name))
-    try:
-        yield
-    finally:
-        for name in names:
-            del model.__dict__[name]
-            if name in own:
-                model.__dict__[name] = own[name]
+        return later
 
 
 def _copied_values(model: keras.Model) -> list[tuple[Any, Any]]:

@@ -42,27 +42,17 @@ class ThroughputCallback(EpochMeter):
     >>> model.fit(dataset, callbacks=[speed, log])
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._measured: np.ndarray[Any, Any] | None = None
-
-    def on_measured(self, epoch: Epoch) -> None:
+    def measured(self, epoch: Epoch) -> Any:
         counted = [
             epoch.counts[name]
             for name in ("num_collectives", "num_bytes", "pending_ns")
         ]
-        self._measured = np.array(
+        return np.array(
             [epoch.seconds, epoch.steps, num_samples_of(self.model), *counted],
             np.float64,
         )
 
-    def on_epoch_end(
-        self, epoch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        super().on_epoch_end(epoch, logs)
-        measured, self._measured = self._measured, None
-        if measured is None or logs is None:
-            return
+    def log_measured(self, measured: Any, logs: dict[str, Any]) -> None:
         (rows,) = _native.core().allgather(
             "ThroughputCallback", [measured[np.newaxis]]
         )
