@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "equality.md"
+import drawn_pages
+
+PAGE = drawn_pages.TESTS.parent / "docs" / "equality.md"
 BEGIN = "<!-- `make equality-table` draws what follows. -->"
 RANKS = (1, 2, 3, 4)
 OTHERS = {
@@ -38,13 +38,9 @@ def measure(
     """Runs the cases of a backend in a job; returns an entry for each."""
     if not names:
         names = tuple(_names(backend, side))
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "HVD_STALL_SHUTDOWN_TIME_SECONDS": "240",
-        "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}",
-    }
+    environment = drawn_pages.environment(
+        KERAS_BACKEND=backend, HVD_STALL_SHUTDOWN_TIME_SECONDS="240"
+    )
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "entries"
         command = [sys.executable, "-m"]
@@ -150,13 +146,7 @@ def main() -> None:
     if arguments.entries:
         lines = [json.dumps(entry) for entry in entries]
         pathlib.Path(arguments.entries).write_text("\n".join(lines) + "\n")
-    page = page_of(entries)
-    if arguments.write:
-        before = PAGE.read_text().split(BEGIN)[0]
-        page = f"{before}{BEGIN}\n\n{page.rstrip()}\n"
-        PAGE.write_text(page)
-    else:
-        print(page)
+    drawn_pages.show(page_of(entries), PAGE, BEGIN, write=arguments.write)
 
 
 if __name__ == "__main__":

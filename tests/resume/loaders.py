@@ -11,6 +11,7 @@ import numpy as np
 
 import hvd_keras as hvd
 
+EPOCHS = 3
 NUM_ROWS = 44
 GLOBAL_BATCH = 8
 NUM_FEATURES = 4

@@ -22,8 +22,6 @@ import numpy as np
 import hvd_keras as hvd
 from resume import loaders
 
-EPOCHS = 3
-
 
 class Noting(keras.Model):
     """A small model that notes which rows it trains on."""
@@ -92,7 +90,7 @@ def train(name: str, path: pathlib.Path, num_steps: int) -> None:
     ]
     history = model.fit(
         loaders.ALL[name](),
-        epochs=EPOCHS,
+        epochs=loaders.EPOCHS,
         shuffle=False,
         verbose=0,
         callbacks=[*ours, Note(path, num_steps), backup],

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -19,12 +18,12 @@ import sys
 import tempfile
 from typing import Any
 
+import drawn_pages
 import numpy as np
 
 from resume import loaders
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "resume-matrix.md"
+PAGE = drawn_pages.TESTS.parent / "docs" / "resume-matrix.md"
 BEGIN = "<!-- `make resume-matrix` draws what follows. -->"
 RANKS = (1, 2, 4)
 STEPS = 9  # of 6 an epoch: the job ends in the middle of the second one
@@ -36,14 +35,9 @@ def run(directory: pathlib.Path, num_ranks: int, num_steps: int) -> None:
     command = [sys.executable, "-m", "hvd_keras.run", "-np", str(num_ranks)]
     command += ["--", sys.executable, "-m", "resume.rank"]
     command += [str(directory), str(num_steps)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
     job = subprocess.run(
         command,
-        env=environment,
+        env=drawn_pages.environment(),
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -105,7 +99,8 @@ def _problems(
         for line in path.read_text().splitlines():
             epoch, _, rows = json.loads(line)
             seen[epoch] += rows
-    for epoch, rows in seen.items():
+    for epoch in range(loaders.EPOCHS):
+        rows = seen[epoch]
         if sorted(rows) != list(range(loaders.NUM_ROWS)):
             found.append(f"epoch {epoch} has rows {sorted(rows)}")
     ends = [
@@ -155,12 +150,7 @@ def main() -> None:
     for key, found in problems.items():
         if found:
             print(key, *found, sep="\n  ", file=sys.stderr)
-    page = page_of(problems)
-    if arguments.write:
-        before = PAGE.read_text().split(BEGIN)[0]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{page}\n")
-    else:
-        print(page)
+    drawn_pages.show(page_of(problems), PAGE, BEGIN, write=arguments.write)
 
 
 if __name__ == "__main__":
