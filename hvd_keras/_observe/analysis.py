@@ -224,11 +224,11 @@ def _steps_of(collectives: Collectives, time: TimeParts) -> tuple[Array, Array]:
     """Returns the step of each collective, as one number, and if it has one."""
     steps = np.zeros(len(collectives.rows), np.int64)
     found = np.zeros(len(collectives.rows), bool)
-    calls = collectives.calls
     for index, keys in enumerate(time.step_keys()):
-        own = (calls["rank_index"] == index) & (time.step_of_call >= 0)
-        place = calls["collective"][own]
-        steps[place] = keys[time.step_of_call[own]]
+        own = collectives.of_rank(index)
+        step = time.step_of_call[own]
+        place = collectives.calls[own]["collective"][step >= 0]
+        steps[place] = keys[step[step >= 0]]
         found[place] = True
     return steps, found
 

@@ -55,9 +55,14 @@ class Collectives:
     # CALL with "rank_index" (a place in `Recording.ranks`), "name_id" (the same
     # on all ranks) and "collective" (a place in `rows`), by rank and time.
     calls: Array
+    bounds: Array  # calls[bounds[i] : bounds[i + 1]] are those of rank index i
     names: list[str]  # by name_id
     rows: Array  # COLLECTIVE, by process set and number
     arrivals: Array  # ARRIVAL, by collective and time
+
+    def of_rank(self, index: int) -> slice:
+        """Returns where the calls of a rank are, by its rank index."""
+        return slice(self.bounds[index], self.bounds[index + 1])
 
 
 _OWN_CALL = np.dtype(
@@ -110,7 +115,10 @@ def collect(recording: Recording) -> Collectives:
     ordered["collective"] = collective
     arrivals = _arrivals(ordered)
     rows = _rows(ordered, np.flatnonzero(is_first), arrivals, recording)
-    return Collectives(calls, names, rows, arrivals)
+    bounds = np.searchsorted(
+        calls["rank_index"], np.arange(len(recording.ranks) + 1)
+    )
+    return Collectives(calls, bounds, names, rows, arrivals)
 
 
 def _changes(*columns: Array) -> Array:

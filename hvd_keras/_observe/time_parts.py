@@ -21,7 +21,8 @@ _MANY_STEPS = 10
 class TimeParts:
     """The windows of each rank, and the parts of each in ns.
 
-    A window is a step, with the time up to the next one of the same epoch.
+    A window is a step, with the time up to the next one of the same epoch. With
+    `steps_per_execution` it has so many steps.
     """
 
     has_steps: bool  # else one window a rank: all of its calls
@@ -63,13 +64,10 @@ def split_time(recording: Recording, collectives: Collectives) -> TimeParts:
     """Returns where the time of each rank's steps went."""
     calls = collectives.calls
     has_steps = any(len(one.steps) for one in recording.ranks)
-    bounds = np.searchsorted(
-        calls["rank_index"], np.arange(len(recording.ranks) + 1)
-    )
     windows, step_ends, goes_on = [], [], []
     step_of_call = np.full(len(calls), -1, np.int64)
     for index, one in enumerate(recording.ranks):
-        own = slice(bounds[index], bounds[index + 1])
+        own = collectives.of_rank(index)
         table = one.steps if has_steps else _whole(one, calls[own])
         window, ends, follows = _windows(table)
         windows.append(window)
@@ -79,7 +77,7 @@ def split_time(recording: Recording, collectives: Collectives) -> TimeParts:
     blocks = blocking(calls, step_of_call)
     parts = []
     for index in range(len(recording.ranks)):
-        own = slice(bounds[index], bounds[index + 1])
+        own = collectives.of_rank(index)
         parts.append(
             _parts(
                 calls[own],
@@ -92,8 +90,8 @@ def split_time(recording: Recording, collectives: Collectives) -> TimeParts:
         )
     before = [
         _before_calls(
-            calls[bounds[index] : bounds[index + 1]]["enqueued_ns"],
-            step_of_call[bounds[index] : bounds[index + 1]],
+            calls[collectives.of_rank(index)]["enqueued_ns"],
+            step_of_call[collectives.of_rank(index)],
             window["begin_ns"],
         )
         for index, window in enumerate(windows)
@@ -121,9 +119,10 @@ def _windows(steps: Array) -> tuple[Array, Array, Array]:
     steps = steps[steps["end_ns"] > steps["begin_ns"]]
     steps = steps[np.argsort(steps["begin_ns"], kind="stable")]
     follows = np.zeros(len(steps), bool)
-    follows[:-1] = (steps["epoch"][1:] == steps["epoch"][:-1]) & (
-        steps["step"][1:] == steps["step"][:-1] + 1
-    )
+    more = np.diff(steps["step"])
+    # That of one call of the train function: `steps_per_execution`.
+    usual = more[more > 0].min(initial=np.iinfo(more.dtype).max)
+    follows[:-1] = (steps["epoch"][1:] == steps["epoch"][:-1]) & (more == usual)
     windows = steps.copy()
     windows["end_ns"][:-1][follows[:-1]] = steps["begin_ns"][1:][follows[:-1]]
     ends = np.minimum(steps["end_ns"], windows["end_ns"])

@@ -143,13 +143,9 @@ def wire_shares(
     recording: Recording, collectives: Collectives
 ) -> dict[str, float]:
     sums: dict[str, list[int]] = {}
-    calls = collectives.calls
-    bounds = np.searchsorted(
-        calls["rank_index"], np.arange(len(recording.ranks) + 1)
-    )
     for index, one in enumerate(recording.ranks):
         waits = one.phases[one.phases["kind"] == PHASES.index("wire")]
-        own = calls[bounds[index] : bounds[index + 1]]
+        own = collectives.calls[collectives.of_rank(index)]
         _, first = np.unique(own["collective"], return_index=True)
         own = own[first]
         own = own[

@@ -91,6 +91,14 @@ def test_parts_of_a_step_are_exact() -> None:
     assert found.num_steps == 2
 
 
+def test_the_input_of_executions_of_several_steps_is_known() -> None:
+    record = two_ranks()
+    for one in record.ranks:
+        one.steps["step"] = 4 * one.steps["step"] + 4
+    found = analyze(record)
+    assert (found.part("input") / MS).tolist() == [10.0, 10.0]
+
+
 def test_the_parts_add_up_to_the_time_of_the_steps() -> None:
     job = Job(size=4, num_steps=7, input_ms=slow(2, 9.0))
     found = analyze(job.record())
