@@ -14,7 +14,7 @@ from hvd_keras._common.files import replacing
 from hvd_keras._job.hosts import partition
 from hvd_keras.elastic._commits import Commit, Number
 
-_NAME = re.compile(r"commit-(\d{8})-(\d{8})\.hvd")
+_NAME = re.compile(r"(\.partial\.)?commit-(\d{8})-(\d{8})\.hvd")
 _MAGIC = b"HVDCOMMIT1\n"
 
 
@@ -55,9 +55,10 @@ class CommitFiles:
 
     def newest(self) -> Commit | None:
         """Returns the newest commit that can be read."""
-        for number in sorted(self._numbers(), reverse=True):
+        whole = {n: path for path, n, is_whole in self._files() if is_whole}
+        for number in sorted(whole, reverse=True):
             try:
-                return _read(self._path(number), number)
+                return _read(whole[number], number)
             except (OSError, ValueError) as error:
                 log.warning(f"a commit on disk cannot be read: {error}")
         return None
@@ -96,23 +97,34 @@ class CommitFiles:
             partition.check_may_write("A commit")
         self._delete_below(commit.number)
 
-    def _numbers(self) -> list[Number]:
+    def _files(self) -> list[tuple[str, Number, bool]]:
+        """Returns path and number of each file, and whether it is whole.
+
+        Those that a killed rank was writing are not.
+        """
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
             return []
-        found = map(_NAME.fullmatch, names)
-        return [(int(name[1]), int(name[2])) for name in found if name]
+        found = [match for match in map(_NAME.fullmatch, names) if match]
+        return [
+            (
+                os.path.join(self._directory, match[0]),
+                (int(match[2]), int(match[3])),
+                match[1] is None,
+            )
+            for match in found
+        ]
 
     def _path(self, number: Number) -> str:
         name = f"commit-{number[0]:08d}-{number[1]:08d}.hvd"
         return os.path.join(self._directory, name)
 
     def _delete_below(self, limit: Number | None) -> None:
-        for number in self._numbers():
+        for path, number, _ in self._files():
             if limit is None or number < limit:
                 with contextlib.suppress(FileNotFoundError):
-                    os.remove(self._path(number))
+                    os.remove(path)
 
 
 def _read(path: str, number: Number) -> Commit:

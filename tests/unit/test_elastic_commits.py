@@ -82,6 +82,27 @@ def test_half_a_file_is_no_commit(tmp_path: pathlib.Path) -> None:
     assert files.newest().number == (1, 1)
 
 
+def test_what_a_killed_rank_was_writing_does_not_stay(
+    tmp_path: pathlib.Path,
+) -> None:
+    directory = tmp_path / "commits"
+    directory.mkdir()
+    for count in (1, 3):
+        name = f".partial.commit-00000001-0000000{count}.hvd"
+        (directory / name).write_bytes(b"half")
+    files = CommitFiles(str(directory))
+    assert files.newest() is None
+    files.write(commit(1, 2))
+    files.finish()
+    # The third may be of a rank that is still there.
+    assert sorted(path.name for path in directory.iterdir()) == [
+        ".partial.commit-00000001-00000003.hvd",
+        "commit-00000001-00000002.hvd",
+    ]
+    files.delete()
+    assert not directory.exists()
+
+
 def test_callbacks_go_back_to_what_they_remembered() -> None:
     stopping = keras.callbacks.EarlyStopping("loss", patience=3)
     stopping.on_train_begin()
