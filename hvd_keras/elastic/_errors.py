@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hvd_keras._common import log
 from hvd_keras._common.error_text import error_in
+from hvd_keras._job import membership
+from hvd_keras._job.exit_hooks import describe
 from hvd_keras.exceptions import PeerLostError, ShutdownError
 
 
 class ChangeDueError(Exception):
     """All ranks have a commit and shall form a new membership."""
+
+
+def goes_on_after(error: BaseException) -> bool:
+    """Whether a new membership begins because of an error; says so."""
+    if not membership.is_elastic() or not is_change(error):
+        return False
+    log.info(f"a new membership begins: {describe(type(error), error)}")
+    return True
 
 
 def is_change(error: BaseException) -> bool:

@@ -10,7 +10,6 @@ import keras
 from hvd_keras import basics
 from hvd_keras._common import log
 from hvd_keras._job import membership
-from hvd_keras._job.exit_hooks import describe
 from hvd_keras._keras.models import has_our_strategy, is_fully_built
 from hvd_keras._keras.step_hook import remove_step_hooks
 from hvd_keras.callbacks.backup_and_restore import BackupAndRestore
@@ -26,7 +25,7 @@ from hvd_keras.elastic._callback_states import (
 from hvd_keras.elastic._commit_files import CommitFiles
 from hvd_keras.elastic._commits import Array, Commits
 from hvd_keras.elastic._entrance import Entrance, Entry
-from hvd_keras.elastic._errors import is_change
+from hvd_keras.elastic._errors import goes_on_after
 from hvd_keras.elastic._traces import depends_on_size
 from hvd_keras.elastic._training_state import TrainingState
 
@@ -84,11 +83,8 @@ class Run:
                 history = self._call_fit()
                 break
             except Exception as error:
-                if not membership.is_elastic() or not is_change(error):
+                if not goes_on_after(error):
                     raise
-                log.info(
-                    f"a new membership begins: {describe(type(error), error)}"
-                )
             finally:
                 self.unmute()
             membership.rejoin()

@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._job import membership
-from hvd_keras._job.exit_hooks import describe
-from hvd_keras.elastic._errors import is_change
+from hvd_keras.elastic._errors import goes_on_after
 from hvd_keras.elastic.interrupts import HostsUpdatedInterrupt
 from hvd_keras.elastic.state import State
 
@@ -58,11 +56,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             except HostsUpdatedInterrupt:
                 state.save()
             except Exception as error:
-                if not membership.is_elastic() or not is_change(error):
+                if not goes_on_after(error):
                     raise
-                log.info(
-                    f"a new membership begins: {describe(type(error), error)}"
-                )
                 state.restore()
             membership.rejoin()
             state.on_reset()

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
-from hvd_keras import _native, basics, objects
+from hvd_keras import basics, objects
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras._job import membership, state
+from hvd_keras._job import membership
+from hvd_keras.elastic._rhythm import Rhythm
 from hvd_keras.elastic.interrupts import HostsUpdatedInterrupt
-from hvd_keras.reduce_op import Max
-
-# How often the ranks ask each other: a question costs a small collective.
-_ASK_SECONDS = 0.25
-_MAX_CALLS = 10_000
 
 
 class State:
@@ -29,7 +22,7 @@ class State:
 
     def __init__(self) -> None:
         self._hvd_at_reset: list[Callable[[], None]] = []
-        self._hvd_due = _ChangeAsked()
+        self._hvd_rhythm = Rhythm("elastic/host_updates")
 
     def register_reset_callbacks(
         self, callbacks: Iterable[Callable[[], None]]
@@ -43,7 +36,6 @@ class State:
 
     def on_reset(self) -> None:
         """Called by `run` when a new membership has begun."""
-        self._hvd_due = _ChangeAsked()
         self.reset()
         for callback in self._hvd_at_reset:
             callback()
@@ -70,9 +62,15 @@ class State:
         It raises what `commit` raises. All ranks call it together; they ask
         each other a few times a second.
         """
-        if not self._hvd_due.is_change():
+        if not membership.is_elastic() or not self._hvd_rhythm.is_due():
             return
-        if membership.must_leave():
+        must_leave = membership.must_leave()
+        (change,) = self._hvd_rhythm.ask(
+            must_leave or membership.is_change_due()
+        )
+        if not change:
+            return
+        if must_leave:
             self.save()
             membership.announce_leave("it was told to leave")
             basics.shutdown()
@@ -136,34 +134,3 @@ class ObjectState(State):
         for name, value in own.items():
             setattr(self, name, value)
         self.save()
-
-
-class _ChangeAsked:
-    """Asks the ranks whether the members shall change, in each epoch anew."""
-
-    def __init__(self) -> None:
-        self._epoch: int | None = None
-        self._num_calls = 1  # from one question to the next
-        self._num_done = 0  # since the last one
-        self._asked_at = 0.0
-
-    def is_change(self) -> bool:
-        """Whether they shall; the same on all ranks, which all call it."""
-        if self._epoch != state.epoch():
-            self._epoch, self._num_calls = state.epoch(), 1
-            self._num_done, self._asked_at = 0, time.monotonic()
-            return False
-        self._num_done += 1
-        if not membership.is_elastic() or self._num_done < self._num_calls:
-            return False
-        now = time.monotonic()
-        seconds = max((now - self._asked_at) / self._num_done, 1e-9)
-        wanted = max(1, int(min(_ASK_SECONDS / seconds, _MAX_CALLS)))
-        is_due = membership.must_leave() or membership.is_change_due()
-        mine = np.array([is_due, -wanted], np.int64)
-        ((change, negated),) = _native.core().allreduce(
-            "elastic/host_updates", [mine], int(Max)
-        )
-        self._num_calls, self._num_done = -int(negated), 0
-        self._asked_at = time.monotonic()
-        return bool(change)
