@@ -10,6 +10,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hvd_keras._common.lazy import importer
 from hvd_keras._job import join_hooks
 
 if TYPE_CHECKING:
@@ -273,6 +274,7 @@ _HOMES = {
 _HOME_OF = {
     name: home for home, names in _HOMES.items() for name in names.split()
 }
+_imported = importer(__name__, _HOME_OF)
 
 
 def _import_ops() -> None:
@@ -302,11 +304,8 @@ def __getattr__(name: str) -> Any:
         from hvd_keras._common.version import package_version
 
         value = package_version()
-    elif name in _HOME_OF:
-        home = importlib.import_module(f"hvd_keras.{_HOME_OF[name]}")
-        value = getattr(home, name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = _imported(name)
     globals()[name] = value
     return value
 

@@ -6,8 +6,9 @@ before they know their place, so it imports no framework.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hvd_keras._common.lazy import importer
 
 if TYPE_CHECKING:
     from hvd_keras.spark.estimator import KerasEstimator, KerasModel
@@ -16,16 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KerasEstimator", "KerasModel", "Store", "run"]
 
-_HOMES = {
-    "KerasEstimator": "estimator",
-    "KerasModel": "estimator",
-    "Store": "store",
-    "run": "running",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    return getattr(home, name)
+__getattr__ = importer(
+    __name__,
+    {
+        "KerasEstimator": "estimator",
+        "KerasModel": "estimator",
+        "Store": "store",
+        "run": "running",
+    },
+)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_import_brings_in_nothing_heavy() -> None:
 
 def test_the_launcher_brings_in_nothing_heavy() -> None:
     assert not _run("import hvd_keras.run.__main__") & _HEAVY
+
+
+@pytest.mark.parametrize("name", ["ray", "spark"])
+def test_the_parts_for_other_systems_bring_in_nothing_heavy(name: str) -> None:
+    loaded = _run(f"import hvd_keras.{name}")
+    assert not loaded & {*_HEAVY, "ray", "pyspark"}
+    package = importlib.import_module(f"hvd_keras.{name}")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = package.nothing
 
 
 def test_topology_and_errors_bring_in_nothing_heavy() -> None:
