@@ -91,34 +91,45 @@ class RayExecutor:
         Raises:
             LaunchError: The cluster has no room within the timeout.
         """
+        try:
+            self._start_actors()
+            places = self._variables()
+            ray.get(
+                [
+                    actor.start.remote(
+                        {**(extra_env_vars or {}), **own},
+                        executable_cls,
+                        tuple(executable_args or ()),
+                        dict(executable_kwargs or {}),
+                    )
+                    for actor, own in zip(self._actors, places, strict=True)
+                ]
+            )
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start_actors(self) -> None:
+        """Starts the actors of the ranks, in any order."""
         self._group = ray.util.placement_group(self._bundles, self._strategy)
         ready, _ = ray.wait(
             [self._group.ready()], timeout=self._timeout_seconds
         )
         if not ready:
-            ray.util.remove_placement_group(self._group)
             raise LaunchError(
                 f"Ray must have room for {self._num_workers} ranks with "
                 f"{self._need} each within {self._timeout_seconds} s. "
                 f"Received: {ray.available_resources()}."
             )
-        actors = [self._start_actor(n) for n in range(self._num_workers)]
-        hosts = ray.get([actor.host.remote() for actor in actors])
+        self._actors = [self._start_actor(n) for n in range(self._num_workers)]
+
+    def _variables(self) -> list[dict[str, str]]:
+        """Puts the actors in the order of their ranks; tells their places."""
+        hosts = ray.get([actor.host.remote() for actor in self._actors])
         order = workers.by_host(hosts)
-        self._actors = [actors[worker] for worker in order]
+        self._actors = [self._actors[worker] for worker in order]
         at = ray.get(self._actors[0].meeting_point.remote(len(set(hosts))))
-        found = workers.variables([hosts[n] for n in order], at, "Ray")
-        ray.get(
-            [
-                actor.start.remote(
-                    {**(extra_env_vars or {}), **own},
-                    executable_cls,
-                    tuple(executable_args or ()),
-                    dict(executable_kwargs or {}),
-                )
-                for actor, own in zip(self._actors, found, strict=True)
-            ]
-        )
+        return workers.variables([hosts[n] for n in order], at, "Ray")
 
     def run(
         self,

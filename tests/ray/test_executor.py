@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +65,24 @@ def test_execute_gets_the_object_of_each_rank(executor: RayExecutor) -> None:
 def test_a_dead_rank_is_an_error(executor: RayExecutor) -> None:
     with pytest.raises(ray.exceptions.RayActorError):
         executor.run(os._exit, [1])
+
+
+class _Fails:
+    def __init__(self) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_start_that_fails_leaves_nothing() -> None:
+    free = ray.available_resources()["CPU"]
+    executor = RayExecutor(num_workers=2)
+    with pytest.raises(ray.exceptions.RayTaskError):
+        executor.start(_Fails)
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("CPU") != free:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(hvd.LaunchError, match="start"):
+        executor.run(os.getpid)
 
 
 def test_wrong_use_is_refused() -> None:
