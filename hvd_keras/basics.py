@@ -25,7 +25,7 @@ from hvd_keras._job import (
     timeline,
 )
 from hvd_keras._job.bootstrap import Topology
-from hvd_keras._job.bootstrap.client import JobEndedError
+from hvd_keras._job.bootstrap.errors import JobEndedError
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (

@@ -14,7 +14,7 @@ from hvd_keras._common import log
 from hvd_keras._common.version import installed, package_version, versions
 from hvd_keras._job import bootstrap, membership, state
 from hvd_keras._job.bootstrap import Rendezvous, Topology, interfaces
-from hvd_keras._job.bootstrap.client import error_class
+from hvd_keras._job.bootstrap.errors import error_class
 from hvd_keras._job.bootstrap.wire import process_name
 from hvd_keras._job.hosts import plan as hosts
 from hvd_keras._job.hosts.network import Network

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvd_keras import exceptions
 from hvd_keras._job.bootstrap import (
     addresses,
     announcement,
@@ -19,6 +18,7 @@ from hvd_keras._job.bootstrap import (
     processes,
     wire,
 )
+from hvd_keras._job.bootstrap.errors import error_class
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import (
     HvdError,
@@ -40,10 +40,6 @@ _SERVER_REPLY_SECONDS = 10.0  # for its answer after its own deadline
 
 class _TlsMismatchError(LaunchError):
     """The two sides disagree on TLS, which waiting does not mend."""
-
-
-class JobEndedError(PeerLostError):
-    """An elastic job cannot go on here: no later membership will do."""
 
 
 class Rendezvous:
@@ -446,16 +442,6 @@ def report(
         Rendezvous(
             address, secret, caller, timeout_seconds=1.0, tls=tls
         )._report(reason)
-
-
-def error_class(name: str) -> type[HvdError]:
-    """Returns the class of that name in `hvd_keras.exceptions`."""
-    if name == JobEndedError.__name__:
-        return JobEndedError
-    found = getattr(exceptions, name, None)
-    if isinstance(found, type) and issubclass(found, HvdError):
-        return found
-    return InternalError
 
 
 def _milliseconds(seconds: float) -> int:

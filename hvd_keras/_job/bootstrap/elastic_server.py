@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from hvd_keras._job.bootstrap import roster, wire
-from hvd_keras._job.bootstrap.client import JobEndedError
 from hvd_keras._job.bootstrap.connection import Connection
+from hvd_keras._job.bootstrap.errors import JobEndedError
 from hvd_keras._job.bootstrap.membership import Membership
 from hvd_keras._job.bootstrap.roster import Member
 from hvd_keras._job.bootstrap.server import ExchangeServer
