@@ -106,9 +106,9 @@ def draw(rows: Rows, title: str, note: str) -> str:
         f'<text class="title" x="20" y="28">{html.escape(title)}</text>',
     ]
     for i, name in enumerate(used):
-        x = 26 + 120 * i
-        parts.append(f'<circle class="{name}" cx="{x}" cy="52" r="6"/>')
-        parts.append(f'<text x="{x + 12}" y="57">{name}</text>')
+        left = 26 + 120 * i
+        parts.append(f'<circle class="{name}" cx="{left}" cy="52" r="6"/>')
+        parts.append(f'<text x="{left + 12}" y="57">{name}</text>')
     for tick in ticks:
         x = x_of(tick)
         parts.append(
