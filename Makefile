@@ -118,8 +118,9 @@ launchers-check:  ## Starts ranks on two hosts by real launchers; as root
 # sees. Spark needs a Java 17 or later. The extras say which versions.
 EXTRAS := build/extras
 .PHONY: ray-check spark-check
+spark-check: MORE = 'moto[server]>=5'  # a server of S3
 ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
-	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$*
+	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$* $(MORE)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \
 	  -q -p no:cacheprovider --confcutdir=tests/$* tests/$*
 

@@ -1,6 +1,6 @@
 """Makes a virtual environment with an extra of the package, for its tests.
 
-    python tools/extra_venv.py ray build/extras/ray
+    python tools/extra_venv.py ray build/extras/ray [REQUIREMENT ...]
 
 It sees the packages of this Python too, behind its own.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[1]
 
 
-def main(extra: str, folder: Path) -> None:
-    needed = _requirements(extra)
+def main(extra: str, folder: Path, *more: str) -> None:
+    needed = [*_requirements(extra), *more]
     mark = folder / "installed"
     if mark.exists() and mark.read_text() == str(needed):
         return
@@ -41,4 +41,4 @@ def _requirements(extra: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 from hvd_keras._common.lazy import importer
 
 if TYPE_CHECKING:
+    from hvd_keras.spark.devices import get_available_devices
     from hvd_keras.spark.estimator import KerasEstimator, KerasModel
     from hvd_keras.spark.running import run
     from hvd_keras.spark.store import Store
 
-__all__ = ["KerasEstimator", "KerasModel", "Store", "run"]
+__all__ = [
+    "KerasEstimator",
+    "KerasModel",
+    "Store",
+    "get_available_devices",
+    "run",
+]
 
 __getattr__ = importer(
     __name__,
@@ -23,6 +30,7 @@ __getattr__ = importer(
         "KerasEstimator": "estimator",
         "KerasModel": "estimator",
         "Store": "store",
+        "get_available_devices": "devices",
         "run": "running",
     },
 )

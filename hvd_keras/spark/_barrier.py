@@ -1,7 +1,7 @@
 """Runs a function once in each task of a barrier stage of Spark.
 
-This holds all that leans on how Spark runs Python. It works in classic Spark
-and in Spark Connect, which lacks RDDs.
+This holds all that leans on how Spark runs Python in tasks. It works in classic
+Spark and in Spark Connect, which lacks RDDs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TRIED = "4.3"
 
 try:
     import pyarrow as pa
-    from pyspark import BarrierTaskContext
+    from pyspark import BarrierTaskContext, TaskContext
     from pyspark.sql import SparkSession
 except ImportError as error:
     raise LaunchError(
@@ -100,3 +100,23 @@ def hosts_of_tasks(context: BarrierTaskContext) -> list[str]:
     """Returns the host of each task."""
     infos = context.getTaskInfos()
     return [info.address.rpartition(":")[0] or info.address for info in infos]
+
+
+def present_task() -> TaskContext:
+    """Returns the context of the task that runs in this process.
+
+    Raises:
+        LaunchError: None does.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise LaunchError(
+            "This must run in a task of Spark. Received: a process without one."
+        )
+    return context
+
+
+def gpus_of_task(context: TaskContext) -> list[str]:
+    """Returns the addresses of the GPUs that Spark has given to a task."""
+    found = context.resources().get("gpu")
+    return [] if found is None else list(found.addresses)

@@ -239,11 +239,11 @@ class KerasEstimator(Estimator, _HasParams):
                 [1.0 - share, float(share)], seed=seed
             )
         rows = f"{place}/rows"
-        _plain(training, names).write.parquet(Store.for_spark(rows))
+        Store.write(_plain(training, names), rows)
         if validation is None:
             return rows, None
         others = f"{place}/validation_rows"
-        _plain(validation, names).write.parquet(Store.for_spark(others))
+        Store.write(_plain(validation, names), others)
         return rows, others
 
 

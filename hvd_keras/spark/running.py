@@ -18,6 +18,7 @@ from hvd_keras._job.packing import (
 from hvd_keras.exceptions import InvalidArgumentError, RankError
 from hvd_keras.run import workers
 from hvd_keras.spark import _barrier
+from hvd_keras.spark.devices import visible_devices
 
 _log = logging.getLogger("hvd_keras")
 
@@ -36,7 +37,8 @@ def run(
 
     All tasks run at the same time (a barrier stage); each calls
     `fn(*args, **kwargs)`, which calls `hvd.init()` and trains. Ranks of a host
-    follow each other. It works in classic Spark and in Spark Connect.
+    follow each other. Each sees only the GPUs that Spark has given to its task.
+    It works in classic Spark and in Spark Connect.
 
     If a task is lost, Spark ends the stage. With `retries`, a new job begins
     then: `fn` should go on from its last checkpoint, for example by
@@ -93,6 +95,7 @@ def _task(call: bytes, env: dict[str, str]) -> _barrier.Task:
         place = _place(context)
         before = dict(os.environ)
         os.environ.update(env)
+        os.environ.update(visible_devices(_barrier.gpus_of_task(context)))
         workers.become_rank(place)
         try:
             return _call(call, int(place["HVD_RANK"]))

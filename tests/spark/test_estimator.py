@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import keras
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import fs, parquet
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from sklearn.datasets import load_digits
@@ -42,7 +45,7 @@ def _model() -> keras.Model:
     )
 
 
-def _estimator(folder: Path, **options: Any) -> KerasEstimator:
+def _estimator(folder: Path | str, **options: Any) -> KerasEstimator:
     return KerasEstimator(
         _model(),
         ["pixels"],
@@ -70,6 +73,34 @@ def test_an_estimator_learns_and_its_model_predicts(
     right = [np.argmax(row.digit__output) == row.digit for row in rows]
     assert np.mean(right) >= 0.97
     assert model.keras().count_params() == _model().count_params()
+
+
+def test_rows_travel_through_s3(digits: Any, bucket: str) -> None:
+    estimator = _estimator(f"{bucket}/digits", validation="is_test", epochs=8)
+    model = estimator.fit(digits)
+    assert model.metrics()["val_accuracy"][-1] >= 0.9
+    found = fs.S3FileSystem().get_file_info(
+        fs.FileSelector("trainings/digits", recursive=True)
+    )
+    files = [one.path for one in found if one.path.endswith(".parquet")]
+    # Spark has three parts of the rows, each with rows for the test.
+    assert len(files) == 6
+    tables = {
+        name: Store.dataset(f"s3://{path.rpartition('/')[0]}").to_table()
+        for path in files
+        for name in [path.split("/")[-2]]
+    }
+    sizes = {name: table.num_rows for name, table in tables.items()}
+    assert sizes == {"rows": 1437, "validation_rows": 360}
+
+
+def test_fsspec_serves_what_pyarrow_does_not_know() -> None:
+    table = pa.table({"x": [1, 2, 3]})
+    memory = fsspec.filesystem("memory")
+    memory.makedirs("/rows")
+    with memory.open("/rows/part.parquet", "wb") as file:
+        parquet.write_table(table, file)
+    assert Store.dataset("memory://rows").to_table() == table
 
 
 def test_it_takes_vectors_and_stands_in_a_pipeline(
