@@ -115,7 +115,7 @@ def die_in_commits() -> None:
             threading.Timer(moment, os.kill, end).start()
         return add(*arguments)
 
-    Commits.add = add_or_die  # type: ignore[method-assign]
+    Commits.add = add_or_die  # type: ignore[method-assign,assignment]
 
 
 def main() -> None:
