@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from bootstrap_server import SECRET, Served, outcomes
 
 from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.roster import Member
-from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras._job.bootstrap.wire import Identity, News
 from hvd_keras.exceptions import PeerLostError
 
 
@@ -40,6 +42,11 @@ class _Elastic(Served):
         for number in range(size):
             server.member_started(number, "host")
         return server
+
+    def start(self, number: int) -> None:
+        """Tells the server that a member starts."""
+        self._call(lambda: self.server.member_started(number, "host"))
+        self.epochs.append(0)
 
     def identity(self, rank: int, **options: Any) -> Identity:
         return super().identity(rank, **{"size": 0, **options})
@@ -87,3 +94,29 @@ def test_a_member_that_hangs_in_init_is_left_behind(served: _Elastic) -> None:
         first.exchange(b"")
     assert served.late == [1]
     hung.hang_up()
+
+
+@pytest.mark.parametrize("second_comes", [False, True])
+def test_newcomers_wait_a_moment_for_each_other(
+    served: _Elastic, second_comes: bool
+) -> None:
+    old = outcomes(lambda: served.join(0), lambda: served.join(1))
+    for member in old:
+        member.close()
+    served.start(2)
+    served.start(3)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        begin = time.monotonic()
+        new = [threads.submit(served.join, 2)]
+        if second_comes:
+            new.append(threads.submit(served.join, 3))
+        while old[0].news() != News.CHANGE_DUE:
+            assert time.monotonic() < begin + 10
+            time.sleep(0.01)
+        seconds = time.monotonic() - begin
+        again = [threads.submit(served.join, number) for number in (0, 1)]
+        members = [each.result(10) for each in (*again, *new)]
+    assert {member.epoch for member in members} == {2}
+    assert (seconds < 0.9) == second_comes
+    for member in (*old, *members):
+        member.hang_up()

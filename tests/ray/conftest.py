@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray.train")  # `tests/ray` looks like a module `ray`
-import ray  # noqa: E402
+import ray
+
 _ROOT = Path(__file__).parents[2]
 
 

@@ -29,6 +29,8 @@ from hvd_keras._job.bootstrap.wire import FrameType, News, Role
 if TYPE_CHECKING:
     import ssl
 
+_GATHER_SECONDS = 1.0
+
 
 class Observer(Protocol):
     """Hears what becomes of the members."""
@@ -102,6 +104,8 @@ class ElasticServer(ExchangeServer):
         self._late_at: float | None = None  # monotonic
         self._warns_at: float | None = None
         self._short_since: float | None = None
+        # Until when newcomers wait for others that start; 0: no longer.
+        self._gather_until: float | None = None
 
     # ---- For the launcher ----
 
@@ -192,7 +196,12 @@ class ElasticServer(ExchangeServer):
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic time by which `step()` must be called."""
-        deadlines = [super().next_deadline(), self._late_at, self._warns_at]
+        deadlines = [
+            super().next_deadline(),
+            self._late_at,
+            self._warns_at,
+            self._gather_until or None,
+        ]
         return min((d for d in deadlines if d is not None), default=None)
 
     def _check_deadlines(self) -> None:
@@ -205,6 +214,9 @@ class ElasticServer(ExchangeServer):
         if self._late_at is not None and self._late_at <= now:
             self._late_at = None
             self._observer.members_are_late(late)
+        if self._gather_until and self._gather_until <= now:
+            self._gather_until = 0.0
+            self._tell_news()
 
     def _give_up(self, membership: Membership) -> None:
         """Has those end that keep the others waiting in `init()`."""
@@ -356,10 +368,27 @@ class ElasticServer(ExchangeServer):
                 body = wire.pack_epoch(self._epoch, seat)
                 self._send(connection, wire.frame(FrameType.JOINED, body))
 
+    def _newcomers_are_due(self) -> bool:
+        """Whether newcomers shall come in now.
+
+        Each change costs those that train a pause. So a newcomer waits a moment
+        for others that start.
+        """
+        members = self._members.values()
+        if not (
+            self.takes_newcomers
+            and any(m.waits and m.is_newcomer for m in members)
+        ):
+            self._gather_until = None
+            return False
+        if self._gather_until is None:
+            self._gather_until = time.monotonic() + _GATHER_SECONDS
+        if all(m.process for m in members):  # nobody starts
+            self._gather_until = 0.0
+        return not self._gather_until
+
     def _tell_news(self) -> None:
-        newcomers = self.takes_newcomers and any(
-            m.waits and m.is_newcomer for m in self._members.values()
-        )
+        newcomers = self._newcomers_are_due()
         is_due = newcomers or any(
             (m.leaves_soon or m.must_leave) and not m.has_left
             for m in self.survivors()
