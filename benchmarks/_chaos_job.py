@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -150,7 +151,8 @@ class Job:
         """Kills hvdrun on the second host; its ranks end with it."""
         assert self._network is not None
         for pid in self._network.processes("--node-rank 1"):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # ended with another
+                os.kill(pid, signal.SIGKILL)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns all that the ranks have written, in order of time."""

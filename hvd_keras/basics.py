@@ -171,18 +171,22 @@ def shutdown() -> None:
     `init()` may follow and joins again, if every rank calls both. Without a
     job this does nothing.
     """
+    _leave(goes_on=False)
+
+
+def _leave(*, goes_on: bool) -> None:
     with _lock:
         if state.leave() is not None:
             interrupts.unwatch()
             metrics.end()
             status.end()
             timeline.stop_quietly()
-            _stop("shutdown() was called")
+            _stop("shutdown() was called", goes_on=goes_on)
             membership.hang_up()
 
 
 def _rejoin() -> None:
-    shutdown()
+    _leave(goes_on=True)
     init(*_arguments)
 
 
@@ -438,8 +442,8 @@ def _check_comm(comm: Any, size: int) -> None:
         )
 
 
-def _stop(reason: str) -> None:
-    startup.stop(reason)
+def _stop(reason: str, *, goes_on: bool = False) -> None:
+    startup.stop(reason, goes_on=goes_on)
     process_set.detach()
 
 

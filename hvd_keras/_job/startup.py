@@ -138,12 +138,17 @@ def set_gpu_libraries() -> None:
         gpu.set_libraries(Config.from_environ(os.environ))
 
 
-def stop(reason: str) -> None:
-    """Stops the core, which tells the peers `reason`."""
+def stop(reason: str, *, goes_on: bool = False) -> None:
+    """Stops the core, which tells the peers `reason`.
+
+    Args:
+        reason: Why.
+        goes_on: Whether this process joins the job again at once.
+    """
     global _network
     _native.core().shutdown(reason)
     if _network is not None:
-        _network.stop()
+        _network.stop(goes_on=goes_on)
         _network = None
 
 

@@ -129,11 +129,15 @@ class Network:
             os.close(self._fd)
             self._fd = None
 
-    def stop(self) -> None:
-        """Ends the wire, once the core has stopped."""
+    def stop(self, *, goes_on: bool) -> None:
+        """Ends the wire, once the core has stopped.
+
+        Args:
+            goes_on: Whether this process joins the job again at once.
+        """
         self.has_attached()
         if self._wire is not None:
-            self._wire.end()
+            self._wire.end(in_background=goes_on)
             self._wire = None
 
     def _address_to_listen_at(self) -> str:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -150,13 +151,26 @@ class WireProcess:
                 f"{self._who} refused: {answer.partition(' ')[2]}"
             )
 
-    def end(self) -> None:
-        """Ends the process; kills it if it is slow, or if MPI has not begun."""
-        if self.version:  # else it does not listen
-            with contextlib.suppress(OSError):
-                self._control.sendall(b"end\n")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
+    def end(self, *, in_background: bool = False) -> None:
+        """Ends the process; kills it if it is slow, or if MPI has not begun.
+
+        Args:
+            in_background: Whether to return before that. It takes a fifth of a
+                second, in which the network may still send.
+        """
+        if not self.version:  # it does not listen
+            self.kill()
+            return
+        with contextlib.suppress(OSError):
+            self._control.sendall(b"end\n")
+        if in_background:
+            threading.Thread(target=self._await_end).start()
+        else:
+            self._await_end()
+
+    def _await_end(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
