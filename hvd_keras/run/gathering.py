@@ -182,8 +182,14 @@ class Gathering:
             host = host.renewed()
             self._hosts[identity.rank] = host
         if self._plan.way == "hosts":
-            host.name = identity.host
+            host.name = self._unique_name(identity.host, identity.rank)
         host.attach(stream, unsent, identity.pid)
+
+    def _unique_name(self, name: str, index: int) -> str:
+        """Returns the name of a host; containers may have one name."""
+        others = [h for i, h in enumerate(self._hosts) if i != index]
+        is_taken = any(other.name == name for other in others)
+        return f"{name}#{index}" if is_taken else name
 
     def note_loss(self, host: RemoteHost, reason: str) -> None:
         """Notes that a host was lost before any rank was started."""

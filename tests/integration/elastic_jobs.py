@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -146,6 +147,42 @@ class ElasticJob:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def program_with(
+    folder: Path,
+    *,
+    first: str = "",
+    init: str = "hvd.init()",
+    before: str = "",
+    after: str = "",
+) -> list[str]:
+    """Writes a program like elastic_rank.py; returns it with its arguments.
+
+    Args:
+        folder: Where to write it.
+        first: Code that runs first.
+        init: How it calls `init()`.
+        before: Code that runs in each epoch, before a rank tells its place.
+        after: The same, when it has told it.
+    """
+    tell = "tell(began)\n"
+    indent = " " * 16
+    new = [textwrap.dedent(before), tell, textwrap.dedent(after)]
+    code = Path(PROGRAM).read_text()
+    for old, wanted in (
+        ("hvd.init()", init),
+        (indent + tell, "".join(textwrap.indent(one, indent) for one in new)),
+    ):
+        assert old in code
+        code = code.replace(old, wanted)
+    changed = folder / "changed.py"
+    changed.write_text(code)
+    program = folder / "program.py"
+    program.write_text(
+        f"{textwrap.dedent(first)}\nexec(open({str(changed)!r}).read())\n"
+    )
+    return [str(program), str(folder / "end")]
 
 
 def kill(*places: Place) -> None:

@@ -143,7 +143,8 @@ def ranks_of(launcher: int) -> list[int]:
     """Returns the pids of hvdrun's children that are ranks."""
     path = Path(f"/proc/{launcher}/task/{launcher}/children")
     pids = [int(pid) for pid in path.read_text().split()]
-    return [pid for pid in pids if b"HVD_RANK=" in _environ_of(pid)]
+    marks = rb"HVD_(RANK|MEMBER)="
+    return [pid for pid in pids if re.search(marks, _environ_of(pid))]
 
 
 def _environ_of(pid: int) -> bytes:

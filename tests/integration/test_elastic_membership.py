@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import sys
 import time
 from pathlib import Path
 
+import jobs
 import pytest
-from elastic_jobs import PROGRAM, ElasticJob, Place, kill
+from elastic_jobs import PROGRAM, ElasticJob, Place, kill, program_with
 
 
 def _pids(places: list[Place]) -> list[int]:
@@ -87,18 +90,15 @@ def test_sigterm_to_hvdrun_makes_all_leave(tmp_path: Path) -> None:
 
 
 def test_a_member_that_dies_in_init_is_left_out(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, signal\n"
-        "from hvd_keras._job import startup\n"
-        "init_core = startup._init_core\n"
-        "def die(*arguments):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if os.environ['HVD_MEMBER'] in '13':\n"
-        "    startup._init_core = die\n"
-        f"exec(open({PROGRAM!r}).read())\n"
-    )
-    command = [str(program), str(tmp_path / "end")]
+    first = """
+        import os, signal
+        from hvd_keras._job import startup
+        def die(*arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ["HVD_MEMBER"] in "13":
+            startup._init_core = die
+    """
+    command = program_with(tmp_path, first=first)
     options = ["-np", "4", "--min-np", "2", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         after = job.wait_for_epoch(2, 2)
@@ -192,14 +192,12 @@ def test_an_error_after_the_others_have_finished_fails_the_job(
 
 
 def test_a_newcomer_ends_when_the_others_have_finished(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, time\n"
-        "if int(os.environ['HVD_MEMBER']) > 1:\n"
-        "    time.sleep(60)\n"
-        f"exec(open({PROGRAM!r}).read())\n"
-    )
-    command = [str(program), str(tmp_path / "end")]
+    first = """
+        import os, time
+        if int(os.environ["HVD_MEMBER"]) > 1:
+            time.sleep(60)
+    """
+    command = program_with(tmp_path, first=first)
     options = ["-np", "2", "--min-np", "1", "--restart-delay", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         kill(job.wait_for_epoch(1, 2)[0])
@@ -251,6 +249,30 @@ def test_hvdrun_sleeps_while_too_few_members_end(tmp_path: Path) -> None:
         assert job.wait() != 0, job.text
 
 
+def test_hosts_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    secret = {"HVD_SECRET": "5a" * 32}
+    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}",
+              "-np", "1", "--min-np", "2"]  # fmt: skip
+    other = jobs.start(
+        *common, "--node-rank", "1", "--",
+        *(sys.executable, PROGRAM, str(tmp_path / "end")),
+        environ=jobs.clean_environ(**secret),
+    )  # fmt: skip
+    options = [*common, "--node-rank", "0"]
+    try:
+        with ElasticJob(tmp_path, *options, environ=secret) as job:
+            pids = _pids(job.wait_for_epoch(1, 2))
+            assert [pid for pid in pids if pid in jobs.ranks_of(other.pid)]
+            assert [pid for pid in pids if pid in jobs.ranks_of(job.pid)]
+            assert job.end() == 0, job.text
+    finally:
+        other.kill()
+        other.communicate()
+
+
 def test_status_shows_the_members_that_run(tmp_path: Path) -> None:
     options = ["-np", "2", "--min-np", "1", "--max-restarts", "0", "--status",
                "--status-seconds", "0.3"]  # fmt: skip
@@ -267,20 +289,12 @@ def test_status_shows_the_members_that_run(tmp_path: Path) -> None:
 
 
 def test_process_sets_follow_the_number_of_ranks(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    code = Path(PROGRAM).read_text()
-    code = code.replace(
-        "hvd.init()",
-        "hvd.init(process_sets=lambda size: [[0, size - 1]] * (size > 2))",
-    ).replace(
-        "                tell(began)\n",
-        "                last = hvd.size() - 1\n"
-        "                ends = hvd.process_set.with_ranks([0, last])\n"
-        "                print('is in set', ends.included(), flush=True)\n"
-        "                tell(began)\n",
-    )
-    program.write_text(code)
-    command = [str(program), str(tmp_path / "end")]
+    init = "hvd.init(process_sets=lambda size: [[0, size - 1]] * (size > 2))"
+    before = """
+        ends = hvd.process_set.with_ranks([0, hvd.size() - 1])
+        print("is in set", ends.included(), flush=True)
+    """
+    command = program_with(tmp_path, init=init, before=before)
     options = ["-np", "4", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         kill(job.wait_for_epoch(1, 4)[1])
@@ -294,12 +308,7 @@ def test_process_sets_follow_the_number_of_ranks(tmp_path: Path) -> None:
 
 
 def test_a_list_of_process_sets_must_fit(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    code = Path(PROGRAM).read_text()
-    program.write_text(
-        code.replace("hvd.init()", "hvd.init(process_sets=[[0, 2]])")
-    )
-    command = [str(program), str(tmp_path / "end")]
+    command = program_with(tmp_path, init="hvd.init(process_sets=[[0, 2]])")
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         kill(job.wait_for_epoch(1, 3)[0])
@@ -309,17 +318,11 @@ def test_a_list_of_process_sets_must_fit(tmp_path: Path) -> None:
 
 def test_a_survey_is_of_the_present_ranks(tmp_path: Path) -> None:
     """The rank that does not come is named by its rank in this epoch."""
-    program = tmp_path / "program.py"
-    code = Path(PROGRAM).read_text()
-    program.write_text(
-        code.replace(
-            "                tell(began)\n",
-            "                tell(began)\n"
-            "                if state.epoch() == 2 and hvd.rank() == 1:\n"
-            "                    time.sleep(60)\n",
-        )
-    )
-    command = [str(program), str(tmp_path / "end")]
+    after = """
+        if state.epoch() == 2 and hvd.rank() == 1:
+            time.sleep(60)
+    """
+    command = program_with(tmp_path, after=after)
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         kill(job.wait_for_epoch(1, 3)[0])
@@ -330,19 +333,13 @@ def test_a_survey_is_of_the_present_ranks(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_a_rank_that_fails_slowly(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    code = Path(PROGRAM).read_text()
-    program.write_text(
-        code.replace(
-            "                tell(began)\n",
-            "                tell(began)\n"
-            "                if state.epoch() == 1 and hvd.rank() == 1:\n"
-            "                    import atexit\n"
-            "                    atexit.register(time.sleep, 60)\n"
-            "                    raise ValueError('no')\n",
-        )
-    )
-    command = [str(program), str(tmp_path / "end")]
+    after = """
+        if state.epoch() == 1 and hvd.rank() == 1:
+            import atexit
+            atexit.register(time.sleep, 60)
+            raise ValueError("no")
+    """
+    command = program_with(tmp_path, after=after)
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0",
                "--grace", "1"]  # fmt: skip
     with ElasticJob(tmp_path, *options, program=command) as job:
@@ -353,15 +350,13 @@ def test_nobody_waits_for_a_rank_that_fails_slowly(tmp_path: Path) -> None:
 
 
 def test_newcomers_know_their_likely_places(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os\n"
-        "names = 'RANK SIZE LOCAL_RANK'.split()\n"
-        "if os.environ.get('HVD_NEWCOMER') == '1':\n"
-        "    print('likely', *[os.environ['HVD_' + n] for n in names])\n"
-        f"exec(open({PROGRAM!r}).read())\n"
-    )
-    command = [str(program), str(tmp_path / "end")]
+    first = """
+        import os
+        names = "RANK SIZE LOCAL_RANK".split()
+        if os.environ.get("HVD_NEWCOMER") == "1":
+            print("likely", *[os.environ["HVD_" + n] for n in names])
+    """
+    command = program_with(tmp_path, first=first)
     options = ["-np", "4", "--min-np", "1", "--restart-delay", "0.5"]
     with ElasticJob(tmp_path, *options, program=command) as job:
         ranks = job.wait_for_epoch(1, 4)
@@ -378,18 +373,12 @@ def test_newcomers_know_their_likely_places(tmp_path: Path) -> None:
 def test_an_error_of_the_program_is_not_tried_for_ever(
     tmp_path: Path, who: str
 ) -> None:
-    program = tmp_path / "program.py"
-    code = Path(PROGRAM).read_text()
     condition = "True" if who == "all" else "hvd.rank() == 1"
-    program.write_text(
-        code.replace(
-            "                tell(began)\n",
-            "                tell(began)\n"
-            f"                if {condition}:\n"
-            "                    raise ValueError('no such file')\n",
-        )
-    )
-    command = [str(program), str(tmp_path / "end")]
+    after = f"""
+        if {condition}:
+            raise ValueError("no such file")
+    """
+    command = program_with(tmp_path, after=after)
     options = ["-np", "2", "--min-np", "1", "--max-restarts", "99",
                "--restart-delay", "0", "--grace", "1"]  # fmt: skip
     with ElasticJob(tmp_path, *options, program=command) as job:
