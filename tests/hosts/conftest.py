@@ -21,6 +21,14 @@ def network() -> Iterator[Network]:
             made.close()
 
 
+@pytest.fixture(scope="module")
+def three_hosts() -> Iterator[Network]:
+    with tempfile.TemporaryDirectory(prefix="hvd-hosts-") as folder:
+        made = Network(Path(folder), 3)
+        yield made
+        made.close()
+
+
 @pytest.fixture
 def secret(tmp_path: Path) -> str:
     """The path of a file with a job's secret."""

@@ -26,6 +26,8 @@ sys.path.insert(0, f"{ROOT}/tools")
 from two_hosts import ADDRESSES, Hosts, ip  # noqa: E402
 
 SSH_PORT = 2222
+# Settings of jobs that notice a silent host after a second.
+QUICK = {"HVD_HEARTBEAT_SECONDS": "0.2", "HVD_HEARTBEAT_TIMEOUT": "1"}
 _SSHD = "/usr/sbin/sshd"  # it wants its whole path
 _numbers = itertools.count()
 

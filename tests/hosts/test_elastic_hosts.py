@@ -6,23 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from elastic_jobs import PROGRAM, ElasticJob
-from network import ADDRESSES, Network, free_port, wait_for
-
-_QUICK = {"HVD_HEARTBEAT_SECONDS": "0.2", "HVD_HEARTBEAT_TIMEOUT": "1"}
-
-
-@pytest.fixture(scope="module")
-def three_hosts() -> Iterator[Network]:
-    with tempfile.TemporaryDirectory(prefix="hvd-hosts-") as folder:
-        network = Network(Path(folder), 3)
-        yield network
-        network.close()
+from network import ADDRESSES, QUICK, Network, free_port, wait_for
 
 
 def _job(
@@ -64,7 +52,7 @@ class _Hvdruns:
         self, network: Network, folder: Path, secret: str, nnodes: str
     ) -> None:
         self.network, self.folder = network, folder
-        self.extra = {"HVD_SECRET_FILE": secret, **_QUICK}
+        self.extra = {"HVD_SECRET_FILE": secret, **QUICK}
         self.common = [
             "--nnodes", nnodes, "--rdzv-endpoint",
             f"{ADDRESSES[0]}:{free_port()}", "-np", "1", "--min-np", "1",
