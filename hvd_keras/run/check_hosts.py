@@ -119,9 +119,7 @@ class HostsCheck:
         self._lost[host.name] = reason
         self._gathering.note_loss(host, reason)
 
-    def host_failed(
-        self, host: RemoteHost, text: str, exit_status: int
-    ) -> None:
+    def host_failed(self, host: Host, text: str, exit_status: int) -> None:
         self._lost[host.name] = text
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None:

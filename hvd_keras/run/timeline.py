@@ -38,8 +38,8 @@ def recorded(
                     "`--report` must come with `--timeline DIR`, a folder that "
                     "all hosts share, on several hosts. Received: none."
                 )
-            folder = tempfile.TemporaryDirectory(prefix="hvdrun-report-")
-            environ["HVD_TIMELINE"] = stack.enter_context(folder)
+            made = tempfile.TemporaryDirectory(prefix="hvdrun-report-")
+            environ["HVD_TIMELINE"] = stack.enter_context(made)
         if options.timeline is not None:
             files.remove_all(environ["HVD_TIMELINE"])  # of an earlier job
         yield

@@ -30,7 +30,7 @@ def test_both_sides_name_the_silent_host(
 ) -> None:
     with running(network, tmp_path, way=way, **QUICK) as job:
         job.wait_for("works")
-        cut_at = time.time()  # what cuts may take a while to end
+        cut_at = time.time()  # `ip` may end long after the cut
         network.cut()
         try:
             ends = job.finish()
