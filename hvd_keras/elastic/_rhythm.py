@@ -32,7 +32,7 @@ class Rhythm:
         self._epoch = state.epoch()
         self._num_steps = 1  # from one question to the next
         self._num_done = 0  # since the last one
-        self._asked_at = time.monotonic()
+        self._asked_at: float | None = None  # not yet in this membership
 
     def is_due(self) -> bool:
         """Whether the ranks ask after this step; the same on all of them."""
@@ -44,7 +44,8 @@ class Rhythm:
     def ask(self, *mine: bool) -> list[bool]:
         """Returns for each answer whether a rank has said yes."""
         wanted = self._num_steps
-        if self._num_done > 0:
+        # Before the first question, no step was timed as a whole.
+        if self._num_done > 0 and self._asked_at is not None:
             passed = time.monotonic() - self._asked_at
             seconds = max(passed / self._num_done, 1e-9)
             wanted = max(1, int(min(_ASK_SECONDS / seconds, _MAX_STEPS)))
