@@ -23,6 +23,8 @@ def init(
     gpu_fusion_buffer_bytes: int,
     gpu_direct_bytes: int,
     gpu_done_in_stream_order: bool,
+    gpu_packing: str = ...,
+    gpu_tells_packing: bool = ...,
     gpu_local_rank: int = ...,
     gpu_may_share: bool = ...,
     processes: Sequence[str] = ...,

@@ -300,6 +300,13 @@ class Config:
         "or more are reduced in their own memory, not in that buffer.",
         unit="bytes", same_on_all_ranks=True,
     )  # fmt: skip
+    gpu_packing: str = _setting(
+        "HVD_GPU_PACKING", "choice", "auto", "How an allreduce of many small "
+        "tensors on GPUs goes. batch: through that buffer, copied by one call "
+        "of CUDA; copies: by a call for each; none: each in its own memory; "
+        "auto: the quickest, measured at the first collective.",
+        choices=("auto", "batch", "copies", "none"), same_on_all_ranks=True,
+    )  # fmt: skip
     gpu_async_completion: bool | None = _setting(
         "HVD_GPU_ASYNC_COMPLETION", "bool", None, "1: an op on a GPU ends as "
         "soon as its work is queued, and its stream waits. If a rank is lost, "

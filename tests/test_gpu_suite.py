@@ -77,6 +77,7 @@ def run_job(
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(GPU)]),
             "TEST_GPU": "fake",
+            "HVD_GPU_PACKING": "batch",  # or fakes would decide it
             "HVD_CUDART_LIBRARY": fake,
             "HVD_NCCL_LIBRARY": fake,
             "HVD_NVML_LIBRARY": fake,
@@ -108,10 +109,16 @@ def test_averages_of_three_ranks(fake: str) -> None:
 def test_gpu(fake: str, num_ranks: int) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
     # 1 rank: a driver too old for batched copies. 2 ranks: the copies of CUDA
-    # 13. All: streams with random delays.
+    # 13, packed as is quickest. 3 ranks: no packing. All: streams with random
+    # delays.
     environ = {
         1: {"FAKE_CUDA_DRIVER": "12020"},
-        2: {"FAKE_CUDA_VERSION": "13000"},
+        2: {
+            "FAKE_CUDA_VERSION": "13000",
+            "HVD_GPU_PACKING": "auto",
+            "HVD_GPU_FUSION_BUFFER": "1000000",  # fakes move bytes slowly
+        },
+        3: {"HVD_GPU_PACKING": "none"},
     }.get(num_ranks, {})
     job = run_job(
         num_ranks,
@@ -122,6 +129,8 @@ def test_gpu(fake: str, num_ranks: int) -> None:
     )
     assert job.returncode == 0, job.stdout[-20_000:]
     assert f"[{num_ranks - 1}] " in job.stdout
+    is_measured = "small tensors on GPUs are packed by" in job.stdout
+    assert is_measured == (environ.get("HVD_GPU_PACKING") == "auto")
     assert " skipped" not in job.stdout, job.stdout[-5_000:]
     assert "misuse" not in job.stdout
 

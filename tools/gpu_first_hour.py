@@ -116,10 +116,11 @@ def checks(num_gpus: int) -> list[Check]:
         ),
         Check(
             "Beside bare NCCL",
-            "for d in 0 4194304; do for b in 67108864 268435456; do "
-            f"HVD_GPU_DIRECT=$d HVD_GPU_FUSION_BUFFER=$b {share}{hvdrun} "
+            "for s in batch:67108864 batch:268435456 copies:67108864 "
+            "none:67108864; do HVD_GPU_PACKING=${s%:*} "
+            f"HVD_GPU_FUSION_BUFFER=${{s#*:}} {share}{hvdrun} "
             f"-np {ranks} -- {sys.executable} benchmarks/gpu.py "
-            "|| exit 1; done; done",
+            "|| exit 1; done",
             900,
             '"gradients"',
         ),

@@ -312,7 +312,7 @@ def _init_core(
     processes: Sequence[str] = (),
 ) -> None:
     checks_stalls = not config.stall_check_disable
-    # The stall warning is the only message that the core itself prints.
+    # The core itself prints these warnings, and how it packs tensors on GPUs.
     warns = checks_stalls and config.log_level not in ("error", "fatal")
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
@@ -329,6 +329,8 @@ def _init_core(
         stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
         gpu_fusion_buffer_bytes=config.gpu_fusion_buffer_bytes,
         gpu_direct_bytes=config.gpu_direct_bytes,
+        gpu_packing=config.gpu_packing,
+        gpu_tells_packing=config.log_level in ("trace", "debug", "info"),
         gpu_done_in_stream_order=config.gpu_async_completion is True,
         gpu_local_rank=gpu.local_index(),
         gpu_may_share=config.gpu_share,

@@ -37,6 +37,10 @@ struct Fakes {
   int (*num_held)();
   int (*num_early_frees)();
   void (*run_alone)(int is_alone);
+  void (*slow_copies)(int64_t each_us, int64_t all_us);
+  void (*slow_calls)(int64_t microseconds);
+  void (*log_start)();
+  size_t (*log_stop)(char* text, size_t capacity);
   void (*fail_record)(int error);
   int (*num_overlaps)();
 };
@@ -66,6 +70,10 @@ inline const Fakes& UseFakes() {
     find("fakeNcclNumHeld", &found.num_held);
     find("fakeNcclNumEarlyFrees", &found.num_early_frees);
     find("fakeNcclRunAlone", &found.run_alone);
+    find("fakeCudaSlowCopies", &found.slow_copies);
+    find("fakeNcclSlowCalls", &found.slow_calls);
+    find("fakeLogStart", &found.log_start);
+    find("fakeLogStop", &found.log_stop);
     find("fakeCudaFailRecord", &found.fail_record);
     find("fakeCudaNumOverlaps", &found.num_overlaps);
     return found;
@@ -77,6 +85,7 @@ inline EngineOptions GpuOptionsOfTests() {
   EngineOptions options = QuickOptions();
   options.gpu.fusion_buffer_bytes = 64 << 10;
   options.gpu.direct_bytes = 16 << 10;
+  options.gpu.packing = Packing::kBatch;
   return options;
 }
 

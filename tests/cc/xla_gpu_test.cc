@@ -107,10 +107,7 @@ std::vector<int> RunPrograms(int size, Body body) {
   return RunProcesses(size, [&body](std::unique_ptr<HostGroup> group) {
     UseFakes();
     const int rank = group->rank();
-    EngineOptions options = QuickOptions();
-    options.gpu.fusion_buffer_bytes = 64 << 10;
-    options.gpu.direct_bytes = 16 << 10;
-    SetGlobalEngine(Engine::Create(std::move(group), options));
+    SetGlobalEngine(Engine::Create(std::move(group), GpuOptionsOfTests()));
     {
       Program program(rank);
       body(&program);
@@ -195,11 +192,8 @@ void TestCallsThatEndAlone(int size) {
 
 // What XLA's thread has called since fakeLogStart.
 std::vector<std::string> CallsOfThisThread() {
-  void* const library = dlopen(FAKE_GPU_LIBRARY, RTLD_NOW);
-  size_t (*stop)(char*, size_t) = nullptr;
-  *reinterpret_cast<void**>(&stop) = dlsym(library, "fakeLogStop");
   std::string text(1 << 20, '\0');
-  stop(text.data(), text.size());
+  UseFakes().log_stop(text.data(), text.size());
   std::istringstream lines(text.c_str());
   std::vector<std::string> calls;
   int64_t thread = 0;
@@ -208,13 +202,6 @@ std::vector<std::string> CallsOfThisThread() {
     if (thread == syscall(SYS_gettid)) calls.push_back(function);
   }
   return calls;
-}
-
-void StartLog() {
-  void* const library = dlopen(FAKE_GPU_LIBRARY, RTLD_NOW);
-  void (*start)() = nullptr;
-  *reinterpret_cast<void**>(&start) = dlsym(library, "fakeLogStart");
-  start();
 }
 
 // If gradients are late, XLA's thread goes on, and so does its stream up to the
@@ -227,7 +214,7 @@ TEST_CASE("XLA's thread waits for the launch alone") {
     // Rank 1's is late, so that the collective cannot end before.
     const FfiBuffer late =
         program->Make({50}, 3, program->rank() == 1 ? kSlow : milliseconds(0));
-    StartLog();
+    UseFakes().log_start();
     const auto begin = Clock::now();
     CheckOk(program->Allreduce("x", {x}, true));
     CheckOk(program->Allreduce("y", {y, late}, true));
@@ -242,7 +229,7 @@ TEST_CASE("XLA's thread waits for the launch alone") {
       program->Check(program->Make({50}, 4), 4);
       CHECK(Clock::now() - begin < kSlow * 3 / 4);
     }
-    StartLog();
+    UseFakes().log_start();
     CheckOk(program->Together({x, y, late}));
     CHECK(CallsOfThisThread() ==
           (std::vector<std::string>{"cudaStreamWaitEvent",

@@ -107,6 +107,7 @@ def test_only_what_must_match_is_shared() -> None:
         "HVD_GPU",
         "HVD_GPU_DIRECT",
         "HVD_GPU_FUSION_BUFFER",
+        "HVD_GPU_PACKING",
         "HVD_GPU_SHARE",
         "HVD_GPUS_PER_RANK",
     }

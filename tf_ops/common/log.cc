@@ -6,8 +6,11 @@
 namespace hvd {
 
 void LogWarning(int rank, const std::string& text) {
-  std::fprintf(stderr, "[hvd_keras, rank %d] warning: %s\n", rank,
-               text.c_str());
+  LogInfo(rank, "warning: " + text);
+}
+
+void LogInfo(int rank, const std::string& text) {
+  std::fprintf(stderr, "[hvd_keras, rank %d] %s\n", rank, text.c_str());
 }
 
 std::string TimeOfDay(std::chrono::duration<double> ago) {

@@ -7,6 +7,7 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/engine/data_plane.h"
+#include "tf_ops/engine/options.h"
 #include "tf_ops/gpu/communicator.h"
 #include "tf_ops/gpu/gpu.h"
 #include "tf_ops/gpu/scale.h"
@@ -24,6 +25,7 @@ struct GpuLane {
   std::byte* fusion_buffer = nullptr;
   size_t fusion_buffer_bytes = 0;
   size_t direct_bytes = 0;  // see GpuOptions
+  Packing packing = Packing::kBatch;
   // An event behind the last NCCL calls, perhaps on another stream; null: none.
   std::shared_ptr<GpuEvent>* last_calls = nullptr;
   const GpuScaler* scaler = nullptr;

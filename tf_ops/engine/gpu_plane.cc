@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "tf_ops/common/log.h"
 #include "tf_ops/engine/finish.h"
+#include "tf_ops/engine/gpu_packing.h"
 #include "tf_ops/engine/gpu_reduction.h"
 #include "tf_ops/negotiation/tensor_rows.h"
 
@@ -55,6 +57,7 @@ GpuPlane::GpuPlane(Collectives* collectives, Membership* membership,
       options_(options),
       log_(log),
       connection_(collectives, membership, options),
+      packing_(options.gpu.packing),
       thread_([this] { Watch(); }) {}
 
 GpuPlane::~GpuPlane() {
@@ -148,6 +151,7 @@ Status GpuPlane::LaunchFlight(const RunOptions& options,
   flight->launched = Clock::now();
   track_ = connection_.tracks()->Next();
   HVD_RETURN_IF_ERROR(gpu()->Use());
+  HVD_RETURN_IF_ERROR(ChoosePacking());
   StreamMemory moved(gpu(), stream());
   GpuOutputs outputs;
   Status launched = PrepareFlight(ready, &moved, &outputs);
@@ -162,6 +166,22 @@ Status GpuPlane::LaunchFlight(const RunOptions& options,
   HVD_RETURN_IF_ERROR(recorded);
   flight->launched = Clock::now();  // it may have waited for others
   return TellOfEnd(*ready, flight->end);
+}
+
+// Every rank does so before its first launch.
+Status GpuPlane::ChoosePacking() {
+  if (packing_.has_value()) return Status::Ok();
+  Packing chosen = Packing::kBatch;
+  std::string times;
+  HVD_RETURN_IF_ERROR(MeasurePacking(Lane(), collectives_, &chosen, &times));
+  packing_ = chosen;
+  if (options_.gpu.tells_packing && collectives_->rank() == 0 &&
+      !times.empty()) {
+    LogInfo(membership_->own_global_rank(),
+            std::string("small tensors on GPUs are packed by '") +
+                PackingName(chosen) + "' (HVD_GPU_PACKING): 64 took " + times);
+  }
+  return Status::Ok();
 }
 
 Status GpuPlane::TellOfEnd(const std::vector<ReadyRequest>& ready,
@@ -262,6 +282,7 @@ GpuLane GpuPlane::Lane() {
   lane.fusion_buffer = track_.fusion_buffer;
   lane.fusion_buffer_bytes = track_.fusion_buffer_bytes;
   lane.direct_bytes = static_cast<size_t>(options_.gpu.direct_bytes);
+  lane.packing = packing_.value_or(Packing::kBatch);
   lane.scaler = connection_.scaler();
   lane.sums_in_switch = connection_.sums_in_switch();
   return lane;

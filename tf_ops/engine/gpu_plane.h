@@ -27,6 +27,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -91,6 +92,7 @@ class GpuPlane : public DataPlane {
   Status PrepareFlight(std::vector<ReadyRequest>* ready, StreamMemory* moved,
                        GpuOutputs* outputs);
   // Tells launched requests where their work ends on the stream.
+  Status ChoosePacking();  // unless it has been chosen
   Status TellOfEnd(const std::vector<ReadyRequest>& ready,
                    const std::shared_ptr<GpuEvent>& end);
   // Hands a launch to the watching thread.
@@ -132,6 +134,7 @@ class GpuPlane : public DataPlane {
   // Used by the launching thread alone:
   int ordinal_ = -1;  // of the first request; -1: none yet, the rank has joined
   GpuTrack track_;    // of this launch
+  std::optional<Packing> packing_;
 
   Mutex mu_;
   CondVar changed_;

@@ -12,7 +12,6 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kAlignment = 128;  // of tensors in the fusion buffer
 constexpr int kFirstCapabilityWithFloat8 = 9;
 constexpr int kMostExponent = 8;  // every dtype has 2^8
 
@@ -55,7 +54,7 @@ struct AllreducePlan {
 };
 
 size_t Aligned(size_t num_bytes) {
-  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (num_bytes + kGpuAlignment - 1) / kGpuAlignment * kGpuAlignment;
 }
 
 AllreducePlan PlanAllreduce(const GpuLane& lane,
@@ -65,7 +64,8 @@ AllreducePlan PlanAllreduce(const GpuLane& lane,
   for (const GpuTensor& t : tensors) {
     if (t.num_bytes == 0) continue;
     const size_t space = Aligned(t.num_bytes);
-    if (t.num_bytes >= lane.direct_bytes || space > lane.fusion_buffer_bytes) {
+    if (lane.packing == Packing::kNone || t.num_bytes >= lane.direct_bytes ||
+        space > lane.fusion_buffer_bytes) {
       plan.direct.push_back(t);
       continue;
     }
@@ -104,9 +104,10 @@ Status ReduceBatch(const GpuLane& lane, const GpuReduction& reduction,
   together_with.push_back({lane.fusion_buffer, lane.fusion_buffer,
                            num_bytes / ElementBytes(reduction.dtype),
                            num_bytes});
-  HVD_RETURN_IF_ERROR(lane.gpu->CopyAll(in, lane.stream));
+  const bool in_batches = lane.packing == Packing::kBatch;
+  HVD_RETURN_IF_ERROR(lane.gpu->CopyAll(in, lane.stream, in_batches));
   HVD_RETURN_IF_ERROR(AllreduceEach(lane, reduction, together_with));
-  return lane.gpu->CopyAll(out, lane.stream);
+  return lane.gpu->CopyAll(out, lane.stream, in_batches);
 }
 
 }  // namespace

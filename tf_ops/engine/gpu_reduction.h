@@ -46,7 +46,9 @@ struct GpuTensor {
 Status AllreduceEach(const GpuLane& lane, const GpuReduction& reduction,
                      const std::vector<GpuTensor>& tensors);
 
-// Allreduces tensors of one dtype, the small ones through the fusion buffer.
+inline constexpr size_t kGpuAlignment = 128;  // of tensors in the fusion buffer
+
+// Allreduces tensors of one dtype, the small ones as the lane packs them.
 Status AllreduceFused(const GpuLane& lane, const GpuReduction& reduction,
                       const std::vector<GpuTensor>& tensors);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,13 @@ namespace hvd {
 class EventObserver;
 class GpuSplit;
 
+// How an allreduce of many small tensors on GPUs goes.
+enum class Packing : uint8_t {
+  kBatch = 0,  // copied to and from the fusion buffer, with one call of CUDA
+  kCopies,     // the same with a call for each tensor
+  kNone,       // each where it is, all in one group of NCCL
+};
+
 struct GpuOptions {
   // The GPU of a rank that has used none yet; if it does not exist, GPU 0.
   int local_rank = 0;
@@ -19,6 +27,8 @@ struct GpuOptions {
   // `fusion_buffer_bytes` and reduced there; others are reduced where they are.
   int64_t fusion_buffer_bytes = 64 << 20;
   int64_t direct_bytes = 4 << 20;
+  std::optional<Packing> packing;     // of the small ones; unset: measured
+  bool tells_packing = false;         // on stderr, if it was measured
   bool may_share = false;             // ranks may use one GPU
   bool done_in_stream_order = false;  // for all requests; see GpuPlace
   // How long NCCL may take to abort a communicator before it is left behind.

@@ -226,10 +226,11 @@ Status Gpu::CreateStream(bool urgent, CudaStream* stream) {
                   "cudaStreamCreateWithPriority");
 }
 
-Status Gpu::CopyAll(const std::vector<Copy>& copies, CudaStream stream) const {
+Status Gpu::CopyAll(const std::vector<Copy>& copies, CudaStream stream,
+                    bool in_batches) const {
   const bool has_batches = cuda_.MemcpyBatchAsync12 != nullptr ||
                            cuda_.MemcpyBatchAsync13 != nullptr;
-  if (!has_batches || copies.size() < kSmallestBatch) {
+  if (!in_batches || !has_batches || copies.size() < kSmallestBatch) {
     for (const Copy& copy : copies) {
       HVD_RETURN_IF_ERROR(
           AsStatus(cuda_.MemcpyAsync(copy.to, copy.from, copy.num_bytes,

@@ -86,13 +86,14 @@ class Gpu {
   // Makes a stream of the highest priority if `urgent`, else of the lowest.
   Status CreateStream(bool urgent, CudaStream* stream);
 
-  // Queues copies on `stream`, with one call where CUDA can.
+  // Queues copies on `stream`; `in_batches`: with one call where CUDA can.
   struct Copy {
     void* to;
     const void* from;
     size_t num_bytes;
   };
-  Status CopyAll(const std::vector<Copy>& copies, CudaStream stream) const;
+  Status CopyAll(const std::vector<Copy>& copies, CudaStream stream,
+                 bool in_batches = true) const;
 
   // Turns a CUDA error into a status; `what` is the function that was called.
   // The driver gives the errors that matter here the same numbers.

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "tf_ops/engine/gpu_packing.h"
 #include "tf_ops/observe/flight_writer.h"
 #include "tf_ops/observe/profiler_ranges.h"
 #include "tf_ops/observe/timeline.h"
@@ -43,7 +44,8 @@ void DefineJob(py::module_* m) {
          int32_t cache_capacity, double cycle_time_ms,
          double stall_warning_seconds, double stall_timeout_seconds,
          int64_t gpu_fusion_buffer_bytes, int64_t gpu_direct_bytes,
-         bool gpu_done_in_stream_order, int gpu_local_rank, bool gpu_may_share,
+         bool gpu_done_in_stream_order, const std::string& gpu_packing,
+         bool gpu_tells_packing, int gpu_local_rank, bool gpu_may_share,
          const std::vector<std::string>& processes) {
         hvd::EngineOptions options;
         options.fusion_threshold_bytes = fusion_threshold_bytes;
@@ -54,6 +56,8 @@ void DefineJob(py::module_* m) {
         options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
         options.gpu.direct_bytes = gpu_direct_bytes;
         options.gpu.done_in_stream_order = gpu_done_in_stream_order;
+        options.gpu.packing = hvd::PackingOf(gpu_packing);
+        options.gpu.tells_packing = gpu_tells_packing;
         options.gpu.local_rank = gpu_local_rank;
         options.gpu.may_share = gpu_may_share;
         options.processes = processes;
@@ -67,7 +71,8 @@ void DefineJob(py::module_* m) {
       "hosts"_a = py::none(), "fusion_threshold_bytes"_a, "cache_capacity"_a,
       "cycle_time_ms"_a, "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
       "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
-      "gpu_done_in_stream_order"_a, "gpu_local_rank"_a = 0,
+      "gpu_done_in_stream_order"_a, "gpu_packing"_a = "auto",
+      "gpu_tells_packing"_a = false, "gpu_local_rank"_a = 0,
       "gpu_may_share"_a = false, "processes"_a = std::vector<std::string>(),
       "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,

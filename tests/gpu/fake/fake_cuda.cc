@@ -45,6 +45,10 @@ thread_local int next_record = 0;  // its error, if not 0
 thread_local int last_error = hvd::kCudaSuccess;
 
 std::atomic<int> num_overlaps{0};
+std::atomic<int64_t> copy_us{0};  // how long a call takes that copies
+std::atomic<int64_t> batch_us{0};
+
+void Sleep(int64_t us) { ::usleep(static_cast<useconds_t>(us)); }
 
 int NumDevices() { return static_cast<int>(Devices().size()); }
 
@@ -342,6 +346,7 @@ int cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, int kind,
   if (kind < 0 || kind > hvd::kCudaMemcpyDefault) {
     return Fail(fake::kInvalidValue);
   }
+  fake::Sleep(fake::copy_us.load());
   CopyOn(StreamOf(stream), to, from, num_bytes);
   return 0;
 }
@@ -358,6 +363,7 @@ int cudaMemcpyBatchAsync(void** to, void** from, size_t* num_bytes,
       attributes->source_access_order != 1 || stream == nullptr) {
     return Fail(fake::kInvalidValue);
   }
+  fake::Sleep(fake::batch_us.load());
   for (size_t i = 0; i < count; ++i) {
     CopyOn(StreamOf(stream), to[i], from[i], num_bytes[i]);
   }
@@ -379,6 +385,12 @@ int fakeCopyLater(void* to, const void* from, size_t num_bytes,
     std::memmove(to, from, num_bytes);
   });
   return 0;
+}
+
+// From now on a call that copies takes so long, one that copies a batch so.
+void fakeCudaSlowCopies(int64_t each_us, int64_t all_us) {
+  fake::copy_us.store(each_us);
+  fake::batch_us.store(all_us);
 }
 
 // The next cudaEventRecord of this thread fails with `error`.

@@ -34,6 +34,7 @@ std::atomic<int64_t> hang_us{0};
 std::atomic<bool> is_deaf{false};
 std::atomic<int> held_device{-1};  // its groups wait for peers
 std::atomic<int> num_held{0};
+std::atomic<int64_t> call_us{0};  // how long each call of a group takes
 std::atomic<int> num_early_frees{0};
 std::atomic<int> num_premultiplied{0};
 
@@ -71,6 +72,8 @@ int LaunchGroup() {
     if (comm->aborted.load()) return kInvalidUsage;
     ::usleep(1000);
   }
+  ::usleep(static_cast<useconds_t>(call_us.load()) *
+           static_cast<useconds_t>(calls.size()));
   comm->num_pending.fetch_add(1);
   if (comm->blocks) {
     auto work = std::make_shared<Work>(std::move(calls));
@@ -450,6 +453,11 @@ void fakeNcclHoldGroups(int device) { fake::held_device.store(device); }
 
 // How many have waited so.
 int fakeNcclNumHeld() { return fake::num_held.load(); }
+
+// From now on each call of a group takes so long.
+void fakeNcclSlowCalls(int64_t microseconds) {
+  fake::call_us.store(microseconds);
+}
 
 // How many collectives NVSwitch could not sum, for they multiply first.
 int fakeNcclNumPremultiplied() { return fake::num_premultiplied.load(); }
