@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras._observe import recording
+from hvd_keras._observe.collectives import collect
 from hvd_keras._observe.recording import RankRecording, Recording
 
 _WAIT, _NEGOTIATE, _QUEUE = "wait for the last rank", "negotiate", "queue"
@@ -61,7 +62,7 @@ class RankTracks:
 
 def of(job: Recording) -> Iterator[RankTracks]:
     """Yields the tracks of each rank."""
-    arrivals = last_arrivals(job)
+    arrivals = _last_arrivals(job)
     for rank in job.ranks:
         yield _Rank(rank, arrivals).tracks()
 
@@ -72,7 +73,7 @@ def flow_of(collective: Collective) -> int:
     return (process_set + 1) << 40 | number
 
 
-def last_arrivals(job: Recording) -> dict[tuple[int, int, str], int]:
+def _last_arrivals(job: Recording) -> dict[tuple[int, int, str], int]:
     """When the last rank had enqueued a call.
 
     Returns:
@@ -95,19 +96,19 @@ def early_ends(job: Recording) -> list[tuple[int, str, int]]:
     Returns:
         For each the rank, the name and by how many nanoseconds.
     """
-    arrivals = last_arrivals(job)
-    found = []
-    for rank in job.ranks:
-        calls = rank.calls[
-            (rank.calls["kind"] == recording.KINDS.index("allreduce"))
-            & (rank.calls["state"] == recording.STATES.index("done"))
-        ]
-        for call in calls:
-            key = _key_of(rank, call)
-            early = arrivals.get(key, 0) - int(call["ended_ns"])
-            if early > 0:
-                found.append((rank.rank, key[2], early))
-    return found
+    found = collect(job)
+    calls = found.calls
+    early = found.rows["last_ns"][calls["collective"]] - calls["ended_ns"]
+    is_allreduce = calls["kind"] == recording.KINDS.index("allreduce")
+    some = is_allreduce & (early > 0)
+    return [
+        (
+            job.ranks[call["rank_index"]].rank,
+            found.names[call["name_id"]],
+            int(by),
+        )
+        for call, by in zip(calls[some], early[some], strict=True)
+    ]
 
 
 def _key_of(rank: RankRecording, call: Any) -> tuple[int, int, str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from simulated_recordings import MS, Job, slow
 
+from hvd_keras._observe import tracks
 from hvd_keras._observe.analysis import analyze
 from hvd_keras._observe.collectives import collect
 from hvd_keras._observe.intervals import Intervals, within_both
@@ -145,6 +146,17 @@ def test_a_call_blocks_if_what_follows_waits_for_it(waits: bool) -> None:
     own = collect(record).calls
     found = blocking(own, np.zeros(len(own), np.int64))
     assert found.all() if waits else not found.any()
+
+
+def test_a_clock_that_is_wrong_makes_allreduces_end_early() -> None:
+    record = two_ranks()
+    assert tracks.early_ends(record) == []
+    # By this clock, rank 1 makes each call 10 ms after it has ended.
+    record.ranks[1].calls["enqueued_ns"] += 20 * MS
+    early = tracks.early_ends(record)
+    assert [one for one in early if one[0] == 0] == [
+        (0, name, 10 * MS) for name in "ABAB"
+    ]
 
 
 def test_calls_that_run_together_are_one_collective() -> None:
