@@ -11,12 +11,18 @@ from hvd_keras.data._deal import POLICIES, Deal
 
 
 def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
+    """Returns what a function makes for an epoch.
+
+    Raises:
+        TypeError: The function does not take an epoch, or makes no dataset.
+    """
     tf = sys.modules.get("tensorflow")
     try:
         inspect.signature(make_dataset).bind(epoch)
-        dataset = make_dataset(epoch)
     except TypeError as error:
-        dataset = error
+        dataset: Any = error
+    else:
+        dataset = make_dataset(epoch)
     if tf is None or not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
             "A function as `data` must take the number of an epoch and return "
