@@ -133,14 +133,13 @@ class TrainingState:
         Raises:
             ValueError: The file is of another model.
         """
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        header = on_rank_zero(f"{_NAME}/read", lambda: self._read(arrays))
         optimizer = self._model.optimizer
         if optimizer is not None and not optimizer.built:
             optimizer.build(self._model.trainable_variables)
         variables, metrics = self._variables()
-        self._check(header, variables)
         num_own = len(variables)
+        header, arrays = self._read(num_own if only_metrics else 0)
+        self._check(header, variables)
         # The first step builds the metrics; before it they need no values.
         if header["metrics"] == _describe(metrics):
             variables += metrics
@@ -172,8 +171,7 @@ class TrainingState:
         """Gives the random state that no variable holds, if there is one."""
         if not _backends.current().random_state().size:
             return
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        header = on_rank_zero(f"{_NAME}/read", lambda: self._read(arrays))
+        header, arrays = self._read(sum(map(len, self._variables())))
         self._restore_random(header["size"], arrays)
 
     def _restore_random(
@@ -211,10 +209,20 @@ class TrainingState:
             header: dict[str, Any] = json.loads(file["header"].tobytes())
         return header
 
-    def _read(self, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-        with np.load(self._path, allow_pickle=False) as file:
-            arrays.update(file)
-        return json.loads(arrays.pop("header").tobytes())
+    def _read(
+        self, first: int
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        """Returns the header, and on rank 0 the arrays from a variable on."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+        def read() -> Any:
+            with np.load(self._path, allow_pickle=False) as file:
+                for name in file.files:
+                    if not name.isdigit() or int(name) >= first:
+                        arrays[name] = file[name]
+            return json.loads(arrays.pop("header").tobytes())
+
+        return on_rank_zero(f"{_NAME}/read", read), arrays
 
     def _write(
         self,

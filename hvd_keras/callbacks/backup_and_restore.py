@@ -66,7 +66,8 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
 
     Args:
         backup_dir: Directory for the file, used for nothing else.
-        save_freq: "epoch", or a number of batches.
+        save_freq: "epoch", or a number of batches. With data of `hvd.shard`, a
+            save that is due in the last batch of an epoch comes at its end.
         delete_checkpoint: Whether to delete the file when `fit` has ended.
 
     Raises:
