@@ -32,5 +32,7 @@ python_display_short_literal_types = True
 html_theme = "furo"
 html_title = f"hvd_keras {release}"
 html_copy_source = False
+# Search fetches excerpts of pages, which a browser refuses for files.
+html_show_search_summary = False
 # Nothing is fetched from elsewhere.
 html_theme_options = {"top_of_page_buttons": []}
