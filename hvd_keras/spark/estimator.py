@@ -238,11 +238,11 @@ class KerasEstimator(Estimator, _HasParams):
             training, validation = dataset.randomSplit(
                 [1.0 - share, float(share)], seed=seed
             )
-        rows = f"{place}/rows"
+        rows = Store.join(place, "rows")
         Store.write(_plain(training, names), rows)
         if validation is None:
             return rows, None
-        others = f"{place}/validation_rows"
+        others = Store.join(place, "validation_rows")
         Store.write(_plain(validation, names), others)
         return rows, others
 

@@ -22,6 +22,7 @@ class Store:
             prefix: A path, `file://`, `dbfs:/` or `hdfs://`; or `s3://`,
                 `gs://` or whatever else pyarrow or fsspec knows: Spark needs
                 no connector for it, but all tasks need its credentials.
+                Options of pyarrow follow a question mark.
         """
         if not isinstance(prefix, str) or not prefix:
             raise InvalidArgumentError(
@@ -37,7 +38,15 @@ class Store:
 
     def new_run(self) -> str:
         """Returns the address of a new folder for one training."""
-        return posixpath.join(self.prefix, f"run-{uuid.uuid4().hex[:12]}")
+        return self.join(self.prefix, f"run-{uuid.uuid4().hex[:12]}")
+
+    @staticmethod
+    def join(address: str, name: str) -> str:
+        """Returns the address of what is in a folder."""
+        if "://" not in address:
+            return posixpath.join(address, name)
+        folder, mark, options = address.partition("?")
+        return f"{folder.rstrip('/')}/{name}{mark}{options}"
 
     @staticmethod
     def local_path(address: str) -> str | None:

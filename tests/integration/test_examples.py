@@ -222,6 +222,23 @@ def test_resume_ends_with_the_weights_of_an_undisturbed_run(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("tracker", "pattern"),
+    [("mlflow", "*/*/metrics/val_accuracy"), ("wandb", "wandb/offline-run-*")],
+)
+def test_tracking_makes_one_run(
+    tracker: str, pattern: str, tmp_path: pathlib.Path
+) -> None:
+    if importlib.util.find_spec(tracker) is None:
+        pytest.skip(f"{tracker} is not installed")
+    options = (f"--tracker={tracker}", f"--folder={tmp_path}")
+    output = run(2, "tracking.py", *options)
+    (tracked,) = numbers(output, "has val_accuracy #")
+    assert tracked == accuracy(output) >= 0.95
+    assert len(list(tmp_path.glob(pattern))) == 1  # of rank 0 alone
+
+
+@pytest.mark.thorough
 def test_the_cells_of_the_notebook_run(tmp_path: pathlib.Path) -> None:
     book = json.loads((EXAMPLES / "notebook.ipynb").read_text())
     cells = [c for c in book["cells"] if c["cell_type"] == "code"]

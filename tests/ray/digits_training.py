@@ -47,6 +47,44 @@ def train(config: dict[str, Any]) -> None:
     )
 
 
+def train_on_shard(config: dict[str, Any]) -> None:
+    """Trains on what Ray Data deals out to this worker."""
+    import digit_data
+    import keras
+    import numpy as np
+    import ray.train
+
+    import hvd_keras as hvd
+    from hvd_keras.ray import ReportCallback
+
+    hvd.init()
+    keras.utils.set_random_seed(1)
+    _, test = digit_data.load("digits")
+    shard = ray.train.get_dataset_shard("train")
+    batches = shard.iter_tf_batches(batch_size=32)
+    own = np.concatenate([batch["number"].numpy() for batch in batches])
+    every = hvd.allgather_object(own.tolist())
+    model = make_model(config["rate"])
+    model.fit(
+        shard.to_tf("image", "digit", batch_size=32),
+        epochs=config["epochs"],
+        validation_data=hvd.shard(test, batch_size=64),
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda _, logs: logs.update(
+                    rows=sum(map(len, every)),
+                    distinct_rows=len({n for one in every for n in one}),
+                )
+            ),
+            ReportCallback(save_every=0),
+        ],
+        verbose=0,
+    )
+    hvd.assert_equal_on_all_ranks(model)
+
+
 def make_model(rate: float) -> Any:
     import keras
 

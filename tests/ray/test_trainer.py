@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import digit_data
 import pytest
+import ray.data
 import ray.train
 import ray.tune
-from digits_training import train
+from digits_training import train, train_on_shard
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from hvd_keras.ray import KerasTrainer
@@ -42,6 +44,29 @@ def test_training_goes_on_when_a_worker_was_killed(tmp_path: Path) -> None:
     print(f"training again {starts[2] - died:.1f} s after SIGKILL")
     reported = result.metrics_dataframe["epoch"].tolist()
     assert reported[-6:] == [6, 7, 8, 9, 10, 11]
+
+
+def test_workers_learn_from_shards_of_ray_data(tmp_path: Path) -> None:
+    (images, labels), _ = digit_data.load("digits")
+    rows = ray.data.from_items(
+        [
+            {"number": number, "image": image, "digit": int(label)}
+            for number, (image, label) in enumerate(
+                zip(images, labels, strict=True)
+            )
+        ]
+    )
+    result = KerasTrainer(
+        train_on_shard,
+        train_loop_config={"rate": 3e-3, "epochs": 12},
+        datasets={"train": rows},
+        scaling_config=ray.train.ScalingConfig(num_workers=2),
+        run_config=ray.train.RunConfig(storage_path=str(tmp_path / "results")),
+    ).fit()
+    assert result.metrics["val_accuracy"] >= 0.97
+    # Ray gives both equally many rows, and leaves an odd one out.
+    assert result.metrics["rows"] == len(images) - len(images) % 2
+    assert result.metrics["distinct_rows"] == result.metrics["rows"]
 
 
 def test_tune_tries_four_rates(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,32 @@ _ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def bucket() -> Iterator[str]:
-    """Serves S3 on this machine; the JVM and the tasks inherit its address."""
+def s3() -> Iterator[Callable[[str], str]]:
+    """Serves S3 on this machine; returns the address of a folder there."""
     from moto.server import ThreadedMotoServer
     from pyarrow import fs
 
+    # The JVM and the tasks inherit these.
+    os.environ["AWS_ACCESS_KEY_ID"] = "anyone"
+    os.environ["AWS_SECRET_ACCESS_KEY"] = "anything"
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    os.environ.update(
-        AWS_ENDPOINT_URL=f"http://{host}:{port}",
-        AWS_ACCESS_KEY_ID="anyone",
-        AWS_SECRET_ACCESS_KEY="anything",
-        AWS_DEFAULT_REGION="us-east-1",
+    options = f"scheme=http&endpoint_override={host}%3A{port}"
+
+    def address(folder: str) -> str:
+        return f"s3://trainings/{folder}?region=us-east-1&{options}"
+
+    system, path = fs.FileSystem.from_uri(
+        f"{address('')}&allow_bucket_creation=true"
     )
-    fs.S3FileSystem(allow_bucket_creation=True).create_dir("trainings")
-    yield "s3://trainings"
+    system.create_dir(path.rstrip("/"))
+    yield address
     server.stop()
 
 
 @pytest.fixture(scope="session")
-def spark(bucket: str) -> Iterator[Any]:
+def spark(s3: Any) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     here = str(Path(__file__).parent)

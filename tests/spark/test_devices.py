@@ -59,7 +59,7 @@ def test_each_rank_sees_the_gpu_of_its_task(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     assert done.stdout.endswith("[(['0'], '0'), (['1'], '1')]\n"), done
 
