@@ -39,10 +39,7 @@ def make_model() -> keras.Model:
     """Returns a model of both halves: their vectors, (n, 2, 32)."""
     left, right = keras.Input((8, 4, 1)), keras.Input((8, 4, 1))
     vectors = [make_tower()(left), make_tower()(right)]
-    return keras.Model(
-        [left, right],
-        keras.layers.Lambda(lambda v: tf.stack(v, axis=1))(vectors),
-    )
+    return keras.Model([left, right], keras.ops.stack(vectors, axis=1))
 
 
 def matching_loss(_: tf.Tensor, own: tf.Tensor) -> tf.Tensor:

@@ -36,7 +36,7 @@ def texts(num_words: int, vocabulary_size: int) -> tuple[Texts, Texts]:
     """
     found: dict[tuple[str, ...], int] = {}  # a text stands there once
     for label, library in enumerate(LIBRARIES):
-        for _, source in _sources(library):
+        for source in _sources(library):
             for text in _DOCSTRING.findall(source):
                 words = _WORD.findall(text.lower())
                 kept = [word for word in words if word not in _NAMES]
@@ -72,7 +72,7 @@ def imports() -> tuple[np.ndarray, int, list[str]]:
     modules_of = [
         {one or other for one, other in _IMPORT.findall(source)}
         for library in LIBRARIES
-        for _, source in _sources(library)
+        for source in _sources(library)
     ]
     counts = collections.Counter(m for found in modules_of for m in found)
     names = sorted(module for module, n in counts.items() if n >= 5)
@@ -86,12 +86,11 @@ def imports() -> tuple[np.ndarray, int, list[str]]:
     return np.array(pairs, np.int32), len(files), names
 
 
-def _sources(library: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each file of a library."""
+def _sources(library: str) -> Iterator[str]:
+    """Yields the text of each file of a library, without its tests."""
     spec = importlib.util.find_spec(library)
     folders: Iterable[str] = (spec and spec.submodule_search_locations) or ()
     for folder in map(pathlib.Path, folders):
         for path in sorted(folder.rglob("*.py")):
-            name = str(path.relative_to(folder))
-            if "test" not in name:
-                yield name, path.read_text(encoding="utf-8")
+            if "test" not in str(path.relative_to(folder)):
+                yield path.read_text(encoding="utf-8")
