@@ -52,8 +52,8 @@ def texts(num_words: int, vocabulary_size: int) -> tuple[Texts, Texts]:
     common = [word for word, _ in counts.most_common(vocabulary_size - 2)]
     numbers = {word: number for number, word in enumerate(common, start=2)}
     tokens = np.zeros((len(rows), num_words), np.int32)
-    for row, (words, _) in zip(tokens, rows, strict=True):
-        row[: len(words)] = [numbers.get(word, 1) for word in words]
+    for row, (text_words, _) in zip(tokens, rows, strict=True):
+        row[: len(text_words)] = [numbers.get(word, 1) for word in text_words]
     labels = np.array([label for _, label in rows], np.int32)
     return (
         (tokens[num_test:], labels[num_test:]),
