@@ -7,11 +7,33 @@
 #include <type_traits>
 
 #include "tf_ops/collectives/half.h"
+#include "tf_ops/collectives/vectors.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__)
 #define HVD_MULTIVERSION 1
 #include <immintrin.h>
 #endif
+
+// What compilers spell differently. Functions between BEGIN and END may use the
+// named instructions. The steps of an INDEPENDENT loop may run at once.
+#define HVD_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define HVD_BEGIN_TARGET(names)                                   \
+  HVD_PRAGMA(clang attribute push(__attribute__((target(names))), \
+                                  apply_to = function))
+#define HVD_END_TARGET HVD_PRAGMA(clang attribute pop)
+#define HVD_INDEPENDENT HVD_PRAGMA(clang loop vectorize(assume_safety))
+#define HVD_WIDE ""  // by itself
+#else
+#define HVD_BEGIN_TARGET(names) \
+  HVD_PRAGMA(GCC push_options) HVD_PRAGMA(GCC target(names))
+#define HVD_END_TARGET HVD_PRAGMA(GCC pop_options)
+#define HVD_INDEPENDENT HVD_PRAGMA(GCC ivdep)
+#define HVD_WIDE ",prefer-vector-width=512"
+#endif
+// The levels of the psABI. Zig's compiler heeds no `arch=x86-64-v3` here.
+#define HVD_V3 "avx2,bmi,bmi2,f16c,fma,lzcnt,movbe"
+#define HVD_V4 HVD_V3 ",avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
 
 namespace hvd {
 namespace {
@@ -74,18 +96,16 @@ namespace baseline {
 
 #if HVD_MULTIVERSION
 #define HVD_F16C 1
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v3")
+HVD_BEGIN_TARGET(HVD_V3)
 namespace v3 {
 #include "tf_ops/collectives/reduce_kernels.inc"
 }  // namespace v3
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+HVD_END_TARGET
+HVD_BEGIN_TARGET(HVD_V4 HVD_WIDE)
 namespace v4 {
 #include "tf_ops/collectives/reduce_kernels.inc"
 }  // namespace v4
-#pragma GCC pop_options
+HVD_END_TARGET
 #undef HVD_F16C
 #endif
 
@@ -98,20 +118,17 @@ struct Kernels {
 };
 
 Kernels ChooseKernels() {
+  switch (FindVectors()) {
 #if HVD_MULTIVERSION
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512cd")) {
-    return {v4::ReduceDispatch, v4::WidenDispatch, v4::NarrowDispatch};
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("bmi2")) {
-    return {v3::ReduceDispatch, v3::WidenDispatch, v3::NarrowDispatch};
-  }
+    case Vectors::kV4:
+      return {v4::ReduceDispatch, v4::WidenDispatch, v4::NarrowDispatch};
+    case Vectors::kV3:
+      return {v3::ReduceDispatch, v3::WidenDispatch, v3::NarrowDispatch};
 #endif
-  return {baseline::ReduceDispatch, baseline::WidenDispatch,
-          baseline::NarrowDispatch};
+    default:
+      return {baseline::ReduceDispatch, baseline::WidenDispatch,
+              baseline::NarrowDispatch};
+  }
 }
 
 const Kernels& ChosenKernels() {
