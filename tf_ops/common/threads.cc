@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace hvd {
@@ -28,6 +30,18 @@ class BlockedSignals {
 std::thread ThreadWithoutSignals(std::function<void()> body) {
   const BlockedSignals blocked;  // the thread inherits that
   return std::thread(std::move(body));
+}
+
+Status CatchThreadLimit(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::system_error& error) {  // from std::thread
+    return Status::Internal(
+        std::string("starting a thread failed: ") + error.what() +
+        ". Is the number of processes limited? See `ulimit -u`, and pids.max "
+        "of the container's cgroup");
+  }
+  return Status::Ok();
 }
 
 }  // namespace hvd

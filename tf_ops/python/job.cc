@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <system_error>
 
 #include "tf_ops/common/log.h"
+#include "tf_ops/common/threads.h"
 #include "tf_ops/engine/gpu_split.h"
 #include "tf_ops/host/in_memory/in_memory.h"
 #include "tf_ops/host/shm/shm.h"
@@ -196,18 +196,14 @@ template <typename Make>
 std::shared_ptr<Engine> Start(const Make& make_group, const Place& place,
                               const std::optional<Hosts>& hosts,
                               const EngineOptions& options) {
-  try {
+  std::shared_ptr<Engine> engine;
+  RaiseIfError(CatchThreadLimit([&] {
     const std::shared_ptr<HostGroup> group = make_group();
-    return Engine::Create(
+    engine = Engine::Create(
         group, options, place.layout,
         MakeLinks(place, hosts, group, options.stall_warning_seconds));
-  } catch (const std::system_error& error) {  // from std::thread
-    RaiseIfError(Status::Internal(
-        std::string("starting a thread failed: ") + error.what() +
-        ". Is the number of processes limited? See `ulimit -u`, and pids.max "
-        "of the container's cgroup"));
-    throw;
-  }
+  }));
+  return engine;
 }
 
 }  // namespace

@@ -36,6 +36,21 @@ bool PollEach(std::vector<pollfd>* polled) {
   return true;
 }
 
+// "SIGKILL". glibc has such a function from 2.32 on.
+std::string NameOfSignal(int number) {
+  static constexpr std::pair<int, const char*> kNames[] = {
+      {SIGABRT, "SIGABRT"}, {SIGALRM, "SIGALRM"}, {SIGBUS, "SIGBUS"},
+      {SIGFPE, "SIGFPE"},   {SIGHUP, "SIGHUP"},   {SIGILL, "SIGILL"},
+      {SIGINT, "SIGINT"},   {SIGKILL, "SIGKILL"}, {SIGPIPE, "SIGPIPE"},
+      {SIGQUIT, "SIGQUIT"}, {SIGSEGV, "SIGSEGV"}, {SIGSYS, "SIGSYS"},
+      {SIGTERM, "SIGTERM"}, {SIGTRAP, "SIGTRAP"}, {SIGUSR1, "SIGUSR1"},
+      {SIGUSR2, "SIGUSR2"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}};
+  for (const auto& [known, name] : kNames) {
+    if (known == number) return name;
+  }
+  return "signal " + std::to_string(number);
+}
+
 // "SIGKILL", "status 1"; "" if nobody knows any more. Its parent knows for as
 // long as it has not waited for it.
 std::string HowItEnded(pid_t pid) {
@@ -49,9 +64,7 @@ std::string HowItEnded(pid_t pid) {
   if (WIFEXITED(status)) {
     return "status " + std::to_string(WEXITSTATUS(status));
   }
-  const char* const name = sigabbrev_np(WTERMSIG(status));
-  return name == nullptr ? "signal " + std::to_string(WTERMSIG(status))
-                         : std::string("SIG") + name;
+  return NameOfSignal(WTERMSIG(status));
 }
 
 }  // namespace
