@@ -1,8 +1,8 @@
 """A library that finds the GPU and the CUDA stream of a TensorFlow kernel.
 
-Each minor version of TensorFlow needs its own. `python -m hvd_keras.gpu_shim`
-builds the one for the installed TensorFlow, with its headers and a C++
-compiler. It needs no CUDA.
+Each minor version of TensorFlow needs its own. Wheels hold some. The command
+`python -m hvd_keras.gpu_shim` builds the one for the installed TensorFlow, with
+its headers and a C++ compiler. It needs no CUDA.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pathlib
 BUILD_COMMAND = "python -m hvd_keras.gpu_shim"
 FUNCTION = "hvd_tf_place"
 SOURCE = pathlib.Path(__file__).with_name("stream.cc")
+ABSENT = pathlib.Path(__file__).with_name("absent")  # headers that may lack
 
 
 def path(version: tuple[int, int]) -> pathlib.Path:

@@ -31,6 +31,7 @@ def build(target: pathlib.Path, flags: Sequence[str]) -> None:
         *shlex.split(os.environ.get("CXX", "g++")),
         *("-shared", "-fPIC", "-O2", "-DNDEBUG", "-w"),
         *flags,
+        *("-idirafter", str(gpu_shim.ABSENT)),
         *(str(gpu_shim.SOURCE), "-o", str(temporary)),
     ]
     try:
