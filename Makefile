@@ -10,6 +10,7 @@ LINT_IMPORTS ?= $(shell $(PYTHON) tools/find_tool.py lint-imports)
 NINJA ?= $(shell $(PYTHON) tools/find_tool.py ninja)
 
 BENCH_LINES := build/bench.jsonl
+EXTRAS := build/extras
 CC_FILES := $(shell find tf_ops tests/cc tests/fuzz tests/gpu benchmarks -name '*.cc' -o -name '*.h' \
   -o -name '*.inc')
 
@@ -30,6 +31,10 @@ install:  ## Editable install with everything that the targets below need
 build:  ## Builds the libraries in place; incremental
 	$(PYTHON) setup.py -q build_ext --inplace
 
+.PHONY: wheels
+wheels:  ## Wheels for x86-64 and aarch64, and the sdist, into dist
+	$(PYTHON) tools/build_wheels.py $(WHEELS)
+
 .PHONY: clean
 clean:  ## Removes all build outputs
 	rm -rf build dist bazel-* *.egg-info hvd_keras/*.so
@@ -45,6 +50,12 @@ lint-python:
 	$(PYTHON) -m mypy
 	$(LINT_IMPORTS) --no-logo --no-cache
 	$(PYTHON) tools/import_graph.py --check
+
+# TRAINJOB is the file of Kubeflow Trainer that defines TrainJob, if at hand.
+.PHONY: lint-recipes
+lint-recipes:  ## The Dockerfile, the manifests and other recipes
+	$(PYTHON) tools/extra_venv.py recipes $(EXTRAS)/recipes
+	$(EXTRAS)/recipes/bin/python tools/check_recipes.py $(TRAINJOB)
 
 .PHONY: equality-table
 equality-table: build  ## Compares N ranks with one process, into docs/equality.md
@@ -116,13 +127,16 @@ launchers-check:  ## Starts ranks on two hosts by real launchers; as root
 
 # Each has an environment of its own beside that of PYTHON, whose packages it
 # sees. Spark needs a Java 17 or later. The extras say which versions.
-EXTRAS := build/extras
 .PHONY: ray-check spark-check
 spark-check: MORE = 'moto[server]>=5'  # a server of S3
 ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
 	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$* $(MORE)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \
 	  -q -p no:cacheprovider --confcutdir=tests/$* tests/$*
+
+.PHONY: test-matrix
+test-matrix:  ## The wheels with other versions; hours. COMBINATION='3.12 jax'
+	$(PYTHON) tools/test_matrix.py $(if $(COMBINATION),'$(COMBINATION)')
 
 .PHONY: test-cc test-cc-plain test-cc-tsan test-cc-asan
 test-cc: test-cc-plain test-cc-tsan test-cc-asan  ## C++ tests, sanitizers too

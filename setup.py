@@ -2,7 +2,8 @@
 
 All metadata is in pyproject.toml. Extra arguments for CMake may be given in
 `CMAKE_ARGS`: `CMAKE_ARGS=-DHVD_WERROR=OFF pip install .` builds with a
-compiler that warns where ours do not.
+compiler that warns where ours do not. `HVD_GPU_SHIMS` may name a folder of GPU
+shims that go into the wheel: `make wheels` sets it.
 
 Why not a plugin: that of scikit-build-core (1.1.2 was read) deletes CMake's
 build folder at each run, so `make build` would compile everything before each
@@ -68,6 +69,12 @@ def check_toolchain() -> None:
         )
 
 
+def gpu_shims() -> list[Path]:
+    """The libraries of hvd_keras.gpu_shim that go into the wheel."""
+    folder = os.environ.get("HVD_GPU_SHIMS")
+    return sorted(Path(folder).glob("libhvd_tf_gpu_*.so")) if folder else []
+
+
 def replace_file(source: Path, target: Path) -> None:
     """Puts `source` at `target` at once: a process may have it mapped."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,8 +90,9 @@ class CMakeBuild(build_ext):
         check_toolchain()
         tree = self._build_tree()
         self._run_cmake(tree)
-        for name in self._file_names():
-            replace_file(tree / "lib" / name, self._built_package() / name)
+        built = [tree / "lib" / name for name in self._library_names()]
+        for file in [*built, *gpu_shims()]:
+            replace_file(file, self._built_package() / file.name)
 
     def copy_extensions_to_source(self) -> None:
         """Copies the helper libraries too, unlike the inherited method."""
@@ -96,19 +104,30 @@ class CMakeBuild(build_ext):
         return [str(folder / name) for name in self._file_names()]
 
     def _file_names(self) -> list[str]:
-        return [Path(self.get_ext_filename("_core")).name, *LIBRARIES]
+        return [*self._library_names(), *(shim.name for shim in gpu_shims())]
+
+    def _library_names(self) -> list[str]:
+        return [f"_core{self._module_suffix()}", *LIBRARIES]
+
+    def _module_suffix(self) -> str:
+        """Such as .cpython-312-aarch64-linux-gnu.so.
+
+        SETUPTOOLS_EXT_SUFFIX may name that of another machine.
+        """
+        return self.get_ext_filename("_core").removeprefix("_core")
 
     def _built_package(self) -> Path:
         return Path(self.build_lib, PACKAGE)
 
     @staticmethod
     def _build_tree() -> Path:
-        """The same folder every time, so that a rebuild is incremental."""
-        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-        return ROOT / "build" / f"cmake-{tag}"
+        """The same folder every time, so that a rebuild is incremental.
 
-    @staticmethod
-    def _run_cmake(tree: Path) -> None:
+        `_core` alone is built again for another Python.
+        """
+        return ROOT / "build" / f"cmake-{sysconfig.get_platform()}"
+
+    def _run_cmake(self, tree: Path) -> None:
         import pybind11
 
         cmake, ninja = find_tool("cmake"), find_tool("ninja")
@@ -125,7 +144,7 @@ class CMakeBuild(build_ext):
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DHVD_PYTHON_INCLUDE_DIR={sysconfig.get_path('include')}",
             f"-DHVD_PYBIND11_INCLUDE_DIR={pybind11.get_include()}",
-            f"-DHVD_PYTHON_EXT_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}",
+            f"-DHVD_PYTHON_EXT_SUFFIX={self._module_suffix()}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count())
