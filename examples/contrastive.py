@@ -60,7 +60,7 @@ def halves(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return images[:, :, :4], images[:, :, 4:]
 
 
-def main(_: list[str]) -> None:
+def main(_argv: list[str]) -> None:
     hvd.init()
     keras.utils.set_random_seed(1)
     (images, labels), (test_images, _) = digit_data.load("digits")

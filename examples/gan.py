@@ -76,7 +76,7 @@ class Gan(keras.Model):
         return {"critic_loss": critic_loss, "generator_loss": loss}
 
 
-def main(_: list[str]) -> None:
+def main(_argv: list[str]) -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
     hvd.init()

@@ -34,8 +34,9 @@ def check_dockerfile() -> None:
 
 
 def check_job() -> None:
-    command = [_SCRIPTS / "kubernetes-validate", "--strict"]
-    subprocess.run([*command, _MANIFESTS / "job.yaml"], check=True)
+    program = _SCRIPTS / "kubernetes-validate"
+    manifest = _MANIFESTS / "job.yaml"
+    subprocess.run([program, "--strict", manifest], check=True)
 
 
 def check_trainjob(crd: Path) -> None:

@@ -154,7 +154,9 @@ class _Trial:
         self._smoke_test, self._tests = _PARTS[backend]
         self._has_names = backend == "tensorflow"
         self._python = programs / "python"
+        self._job: list[str | Path]
         self._job = [programs / "hvdrun", "-np", "2", "--", self._python]
+        self._pytest: list[str | Path]
         self._pytest = [programs / "pytest", "-q", "-W", "ignore",
                         "-p", "no:cacheprovider"]  # fmt: skip
 
@@ -162,9 +164,11 @@ class _Trial:
         code = (
             "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
         )
-        command = [self._python, "-c", code, distribution]
         return subprocess.run(
-            command, capture_output=True, text=True, check=True
+            [self._python, "-c", code, distribution],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
 
     def smoke_test(self) -> str:
