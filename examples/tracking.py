@@ -4,7 +4,8 @@
 
 The callback of the tracker is on rank 0 alone. `MetricAverageCallback` makes
 the metrics that it sees those of all ranks. MLflow writes into a folder here,
-and Weights & Biases is offline; nothing leaves this machine.
+and Weights & Biases is offline; nothing leaves this machine. Install `mlflow`
+(`mlflow-skinny` lacks what its callback needs) or `wandb`.
 """
 
 from __future__ import annotations

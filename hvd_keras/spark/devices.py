@@ -38,8 +38,7 @@ def visible_devices(addresses: list[str]) -> dict[str, str]:
     """
     if not addresses:
         return {}
-    seen = os.environ.get(gpus.VARIABLE)
-    if seen is not None and all(one.isdigit() for one in addresses):
-        entries = gpus.visible(os.environ)
-        addresses = [entries[int(one)] for one in addresses]
+    seen = gpus.visible(os.environ) if gpus.VARIABLE in os.environ else []
+    if all(one.isdigit() and int(one) < len(seen) for one in addresses):
+        addresses = [seen[int(one)] for one in addresses]
     return {gpus.VARIABLE: ",".join(addresses)}

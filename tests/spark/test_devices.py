@@ -73,6 +73,8 @@ def test_numbers_count_the_gpus_that_the_task_may_see(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5,6")
     assert visible_devices(["1", "2"]) == {"CUDA_VISIBLE_DEVICES": "GPU-5,6"}
     assert visible_devices(["GPU-5"]) == {"CUDA_VISIBLE_DEVICES": "GPU-5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # it sees none by itself
+    assert visible_devices(["1"]) == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_it_needs_a_task() -> None:
