@@ -35,8 +35,7 @@ def check_dockerfile() -> None:
 
 def check_job() -> None:
     program = _SCRIPTS / "kubernetes-validate"
-    manifest = _MANIFESTS / "job.yaml"
-    subprocess.run([program, "--strict", manifest], check=True)
+    subprocess.run([program, "--strict", _MANIFESTS / "job.yaml"], check=True)
 
 
 def check_trainjob(crd: Path) -> None:
