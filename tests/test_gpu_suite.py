@@ -23,6 +23,7 @@ GPU = ROOT / "tests" / "gpu"
 # The fakes sum values with these.
 OTHER_SOURCES = [
     "tf_ops/collectives/reduce.cc",
+    "tf_ops/collectives/vectors.cc",
     "tf_ops/common/status.cc",
     "tf_ops/common/types.cc",
 ]
