@@ -108,7 +108,8 @@ def test_averages_of_three_ranks(fake: str) -> None:
 
 @pytest.mark.parametrize("num_ranks", thorough_except([1, 2, 3, 4], 2))
 def test_gpu(fake: str, num_ranks: int) -> None:
-    arguments = ["-q", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
+    # Not captured: the log tells how tensors are packed.
+    arguments = ["-q", "-s", "-p", "no:cacheprovider", f"--confcutdir={GPU}"]
     # 1 rank: a driver too old for batched copies. 2 ranks: the copies of CUDA
     # 13, packed as is quickest. 3 ranks: no packing. All: streams with random
     # delays.
