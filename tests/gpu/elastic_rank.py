@@ -22,6 +22,7 @@ def main() -> None:
     """Sums on the GPUs of 3, 2 and 3 ranks."""
     prepare_to_share(os.environ)
     hvd.init()
+    membership.announce_elastic()
     assert hvd.local_rank() == 0 or not membership.is_waiting()  # as the killed
     device = open_device(hvd.local_rank())
     assert device is not None
