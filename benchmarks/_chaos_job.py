@@ -9,7 +9,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -48,7 +47,7 @@ class Job:
         self._environ = {**os.environ, "PYTHONPATH": str(_ROOT)}
         self._options = ["--min-np", "1", "--max-restarts", "100000"]
         if len(layout) > 1:
-            self._network = Network(Path(tempfile.mkdtemp()), len(layout))
+            self._network = Network(folder, len(layout))
             secret = secrets.token_hex(32)
             self._environ = self._network.environ(
                 HVD_SECRET=secret, **_HEARTBEATS

@@ -176,7 +176,10 @@ def _happen(
         os.kill(rng.choice(job.wires()), signal.SIGKILL)
         return time.time(), 0
     else:
-        job.kill_host() if kind == "agent" else job.cut(_CUT_SECONDS)
+        if kind == "agent":
+            job.kill_host()
+        else:
+            job.cut(_CUT_SECONDS)
         return time.time(), sum(host == 1 for host, _ in members.values())
     return time.time(), 1
 
