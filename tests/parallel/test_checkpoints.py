@@ -24,6 +24,7 @@ from hvd_keras.callbacks import (
     ModelCheckpoint,
     _training_state,
 )
+from hvd_keras.callbacks._background import wait_for_all
 
 pytestmark = pytest.mark.thorough(1, 4)
 THOROUGH = pytest.mark.thorough
@@ -327,6 +328,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
 ) -> None:
     expected, whole, _ = undisturbed()
     train(path, interrupt_at, save_freq=save_freq, **options)
+    wait_for_all()
     assert os.listdir(path) == ["training_state.npz"]
     values, history, num_begun = train(path, save_freq=save_freq, **options)
     assert num_begun == num_epochs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import pathlib
 import resource
 import time
 from collections.abc import Iterator
@@ -58,14 +59,16 @@ def test_an_id_is_never_used_again(size) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Counts descriptors, threads and mappings of this process."""
+    """Counts descriptors, our threads and our mappings in this process."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         num_shared = sum("memfd:hvd_keras" in line for line in maps)
-    return (
-        len(os.listdir("/proc/self/fd")),
-        len(os.listdir("/proc/self/task")),
-        num_shared,
-    )
+    # TensorFlow's threads come and go.
+    num_threads = 0
+    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has just ended
+            num_threads += path.read_text("ascii").startswith("hvd_")
+    assert num_threads > 0
+    return len(os.listdir("/proc/self/fd")), num_threads, num_shared
 
 
 def resident_bytes() -> int:
