@@ -1,6 +1,7 @@
 // Process sets on fake GPUs where a kernel needs the whole GPU: ranks that
 // launched kernels of two sets in different orders would wait for ever.
 #include <chrono>
+#include <numeric>
 #include <random>
 
 #include "tests/cc/gpu_util.h"
@@ -16,37 +17,8 @@ struct AloneOnGpus : FakeGpus {
   ~AloneOnGpus() { UseFakes().run_alone(0); }
 };
 
-// The job, and sets of some of its ranks; by set, then by member.
-struct Sets {
-  explicit Sets(int size, const std::vector<std::vector<int>>& members) {
-    const EngineOptions options = GpuOptionsOfTests();
-    std::vector<std::shared_ptr<HostGroup>> job;
-    for (auto& group : CreateInMemory(size)) {
-      job.emplace_back(std::move(group));
-      engines[0].push_back(Engine::Create(job.back(), options));
-    }
-    for (size_t set = 0; set < members.size(); ++set) {
-      const std::vector<int>& ranks = members[set];
-      auto groups = CreateInMemory(static_cast<int>(ranks.size()));
-      for (size_t i = 0; i < ranks.size(); ++i) {
-        const auto& own = job[static_cast<size_t>(ranks[i])];
-        groups[i]->membership()->BindToJob({own, own->membership()}, ranks);
-        EngineOptions of_set = options;
-        of_set.global_ranks = ranks;
-        engines[set + 1].push_back(
-            Engine::Create(std::move(groups[i]), of_set));
-      }
-    }
-  }
-  // The sets end before the job.
-  ~Sets() {
-    for (auto it = engines.rbegin(); it != engines.rend(); ++it) it->clear();
-  }
-  std::array<Engines, 4> engines;
-};
-
 // A thread of a rank makes all calls of one set, at its own pace.
-void CallOften(int rank, int set, int size, Engine* engine) {
+void CallInSet(int rank, int set, int size, Engine* engine) {
   UserGpu gpu(rank);
   std::minstd_rand random(static_cast<unsigned>(7 * rank + set + 1));
   for (int i = 0; i < kNumCalls; ++i) {
@@ -61,28 +33,88 @@ void CallOften(int rank, int set, int size, Engine* engine) {
   }
 }
 
-TEST_CASE_FIXTURE(AloneOnGpus, "overlapping sets launch in one order") {
-  // Each two of them share a rank: 0 and 1, 1 and 2, 2 and 0.
-  const std::vector<std::vector<int>> members = {{0, 1}, {1, 2}, {0, 2}};
-  const Sets sets(3, members);
-  struct Part {
-    int rank;
-    int set;
-    Engine* engine;
-  };
-  std::vector<Part> parts;
-  for (int set = 0; set < 4; ++set) {
-    const Engines& engines = sets.engines[static_cast<size_t>(set)];
-    for (size_t i = 0; i < engines.size(); ++i) {
-      const int rank = set == 0 ? static_cast<int>(i)
-                                : members[static_cast<size_t>(set - 1)][i];
-      parts.push_back({rank, set, engines[i].get()});
+// The job, and sets of some of its ranks; by set, then by member.
+struct Sets {
+  // On one host.
+  Sets(int size, const std::vector<std::vector<int>>& members)
+      : members_(members) {
+    for (auto& group : CreateInMemory(size)) {
+      groups_.push_back(group.get());
+      engines[0].push_back(
+          Engine::Create(std::move(group), GpuOptionsOfTests()));
+    }
+    for (const std::vector<int>& ranks : members) AddSet(ranks, ranks);
+  }
+  // On hosts, each of which has a set of its own.
+  Sets(int size, size_t num_hosts)
+      : members_(Deal(size, static_cast<int>(num_hosts))) {
+    engines[0] = MakeEnginesOnHosts(size, static_cast<int>(num_hosts),
+                                    GpuOptionsOfTests(), &groups_);
+    for (const std::vector<int>& ranks : members_) {
+      std::vector<int> on_host(ranks.size());
+      std::iota(on_host.begin(), on_host.end(), 0);
+      AddSet(ranks, on_host);
     }
   }
-  RunOnThreads(static_cast<int>(parts.size()), [&](int which) {
-    const Part& part = parts[static_cast<size_t>(which)];
-    CallOften(part.rank, part.set, part.set == 0 ? 3 : 2, part.engine);
-  });
+  // The sets end before the job.
+  ~Sets() {
+    for (auto it = engines.rbegin(); it != engines.rend(); ++it) it->clear();
+  }
+
+  // Each rank makes all calls of all its sets at once.
+  void CallOften() const {
+    struct Part {
+      int rank;
+      int set;
+      const Engines* engines;
+      Engine* engine;
+    };
+    std::vector<Part> parts;
+    for (size_t set = 0; set < engines.size(); ++set) {
+      for (size_t i = 0; i < engines[set].size(); ++i) {
+        const int rank = set == 0 ? static_cast<int>(i) : members_[set - 1][i];
+        parts.push_back({rank, static_cast<int>(set), &engines[set],
+                         engines[set][i].get()});
+      }
+    }
+    RunOnThreads(static_cast<int>(parts.size()), [&parts](int which) {
+      const Part& part = parts[static_cast<size_t>(which)];
+      CallInSet(part.rank, part.set, static_cast<int>(part.engines->size()),
+                part.engine);
+    });
+  }
+
+  std::array<Engines, 4> engines;
+
+ private:
+  // `on_host`: the members' numbers on their host.
+  void AddSet(const std::vector<int>& ranks, const std::vector<int>& on_host) {
+    auto groups = CreateInMemory(static_cast<int>(ranks.size()));
+    Engines* const of_set = &engines[++num_sets_];
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      Membership* const of_job =
+          groups_[static_cast<size_t>(ranks[i])]->membership();
+      // It outlives the set.
+      groups[i]->membership()->BindToJob({std::shared_ptr<void>(), of_job},
+                                         on_host);
+      EngineOptions options = GpuOptionsOfTests();
+      options.global_ranks = ranks;
+      of_set->push_back(Engine::Create(std::move(groups[i]), options));
+    }
+  }
+
+  const std::vector<std::vector<int>> members_;
+  std::vector<HostGroup*> groups_;  // of the job
+  size_t num_sets_ = 0;
+};
+
+TEST_CASE_FIXTURE(AloneOnGpus, "overlapping sets launch in one order") {
+  // Each two of them share a rank: 0 and 1, 1 and 2, 2 and 0.
+  Sets(3, {{0, 1}, {1, 2}, {0, 2}}).CallOften();
+}
+
+TEST_CASE_FIXTURE(AloneOnGpus, "the job launches in one order with its hosts") {
+  Sets(4, size_t{2}).CallOften();
 }
 
 // The second set's buffer is that of the first.

@@ -158,13 +158,14 @@ Status GpuConnection::Prepare(int ordinal) {
   const bool is_on_one_host =
       std::all_of(options_.hosts.begin(), options_.hosts.end(),
                   [this](int host) { return host == options_.hosts[0]; });
-  if (is_on_one_host && order_ == nullptr) {
+  const bool has_order = is_on_one_host || membership_->IsOfJob();
+  if (has_order && order_ == nullptr) {
     order_ = std::make_unique<LaunchOrder>(membership_);
   }
   if (tracks_ != nullptr) return Status::Ok();
   return GpuTracks::Get(gpu_,
                         static_cast<size_t>(options_.gpu.fusion_buffer_bytes),
-                        /*may_share=*/is_on_one_host, &tracks_);
+                        /*may_share=*/has_order, &tracks_);
 }
 
 // All ranks get the same outcome: the error of the first rank that has one.

@@ -49,7 +49,8 @@ class GpuConnection {
   Communicator* communicator() const { return communicator_.get(); }
   GpuTracks* tracks() const { return tracks_.get(); }
   const GpuScaler* scaler() const { return scaler_; }
-  // Null: process sets launch as they come, for they may be on several hosts.
+  // Null: the set is a part of the job that is on several hosts. It launches
+  // its work as it comes.
   LaunchOrder* order() const { return order_.get(); }
   // Whether the switch between all GPUs of the set can sum (NVLS).
   bool sums_in_switch() const { return sums_in_switch_; }

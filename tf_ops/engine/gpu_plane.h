@@ -19,9 +19,9 @@
 //
 // The first launch connects the GPUs (gpu_connection.h).
 //
-// Each process set has its own communicator. On one host all sets launch in one
-// order (host/launch_order.h) and share streams and fusion buffer; their
-// kernels run one after another.
+// Each process set has its own communicator. The set of all ranks and those
+// inside a host launch in one order (host/launch_order.h) and share streams and
+// fusion buffer; their kernels run one after another.
 #pragma once
 
 #include <atomic>

@@ -6,6 +6,10 @@
 // draws it: all members get their next turn at once. So any two launches have
 // the same order on all ranks that take part in both; sets without a common
 // rank stay free of each other.
+//
+// It serves sets inside a host, and one set over several hosts: each host draws
+// that one's launches among its own, and all hosts in the order of the set. Two
+// sets over the same hosts could get different orders.
 #pragma once
 
 #include <chrono>

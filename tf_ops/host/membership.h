@@ -54,11 +54,12 @@ class Membership {
   // For what is kept beside the membership. The job's: of a process set, that
   // of its job, where its members have other numbers.
   const RegionView& region() const { return region_; }
+  bool IsOfJob() const { return job_ == nullptr; }
   const RegionView& job_region() const {
-    return job_ == nullptr ? region_ : job_->region_;
+    return IsOfJob() ? region_ : job_->region_;
   }
   int job_member(int member) const {
-    return job_ == nullptr ? member : job_members_[static_cast<size_t>(member)];
+    return IsOfJob() ? member : job_members_[static_cast<size_t>(member)];
   }
 
   // ---- What this rank says ----
