@@ -13,7 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <set>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -32,7 +32,8 @@ constexpr int kInvalidDevice = 101;
 struct Machine {
   std::mutex mu;
   std::map<int, Stream*> default_streams;
-  std::set<Stream*> streams;
+  // Who waits for a stream holds it too: another thread may destroy it.
+  std::map<void*, std::shared_ptr<Stream>> streams;
 };
 
 Machine& TheMachine() {
@@ -117,22 +118,23 @@ Stream* StreamOf(void* handle) {
   std::lock_guard<std::mutex> lock(machine.mu);
   Stream*& stream = machine.default_streams[current_device];
   if (stream == nullptr) {
-    stream = new Stream(current_device);
-    machine.streams.insert(stream);
+    const auto made = std::make_shared<Stream>(current_device);
+    stream = made.get();
+    machine.streams[stream] = made;
   }
   return stream;
 }
 
 void SynchronizeDevice(int device) {
-  std::vector<Stream*> streams;
+  std::vector<std::shared_ptr<Stream>> streams;
   {
     Machine& machine = TheMachine();
     std::lock_guard<std::mutex> lock(machine.mu);
-    for (Stream* stream : machine.streams) {
+    for (const auto& [handle, stream] : machine.streams) {
       if (stream->device() == device) streams.push_back(stream);
     }
   }
-  for (Stream* stream : streams) stream->Synchronize();
+  for (const auto& stream : streams) stream->Synchronize();
 }
 
 Stream::Stream(int device) : device_(device), thread_([this] { Run(); }) {}
@@ -269,22 +271,26 @@ int cudaStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
   if (flags > 1 || priority > 0 || priority < -5) {
     return Fail(fake::kInvalidValue);
   }
-  auto* const made = new fake::Stream(fake::current_device);
+  const auto made = std::make_shared<fake::Stream>(fake::current_device);
   fake::Machine& machine = TheMachine();
   std::lock_guard<std::mutex> lock(machine.mu);
-  machine.streams.insert(made);
-  *stream = made;
+  machine.streams[made.get()] = made;
+  *stream = made.get();
   return 0;
 }
 
 int cudaStreamDestroy(void* stream) {
   Log("cudaStreamDestroy");
+  std::shared_ptr<fake::Stream> last;
   {
     fake::Machine& machine = TheMachine();
     std::lock_guard<std::mutex> lock(machine.mu);
-    machine.streams.erase(static_cast<fake::Stream*>(stream));
+    const auto found = machine.streams.find(stream);
+    if (found == machine.streams.end()) return Fail(fake::kInvalidValue);
+    last = std::move(found->second);
+    machine.streams.erase(found);
   }
-  delete static_cast<fake::Stream*>(stream);
+  last->Synchronize();
   return 0;
 }
 
