@@ -192,7 +192,7 @@ void TestCallsThatEndAlone(int size) {
 
 // What XLA's thread has called since fakeLogStart.
 std::vector<std::string> CallsOfThisThread() {
-  std::string text(1 << 20, '\0');
+  std::string text(UseFakes().log_stop(nullptr, 0) + 1, '\0');
   UseFakes().log_stop(text.data(), text.size());
   std::istringstream lines(text.c_str());
   std::vector<std::string> calls;

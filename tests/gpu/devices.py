@@ -145,11 +145,18 @@ class FakeDevice(Device):
         entries: list[tuple[int, str]] = []
         self.library.fakeLogStart()
         yield entries
-        text = ctypes.create_string_buffer(1 << 20)
-        self.library.fakeLogStop(text, ctypes.c_size_t(len(text)))
-        for line in text.value.decode().splitlines():
-            thread, function = line.split()
-            entries.append((int(thread), function))
+        entries += stop_log(self.library)
+
+
+def stop_log(fakes: ctypes.CDLL) -> list[tuple[int, str]]:
+    """Returns the thread and the function of each call since fakeLogStart."""
+    stop = fakes.fakeLogStop
+    stop.restype = ctypes.c_size_t
+    num_bytes = stop(None, ctypes.c_size_t(0)) + 1
+    text = ctypes.create_string_buffer(num_bytes)
+    stop(text, ctypes.c_size_t(num_bytes))
+    calls = (line.split() for line in text.value.decode().splitlines())
+    return [(int(thread), function) for thread, function in calls]
 
 
 class _Freed:

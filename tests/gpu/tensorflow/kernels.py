@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from devices import prepare_to_share
+from devices import prepare_to_share, stop_log
 from tensorflow.python.framework import load_library
 
 import hvd_keras as hvd
@@ -65,9 +65,7 @@ def logged() -> Iterator[set[str]]:
     fakes = ctypes.CDLL(os.environ["HVD_CUDART_LIBRARY"])
     fakes.fakeLogStart()
     yield calls
-    text = ctypes.create_string_buffer(1 << 20)
-    fakes.fakeLogStop(text, ctypes.c_size_t(len(text)))
-    calls.update(line.split()[1] for line in text.value.decode().splitlines())
+    calls.update(function for _, function in stop_log(fakes))
 
 
 def check_missing_shim() -> None:
