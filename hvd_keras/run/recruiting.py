@@ -87,8 +87,13 @@ class Recruiter:
         name = slot.host if self._shows_hosts else ""
         self._ranks.append(Rank(number, name, index=index))
         self._slots.hold(slot, number)
-        self._server.member_started(number, slot.host, index)
         host = self._fleet.of_slot(slot.host)
+        self._server.member_started(
+            number,
+            slot.host,
+            index,
+            is_beside_server=isinstance(host, LocalHost),
+        )
         host.place = dataclasses.replace(
             host.place,
             members=(*host.place.members, number),

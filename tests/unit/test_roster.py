@@ -38,6 +38,25 @@ def test_a_newcomer_never_comes_before_a_survivor() -> None:
     assert roster.ordered([late, _member(1, "a", 1, rank=3)])[0].number == 1
 
 
+def test_the_host_of_the_launcher_comes_first_if_it_can() -> None:
+    """Half of the ranks can go on with rank 0 and the launcher alone."""
+    far = _member(1, "b", 0, rank=0)
+    beside = _member(2, "a", 0, rank=1)
+    beside.is_beside_server = True
+    far.first_epoch = beside.first_epoch = 1
+    assert roster.ordered([far, beside]) == [beside, far]
+    # It came in the last epoch, perhaps without its state.
+    far.joined_epoch = beside.joined_epoch = beside.first_epoch = 2
+    assert roster.ordered([far, beside]) == [far, beside]
+    far.joined_epoch = beside.joined_epoch = 3
+    assert roster.ordered([far, beside]) == [beside, far]
+    beside.joined_epoch = 2  # it was late
+    assert roster.ordered([far, beside]) == [far, beside]
+    newcomer = _member(3, "a")
+    newcomer.is_beside_server = True
+    assert roster.ordered([newcomer, far]) == [far, newcomer]
+
+
 def test_newcomers_take_the_lowest_free_slots() -> None:
     old = [_member(1, "a", 1, rank=0), _member(2, "a", 3, rank=1)]
     seats = roster.seats(old)

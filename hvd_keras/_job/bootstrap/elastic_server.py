@@ -109,16 +109,28 @@ class ElasticServer(ExchangeServer):
 
     # ---- For the launcher ----
 
-    def member_started(self, number: int, host: str, slot: int = -1) -> None:
+    def member_started(
+        self,
+        number: int,
+        host: str,
+        slot: int = -1,
+        *,
+        is_beside_server: bool = True,
+    ) -> None:
         """Notes that a process was started.
 
         Args:
             number: Its number.
             host: Its host.
             slot: The slot there that it was told; -1: none.
+            is_beside_server: Whether that is the host of this server.
         """
         self._members[number] = Member(
-            number, host, slot, has_own_slot=slot >= 0
+            number,
+            host,
+            slot,
+            has_own_slot=slot >= 0,
+            is_beside_server=is_beside_server,
         )
         self._size = len(self._members)
 
@@ -420,5 +432,6 @@ class ElasticServer(ExchangeServer):
             super()._handle_frame(connection, message)
             if kind == FrameType.GOODBYE and connection.identity is not None:
                 member.joined_epoch = member.epoch
+                member.first_epoch = member.first_epoch or member.epoch
                 member.rank = connection.identity.rank
                 self._tell_news()

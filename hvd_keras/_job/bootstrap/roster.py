@@ -17,11 +17,13 @@ class Member:
     host: str
     slot: int = -1  # on its host, which a newcomer may take over; -1: none yet
     has_own_slot: bool = False  # it knows since its start
+    is_beside_server: bool = False  # on the host of the launcher
     process: str = ""  # what names it in messages; "": it has not come yet
     connection: Connection | None = None
     waits: bool = False  # for the next epoch
     epoch: int = 0  # the last one that it was given a place in
-    joined_epoch: int = 0  # the last one that was complete for it
+    first_epoch: int = 0  # the first one that was complete for it; 0: none yet
+    joined_epoch: int = 0  # the last one
     rank: int = 0  # in `joined_epoch`
     leaves_soon: bool = False  # it will leave at the next change
     has_left: bool = False  # on purpose, or its process has ended
@@ -39,12 +41,28 @@ def ordered(members: Iterable[Member]) -> list[Member]:
     """Returns members by their ranks in the next epoch.
 
     Hosts are in the order of their lowest old rank; so are the members of one
-    host. Those that have no old rank come last.
+    host. Those that have no old rank come last. But the host of the launcher
+    comes first, if a member there has all that rank 0 must have: if the network
+    comes apart, half of the ranks can go on with the launcher alone, and with
+    rank 0.
     """
+    by_rank = sorted(members, key=_seniority)
     by_host: dict[str, list[Member]] = {}
-    for member in sorted(members, key=_seniority):
+    for member in by_rank:
+        if member.is_beside_server and _is_settled(member, by_rank[0]):
+            by_host[member.host] = []
+            break
+    for member in by_rank:
         by_host.setdefault(member.host, []).append(member)
     return [member for group in by_host.values() for member in group]
+
+
+def _is_settled(member: Member, oldest: Member) -> bool:
+    """Whether a member has the state of the job as surely as `oldest` has."""
+    newest_epoch = oldest.joined_epoch
+    return 0 < newest_epoch == member.joined_epoch and (
+        member.first_epoch < newest_epoch or oldest.first_epoch == newest_epoch
+    )
 
 
 def _seniority(member: Member) -> tuple[int, int, int]:
