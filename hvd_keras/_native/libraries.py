@@ -51,7 +51,21 @@ def core_library() -> str:
 @functools.cache
 def ops() -> types.ModuleType:
     """Returns the module of the raw TensorFlow ops, `horovod_allreduce` etc."""
+    library = register_ops()
     version = tensorflow_version()
+    if version > NEWEST_TENSORFLOW:
+        _self_test(library)
+    _set_gpu_shim(version)
+    profiler.show_to_tensorflow(core())
+    return library
+
+
+def register_ops() -> types.ModuleType:
+    """Tells TensorFlow of the ops, and runs none.
+
+    From then on graphs that have them can be imported.
+    """
+    tensorflow_version()
     if not _OPS_LIBRARY.exists():
         raise ImportError(
             f"The TensorFlow ops must be at {_OPS_LIBRARY}. Received: no such "
@@ -59,12 +73,7 @@ def ops() -> types.ModuleType:
         )
     import tensorflow as tf
 
-    library = tf.load_op_library(str(_OPS_LIBRARY))
-    if version > NEWEST_TENSORFLOW:
-        _self_test(library)
-    _set_gpu_shim(version)
-    profiler.show_to_tensorflow(core())
-    return library
+    return tf.load_op_library(str(_OPS_LIBRARY))
 
 
 def _set_gpu_shim(version: tuple[int, int]) -> None:

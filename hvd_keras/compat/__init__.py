@@ -13,6 +13,7 @@ To run programs without any change, use `hvdrun --horovod-compat`, or make
 docs/horovod.md lists what differs from Horovod and what is missing.
 """
 
+from hvd_keras import _native
 from hvd_keras.compat import callbacks, elastic, mpi_ops, util
 from hvd_keras.compat.basics import *  # noqa: F403
 from hvd_keras.compat.basics import __all__ as _basics
@@ -42,3 +43,6 @@ __all__ = [
     *_functions,
     *_ops,
 ]
+
+# As with Horovod, a saved graph with its ops can be imported from here on.
+_native.register_ops()

@@ -17,7 +17,10 @@ PROGRAMS = Path(__file__).parent / "horovod_programs"
 )
 @pytest.mark.parametrize(
     "program",
-    thorough_except(["keras_fit", "custom_loop", "tf1_session"], "keras_fit"),
+    thorough_except(
+        ["keras_fit", "custom_loop", "tf1_session", "tf1_reference_variables"],
+        "keras_fit",
+    ),
 )
 def test_horovod_program_runs_and_learns(
     program: str, num_ranks: int, tmp_path: Path
@@ -31,6 +34,37 @@ def test_horovod_program_runs_and_learns(
     assert job.status == 0, job.stderr[-4000:]
     for rank in range(num_ranks):
         assert "loss fell: True" in job.lines(rank)
+
+
+@pytest.mark.thorough
+def test_a_saved_graph_can_be_imported_before_any_collective(
+    tmp_path: Path,
+) -> None:
+    program = str(PROGRAMS / "tf1_reference_variables.py")
+    saving = jobs.run(
+        *("-np", "1", "--horovod-compat", "--"),
+        *(sys.executable, program, str(tmp_path)),
+        seconds=120,
+        environ=jobs.clean_environ(),
+    )
+    assert saving.status == 0, saving.stderr[-4000:]
+    importing = jobs.run_python(
+        1,
+        f"""
+        import horovod.tensorflow as hvd
+        import tensorflow.compat.v1 as tf
+        tf.disable_v2_behavior()
+        path = {str(tmp_path / "model.ckpt-150")!r}
+        saver = tf.train.import_meta_graph(path + ".meta")
+        with tf.Session() as session:
+            saver.restore(session, path)
+            names = {{op.type for op in session.graph.get_operations()}}
+            print("HorovodGroupedAllreduce" in names)
+        """,
+        "--horovod-compat",
+        seconds=60,
+    )
+    assert importing.lines(0) == ["True"], importing.stderr
 
 
 @pytest.mark.thorough
