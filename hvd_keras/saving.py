@@ -22,7 +22,7 @@ def load_model(
 
     This calls `keras.models.load_model`, then `DistributedOptimizer` on the
     optimizer that was saved with the model. The optimizer continues from its
-    saved state. Every rank calls this and reads the file itself.
+    saved state. Each rank that calls this reads the file itself.
 
     Args:
         filepath: A file that `model.save` has written, on any number of ranks.

@@ -104,6 +104,7 @@ def _ops() -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LOAD_OPS],
+            cwd=_PACKAGE.parent,  # Python would find sources in another one
             capture_output=True,
             text=True,
             timeout=_LOAD_SECONDS,

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import jobs
 import pytest
@@ -172,6 +173,23 @@ def test_check_works_with_parts_missing() -> None:
     assert re.search(r"^NCCL ", done.stdout, re.MULTILINE)
     assert re.search(r"^CUDA driver ", done.stdout, re.MULTILINE)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.thorough
+def test_check_tries_the_ops_of_its_own_package(tmp_path: Path) -> None:
+    # As in a clone whose package was installed, but not built in place.
+    sources = tmp_path / "hvd_keras"
+    sources.mkdir()
+    (sources / "__init__.py").write_text("raise ImportError('sources')")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hvdrun"), "--check"],
+        cwd=tmp_path,
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert re.search(r"^TensorFlow ops +libhvd_tf", done.stdout, re.MULTILINE)
 
 
 # ---- Failures ----
