@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError
-from hvd_keras.ray._developer import ray
+from hvd_keras.ray._ray import ray
 from hvd_keras.run import workers
 
 

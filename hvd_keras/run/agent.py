@@ -43,6 +43,7 @@ from hvd_keras.run.link import (
 from hvd_keras.run.look import Folder, Look, by_present_rank, packed
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.probe import SpeedServer
+from hvd_keras.run.process import die_with
 from hvd_keras.run.signals import SIGNALS, Wakeup
 from hvd_keras.run.standard_input import StandardInput
 from hvd_keras.run.usage import UsageError
@@ -366,6 +367,9 @@ class Agent:
 def main() -> int:
     """Runs the agent of this host, as the standard input says."""
     told = json.loads(sys.stdin.buffer.readline())
+    parent = told.get("parent")  # of a remote shell that wants it
+    if parent is not None:
+        die_with(parent, signal.SIGKILL)
     with open(os.devnull, "rb") as null:
         os.dup2(null.fileno(), 0)
     index = told["index"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -53,6 +54,7 @@ class Options(argparse.Namespace):
     ssh_port: int | None
     ssh_identity_file: str | None
     remote_python: str | None
+    remote_shell: list[str] | None
     interface: str | None
     export: list[str]
     dry_run: bool
@@ -404,6 +406,8 @@ def _add_hosts(group: argparse._ArgumentGroup) -> None:
     add("--remote-python", metavar="PATH",
         help="Python on the other hosts (default: this one's path)"
         )  # fmt: skip
+    # Of systems that start agents by themselves, such as `hvd_keras.ray`.
+    add("--remote-shell", type=shlex.split, help=argparse.SUPPRESS)
     add("-x", dest="export", action="append", default=[], metavar="NAME",
         help="give the other hosts this variable too, or NAME=VALUE"
         )  # fmt: skip

@@ -34,8 +34,11 @@ def _how(
         return ", this host"
     if plan.way == "slurm":
         return ""
-    ssh = launching.ssh_options(options.ssh_port, options.ssh_identity_file)
-    return f", over: {shlex.join(launching.ssh_command(ssh, host.name, agent))}"
+    shell = options.remote_shell or launching.ssh_options(
+        options.ssh_port, options.ssh_identity_file
+    )
+    argv = launching.shell_command(shell, host.name, agent)
+    return f", over: {shlex.join(argv)}"
 
 
 def _describe_own(options: Options, plan: Plan) -> str:

@@ -101,7 +101,9 @@ def discovered(
         )
     script = options.host_discovery_script or ""
     found = discovery.ask(script, options.slots_per_host)
-    hosts = placement.of_hosts([*found.items()], None)
-    return dataclasses.replace(
-        hosts, way="ssh", num_ranks=options.num_proc, may_grow=True
-    )
+    if options.remote_shell is not None:
+        hosts = placement.of_shell(found)
+    else:
+        of_hosts = placement.of_hosts([*found.items()], None)
+        hosts = dataclasses.replace(of_hosts, way="ssh")
+    return dataclasses.replace(hosts, num_ranks=options.num_proc, may_grow=True)

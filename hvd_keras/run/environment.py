@@ -33,26 +33,36 @@ _SENT_PREFIXES = (
     "HVD_", "HOROVOD_", "TF_", "KERAS_", "XLA_", "JAX_", "PJRT_", "TORCH_",
     "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "PYTHON", "LC_",
 )  # fmt: skip
+_SETTINGS_PREFIXES = ("HVD_", "HOROVOD_")
 _NOT_SENT = ("HVD_HOSTNAME", "HVD_SECRET_FILE", "HVD_SECRET", "HVD_RENDEZVOUS",
              "TF_CONFIG")  # fmt: skip
 
 
-def to_send(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def to_send(
+    environ: Mapping[str, str],
+    names: Iterable[str],
+    *,
+    settings_alone: bool = False,
+) -> dict[str, str]:
     """Returns the variables for ranks on other hosts.
 
     Args:
         environ: The environment here.
         names: More variables that they get.
+        settings_alone: Whether they get only these and the settings of
+            hvd_keras, since those hosts have environments of their own.
     """
     left_out = {*_NOT_SENT}
     if _is_address(environ.get("HVD_INTERFACE", "")):
         left_out.add("HVD_INTERFACE")  # that of this host
-    chosen = {*_SENT_NAMES, *names}
+    chosen, prefixes = {*_SENT_NAMES, *names}, _SENT_PREFIXES
+    if settings_alone:
+        chosen, prefixes = {*names}, _SETTINGS_PREFIXES
     return {
         name: value
         for name, value in environ.items()
         if name in chosen
-        or (name.startswith(_SENT_PREFIXES) and name not in left_out)
+        or (name.startswith(prefixes) and name not in left_out)
     }
 
 

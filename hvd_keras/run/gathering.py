@@ -90,7 +90,8 @@ class Gathering:
             StartInterruptedError: A signal came.
         """
         {
-            "ssh": self._start_over_ssh,
+            "ssh": self._start_over_shell,
+            "shell": self._start_over_shell,
             "slurm": self._start_over_srun,
             "hosts": self._await_others,
         }[self._plan.way]()
@@ -118,7 +119,7 @@ class Gathering:
         return self._plan.may_grow and num_hosts >= self._plan.min_hosts
 
     def start_later(self, host: RemoteHost) -> None:
-        """Starts the agent of a host that comes now, or again, over ssh."""
+        """Starts the agent of a host that comes now, or again."""
         index = len(self._hosts)
         for number, known in enumerate(self._hosts):
             if known.name == host.name and known.has_ended():
@@ -217,24 +218,26 @@ class Gathering:
 
     # ---- Ways to the other hosts ----
 
-    def _start_over_ssh(self) -> None:
+    def _start_over_shell(self) -> None:
         for index, host in enumerate(self._hosts):
             if isinstance(host, RemoteHost):
                 self._start_agent(index, host)
 
     def _start_agent(self, index: int, host: RemoteHost) -> None:
-        options = launching.ssh_options(
-            self._options.ssh_port, self._options.ssh_identity_file
-        )
+        shell, target = self._options.remote_shell, host.name
+        if shell is None:
+            shell = launching.ssh_options(
+                self._options.ssh_port, self._options.ssh_identity_file
+            )
+            target = launching.ssh_address(shell, host.name)
         command = launching.agent_command(self._options.remote_python)
-        target = launching.ssh_address(options, host.name)
         try:
             host.rendezvous = self._listen_for(target)
         except LaunchError as error:
             self._failures[host] = str(error)
             self._hurry()
             return
-        argv = launching.ssh_command(options, host.name, command)
+        argv = launching.shell_command(shell, host.name, command)
         self._launch(argv, index, [host])
 
     def _start_over_srun(self) -> None:

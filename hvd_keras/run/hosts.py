@@ -42,6 +42,8 @@ class Launch:
     secret: bytes
     is_horovod: bool
     exported: tuple[str, ...] = ()  # more variables that other hosts get
+    # Other hosts have their own environment and directory.
+    keeps_surroundings: bool = False
 
 
 class Host(Protocol):
@@ -272,10 +274,13 @@ class RemoteHost:
             "ranks": list(self.place.ranks() if ranks is None else ranks),
         }
         if is_first and not self._has_own_command:
+            keeps = launch.keeps_surroundings
             order["own"] = {
                 "command": list(launch.command),
-                "environ": environment.to_send(launch.environ, launch.exported),
-                "directory": os.getcwd(),
+                "environ": environment.to_send(
+                    launch.environ, launch.exported, settings_alone=keeps
+                ),
+                "directory": None if keeps else os.getcwd(),
                 "is_horovod": launch.is_horovod,
             }
         self._send(Kind.START, order)

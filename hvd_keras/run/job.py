@@ -234,6 +234,7 @@ class Job:
             self._secret,
             self._options.horovod_compat,
             self._options.exported(),
+            keeps_surroundings=self._plan.way == "shell",
         )
 
     def _say_start(self) -> None:

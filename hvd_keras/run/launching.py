@@ -140,11 +140,17 @@ def ssh_options(port: int | None, identity_file: str | None) -> list[str]:
     return argv
 
 
-def ssh_command(
-    options: Sequence[str], host: str, command: Sequence[str]
+def shell_command(
+    shell: Sequence[str], host: str, command: Sequence[str]
 ) -> list[str]:
-    """Returns the arguments that run `command` on `host`."""
-    return [*options, "--", host, "exec " + shlex.join(command)]
+    """Returns the arguments that run `command` on `host`.
+
+    Args:
+        shell: ssh and its options, or another program that is called like it.
+        host: The host.
+        command: What to run there.
+    """
+    return [*shell, "--", host, "exec " + shlex.join(command)]
 
 
 def ssh_address(options: Sequence[str], host: str) -> str:

@@ -32,7 +32,9 @@ class PlannedHost:
 class Plan:
     """The hosts of a job, in the order of their ranks."""
 
-    way: Literal["local", "ssh", "slurm", "hosts"]  # "hosts": each runs hvdrun
+    # "shell": a program reaches all hosts, this one as well, which have their
+    # own environment and directory; "hosts": each runs hvdrun.
+    way: Literal["local", "ssh", "shell", "slurm", "hosts"]
     hosts: tuple[PlannedHost, ...]
     num_ranks: int | None  # None: as many as there are slots
     may_grow: bool = False  # more hosts may come, and hosts may leave
@@ -157,6 +159,16 @@ def of_hosts(
         if number > 0
     ]
     return Plan("ssh", tuple(planned), num_ranks)
+
+
+def of_shell(hosts: Mapping[str, int]) -> Plan:
+    """Returns the plan of a job on hosts that a program reaches.
+
+    Args:
+        hosts: Names and slots; the names are those that the program knows.
+    """
+    planned = tuple(PlannedHost(name, slots) for name, slots in hosts.items())
+    return Plan("shell", planned, None)
 
 
 def of_slurm(environ: Mapping[str, str], num_ranks: int | None) -> Plan | None:
