@@ -243,9 +243,11 @@ class _Shown:
     def write(self, data: bytes) -> None:
         text = self._decode(data, final=not data)
         if self._own_words is not None:
-            lines = text.splitlines()
-            own = (line for line in lines if line.startswith("hvdrun: "))
-            self._own_words.extend(line.partition(": ")[2] for line in own)
+            for line in text.splitlines():
+                if line.startswith("hvdrun: "):
+                    self._own_words.append(line.partition(": ")[2])
+                elif line.startswith("  ") and self._own_words:
+                    self._own_words[-1] += f"\n{line}"  # it goes on
         if self._stream is not None and text:
             self._stream.write(text)
             self._stream.flush()

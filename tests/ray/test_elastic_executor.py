@@ -65,7 +65,7 @@ def test_survivors_stay_when_a_rank_was_killed(
     sizes = [size for _, _, size in steps[survivor]]
     assert list(dict.fromkeys(sizes)) == [2, 1]
     assert sizes[0] == sizes[-1] == 2
-    again = min(at for at, _, _ in steps[survivor] if at > death)
+    again = min(at for at, _, size in steps[survivor] if size == 1)
     grown = min(s[0][0] for s in steps.values() if s[0][0] > death)
     with capsys.disabled():
         print(

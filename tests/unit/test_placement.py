@@ -169,3 +169,5 @@ def test_other_hosts_get_the_variables_that_matter() -> None:
     expected = {"PATH": "/bin", "TF_X": "1", "MY": "2", "HVD_INTERFACE": "eth0"}
     assert sent == expected
     assert environment.to_send({"HVD_INTERFACE": "10.0.0.1"}, []) == {}
+    sent = environment.to_send(environ, ["MY"], settings_alone=True)
+    assert sent == {"MY": "2", "HVD_INTERFACE": "eth0"}
