@@ -29,11 +29,11 @@ _THREAD_VARIABLES = {
 # Other hosts get the variables with these names, and those of `hvdrun -x`. The
 # rest describes this host: its GPUs, its user's session, its job in a queue.
 _SENT_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
-_SENT_PREFIXES = (
+_SENT_PREFIXES: tuple[str, ...] = (
     "HVD_", "HOROVOD_", "TF_", "KERAS_", "XLA_", "JAX_", "PJRT_", "TORCH_",
     "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "PYTHON", "LC_",
 )  # fmt: skip
-_SETTINGS_PREFIXES = ("HVD_", "HOROVOD_")
+_SETTINGS_PREFIXES: tuple[str, ...] = ("HVD_", "HOROVOD_")
 _NOT_SENT = ("HVD_HOSTNAME", "HVD_SECRET_FILE", "HVD_SECRET", "HVD_RENDEZVOUS",
              "TF_CONFIG")  # fmt: skip
 
@@ -55,9 +55,8 @@ def to_send(
     left_out = {*_NOT_SENT}
     if _is_address(environ.get("HVD_INTERFACE", "")):
         left_out.add("HVD_INTERFACE")  # that of this host
-    chosen, prefixes = {*_SENT_NAMES, *names}, _SENT_PREFIXES
-    if settings_alone:
-        chosen, prefixes = {*names}, _SETTINGS_PREFIXES
+    chosen = {*names} if settings_alone else {*_SENT_NAMES, *names}
+    prefixes = _SETTINGS_PREFIXES if settings_alone else _SENT_PREFIXES
     return {
         name: value
         for name, value in environ.items()

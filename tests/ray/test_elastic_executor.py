@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -98,6 +100,16 @@ def test_results_and_errors_reach_the_caller(
         executor.run(_fail)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert "_fail" in raised.value.traceback
+
+
+def test_the_program_of_the_page_runs() -> None:
+    page = (_HERE.parents[1] / "docs" / "ray.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (code,) = (block for block in blocks if "ElasticRayExecutor" in block)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, names)
+    assert len(names["accuracies"]) == 2
+    assert min(names["accuracies"]) >= 0.97
 
 
 def test_nodes_come_and_are_lost(tmp_path: Path) -> None:
