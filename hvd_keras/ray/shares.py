@@ -59,8 +59,7 @@ class Shares:
         self._known: dict[str, int] = {}
         self._num_named: dict[str, int] = {}
         self._settles_at = 0.0
-        self._lock = threading.Lock()
-        self._has_changed = threading.Condition(self._lock)
+        self._has_changed = threading.Condition()
         self._is_closed = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -96,7 +95,7 @@ class Shares:
             arguments: Those of `Holder.run`.
             has_gone: Whether nobody waits for the agent's end any more.
         """
-        with self._lock:
+        with self._has_changed:
             found = [share for share in self._shares if share.name == name]
         if not found:
             return 1, f"Ray has lost the node of {name}"
@@ -120,13 +119,17 @@ class Shares:
             self._give_up(share)
 
     def _watch(self) -> None:
-        while not self._is_closed.is_set():
+        # If the driver has left Ray, calls would start another one.
+        while not self._is_closed.is_set() and ray.is_initialized():
+            error: Exception | None = None
             try:
                 self._step()
-            except Exception as error:  # the driver has left Ray, or it failed
-                with self._has_changed:
-                    self._error = error
-                    self._has_changed.notify_all()
+            except Exception as raised:  # Ray may be there again soon
+                error = raised
+                self._settles_at = time.monotonic() + _PATIENCE_SECONDS
+            with self._has_changed:
+                self._error = error
+                self._has_changed.notify_all()
             self._is_closed.wait(_PERIOD_SECONDS)
 
     def _step(self) -> None:
@@ -171,7 +174,7 @@ class Shares:
             if num_slots > 0:
                 missing -= num_slots
                 share = self._ask(node, nodes[node], num_slots)
-                with self._lock:
+                with self._has_changed:
                     self._shares.append(share)
 
     def _ask(self, node: str, known: Mapping[str, Any], num: int) -> Share:
@@ -200,11 +203,12 @@ class Shares:
         )
 
     def _give_up(self, share: Share) -> None:
-        with self._lock:
+        with self._has_changed:
             if share not in self._shares:
                 return
             self._shares.remove(share)
-        ray.kill(share.holder)
+        if ray.is_initialized():
+            ray.kill(share.holder)
 
     def _tell(self) -> None:
         with self._has_changed:
@@ -212,5 +216,4 @@ class Shares:
             if found == self._known:
                 return
             self._known = found
-            self._has_changed.notify_all()
         self._on_change(found)
