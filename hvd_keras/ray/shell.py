@@ -65,12 +65,17 @@ class Server:
                 ).start()
 
     def _serve(self, peer: socket.socket) -> None:
+        poll = select.poll()  # it says nothing more, so the rest is its end
+        poll.register(peer, select.POLLIN)
+
         def has_gone() -> bool:
-            return bool(select.select([peer], [], [], 0)[0])
+            return bool(poll.poll(0))
 
         with peer, peer.makefile("rb") as lines:
-            request = json.loads(lines.readline())
-            configuration = lines.readline()
+            words, configuration = lines.readline(), lines.readline()
+            if not configuration.endswith(b"\n"):
+                return  # it was killed
+            request = json.loads(words)
             answer = self._start(
                 request["host"], request["command"], configuration, has_gone
             )

@@ -12,6 +12,9 @@ pytest.importorskip("ray.train")  # `tests/ray` looks like a module `ray`
 import ray
 
 _ROOT = Path(__file__).parents[2]
+# Ray gives its workers a niceness of 15. On a busy machine the ranks would get
+# nearly nothing, and run into the deadlines for late ranks.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)
