@@ -27,7 +27,9 @@ class ReportCallback(keras.callbacks.Callback):
         """Makes the callback.
 
         Args:
-            save_every: Epochs between two checkpoints; 0: make none.
+            save_every: Epochs between two checkpoints; 0: make none. Then the
+                `metrics` of Ray's result are None, for Ray keeps those that
+                came with a checkpoint.
         """
         super().__init__()
         if save_every < 0:

@@ -78,7 +78,7 @@ def train_on_shard(config: dict[str, Any]) -> None:
                     distinct_rows=len({n for one in every for n in one}),
                 )
             ),
-            ReportCallback(save_every=0),
+            ReportCallback(save_every=config["epochs"]),
         ],
         verbose=0,
     )
