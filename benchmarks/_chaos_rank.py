@@ -1,7 +1,7 @@
 """A rank of `chaos.py`: trains, counts samples and writes what it sees.
 
 Arguments: a folder, the number of the host, the epochs, the milliseconds of a
-step's computing, the seconds between commits.
+step's computing, the seconds between commits, how many ranks begin the job.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from typing import Any, TextIO
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
 
+# A rank that is started again has cores of its own in a real job. Here it must
+# not take those of the ranks that train: so it gets ready with what they leave.
+OWN_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
+IS_NEWCOMER = int(os.environ["HVD_MEMBER"]) >= int(sys.argv[6])
+MUST_WAIT = IS_NEWCOMER and os.geteuid() == 0  # others cannot raise it again
+if MUST_WAIT:
+    os.setpriority(os.PRIO_PROCESS, 0, 19)  # its later threads have it too
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras._job import state
+from hvd_keras._job import membership, state
 from hvd_keras.elastic._commits import Commits
 
 FOLDER = Path(sys.argv[1])
@@ -52,16 +60,23 @@ class Model(keras.Model):
     def call(self, inputs: Any) -> Any:
         return self.last(self.hidden(inputs[:, 1:]))
 
-    def train_step(self, data: Any) -> Any:
-        x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
+    # Not in a `train_step`: its model would trace a step for each membership.
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
         counts = tf.ones_like(x[:, 0])
-        if weights is not None:  # rows that only fill a batch have -0.0
-            counts = tf.cast(1.0 / tf.reshape(weights, [-1]) > 0, x.dtype)
+        if sample_weight is not None:  # rows that fill a batch have -0.0
+            weights = tf.reshape(sample_weight, [-1])
+            counts = tf.cast(1.0 / weights > 0, x.dtype)
         rows = tf.one_hot(tf.cast(x[:, 0], tf.int32), NUM_ROWS)
         own = tf.reduce_sum(rows * counts[:, None], 0)
-        logs = super().train_step(data)
         self.seen.assign_add(hvd.allreduce(own, op=hvd.Sum, name="seen"))
-        return logs
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
 
 class Writer(keras.callbacks.Callback):
@@ -118,9 +133,23 @@ def die_in_commits() -> None:
     Commits.add = add_or_die  # type: ignore[method-assign,assignment]
 
 
+def run_quickly_in_the_job() -> None:
+    """Gives this process its priority back when it joins the job."""
+    rejoin = membership.rejoin
+
+    def rejoin_quickly() -> None:
+        for thread in os.listdir("/proc/self/task"):
+            os.setpriority(os.PRIO_PROCESS, int(thread), OWN_PRIORITY)
+        rejoin()
+
+    membership.rejoin = rejoin_quickly
+
+
 def main() -> None:
     """Trains to the end."""
     die_in_commits()
+    if MUST_WAIT:
+        run_quickly_in_the_job()
     keras.utils.set_random_seed(1)
     hvd.init()
     generator = np.random.default_rng(7)

@@ -31,7 +31,8 @@ How to read the result:
   the longest time between two steps while lost ranks came back.
 
 A step computes a little and sleeps `--step_ms`, as if an accelerator computed:
-the ranks that start again would else take the cores of those that train.
+the ranks that start again would else take the cores of those that train. For
+the same reason they import TensorFlow at the lowest priority, if this is root.
 """
 
 from __future__ import annotations
@@ -76,7 +77,12 @@ def _job(folder: Path, num_ranks: int, epochs: int, step_ms: float) -> Job:
     if FLAGS.hosts == 2 and num_ranks > FLAGS.np // 2:
         layout = (FLAGS.np // 2, num_ranks - FLAGS.np // 2)
     return Job(
-        folder, layout, str(epochs), str(step_ms), str(FLAGS.commit_seconds)
+        folder,
+        layout,
+        str(epochs),
+        str(step_ms),
+        str(FLAGS.commit_seconds),
+        str(num_ranks),
     )
 
 
