@@ -93,7 +93,8 @@ class EngineImpl : public Engine {
   // Makes pending and later requests fail with `why`. False if they already do.
   bool RefuseMore(const Status& why) EXCLUDES(mu_);
   void Stop();
-  std::vector<Request> TakeSubmitted() EXCLUDES(mu_);
+  // Hands the worker what was submitted.
+  void AdmitSubmitted() REQUIRES(work_mu_) EXCLUDES(mu_);
   // With HVD_CYCLE_TIME: if a request has come, waits for more.
   void WaitForCycle() EXCLUDES(mu_, work_mu_);
   // Returns what to call back. `*must_ring`: the engine's thread must go on.
@@ -119,6 +120,7 @@ class EngineImpl : public Engine {
   Mutex work_mu_;  // held while collectives run; lock before `mu_`
   DataPlanes planes_ GUARDED_BY(work_mu_);
   Worker worker_ GUARDED_BY(work_mu_);
+  std::vector<Request> admitted_ GUARDED_BY(work_mu_);  // empty between calls
   Patience patience_ GUARDED_BY(work_mu_);
 
   Mutex join_mu_;
@@ -230,10 +232,15 @@ std::optional<bool> EngineImpl::IsInFlight(const std::string& name,
   return found;
 }
 
-std::vector<Request> EngineImpl::TakeSubmitted() {
-  MutexLock lock(&mu_);
-  submitted_bytes_ = 0;
-  return std::exchange(submitted_, {});
+// The two lists take turns, so that a thousand requests make neither grow anew.
+void EngineImpl::AdmitSubmitted() {
+  {
+    MutexLock lock(&mu_);
+    submitted_bytes_ = 0;
+    submitted_.swap(admitted_);
+  }
+  worker_.Admit(&admitted_);
+  admitted_.clear();
 }
 
 std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
@@ -247,7 +254,7 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
   bool go_on;
   do {
     ticket = doorbell_->Ticket();
-    worker_.Admit(TakeSubmitted());
+    AdmitSubmitted();
     while (worker_.Progress(kMaxBytesOfCaller)) {
     }
     if (worker_.has_responses()) {  // too large for this thread
@@ -333,7 +340,7 @@ void EngineImpl::Run() {
     bool must_watch;
     {
       MutexLock lock(&work_mu_);
-      worker_.Admit(TakeSubmitted());
+      AdmitSubmitted();
       worked = worker_.Progress(kNoLimit);
       num_requests = worker_.num_requests();
       crowd_->Set(num_requests >= kManyRequests);
@@ -360,7 +367,7 @@ void EngineImpl::Run() {
                            " while the collective was in flight");
   }
   MutexLock lock(&work_mu_);
-  worker_.Admit(TakeSubmitted());
+  AdmitSubmitted();
   worker_.FailAll(why);
   crowd_->Set(false);
   completions_.Push(worker_.TakeFinished());

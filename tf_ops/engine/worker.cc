@@ -48,6 +48,12 @@ RankPlace PlaceOf(int rank, const EngineOptions& options) {
   return place;
 }
 
+// Whether a ResponseItem tells the rows of the ranks.
+bool HasRows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kAlltoall;
+}
+
 }  // namespace
 
 Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
@@ -62,13 +68,13 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
       negotiator_(control, links, rank, AsCoordinatorOptions(options_)) {}
 
 // Tells the coordinator everything new in as few messages as possible.
-void Worker::Admit(std::vector<Request> requests) {
-  if (requests.empty()) return;
+void Worker::Admit(std::vector<Request>* requests) {
+  if (requests->empty()) return;
   const Clock::time_point now = Clock::now();
   std::vector<IdRun> ready;
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
-  for (Request& request : requests) {
+  for (Request& request : *requests) {
     AdmitOne(std::move(request), now, &ready, &messages);
   }
   if (!broken_.ok()) {
@@ -305,8 +311,10 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   }
   ready->pending->collective_id = num_run_;
   ready->pending->has_begun = true;
-  ready->rows = known == nullptr ? item.rows : known->rows;
-  ready->host_rows = known == nullptr ? item.host_rows : known->host_rows;
+  if (HasRows(ready->pending->request.kind)) {
+    ready->rows = known == nullptr ? item.rows : known->rows;
+    ready->host_rows = known == nullptr ? item.host_rows : known->host_rows;
+  }
   ready->member = static_cast<size_t>(membership_->rank());
   if (item.new_id != 0) {
     table_.Remember(item.new_id, item, ready->pending->params);
@@ -319,10 +327,11 @@ Status Worker::RunItems(const Response& response) {
   ready.reserve(response.items.size());
   Status status;
   for (const ResponseItem& item : response.items) {
-    ReadyRequest one;
-    status = FindReady(item, &one);
-    if (!status.ok()) break;
-    ready.push_back(std::move(one));
+    ready.emplace_back();
+    status = FindReady(item, &ready.back());
+    if (status.ok()) continue;
+    ready.pop_back();
+    break;
   }
   TellBegun(ready);
   if (status.ok() && !ready.empty()) {

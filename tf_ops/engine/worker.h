@@ -35,8 +35,9 @@ class Worker {
          Membership* membership, int rank, const EngineOptions& options,
          EventLog* log);
 
-  // Takes requests in; Progress sends them to the coordinator.
-  void Admit(std::vector<Request> requests);
+  // Takes requests in, and leaves them moved from; Progress sends them to the
+  // coordinator.
+  void Admit(std::vector<Request>* requests);
 
   // Talks to the other ranks and runs the next response, if there is one and
   // it moves at most `max_bytes`. True if it ran one.

@@ -86,6 +86,7 @@ class FlightRecorder final : public EventObserver {
   static_assert(sizeof(Slot) <= 256, "a slot is four cache lines");
 
   void Begin(const Event& event) EXCLUDES(mu_);
+  void Prefetch(uint64_t number) const;
   static void Update(const Event& event, FlightRecord* record);
 
   void (*const failed_)();
