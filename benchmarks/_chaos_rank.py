@@ -21,10 +21,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
 
 # A rank that is started again has cores of its own in a real job. Here it must
 # not take those of the ranks that train: so it gets ready with what they leave.
-OWN_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
-IS_NEWCOMER = int(os.environ["HVD_MEMBER"]) >= int(sys.argv[6])
-MUST_WAIT = IS_NEWCOMER and os.geteuid() == 0  # others cannot raise it again
-if MUST_WAIT:
+# Only root may raise the priority again.
+if os.geteuid() == 0 and int(os.environ["HVD_MEMBER"]) >= int(sys.argv[6]):
     os.setpriority(os.PRIO_PROCESS, 0, 19)  # its later threads have it too
 
 import keras
@@ -134,12 +132,13 @@ def die_in_commits() -> None:
 
 
 def run_quickly_in_the_job() -> None:
-    """Gives this process its priority back when it joins the job."""
+    """Gives this process hvdrun's priority when it joins the job."""
+    priority = os.getpriority(os.PRIO_PROCESS, os.getppid())
     rejoin = membership.rejoin
 
     def rejoin_quickly() -> None:
         for thread in os.listdir("/proc/self/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), OWN_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, int(thread), priority)
         rejoin()
 
     membership.rejoin = rejoin_quickly
@@ -148,7 +147,7 @@ def run_quickly_in_the_job() -> None:
 def main() -> None:
     """Trains to the end."""
     die_in_commits()
-    if MUST_WAIT:
+    if os.getpriority(os.PRIO_PROCESS, 0) == 19:
         run_quickly_in_the_job()
     keras.utils.set_random_seed(1)
     hvd.init()

@@ -50,6 +50,6 @@ callbacks = [
     hvd.callbacks.CommunicationLogger(report_seconds=1.0),
     Fault(),
 ]
-# One epoch: between two, Keras may pause for seconds where data are a PyDataset,
-# one process alone too.
+# One epoch: between two, Keras may pause for a second where data are a
+# PyDataset, in one process alone too.
 model.fit(Rows(), epochs=1, callbacks=callbacks, verbose=0)
