@@ -98,6 +98,12 @@ class Job:
             if other.poll() is not None and self.process.poll() is None:
                 self._others[host] = self._start(host)
 
+    def pid(self) -> int:
+        """Returns the pid of hvdrun on the first host, as seen from here."""
+        if self._network is None:
+            return self.process.pid
+        return self._network.processes("--node-rank 0")[0]
+
     def cut(self, seconds: float) -> None:
         """Takes the cable out of the second host for some time."""
         assert self._network is not None
@@ -114,7 +120,7 @@ class Job:
         found: dict[int, tuple[int, int, int]] = {}
         for (host, own), pid in self._ranks().items():
             last = _last_line(self.folder / f"rank_{host}_{own}.jsonl")
-            if last is not None and last["kind"] == "step":
+            if last is not None and last["kind"] != "end":
                 entry = (last["membership"], host, pid)
                 rank = last["rank"]
                 found[rank] = max(found.get(rank, entry), entry)

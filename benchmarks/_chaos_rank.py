@@ -28,6 +28,7 @@ if os.geteuid() == 0 and int(os.environ["HVD_MEMBER"]) >= int(sys.argv[6]):
 import keras
 import numpy as np
 import tensorflow as tf
+from _held import held_by
 
 import hvd_keras as hvd
 from hvd_keras._job import membership, state
@@ -114,6 +115,8 @@ class Writer(keras.callbacks.Callback):
             commit_ms=(logs or {}).get("hvd/commit_ms", 0.0),
             fewest=int(seen.min()),
             most=int(seen.max()),
+            member=int(os.environ["HVD_MEMBER"]),
+            held=held_by(os.getpid()),
         )
 
 
@@ -162,7 +165,8 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.02))
     model.compile(optimizer, "mse")
     data = hvd.shard((x, y), batch_size=BATCH, shuffle=True, seed=3)
-    with (FOLDER / f"rank_{OWN}.jsonl").open("w") as file:
+    # Appends: a host that was started again gives its pids anew.
+    with (FOLDER / f"rank_{OWN}.jsonl").open("a") as file:
         hvd.elastic.fit(
             model,
             data,

@@ -22,6 +22,10 @@ How to read the result:
 - `expected` is how many steps the quiet job would have made on as many ranks as
   were alive. A rank that is started again is alive once it waits to join: the
   import of TensorFlow does not count.
+- `of its own steps` compares with this run alone: how many steps it made, of
+  those that it would have made if no two memberships had a pause between them. How long
+  a step takes is then the mean of this run, for each number of ranks. So a quiet
+  run that was slower or faster changes nothing, and imports do not count.
 - `samples`: at the end of each epoch every rank compares how often each row was
   seen with the number of the epoch; it must be equal for all rows.
 - `loss`: how far the losses of an epoch are from those of a quiet job of `--np`
@@ -37,6 +41,7 @@ the same reason they import TensorFlow at the lowest priority, if this is root.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -49,6 +54,7 @@ from typing import Any
 
 import numpy as np
 from _chaos_job import Job
+from _held import held_by
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -83,15 +89,6 @@ def _job(folder: Path, num_ranks: int, epochs: int, step_ms: float) -> Job:
         str(step_ms),
         str(FLAGS.commit_seconds),
         str(num_ranks),
-    )
-
-
-def _held(pid: int) -> tuple[float, int]:
-    """Memory in MB and descriptors of a process."""
-    with open(f"/proc/{pid}/statm") as file:
-        pages = int(file.read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(
-        os.listdir(f"/proc/{pid}/fd")
     )
 
 
@@ -148,7 +145,7 @@ def _disturb(job: Job, until: float) -> list[dict[str, Any]]:
             print(f"{len(members)} ranks only: nothing happens", flush=True)
             continue
         kind = left.pop()
-        one: dict[str, Any] = {"kind": kind, "held": _held(job.process.pid)}
+        one: dict[str, Any] = {"kind": kind, "held": held_by(job.pid())}
         print(f"{kind} of {sorted(members)}", flush=True)
         one["time"], one["lost"] = _happen(job, kind, members, rng)
         done.append(one)
@@ -241,6 +238,7 @@ def _report(
         f"steps {num_steps} of {expected:.0f} expected in {end - begin:.0f} s: "
         f"{100 * num_steps / expected:.1f} %"
     )
+    print(f"of its own steps: {100 * _of_own_steps(steps):.1f} %")
     print(f"epochs {len(losses)}, samples wrong in {len(bad)} of {len(epochs)}")
     print(
         f"loss apart from that of {FLAGS.np} quiet ranks by "
@@ -249,9 +247,42 @@ def _report(
     )
     print(f"weights at the end: {len(ends)} different")
     _print_kinds(steps, disturbances)
-    held = [one["held"] for one in disturbances]
-    if held:
-        print(f"hvdrun held at first {held[0]}, at last {held[-1]} (MB, fds)")
+    hvdruns = [one["held"] for one in disturbances]
+    longest = _longest_lived(epochs)
+    for name, values in (("hvdrun", hvdruns), ("oldest rank", longest)):
+        for at in sorted({0, len(values) // 2, len(values) - 1}):
+            print(f"{name} held (descriptors, MB): {values[at]}")
+
+
+def _of_own_steps(steps: list[dict[str, Any]]) -> float:
+    """Returns the steps made, by those that no pause would have allowed."""
+    ends: dict[tuple[int, int], dict[str, Any]] = {}
+    for step in steps:  # the first rank that ended a step
+        ends.setdefault((step["membership"], step["iterations"]), step)
+    seconds: dict[int, float] = defaultdict(float)
+    counts: dict[int, int] = defaultdict(int)
+    pauses: dict[int, float] = defaultdict(float)
+    made = 0
+    for one, other in itertools.pairwise(ends[key] for key in sorted(ends)):
+        size, took = other["size"], other["time"] - one["time"]
+        made += other["iterations"] - one["iterations"]
+        if one["membership"] == other["membership"]:
+            seconds[size] += took
+            counts[size] += 1
+        else:
+            pauses[size] += took
+    possible = sum(
+        counts[size] * (1 + pauses[size] / seconds[size]) for size in seconds
+    )
+    return made / possible
+
+
+def _longest_lived(epochs: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    """Returns what the rank that lived for most epochs held in each."""
+    held = defaultdict(list)
+    for row in epochs:
+        held[row["member"]].append(tuple(row["held"]))
+    return max(held.values(), key=len, default=[])
 
 
 def _apart(one: dict[int, float], other: dict[int, float]) -> float:

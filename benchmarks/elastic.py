@@ -10,7 +10,6 @@ the beginning and at the end: memory and descriptors.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import sys
@@ -20,19 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
+from _held import held_by
 from elastic_jobs import (  # type: ignore[import-not-found]
     ElasticJob,
     Place,
     kill,
 )
-
-
-def _held(pid: int) -> tuple[int, float]:
-    """Returns how many descriptors a process has, and its memory in MB."""
-    num_descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        num_pages = int(file.read().split()[1])
-    return num_descriptors, num_pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _epoch_of(job: ElasticJob) -> int:
@@ -91,7 +83,9 @@ def main() -> None:
         kept = job.places[options.np - 1].pid
 
         def note() -> None:
-            held.append((_held(job.pid), _held(kept if options.keep else 1)))
+            held.append(
+                (held_by(job.pid), held_by(kept if options.keep else 1))
+            )
 
         for number in range(options.kills):
             ranks = job.wait_for_size(options.np)
