@@ -23,9 +23,10 @@ How to read the result:
   were alive. A rank that is started again is alive once it waits to join: the
   import of TensorFlow does not count.
 - `of its own steps` compares with this run alone: how many steps it made, of
-  those that it would have made if no two memberships had a pause between them. How long
-  a step takes is then the mean of this run, for each number of ranks. So a quiet
-  run that was slower or faster changes nothing, and imports do not count.
+  those that it would have made if no two memberships had a pause between them.
+  How long a step takes is then the mean of this run, for each number of ranks.
+  So a quiet run that was slower or faster changes nothing, and imports do not
+  count.
 - `samples`: at the end of each epoch every rank compares how often each row was
   seen with the number of the epoch; it must be equal for all rows.
 - `loss`: how far the losses of an epoch are from those of a quiet job of `--np`
