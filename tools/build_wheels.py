@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -108,22 +109,26 @@ def build_wheel(version: str, machine: str, tools: Path) -> Path:
 
 
 def check_wheel(wheel: Path, tools: Path) -> Path:
-    """Has auditwheel compare a wheel with its name, and moves it to dist/.
+    """Has auditwheel say which glibc a wheel needs, and copies it to dist/.
+
+    The name gets that glibc too. `auto`, for auditwheel refuses the name of a
+    platform that is not this machine's.
 
     TensorFlow's library is not part of a system, and is there when ours is
     loaded.
     """
     checked = wheel.parent / "checked"
-    platform = wheel.stem.split("-")[-1]
     run(
-        *(tools / "auditwheel", "repair", "--plat", platform, "--only-plat"),
+        *(tools / "auditwheel", "repair", "--plat", "auto", "--only-plat"),
         *("--exclude", "libtensorflow_framework.so.2"),
         *("-w", checked, wheel),
         PATH=f"{tools}:{os.environ['PATH']}",
     )
     (found,) = checked.glob("*.whl")
-    if found.name != wheel.name:
-        sys.exit(f"auditwheel would name {wheel.name} {found.name}.")
+    needed = re.findall(r"manylinux_(\d+)_(\d+)_", found.name)
+    limit = tuple(int(part) for part in _GLIBC.split("."))
+    if not needed or any((int(a), int(b)) > limit for a, b in needed):
+        sys.exit(f"{found.name} needs a glibc above {_GLIBC}.")
     _DIST.mkdir(exist_ok=True)
     return Path(shutil.copy2(found, _DIST / found.name))
 
