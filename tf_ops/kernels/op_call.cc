@@ -41,11 +41,7 @@ bool HasOutputsLikeInputs(CollectiveKind kind) {
 
 OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
                DeviceKind device)
-    : context_(context),
-      // TensorFlow passes the address of a std::function parameter, which is
-      // gone when the kernel's function returns: copy what it points at.
-      done_(*reinterpret_cast<std::function<void()>*>(done)),
-      device_(device) {}
+    : context_(context), done_(done), device_(device) {}
 
 size_t OpCall::num_tensors() const {
   return static_cast<size_t>(TF_NumInputs(context_)) - 1;
@@ -160,7 +156,7 @@ void OpCall::Finish(const Status& status) {
     SetTfStatus(status, tf_status.get());
     TF_OpKernelContext_Failure(context_, tf_status.get());
   }
-  std::exchange(done_, nullptr)();
+  done_();
 }
 
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,

@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tf_ops/common/status.h"
+#include "tf_ops/kernels/done_callback.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/tf_c_api.h"
 #include "tf_ops/negotiation/request.h"
@@ -64,7 +64,7 @@ class OpCall {
 
  private:
   TF_OpKernelContext* const context_;
-  std::function<void()> done_;
+  DoneCallback done_;
   const DeviceKind device_;
 };
 
