@@ -159,6 +159,10 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
 	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
 
+.PHONY: test-cc-aarch64
+test-cc-aarch64:  ## C++ tests for aarch64, under QEMU
+	$(PYTHON) tools/test_aarch64.py
+
 # Two hosts are network namespaces, so this needs root. FAULTS='--every 8' runs
 # fewer cases.
 .PHONY: fault-set
