@@ -480,3 +480,5 @@ class Job:
             rows.append((rank, line if rank.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
         self._output.show(report.table(rows, width))
+        if page := report.where_to_read([line for _, line in rows]):
+            self._output.say(page)

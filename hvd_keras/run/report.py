@@ -7,6 +7,7 @@ import signal
 import textwrap
 from collections.abc import Sequence
 
+from hvd_keras import exceptions
 from hvd_keras.run.output import RankStream
 from hvd_keras.run.rank import Rank
 
@@ -28,6 +29,18 @@ def last_error_line(stderr: RankStream | None, told: str) -> str:
     errors = [line for line in lines if _ERROR.match(line)]
     line = (errors or lines or [b""])[-1]
     return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
+
+
+def where_to_read(lines: Sequence[str]) -> str:
+    """Names the page on our exceptions in the lines; "" if there are none."""
+    names = [
+        name
+        for name in exceptions.__all__
+        if any(re.match(rf"[\w.]*\b{name}\b", line) for line in lines)
+    ]
+    if not names:
+        return ""
+    return f"for causes and cures of {', '.join(names)} see docs/errors.md"
 
 
 def exit_text(rank: Rank) -> str:
