@@ -53,15 +53,16 @@ def main(*arguments: str) -> int:
         "HVD_TEST_TIMEOUT": str(_TIMEOUT_SECONDS),
     }
     defined = [f"-D{name}={value}" for name, value in options.items()]
+    folder = str(_FOLDER)
     for command in (
-        ["cmake", "-S", _ROOT, "-B", _FOLDER, *defined],
-        ["cmake", "--build", _FOLDER, "--parallel"],
-        ["ctest", "--test-dir", _FOLDER, "--output-on-failure",
+        ["cmake", "-S", str(_ROOT), "-B", folder, *defined],
+        ["cmake", "--build", folder, "--parallel"],
+        ["ctest", "--test-dir", folder, "--output-on-failure",
          "--no-tests=error", *arguments],
     ):  # fmt: skip
-        status = subprocess.run(command, env=environment, check=False)
-        if status.returncode:
-            return status.returncode
+        done = subprocess.run(command, env=environment, check=False)
+        if done.returncode:
+            return done.returncode
     return 0
 
 
