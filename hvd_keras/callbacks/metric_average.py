@@ -166,8 +166,9 @@ def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    return np.shape(value) == np.shape(other) and np.allclose(
-        value, other, rtol=1e-5, equal_nan=True
+    # Keras makes numbers of arrays of one element, where NumPy lets it.
+    return np.size(value) == np.size(other) and np.allclose(
+        np.ravel(value), np.ravel(other), rtol=1e-5, equal_nan=True
     )
 
 
@@ -195,7 +196,11 @@ def _average(
         for key, value in values.items()
         if isinstance(value, float | np.ndarray)
     }
-    sums = {key: summed[key] for key in of_metrics if key in numbers}
+    sums = {
+        key: _as_value(np.reshape(summed[key], np.shape(numbers[key])))
+        for key in of_metrics
+        if key in numbers
+    }
     gathered = objects.allgather_object(
         {"weight": weight, "values": numbers, "sums": sums},
         name="MetricAverageCallback/values",

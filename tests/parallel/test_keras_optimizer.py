@@ -297,7 +297,10 @@ def apply_often(optimizer: Any, ranks: list[int]) -> list[np.ndarray]:
 def test_every_optimizer_of_keras_can_be_distributed(
     cls: type, rank: int, size: int
 ) -> None:
-    expected = apply_often(cls(learning_rate=0.1), list(range(size)))
+    try:
+        expected = apply_often(cls(learning_rate=0.1), list(range(size)))
+    except AttributeError as error:
+        pytest.skip(f"Keras alone fails: {error}")  # Muon in Keras 3.10
     values = apply_often(
         hvd.DistributedOptimizer(cls(learning_rate=0.1)), [rank]
     )
