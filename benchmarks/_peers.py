@@ -8,9 +8,9 @@ of these shapes over the ranks once: `single` with one operation a tensor,
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,9 +27,18 @@ class Peer:
     name: str
     module: str  # must be installed
     min_ranks = 1
+    python = sys.executable  # or that of an environment of its own
 
     def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+        asks = "import importlib.util as u; assert u.find_spec('{}')"
+        command = [self.python, "-c", asks.format(self.module)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return done.returncode == 0
+
+    def program(self, name: str) -> str:
+        """Returns a program beside the interpreter, or else its name."""
+        path = os.path.join(os.path.dirname(self.python), name)
+        return path if os.path.exists(path) else name
 
     def commands(
         self, size: int, worker: list[str], port: int
@@ -62,7 +71,7 @@ class HvdKeras(Peer):
     def commands(
         self, size: int, worker: list[str], port: int
     ) -> list[tuple[list[str], dict[str, str]]]:
-        launcher = [sys.executable, "-m", "hvd_keras.run", "-np", str(size)]
+        launcher = [self.python, "-m", "hvd_keras.run", "-np", str(size)]
         return [([*launcher, "--", *worker], {})]
 
     def start(self) -> None:
@@ -234,10 +243,7 @@ class Mpi(Peer):
     def commands(
         self, size: int, worker: list[str], port: int
     ) -> list[tuple[list[str], dict[str, str]]]:
-        beside_python = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-        found = os.path.exists(beside_python)
-        mpiexec = beside_python if found else "mpiexec"
-        return [([mpiexec, "-n", str(size), *worker], {})]
+        return [([self.program("mpiexec"), "-n", str(size), *worker], {})]
 
     def start(self) -> None:
         from mpi4py import MPI
@@ -276,7 +282,7 @@ class Horovod(Peer):
     def commands(
         self, size: int, worker: list[str], port: int
     ) -> list[tuple[list[str], dict[str, str]]]:
-        return [(["horovodrun", "-np", str(size), *worker], {})]
+        return [([self.program("horovodrun"), "-np", str(size), *worker], {})]
 
     def start(self) -> None:
         import horovod.tensorflow as hvd
@@ -285,27 +291,30 @@ class Horovod(Peer):
         self._hvd = hvd
 
     def meet(self) -> None:
-        self._hvd.barrier()
+        import tensorflow as tf
+
+        self._hvd.allreduce(tf.zeros(1), name="meet", op=self._hvd.Sum)
 
     def calls(self, shapes: Shapes, key: str) -> Calls:
         import tensorflow as tf
 
         hvd: Any = self._hvd
-        tensors = [tf.constant(array) for array in _arrays(shapes)]
+        constants = [tf.constant(array) for array in _arrays(shapes)]
+
+        def named() -> list[tf.Tensor]:
+            # It wants tensors of the graph, and copies nothing here.
+            return [tf.identity(t) for t in constants]
+
+        # Its ops have no state: TensorFlow leaves them out unless their sums
+        # are used.
+        @tf.function
+        def single() -> list[tf.Tensor]:
+            return [hvd.allreduce(t, op=hvd.Sum) for t in named()]
 
         @tf.function
-        def single() -> tf.Tensor:
-            with tf.control_dependencies(
-                [hvd.allreduce(t, op=hvd.Sum) for t in tensors]
-            ):
-                return tf.constant(0)
-
-        @tf.function
-        def grouped() -> tf.Tensor:
-            with tf.control_dependencies(
-                hvd.grouped_allreduce(tensors, op=hvd.Sum)
-            ):
-                return tf.constant(0)
+        def grouped() -> list[tf.Tensor]:
+            sums: list[tf.Tensor] = hvd.grouped_allreduce(named(), op=hvd.Sum)
+            return sums
 
         return {"single": single, "grouped": grouped}
 

@@ -10,7 +10,10 @@ class it prints the median over all calls of the slowest rank, in ms, and its
 ratio to ours.
 
 Packages: this one, TensorFlow's own collectives, torch (Gloo), mpi4py and
-Horovod. It skips those that are not installed.
+Horovod. It skips those that are not installed. One that wants other versions
+may have a Python of its own, with absl-py and NumPy:
+
+    python benchmarks/compare.py --pythons=horovod=/tmp/horovod/bin/python
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks of each package.", 1)
 flags.DEFINE_integer("rounds", 10, "Rounds through all cases.", 1)
 flags.DEFINE_list("peers", list(PEERS), "Packages to compare.")
+flags.DEFINE_list("pythons", [], "Pythons of packages, as NAME=PATH.")
 flags.DEFINE_list("cases", [], "Cases to time. Defaults to all.")
 flags.DEFINE_integer("port", 29600, "First TCP port, on 127.0.0.1.", 1024)
 
@@ -86,7 +89,7 @@ class Ranks:
     """The running ranks of one package."""
 
     def __init__(self, peer: Peer, listener: socket.socket, port: int) -> None:
-        worker = [sys.executable, __file__, f"--worker={peer.name}"]
+        worker = [peer.python, __file__, f"--worker={peer.name}"]
         self._processes = [
             subprocess.Popen(
                 command,
@@ -157,6 +160,9 @@ def main(argv: Sequence[str]) -> None:
     if FLAGS.worker is not None:
         work(PEERS[FLAGS.worker])
         return
+    for item in FLAGS.pythons:
+        name, _, path = item.partition("=")
+        PEERS[name].python = path
     peers = [PEERS[name] for name in FLAGS.peers]
     peers = [p for p in peers if p.is_installed() and p.min_ranks <= FLAGS.np]
     ranks: dict[str, Ranks] = {}
