@@ -56,7 +56,7 @@ def main(*arguments: str) -> int:
     folder = str(_FOLDER)
     for command in (
         ["cmake", "-S", str(_ROOT), "-B", folder, *defined],
-        ["cmake", "--build", folder, "--parallel"],
+        ["cmake", "--build", folder, "--parallel", str(os.cpu_count())],
         ["ctest", "--test-dir", folder, "--output-on-failure",
          "--no-tests=error", *arguments],
     ):  # fmt: skip
