@@ -51,15 +51,16 @@ def begin_epoch_at(
         if is_first and skips:
             item = _without(first_batch, item, lambda: base.__next__(self))
         is_first = False
-        begin, end, batches = item
-        if limit is not None and begin + offset >= limit:
+        # The number of its first batch; that of its last, from Keras 3.12 on.
+        *numbers, batches = item
+        if limit is not None and numbers[0] + offset >= limit:
             raise StopIteration
-        return begin + offset, end + offset, batches
+        return (*(number + offset for number in numbers), batches)
 
     def _without(num_skipped: int, item: Any, take: Callable[[], Any]) -> Any:
-        begin, end, batches = item
+        batches = item[-1]
         if takes:
-            for _ in range(num_skipped // (end - begin + 1)):
+            for _ in range(num_skipped // len(batches)):
                 item = take()
             return item
         for _ in range(num_skipped):

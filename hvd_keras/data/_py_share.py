@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +55,10 @@ class PyShare(keras.utils.PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
-        return super().__iter__()
+        # Keras's own class has no such method before 3.12.
+        count = self.num_batches
+        indices = itertools.count() if count is None else range(count)
+        return (self[index] for index in indices)
 
     def on_epoch_begin(self) -> None:
         keras_fit.keep_order(self)
