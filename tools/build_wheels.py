@@ -91,9 +91,12 @@ def build_wheel(version: str, machine: str, tools: Path) -> Path:
     arguments = shlex.split(os.environ.get("CMAKE_ARGS", ""))
     arguments += ["-DCMAKE_SYSTEM_NAME=Linux"]
     arguments += [f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
-    # Without the debug information of Zig's C++ library: 20 MB a file.
-    arguments += ["-DCMAKE_SHARED_LINKER_FLAGS=-s"]
-    arguments += ["-DCMAKE_MODULE_LINKER_FLAGS=-s"]
+    # Without the debug information of Zig's C++ library: 20 MB a file. Each of
+    # our libraries has its copy of that library. They must not mix: a stream
+    # that one has made crashes when another one ends it.
+    flags = f"-s -Wl,--version-script={_ROOT / 'tools' / 'own_runtime.map'}"
+    arguments += [f"-DCMAKE_SHARED_LINKER_FLAGS={flags}"]
+    arguments += [f"-DCMAKE_MODULE_LINKER_FLAGS={flags}"]
     run(
         *(venv / "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
         *("-w", folder, "."),

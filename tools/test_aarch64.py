@@ -45,6 +45,7 @@ def main(*arguments: str) -> int:
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_CXX_FLAGS": "-DHVD_EMULATED",
         "CMAKE_CROSSCOMPILING_EMULATOR": f"{qemu};-L;{_LIBRARIES}",
         "CMAKE_EXE_LINKER_FLAGS": "-s",
         "CMAKE_SHARED_LINKER_FLAGS": "-s",
