@@ -69,14 +69,15 @@ _NAMES = ["tests/unit/test_keras_private.py",
           "tests/unit/test_tensorflow_private.py"]  # fmt: skip
 
 # Each Python with each TensorFlow that has wheels for it, and each TensorFlow
-# with each Keras; JAX and torch with the oldest and newest.
+# with Kerases that it accepts (2.20 wants 3.10, 2.21 wants 3.12); JAX and torch
+# with the oldest and newest.
 _TENSORFLOW = {
     "2.18.1": {"3.10": "3.8.0", "3.11": "3.10.0", "3.12": "3.12.4"},
     "2.19.1": {"3.10": "3.10.0", "3.11": "3.12.4", "3.12": "3.8.0"},
-    "2.20.0": {"3.10": "3.12.4", "3.11": "3.8.0", "3.12": "3.10.0",
+    "2.20.0": {"3.10": "3.12.4", "3.11": "3.10.0", "3.12": "3.10.0",
                "3.13": "3.15.1"},
-    "2.21.0": {"3.10": "3.8.0", "3.11": "3.15.1", "3.12": "3.12.4",
-               "3.13": "3.10.0"},
+    "2.21.0": {"3.10": "3.12.4", "3.11": "3.15.1", "3.12": "3.12.4",
+               "3.13": "3.12.4"},
 }  # fmt: skip
 ALL = [
     *(
@@ -106,7 +107,7 @@ def try_combination(combination: str) -> str:
         programs = make_venv(_FOLDER / name, needed, find_python(version))
     except RuntimeError as error:
         log.write_text(str(error))
-        return _row(version, packages[0], "?", "?", "pip found no way", "")
+        return _row(version, " ".join(packages), "", "", "pip found no way", "")
     # The same environment may have an older wheel.
     run(programs / "pip", "install", "-q", "--no-deps", "--force-reinstall",
         wheel)  # fmt: skip
