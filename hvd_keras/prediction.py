@@ -113,14 +113,12 @@ def _predict_share(
 ) -> tuple[Any, Array]:
     """Returns this rank's outputs, and their rows: [steps, outputs]."""
     with keras_predictions.noting_rows(model) as noted:
-        # Keras knows no data without a batch.
-        outputs: Any = []
         try:
-            if share.num_steps != 0:
-                outputs = model.predict(share.data, **options)
+            outputs = model.predict(share.data, **options)
         except UnboundLocalError:
             if noted:
                 raise
+            outputs = []  # Keras knows no data without a batch
     num_rows = np.array(noted, np.int64)
     if share.num_last is not None and len(num_rows) == share.num_steps:
         num_rows[-1] = np.minimum(num_rows[-1], share.num_last)

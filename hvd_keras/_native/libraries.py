@@ -27,6 +27,11 @@ _BUILD_HINT = (
     "Install hvd_keras with `pip install .`, or build it in place with "
     "`pip install -e .`."
 )
+_CLONE_HINT = (
+    "These are the sources, which Python imports where the script, or the "
+    "current directory, is at the top of the clone. Move the script into a "
+    "folder of its own, or build in place with `pip install -e .`."
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -37,9 +42,11 @@ def core() -> types.ModuleType:
     try:
         return importlib.import_module("hvd_keras._core")
     except ModuleNotFoundError as error:
+        is_clone = (_PACKAGE.parent / "setup.py").exists()
         raise ImportError(
             f"The extension module `hvd_keras._core` must exist in "
-            f"{_PACKAGE}. Received: {error}. {_BUILD_HINT}"
+            f"{_PACKAGE}. Received: {error}. "
+            f"{_CLONE_HINT if is_clone else _BUILD_HINT}"
         ) from error
 
 

@@ -81,6 +81,12 @@ def check_kind(
     shuffle: bool,
     batched: bool,
 ) -> None:
+    if is_dataset and batch_size is None:
+        raise ValueError(
+            "`batch_size` must be given: the rows of a batch of each rank. "
+            "Received: batch_size=None. A dataset that makes batches itself "
+            "needs `batched=True`, too."
+        )
     if is_py_dataset != (batch_size is None):
         raise ValueError(
             "`batch_size` must be given, except for a PyDataset, which makes "
@@ -89,9 +95,9 @@ def check_kind(
     if is_dataset and shuffle:
         raise ValueError(
             "A tf.data.Dataset must be shuffled before it is sharded, with "
-            "the same seeds on all ranks: `dataset.shuffle(buffer_size, "
-            "seed=...)` and an equal `tf.random.set_seed`. Received: "
-            f"shuffle={shuffle!r}."
+            "the same seed on all ranks: `dataset.shuffle(buffer_size, "
+            "seed=...)`; a `tf.random.set_seed`, if any, must be equal too. "
+            f"Received: shuffle={shuffle!r}."
         )
     if batched and not is_dataset:
         raise ValueError(

@@ -333,5 +333,6 @@ def _agree(value: dict[str, Any], process_set: ProcessSet) -> None:
     raise MismatchError(
         "All ranks must shard the same data in the same way: all of it, in "
         f"the same order. Received: {words} {[one[key] for one in each]} on "
-        f"ranks {process_set.ranks}."
+        f"ranks {process_set.ranks}. If a tf.data.Dataset is shuffled, that "
+        "needs a seed: `dataset.shuffle(buffer_size, seed=1)`."
     )

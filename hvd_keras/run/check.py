@@ -48,7 +48,7 @@ def print_report() -> int:
         ("NCCL", lambda: _gpu_library("gpu_nccl_version")),
         ("GPU shim", _shim),
     ]
-    is_complete = True
+    is_complete, has_gpus = True, False
     for name, find in rows:
         try:
             found = find()
@@ -56,6 +56,9 @@ def print_report() -> int:
             found = f"NOT FOUND: {missing}"
             is_complete = False
         print(f"{name:<15} {found}", flush=True)
+        has_gpus = has_gpus or (name == "GPUs" and found != "0")
+    if is_complete and not has_gpus:
+        print("Ready to train on CPUs. The last five lines are for GPUs alone.")
     return 0 if is_complete else 1
 
 
