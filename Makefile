@@ -68,6 +68,12 @@ docs:  ## Builds the documentation into build/docs, offline
 	  hvd_keras tf_ops examples benchmarks tools tests \
 	  --skip '*.so,vendor' --ignore-words-list caf,copyin,notin
 
+.PHONY: settings-table
+settings-table:  ## Writes the settings into docs/settings.md
+	sed -i '/^<!--/q' docs/settings.md
+	echo >> docs/settings.md
+	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
+
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md
 	PYTHONPATH=$(CURDIR):tests $(PYTHON) -m resume.table --write

@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import hvd_keras
-from hvd_keras.config import render_table
 
 project = "hvd_keras"
 author = "The hvd_keras developers"
@@ -16,9 +15,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 
 # Pages are Markdown with links as GitHub makes them.
-myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
-myst_substitutions = {"settings": render_table()}
 
 # Docstrings are in Google's form; `x` is code.
 default_role = "code"

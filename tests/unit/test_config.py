@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,9 @@ def test_settings_of_nccl_are_passed_on() -> None:
     }
     assert Config.from_environ(environ).nccl_library == "/x"
     assert config.nccl_variables(environ) == {"NCCL_ALGO": "Ring"}
+
+
+def test_the_page_has_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs/settings.md"
+    table = config.render_table()
+    assert page.read_text().endswith(f"\n\n{table}\n"), "make settings-table"
