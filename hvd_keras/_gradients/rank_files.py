@@ -52,13 +52,15 @@ def _tell(mine: list[tuple[str, str]], of_others: list[Any]) -> None:
         _told.add(kind)
         cure = ""
         if kind in ("ModelCheckpoint", "BackupAndRestore"):
-            cure = f" `hvd.callbacks.{kind}` does so for all ranks."
+            cure = (
+                f" `hvd.callbacks.{kind}` also writes while training goes on."
+            )
         others = "nothing"
         if kind == "TensorBoard":
             others = "into folders of their own"
-        log.warning(
+        log.info(
             f"All ranks have Keras's {kind} with the path {path!r}: this rank "
-            f"writes there, the others write {others}.{cure}"
+            f"writes there, the others write {others}. Nothing to do.{cure}"
         )
 
 
