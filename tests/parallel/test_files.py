@@ -28,7 +28,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(log, "warning", found.append)
+    monkeypatch.setattr(log, "info", found.append)
     monkeypatch.setattr(rank_files, "_told", set())
     return found
 
