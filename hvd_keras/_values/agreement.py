@@ -89,3 +89,20 @@ def first_difference(lists: list[list[Any]]) -> tuple[int, list[Any]]:
         if any(entry != here[0] for entry in here):
             break
     return index, here
+
+
+def by_rank(values: Sequence[str], ranks: Sequence[int]) -> str:
+    """Says which ranks have which value: "a on ranks 0, 2; b on rank 1"."""
+    groups: dict[str, list[int]] = {}
+    for value, rank in zip(values, ranks, strict=True):
+        groups.setdefault(value, []).append(rank)
+    return "; ".join(
+        f"{value} on {'rank' if len(having) == 1 else 'ranks'} "
+        f"{_listed(having)}"
+        for value, having in groups.items()
+    )
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

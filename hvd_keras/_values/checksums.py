@@ -51,22 +51,10 @@ def first_difference(
         return None
     index, entries = agreement.first_difference([each for each, _ in values])
     members = process_set.ranks or []
-    groups: dict[Any, list[int]] = {}
-    for rank, entry in zip(members, entries, strict=True):
-        groups.setdefault(entry, []).append(rank)
     label = next(
         detail[index]
         for entry, (_, detail) in zip(entries, values, strict=True)
         if entry is not None
     )
-    parts = [
-        f"{'nothing' if entry is None else f'{entry:08x}'} on "
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)}"
-        for entry, ranks in groups.items()
-    ]
-    return f"{label}, with the checksums {'; '.join(parts)}"
-
-
-def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+    texts = ["nothing" if each is None else f"{each:08x}" for each in entries]
+    return f"{label}, with the checksums {agreement.by_rank(texts, members)}"

@@ -59,7 +59,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     - `StepsGuard` asks all ranks how many epochs and steps they are about to
       run. Ranks that would leave each other waiting get an error at once.
     - `SyncEarlyStopping`: if a callback stops the training on one rank, all
-      ranks stop after the same batch.
+      ranks stop after the same batch. If a callback has changed the learning
+      rate on some ranks only, all get an error before the next epoch.
 
     Args:
         root_rank: The rank whose state all ranks get.
@@ -69,8 +70,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different models,
-            other vocabularies or bins of preprocessing layers, or plans that
-            `StepsGuard` refuses.
+            other vocabularies or bins of preprocessing layers, plans that
+            `StepsGuard` refuses, or different learning rates.
 
     Example:
 

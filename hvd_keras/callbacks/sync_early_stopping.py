@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 from hvd_keras import _native, basics
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras.callbacks import _rates
 from hvd_keras.reduce_op import Max
 
 _BATCH_HOOKS = (
@@ -37,6 +39,11 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
     the epoch that was best for its rank. Use `MetricAverageCallback`, so that
     it is the same epoch on all ranks.
 
+    `ReduceLROnPlateau` may lower the learning rate on one rank alone, if the
+    ranks see different metrics; then their weights would drift apart. So before
+    each epoch but the first, the ranks also compare the rates of distributed
+    optimizers that reduce over all ranks.
+
     `BroadcastGlobalVariablesCallback` contains this callback; you need it only
     without that one. All ranks that train have it, or none. It acts in `fit`,
     and where you call a `keras.callbacks.CallbackList`.
@@ -45,6 +52,10 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
         each_batch: Whether to ask after each batch in any case. Needed if
             something other than a callback stops a rank in the middle of an
             epoch, such as a signal handler or a `train_step`.
+
+    Raises:
+        MismatchError: From `fit`, on all ranks: ranks have different learning
+            rates.
 
     Example:
 
@@ -84,8 +95,10 @@ class _StopTogether(keras.callbacks.Callback):
         self._list = callback_list
         self.asks_each_batch = False
         self._is_late = False
+        self._is_first_epoch = True
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_first_epoch = True
         asks = self.asks_each_batch or any(
             _may_stop_in_an_epoch(each) for each in self._list.callbacks
         )
@@ -96,7 +109,11 @@ class _StopTogether(keras.callbacks.Callback):
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        self._agree()
+        # Not after the last epoch: a new rate harms no step any more. Not
+        # before the first: its first step may broadcast the rate.
+        rates = [] if self._is_first_epoch else _rates.rates_of(self.model)
+        self._is_first_epoch = False
+        self._agree(rates=rates)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -112,11 +129,12 @@ class _StopTogether(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         keras_fit.remove_callback(self._list, self)
 
-    def _agree(self, asks: bool = False) -> bool:
+    def _agree(self, asks: bool = False, rates: Iterable[float] = ()) -> bool:
         """Stops this rank if any stops; returns whether any asks."""
-        model = self.model
-        mine = np.array([model.stop_training or self._is_late, asks], np.uint8)
-        ((stops, any_asks),) = _native.core().allreduce(
+        model, rates = self.model, list(rates)
+        stop = bool(model.stop_training or self._is_late)
+        mine = np.array([stop, asks, *_rates.code_of(rates)], np.uint8)
+        ((stops, any_asks, *codes),) = _native.core().allreduce(
             "SyncEarlyStopping", [mine], int(Max)
         )
         # A signal handler may have set it meanwhile. That is too late for the
@@ -124,6 +142,8 @@ class _StopTogether(keras.callbacks.Callback):
         self._is_late = not stops and bool(model.stop_training)
         if self._is_late or stops:
             model.stop_training = bool(stops)
+        if not _rates.are_equal(codes):
+            _rates.refuse_different(rates)
         return bool(any_asks)
 
 

@@ -230,3 +230,15 @@ def test_a_run_that_ended_early_resumes(
     ):
         np.testing.assert_array_equal(value, wanted)
     assert not (shared_path / "b").exists()
+
+
+def test_ranks_with_different_rates_do_not_train_on() -> None:
+    class SetRate(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if hvd.rank() == 1:
+                self.model.optimizer.learning_rate = 0.25
+
+    both = [callbacks.BroadcastGlobalVariablesCallback(), SetRate()]
+    data = small.shares(*small.data())
+    with pytest.raises(hvd.MismatchError, match=r"0\.1 on rank 0; 0\.25 on"):
+        compiled().fit(data, epochs=2, verbose=0, callbacks=both)
