@@ -39,9 +39,9 @@ def tell_of_different_weights(model: Any, difference: str) -> None:
     _tell(model, _APART, difference)
 
 
-def tell_of_same_data(model: Any) -> None:
+def tell_of_same_data(model: Any, received: str) -> None:
     """Warns that all ranks seem to have the same data."""
-    _tell(model, _SAME_DATA, "equal metrics after two steps")
+    _tell(model, _SAME_DATA, received)
 
 
 def _tell(model: Any, text: str, received: str) -> None:

@@ -55,10 +55,12 @@ class Call:
         self.adds_weights = False
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator
+        self.others: list[Any] = []  # its labels and sample weights
 
     def end(self) -> None:
         """Drops model and data, so that it does not keep them alive."""
         self.model = self.epochs = self.data = None
+        self.others = []
 
 
 # The running calls of this thread, innermost first.
@@ -149,6 +151,15 @@ def batch_sizes_of(call: Call) -> list[int] | None:
         return None
     numbers = adapter.num_batches, adapter.batch_size
     return [*(n or 0 for n in numbers), adapter.partial_batch_size or 0]
+
+
+def arrays_of(call: Call) -> list[Any] | None:
+    """Returns inputs, labels and weights of a call; None: no arrays."""
+    adapter = require(call.epochs, "data_adapter")
+    if not type(adapter).__name__.startswith("Array"):
+        return None
+    leaves = keras.tree.flatten([call.data, *call.others])
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 def is_capped(fit: Call) -> bool:
@@ -274,11 +285,13 @@ def check_names() -> None:
     )
     require(_EpochIterator, "catch_stop_iteration", ["self"])
     require(_EpochIterator, "_enumerate_iterator", ["self"])
-    if "x" not in inspect.signature(_EpochIterator).parameters:
-        raise ImportError(
-            "hvd_keras needs the parameter `x` of Keras's `EpochIterator`, "
-            f"which is missing in Keras {keras.__version__}."
-        )
+    for name in ("x", "y", "sample_weight"):
+        if name not in inspect.signature(_EpochIterator).parameters:
+            raise ImportError(
+                f"hvd_keras needs the parameter `{name}` of Keras's "
+                "`EpochIterator`, which is missing in Keras "
+                f"{keras.__version__}."
+            )
 
 
 def _wrap_everything() -> None:
@@ -386,6 +399,8 @@ def _noting_test(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
     def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
         original(self, x, *args, **kw)
         self._hvd_data = x
@@ -393,6 +408,8 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
         for call in _running.get()[:1]:
             if call.epochs is None:
                 call.epochs, call.data = self, x
+                given = signature.bind(self, x, *args, **kw).arguments
+                call.others = [given.get("y"), given.get("sample_weight")]
                 for function in _at_data:
                     function(call)
 

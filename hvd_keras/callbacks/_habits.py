@@ -73,4 +73,4 @@ class Habits:
             # A user's `train_step` may leave all of them at 0.
             is_used = any(state.any() for state in states)
             if is_used and differs is None and basics.rank() == 0:
-                advice.tell_of_same_data(model)
+                advice.tell_of_same_data(model, "equal metrics after two steps")

@@ -10,11 +10,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _native, objects
+from hvd_keras import _native, basics, objects
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras._values import agreement
+from hvd_keras.callbacks._same_arrays import sample_of, tell_if_equal
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Min
@@ -30,7 +31,8 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
     whether all have a batch. They end the epoch together when the first rank
     has none; the batches that others still have are dropped. That costs one
     small exchange a step. To use all data, share them out with `hvd.shard`: its
-    `policy` decides about the last rows.
+    `policy` decides about the last rows. If all ranks have given the same
+    arrays to `fit`, rank 0 logs a warning.
 
     `BroadcastGlobalVariablesCallback` contains this callback; you need it only
     without that one. All ranks that train have it, or none.
@@ -55,9 +57,10 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
         fit = keras_fit.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised
         plans = objects.allgather_object(
-            _plan(self.params or {}, fit), name="StepsGuard/plan"
+            _plan(self.model, self.params or {}, fit), name="StepsGuard/plan"
         )
         _check_equal(plans)
+        tell_if_equal(self.model, [plan["sample"] for plan in plans])
         if len(plans) == 1 or fit is None or not _must_vote(plans):
             return
         if _ends_together(fit):
@@ -110,7 +113,9 @@ def _smallest(count: int) -> int:
     return int(counts[0])
 
 
-def _plan(params: dict[str, Any], fit: keras_fit.Call | None) -> dict[str, Any]:
+def _plan(
+    model: keras.Model, params: dict[str, Any], fit: keras_fit.Call | None
+) -> dict[str, Any]:
     """Returns what this rank is about to run."""
     is_capped = fit is not None and keras_fit.is_capped(fit)
     num_batches = None
@@ -123,6 +128,7 @@ def _plan(params: dict[str, Any], fit: keras_fit.Call | None) -> dict[str, Any]:
         "num_batches": num_batches,
         "is_capped": is_capped,
         "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
+        "sample": sample_of(model, fit) if basics.size() > 1 else None,
     }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import keras_training as kt
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras.callbacks import BroadcastGlobalVariablesCallback
+from hvd_keras.callbacks import BroadcastGlobalVariablesCallback, StepsGuard
 
 pytestmark = [
     pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks"),
@@ -110,4 +112,109 @@ def test_equal_losses_of_the_first_step_are_no_equal_data(lines: Lines) -> None:
     x, y = kt.regression_data()
     data = hvd.shard((x, (y > 0).astype("float32")), batch_size=8)
     fit(model, data, BroadcastGlobalVariablesCallback())
+    assert not lines
+
+
+def as_frames(*arrays: np.ndarray) -> list[Any]:
+    pandas = pytest.importorskip("pandas")
+    return [pandas.DataFrame(array) for array in arrays]
+
+
+KINDS: dict[str, Callable[..., list[Any]]] = {
+    "numpy": lambda x, y: [x, y],
+    "tensors": lambda x, y: [tf.constant(x), tf.constant(y)],
+    "frames": as_frames,
+    "wide": lambda x, y: [np.repeat(x, 20_000, axis=1), y],
+}
+
+
+def distributed(**options: Any) -> keras.Model:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), **options)
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_same_arrays_on_all_ranks(
+    lines: Lines, kind: str, shuffle: bool
+) -> None:
+    keras.utils.set_random_seed(hvd.rank())  # another order on each rank
+    x, y = KINDS[kind](*kt.regression_data())
+    options = {"shuffle": shuffle, "verbose": 0, "validation_split": 0.25}
+    model, guard = distributed(), BroadcastGlobalVariablesCallback()
+    for _ in range(2):
+        model.fit(x, y, callbacks=[guard], **options)
+    assert lines.of_rank_0("equal arrays on all ranks")
+
+
+def test_the_same_strings_on_all_ranks(lines: Lines) -> None:
+    words = np.array([f"word {i}" for i in range(32)], object)
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential(
+        [
+            keras.Input((), dtype="string"),
+            keras.layers.StringLookup(vocabulary=["a", "b"]),
+            keras.layers.Embedding(3, 2),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    labels, guard = np.arange(32.0), BroadcastGlobalVariablesCallback()
+    model.fit(words, labels, verbose=0, callbacks=[guard])
+    assert lines.of_rank_0("equal arrays on all ranks")
+
+
+@pytest.mark.parametrize("part", ["x", "y", "sample_weight"])
+def test_arrays_that_differ_in_one_part(lines: Lines, part: str) -> None:
+    x, y = kt.regression_data()
+    arrays = {"x": x, "y": y, "sample_weight": np.ones(len(x), np.float32)}
+    arrays[part] = arrays[part] + np.float32(hvd.rank())
+    guard = BroadcastGlobalVariablesCallback()
+    distributed().fit(**arrays, verbose=0, callbacks=[guard])
+    assert not lines
+
+
+def test_steps_that_draw_from_the_same_arrays(lines: Lines) -> None:
+    keras.utils.set_random_seed(hvd.rank())
+    guard = BroadcastGlobalVariablesCallback()
+    x, y = kt.regression_data()
+    steps = len(x) // 8 // hvd.size()
+    distributed().fit(
+        x, y, 8, verbose=0, steps_per_epoch=steps, callbacks=[guard]
+    )
+    assert not lines
+
+
+def test_equal_rows_are_no_equal_data(lines: Lines) -> None:
+    x, y = np.ones((16, 3)), np.zeros((16, 1))
+    # One step: then the metrics, which are equal, are not compared.
+    guard = BroadcastGlobalVariablesCallback()
+    distributed().fit(x, y, 16, verbose=0, callbacks=[guard])
+    assert not lines
+
+
+def test_a_strategy_takes_all_arrays(lines: Lines) -> None:
+    with hvd.HvdStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = kt.regression_data()
+    model.fit(x, y, 8, verbose=0, callbacks=[StepsGuard()])
+    assert not lines
+
+
+def test_each_process_set_may_have_all_arrays(lines: Lines) -> None:
+    sets = [hvd.ProcessSet([rank]) for rank in range(hvd.size())]
+    mine = sets[hvd.rank()]
+    hvd.shutdown()
+    hvd.init(process_sets=sets)
+    keras.utils.set_random_seed(hvd.rank())
+    try:
+        model = distributed(process_set=mine)
+        x, y = kt.regression_data()
+        model.fit(x, y, verbose=0, callbacks=[StepsGuard()])
+    finally:
+        hvd.shutdown()
+        hvd.init()
     assert not lines

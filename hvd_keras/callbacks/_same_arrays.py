@@ -1,0 +1,88 @@
+"""Sees whether all ranks have given the same arrays to `fit`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import basics
+from hvd_keras._gradients.distributed_class import distributed_parts_of
+from hvd_keras._keras import advice, models
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras._values import checksums
+
+_MOST_ROWS = 64
+_MOST_BYTES = 1 << 22  # of an array; they take a few milliseconds
+
+# Shape, dtype and a checksum of some rows, of each array.
+Sample = list[tuple[list[int], str, int]]
+
+
+def sample_of(model: Any, fit: keras_fit.Call | None) -> Sample | None:
+    """Returns what tells the arrays of a beginning `fit` from other ones.
+
+    It is None if the data are no arrays, or if ranks may have equal ones: with
+    `steps_per_epoch` each may draw other rows of them, an own `train_step` may
+    pick rows, and a process set may train with all rows.
+    """
+    if fit is None or keras_fit.is_capped(fit) or _may_share(model):
+        return None
+    arrays = keras_fit.arrays_of(fit)
+    if not arrays:
+        return None
+    try:
+        rows = [_rows_of(array) for array in arrays]
+        # Equal rows, such as zeros, are the same in each share too.
+        if all((some == some[:1]).all() for some in rows):
+            return None
+        return [
+            (list(map(int, array.shape)), str(some.dtype), _checksum(some))
+            for array, some in zip(arrays, rows, strict=True)
+        ]
+    except Exception:
+        # Keras takes more kinds, such as sparse tensors. Advice must not end
+        # the training.
+        return None
+
+
+def tell_if_equal(model: Any, samples: list[Sample | None]) -> None:
+    """Warns, on rank 0, if the samples of all ranks are equal."""
+    if basics.rank() or len(samples) == 1 or samples[0] is None:
+        return
+    if all(sample == samples[0] for sample in samples):
+        advice.tell_of_same_data(model, "equal arrays on all ranks")
+
+
+def _may_share(model: Any) -> bool:
+    if models.has_our_strategy(model) or advice.has_own_train_step(model):
+        return True
+    return any(
+        part.hvd_settings.reduce.process_set.size() != basics.size()
+        for optimizer in models.optimizers_of(model)
+        for part in distributed_parts_of(optimizer)
+    )
+
+
+def _rows_of(array: Any) -> np.ndarray[Any, Any]:
+    """Returns some rows of an array, tensor or table, evenly spread."""
+    num_rows = array.shape[0]
+    array = getattr(array, "iloc", array)  # of pandas
+    first = _as_numpy(array[:1])
+    most = min(_MOST_ROWS, max(2, _MOST_BYTES // max(1, first.nbytes)))
+    return _as_numpy(array[:: max(1, math.ceil(num_rows / most))])
+
+
+def _as_numpy(rows: Any) -> np.ndarray[Any, Any]:
+    if keras.ops.is_tensor(rows):
+        rows = keras.ops.convert_to_numpy(rows)
+    return np.asarray(rows)
+
+
+def _checksum(rows: np.ndarray[Any, Any]) -> int:
+    if rows.dtype.hasobject:  # strings; the array holds their addresses
+        text = repr(rows.tolist()).encode()
+        rows = np.frombuffer(text, np.uint8)
+    return checksums.checksum(rows)
