@@ -72,7 +72,8 @@ def _report(job: Job, verdict: Verdict | None) -> str:
         lines = [f"{verdict.sentence}.", f"Cause: {verdict.cause.value}."]
     lines += ["", *_table(job)]
     if verdict is not None:
-        rank = job.ranks[verdict.rank]
+        # Of all ranks alike, one speaks for the others.
+        rank = job.ranks[verdict.rank or 0]
         stack = rank.error or next(iter(rank.samples[-1:]), ())
         if stack:
             lines += ["", *_shown(rank, stack)]

@@ -11,6 +11,7 @@ from collections import Counter
 from hvd_keras._observe import slowness, stalls
 from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import Key
+from hvd_keras._observe.shared_errors import CLASSES, shared_error
 from hvd_keras._observe.verdict import (
     Cause,
     Verdict,
@@ -23,15 +24,15 @@ from hvd_keras._observe.verdict import (
 
 # Errors that tell of other ranks. A rank that ends by one is no cause.
 _OF_OTHERS = (
-    "PeerLostError", "StalledError", "ShutdownError", "MismatchError",
-    "KeyboardInterrupt",
+    "PeerLostError", "StalledError", "ShutdownError", "KeyboardInterrupt",
+    *CLASSES,
 )  # fmt: skip
 
 
 def diagnose(job: Job) -> Verdict | None:
     """Returns what is wrong with a job; None if nothing can be told."""
     for rule in (
-        *(_dead, _stopped, _mismatched),
+        *(_dead, _stopped, _mismatched, _agreed),
         *(stalls.diagnose, slowness.diagnose),
     ):
         verdict = rule(job)
@@ -135,6 +136,20 @@ def _mismatched(job: Job) -> Verdict | None:
         f"{place(rank.frame)}{last_of(rank)}"
     )
     return Verdict(Cause.MISMATCH, odd, sentence, rank.frame)
+
+
+def _agreed(job: Job) -> Verdict | None:
+    """All ranks that nobody has killed raised the same error."""
+    own = [
+        rank
+        for _, rank in sorted(job.ranks.items())
+        if not (rank.signal or rank.was_ended)
+    ]
+    error = shared_error([_error_of(rank) for rank in own])
+    if not error:
+        return None
+    sentence = f"all ranks raised {error.rstrip('.')}"
+    return Verdict(Cause.MISMATCH, None, sentence, own[0].frame)
 
 
 def _what(record: Record) -> tuple[object, ...]:

@@ -13,12 +13,17 @@ from hvd_keras._observe.verdict import Cause, Verdict, name_of, place
 _SLOW_SHARE = 0.2
 _RECENT = 500  # collectives that tell whether a rank is slow
 _FEW = 16  # of so few, none can be left out
+# A job that an error has ended may still have been slow before. That takes more
+# evidence: so many collectives, and so many seconds lost.
+_MANY = 20
+_LONG_SECONDS = 1.0
 
 
 def diagnose(job: Job) -> Verdict | None:
     """A rank, or the link of a host, takes much of the time."""
     recent = _recent(job)
-    if len(recent) < 3:
+    has_failed = any(map(_has_failed, job.ranks.values()))
+    if job.was_interrupted or len(recent) < (_MANY if has_failed else 3):
         return None
     begin = min(one.enqueued for one in recent)
     seconds = max(one.ended for one in recent) - begin
@@ -29,12 +34,17 @@ def diagnose(job: Job) -> Verdict | None:
     }
     slowest = max(own, key=lambda rank: own[rank])
     usual = median_low(sorted(own.values()))
-    if own[slowest] - usual >= _SLOW_SHARE * seconds:
+    much = max(_SLOW_SHARE * seconds, _LONG_SECONDS if has_failed else 0.0)
+    if own[slowest] - usual >= much:
         return _late(job, slowest, recent)
     link = _union((one.begun, one.ended) for one in recent)
-    if len(job.hosts) > 1 and link >= _SLOW_SHARE * seconds:
+    if len(job.hosts) > 1 and link >= much:
         return _slow_link(job, recent, link, link / seconds)
     return None
+
+
+def _has_failed(rank: Rank) -> bool:
+    return bool(rank.told or rank.error or rank.exit_status)
 
 
 def _own_seconds(rank: Rank, begin: float) -> float:

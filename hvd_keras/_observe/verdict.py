@@ -28,7 +28,7 @@ class Verdict:
     """Which rank, why, and where in the user's code."""
 
     cause: Cause
-    rank: int
+    rank: int | None  # None: all of them alike
     sentence: str
     frame: Frame | None = None
 

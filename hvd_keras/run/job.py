@@ -466,7 +466,10 @@ class Job:
         """Returns what to say of the rank to blame; tells `hvd.run` as well."""
         seconds = time.monotonic() - self._started_at
         reason = self._outcome.reason(first.rank)
-        text = report.verdict(first, reason, seconds)
+        if self._outcome.is_shared():
+            text = report.shared_failure(first, seconds)
+        else:
+            text = report.verdict(first, reason, seconds)
         if self._options.results_dir is not None:
             self._results.note_failure(first, text)
         return text

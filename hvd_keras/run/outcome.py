@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from hvd_keras._observe.shared_errors import shared_error
 from hvd_keras.run import report
 from hvd_keras.run.rank import Rank
 
@@ -31,6 +32,15 @@ class Outcome:
     def reason(self, rank: int) -> str:
         """Returns what a rank has told; "": nothing."""
         return self.reasons.get(rank, "")
+
+    def is_shared(self) -> bool:
+        """Whether all ranks that nobody has killed told the same error."""
+        own = [
+            self.reason(rank.rank)
+            for rank in self._ranks
+            if rank.signal is None and rank.sent is None and not rank.is_lost
+        ]
+        return bool(shared_error(own))
 
     def exit_status(self) -> int:
         """Returns the exit status of the launcher."""

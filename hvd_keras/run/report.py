@@ -68,6 +68,14 @@ def exit_status(first: Rank, reason: str) -> int:
     return 128 + signal.SIGINT if interrupted else 1
 
 
+def shared_failure(first: Rank, seconds: float) -> str:
+    """How a job ended in which no rank is to blame, for all raised alike."""
+    return (
+        f"all ranks failed: exit status {exit_text(first)}; the job took "
+        f"{seconds:.1f} s"
+    )
+
+
 def verdict(first: Rank, reason: str, seconds: float) -> str:
     """Which rank failed first, how, and how long the job took."""
     how = exit_text(first)

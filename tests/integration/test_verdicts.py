@@ -121,6 +121,27 @@ def test_a_job_that_goes_on_can_be_asked(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+def test_an_error_of_all_ranks_blames_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""{_HEAD}
+for step in range(6):
+    time.sleep(0.01 * hvd.rank())
+    total("x")
+raise hvd.MismatchError("All ranks must have the same plan.")
+"""
+    job = _run(tmp_path, *jobs.python(code))
+    assert job.status == 1
+    text = "all ranks raised MismatchError: All ranks must have the same plan"
+    assert f"hvdrun: verdict: {text}\n" in job.stderr, job.stderr
+    assert "all ranks failed: exit status 1; the job took" in job.stderr
+    assert "was last in" not in job.stderr
+    assert "failed first" not in job.stderr
+    (folder,) = tmp_path.glob("hvd_flight_*")
+    assert command.main([str(folder)]) == 0
+    assert "Stack of rank 0" in capsys.readouterr().out
+
+
 def test_the_doctor_wants_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

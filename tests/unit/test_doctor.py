@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 
+import pytest
+
 from hvd_keras._observe import doctor, stacks
 from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import next_calls
@@ -82,7 +84,7 @@ def ranks(*programs: str) -> Job:
     return Job(len(programs), found)
 
 
-def cause_of(*programs: str) -> tuple[int, Cause]:
+def cause_of(*programs: str) -> tuple[int | None, Cause]:
     verdict = doctor.diagnose(ranks(*programs))
     assert verdict is not None
     return verdict.rank, verdict.cause
@@ -155,3 +157,94 @@ def test_a_large_job_that_waits_as_one_is_read_in_seconds() -> None:
     began = time.process_time()
     assert doctor.diagnose(job) is None
     assert time.process_time() - began < 10.0
+
+
+def failed(text: str, *programs: str) -> Job:
+    """A job whose ranks have finished their calls, and told an error."""
+    job = ranks(*(f"{program}." for program in programs))
+    for rank in job.ranks.values():
+        rank.records.pop()
+        rank.told, rank.exit_status = text, 1
+    return job
+
+
+@pytest.mark.parametrize("kind", ["MismatchError", "ProcessSetMismatchError"])
+def test_an_error_of_all_ranks_blames_none(kind: str) -> None:
+    job = failed(f"{kind}: All ranks must agree.", "abc", "abc", "abc")
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert verdict.rank is None
+    assert verdict.sentence == f"all ranks raised {kind}: All ranks must agree"
+    # One that hvdrun had to end has told nothing.
+    job.ranks[1].told, job.ranks[1].signal = "", "SIGTERM"
+    job.ranks[1].was_ended = True
+    assert doctor.diagnose(job) == verdict
+    job.ranks[2].told = "MismatchError: another one"
+    assert doctor.diagnose(job) is None
+
+
+def test_an_error_of_some_ranks_is_not_of_all() -> None:
+    job = failed("MismatchError: All ranks must agree.", "abc", "abc")
+    job.ranks[1].told, job.ranks[1].exit_status = "", 0
+    assert doctor.diagnose(job) is None
+
+
+def test_a_mismatch_of_one_rank_blames_it_although_all_raise() -> None:
+    job = failed("MismatchError: ranks disagree on the shape", *["abc"] * 3)
+    for rank in job.ranks.values():
+        rank.records[-1] = dataclasses.replace(
+            rank.records[-1],
+            state="failed",
+            error="Mismatch",
+            shape=(3 if rank.rank == 1 else 2,),
+        )
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (1, Cause.MISMATCH)
+
+
+def slow(num_calls: int, seconds: float) -> Job:
+    """A job whose rank 1 comes so late to each of its calls."""
+    waits = [
+        Record(
+            step,
+            "allreduce",
+            "loss",
+            enqueued=step * seconds,
+            begun=(step + 0.8) * seconds,
+            ended=(step + 0.9) * seconds,
+            last_rank=1,
+            late=0.8 * seconds,
+        )
+        for step in range(1, num_calls + 1)
+    ]
+    late = [dataclasses.replace(one, enqueued=one.begun) for one in waits]
+    end = waits[-1].ended
+    rows = enumerate((waits, late))
+    return Job(
+        2,
+        {
+            number: Rank(number, written=end, has_record=True, records=records)
+            for number, records in rows
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_calls", "seconds", "is_named"),
+    [(7, 0.5, False), (60, 0.002, False), (60, 0.2, True)],
+)
+def test_after_an_error_a_slow_rank_takes_more_evidence(
+    num_calls: int, seconds: float, is_named: bool
+) -> None:
+    job = slow(num_calls, seconds)
+    assert doctor.diagnose(job) is not None  # as long as it runs
+    for rank in job.ranks.values():
+        rank.told, rank.exit_status = "StalledError: a call", 1
+    assert (doctor.diagnose(job) is not None) == is_named
+
+
+def test_a_slow_job_that_is_interrupted_has_no_verdict() -> None:
+    job = slow(60, 0.2)
+    job.was_interrupted = True
+    assert doctor.diagnose(job) is None
