@@ -34,7 +34,7 @@ VOICES_TEST_CASE("ranks that wait for different names are told") {
   REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1)));
   CHECK(Contains(c.CheckStalls(After(10))[0],
                  "'a': rank 3 waits, ranks 5 and 8 have not come for 10 s; "
-                 "rank 8 waits for 'b' instead. Calls without `name`"));
+                 "rank 8 waits for 'b' instead"));
   REQUIRE(c.CheckStalls(After(60)).size() == 1);
   CHECK(c.CheckStalls(After(61)).empty());
   std::vector<std::string> errors;
@@ -45,6 +45,27 @@ VOICES_TEST_CASE("ranks that wait for different names are told") {
   REQUIRE(errors.size() == 2);
   CHECK(Contains(errors[0], "within 60 s; rank 8 waits for 'b' instead"));
   CHECK(Contains(errors[1], "within 60 s; rank 3 waits for 'a' instead"));
+}
+
+VOICES_TEST_CASE("advice on names is for calls without one") {
+  const auto warning = [&](const std::string& name, const std::string& other) {
+    Negotiation c(voices, 2);
+    REQUIRE_OK(c.OnMessage(0, ACall(name), kStart));
+    REQUIRE_OK(c.OnMessage(1, ACall(other), kStart));
+    return c.CheckStalls(After(10.1))[0];
+  };
+  for (const char* name :
+       {"allreduce.0", "grouped_allreduce.1", "jax.allgather.call.0",
+        "torch.broadcast.2", "HorovodAllreduce_1", "scope/HorovodAllgather"}) {
+    CAPTURE(name);
+    CHECK(Contains(warning(name, "loss"), "instead. Calls without `name`"));
+    CHECK(Contains(warning("loss", name), "instead. Calls without `name`"));
+  }
+  for (const char* name :
+       {"acc", "predict/rows/header", "allreduce", "jax.x"}) {
+    CAPTURE(name);
+    CHECK(!Contains(warning(name, "loss"), "pass `name`"));
+  }
 }
 
 VOICES_TEST_CASE("a stalled gradient asks for equally many steps") {

@@ -1,6 +1,7 @@
 #include "tf_ops/negotiation/stall_monitor.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -27,19 +28,44 @@ constexpr char kNamesAdvice[] =
     ". Calls without `name` are paired in the order in which ranks make or "
     "trace them: pass `name` if that order differs";
 
+bool StartsWith(const std::string& text, const std::string& start) {
+  return text.rfind(start, 0) == 0;
+}
+
 // Whether an optimizer or a tape makes the call:
 // hvd_keras/_gradients/reducer.py names it.
 bool IsOfTraining(const std::string& name) {
   return name.find("/bucket_") != std::string::npos ||
-         name.rfind("DistributedOptimizer/", 0) == 0;
+         StartsWith(name, "DistributedOptimizer/");
+}
+
+// Whether a call may have got its name because its caller gave none: "Horovod"
+// begins the name of a node in a graph, and a collective with a dot the others:
+// "allreduce.0", "jax.allreduce.call.0", "torch.allreduce.0".
+bool IsNameless(const std::string& name) {
+  if (StartsWith(name, "Horovod") ||
+      name.find("/Horovod") != std::string::npos) {
+    return true;
+  }
+  std::string rest = name;
+  for (const char* framework : {"jax.", "torch."}) {
+    if (StartsWith(name, framework)) rest = name.substr(std::strlen(framework));
+  }
+  if (StartsWith(rest, "grouped_")) rest = rest.substr(std::strlen("grouped_"));
+  for (const char* kind : {"allreduce.", "allgather.", "alltoall.", "barrier.",
+                           "broadcast.", "reducescatter."}) {
+    if (StartsWith(rest, kind)) return true;
+  }
+  return false;
 }
 
 std::string CrossingText(const std::string& name, const std::string& other,
                          int rank) {
-  return "; rank " + std::to_string(rank) + " waits for '" + other +
-         "' instead" +
-         (IsOfTraining(name) || IsOfTraining(other) ? kStepsAdvice
-                                                    : kNamesAdvice);
+  std::string text =
+      "; rank " + std::to_string(rank) + " waits for '" + other + "' instead";
+  if (IsOfTraining(name) || IsOfTraining(other)) return text + kStepsAdvice;
+  if (IsNameless(name) || IsNameless(other)) return text + kNamesAdvice;
+  return text;
 }
 
 std::string SetName(int process_set_id) {
