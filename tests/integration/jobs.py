@@ -55,6 +55,8 @@ class Outcome:
         assert body, self.stderr
         rows = {}
         for line in body.splitlines()[1:]:
+            if line.startswith("hvdrun: "):
+                break  # what follows the table
             rank, pid, status, *error = re.split(r"\s\s+", line, maxsplit=3)
             rows[int(rank)] = [pid, status, *error]
         return rows
