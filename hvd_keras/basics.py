@@ -42,6 +42,11 @@ _arguments: tuple[Sequence[int] | None, ProcessSets] = None, None
 # An elastic job begins an epoch again if a member dies meanwhile. What fails so
 # often has another cause.
 _MAX_FAILURES = 5
+# Why the calls of other ranks fail when the program of this one is over.
+_ENDED = (
+    "its script ended without this call. Make it on all ranks, equally often, "
+    "not under `if hvd.rank() == 0`"
+)
 
 
 def init(
@@ -470,4 +475,4 @@ def _leave_at_exit() -> None:
         timeline.stop_quietly()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
         bootstrap.report_leaving(job.topology, job.config, state.epoch())
-        _stop("the process exited without shutdown()")
+        _stop(_ENDED)

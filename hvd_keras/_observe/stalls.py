@@ -20,6 +20,7 @@ from hvd_keras._observe.verdict import (
 # Of a job that goes on, or that was interrupted, only a wait that has lasted as
 # long is a fault.
 _HANG_SECONDS = 2.0
+_MOST_NAMED = 4
 
 
 @dataclasses.dataclass
@@ -37,14 +38,10 @@ def diagnose(job: Job) -> Verdict | None:
     if stall is None:
         return None
     # Who has ended in peace will not come.
-    ended = [r for r in stall.missing if r.exit_status == 0]
+    ended = [r for r in stall.missing if _has_ended(job, r)]
     elsewhere = [r for r in stall.missing if r.waiting()]
     if ended:
-        sentence = (
-            f"{name_of(ended[0])} never entered '{stall.call.name}': it has "
-            f"ended with status 0{last_of(ended[0])}"
-        )
-        return Verdict(Cause.SKIPPED, ended[0].rank, sentence, ended[0].frame)
+        return _over(stall, ended[0])
     busy = [r for r in stall.missing if not r.waiting()]
     if busy:
         return _absent(stall, busy[0])
@@ -87,6 +84,27 @@ def _members(job: Job, process_set: int) -> list[Rank]:
         if not process_set
         or any(one.process_set == process_set for one in rank.records)
     ]
+
+
+def _has_ended(job: Job, rank: Rank) -> bool:
+    """Whether it has ended, or begun to end, without an error."""
+    if rank.exit_status is not None:
+        return rank.exit_status == 0
+    return rank.rank in job.leavers and not (rank.told or rank.error)
+
+
+def _over(stall: Stall, rank: Rank) -> Verdict:
+    call, caller = stall.call, stall.waiting[0]
+    numbers = ", ".join(str(one.rank) for one in stall.waiting[:_MOST_NAMED])
+    more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
+    sentence = (
+        f"{name_of(rank)} ended its script while rank"
+        f"{'s' * (len(stall.waiting) > 1)} {numbers}{more} called {call.kind} "
+        f"'{call.name}'{place(caller.frame)}: make that call on all ranks, "
+        "equally often, not under `if hvd.rank() == 0`"
+        f"{last_of(rank, f'rank {rank.rank}')}"
+    )
+    return Verdict(Cause.SKIPPED, rank.rank, sentence, rank.frame)
 
 
 def _absent(stall: Stall, rank: Rank) -> Verdict:

@@ -50,13 +50,13 @@ def place(frame: Frame | None) -> str:
     return "" if frame is None else f" at {frame}"
 
 
-def last_of(rank: Rank) -> str:
+def last_of(rank: Rank, who: str = "it") -> str:
     """What it has done last, as a clause that begins with a semicolon."""
     last = rank.last_done
     if last is None:
         return ""
     step = f"step {rank.num_steps}, then " if rank.num_steps else ""
-    return f"; it finished {step}'{last.name}' at {clock(last.ended)}"
+    return f"; {who} finished {step}'{last.name}' at {clock(last.ended)}"
 
 
 def stay_of(rank: Rank) -> str:

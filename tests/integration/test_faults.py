@@ -141,7 +141,7 @@ def test_survivors_are_told_the_exception_that_ended_a_rank(
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("sys_exit", "exited without shutdown()"),
+        ("sys_exit", "its script ended without this call"),
         ("shutdown", "shutdown() was called"),
     ],
 )

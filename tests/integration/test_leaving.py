@@ -26,8 +26,8 @@ def test_leaving_without_shutdown_is_fine_when_nobody_waits() -> None:
 @pytest.mark.parametrize(
     ("how", "reason", "status"),
     [
-        ("sys.exit(0)", "exited without shutdown()", 1),
-        ("sys.exit(7)", "exited without shutdown()", 7),
+        ("sys.exit(0)", "its script ended without this call", 1),
+        ("sys.exit(7)", "its script ended without this call", 7),
         ("raise ValueError('odd batch')", "ValueError: odd batch", 1),
         ("hvd.shutdown(); time.sleep(1); sys.exit(0)", "shutdown()", 1),
     ],

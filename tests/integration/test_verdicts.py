@@ -121,6 +121,25 @@ def test_a_job_that_goes_on_can_be_asked(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+def test_a_call_after_the_end_of_another_rank_is_named(tmp_path: Path) -> None:
+    call = "    _core.allreduce('extra', [np.ones(3)], 1)"
+    code = f"{_HEAD}if hvd.rank() == 0:\n{call}\n"
+    line = code.splitlines().index(call) + 1
+    program = _program(tmp_path, code)
+    job = _run(tmp_path, "python3", program)
+    assert job.status == 1
+    lines = [line for line in job.stderr.splitlines() if "verdict: " in line]
+    assert len(lines) == 1, job.stderr
+    said = (
+        "ended its script while rank 0 called allreduce 'extra' at "
+        f"{program}:{line}: make that call on all ranks, equally often, not "
+        "under `if hvd.rank() == 0`; rank 1 finished 'first' at "
+    )
+    assert "verdict: rank 1 (pid " in lines[0]
+    assert said in lines[0]
+    assert "left the job: its script ended without this call." in job.stderr
+
+
 def test_an_error_of_all_ranks_blames_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -248,3 +248,19 @@ def test_a_slow_job_that_is_interrupted_has_no_verdict() -> None:
     job = slow(60, 0.2)
     job.was_interrupted = True
     assert doctor.diagnose(job) is None
+
+
+def test_a_rank_that_ends_before_a_call_of_another_is_named() -> None:
+    job = ranks("abx", "abx", "ab.")
+    job.ranks[2].records.pop()
+    job.leavers = [2]  # it has not ended yet
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (2, Cause.SKIPPED)
+    assert verdict.sentence.startswith(
+        "rank 2 (pid 102) ended its script while ranks 0, 1 called allreduce "
+        "'x': make that call on all ranks, equally often, not under "
+        "`if hvd.rank() == 0`; rank 2 finished 'b' at "
+    )
+    job.ranks[2].exit_status = 0
+    assert doctor.diagnose(job) == verdict
