@@ -251,8 +251,10 @@ class Job:
         chosen = ", ".join(f"{n}={v}" for n, v in defaults.items())
         what = chosen or "threads and memory as set in the environment"
         cores = environment.num_cores()
+        more = " (more ranks than cores: they take turns)"
         self._output.say(
-            f"{ranks} on {cores} core{'s' * (cores > 1)}, each with {what}"
+            f"{ranks} on {cores} core{'s' * (cores > 1)}"
+            f"{more * (size > cores)}, each with {what}"
         )
         gpus = environment.describe_gpus(
             self._environ, size, is_horovod=self._options.horovod_compat

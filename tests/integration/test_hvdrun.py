@@ -11,6 +11,8 @@ from pathlib import Path
 import jobs
 import pytest
 
+from hvd_keras.run import environment
+
 # ---- Environment ----
 
 
@@ -33,6 +35,15 @@ def test_ranks_get_their_place_and_one_secret() -> None:
     (secret,) = secrets
     assert re.fullmatch(r"[0-9a-f]{64} unix:/.*", secret)
     assert secret[:64] not in job.stderr
+
+
+def test_more_ranks_than_cores_get_a_remark() -> None:
+    remark = "(more ranks than cores: they take turns), each with "
+    cores = environment.num_cores()
+    for more in (0, 1):
+        job = jobs.run("-np", str(cores + more), "true")
+        assert job.status == 0, job.stderr
+        assert (remark in job.stderr.splitlines()[0]) == bool(more)
 
 
 def test_tuning_flags_become_settings() -> None:
