@@ -47,7 +47,7 @@ def diagnose(job: Job) -> Verdict | None:
 def _dead(job: Job) -> Verdict | None:
     for number in (*job.leavers, *job.ranks):
         rank = job.ranks[number]
-        if rank.is_lost or _ended_by_itself(rank):
+        if rank.is_lost or (not job.was_interrupted and _ended_by_itself(rank)):
             sentence = f"{name_of(rank)} {_end_of(rank)}{last_of(rank)}"
             return Verdict(Cause.DEAD, number, sentence, rank.frame)
     return None

@@ -134,7 +134,8 @@ class Job:
     size: int
     ranks: dict[int, Rank]
     leavers: list[int] = dataclasses.field(default_factory=list)  # in order
-    was_interrupted: bool = False  # by a signal to hvdrun
+    # By a signal to hvdrun, before any rank had failed.
+    was_interrupted: bool = False
 
     @property
     def hosts(self) -> list[str]:

@@ -253,7 +253,9 @@ class ElasticJob(Job):
             dataclasses.replace(self._ranks[number], rank=rank)
             for rank, number in enumerate(self._last)
         ]
-        self._inquiry.tell(present, [], {}, was_interrupted=False)
+        self._inquiry.tell(
+            present, [], {}, was_interrupted=False, were_ended=False
+        )
 
     def _shown_ranks(self) -> list[Rank]:
         return [rank for rank in self._ranks if not rank.has_ended]

@@ -115,6 +115,7 @@ class Inquiry:
         reasons: Mapping[int, str],
         *,
         was_interrupted: bool,
+        were_ended: bool,
     ) -> None:
         """Says what is wrong, as far as one knows by now, but only once.
 
@@ -122,7 +123,9 @@ class Inquiry:
             ranks: All ranks.
             leavers: Those that began to end, in order.
             reasons: The errors that they have told.
-            was_interrupted: Whether hvdrun was told to end the job.
+            was_interrupted: Whether hvdrun was told to end the job, before any
+                rank had failed.
+            were_ended: Whether hvdrun was told to end the job at all.
         """
         if not self._folder.has_records():
             return
@@ -134,7 +137,7 @@ class Inquiry:
                 _row_of(
                     rank,
                     reasons.get(rank.rank, ""),
-                    was_ended=rank.sent is not None or was_interrupted,
+                    was_ended=rank.sent is not None or were_ended,
                 )
                 for rank in ranks
             ],

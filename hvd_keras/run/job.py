@@ -32,6 +32,7 @@ from hvd_keras.run.job_output import JobOutput
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.outcome import Outcome
+from hvd_keras.run.own_errors import OF_OTHERS
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.results import Results
@@ -74,6 +75,8 @@ class Job:
         )
         self._num_interrupts = 0
         self._was_interrupted = False
+        # The signal to hvdrun that ended a job in which no rank had failed.
+        self._ended_by: int | None = None
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
         self._started_at = time.monotonic()
@@ -189,6 +192,8 @@ class Job:
             self._gathering.interrupt(number)
             return
         if number in TO_GROUPS:
+            if not self._was_interrupted and self._first_failed is None:
+                self._ended_by = number
             self._was_interrupted = True
             self._grace.begin()
         if number == signal.SIGINT:
@@ -429,7 +434,8 @@ class Job:
             self._ranks,
             self._outcome.leavers,
             self._outcome.reasons,
-            was_interrupted=self._was_interrupted,
+            was_interrupted=self._ended_by is not None,
+            were_ended=self._was_interrupted,
         )
 
     def _end(self, exit_status: int) -> None:
@@ -464,11 +470,24 @@ class Job:
         self._show_table()
         return self._exit_status()
 
+    def _has_ended_as_told(self) -> bool:
+        """Whether a signal to hvdrun, or what follows, has ended all ranks."""
+        if self._ended_by is None:
+            return False
+        usual = (0, 128 + self._ended_by)
+        return all(
+            rank.exit_status in usual
+            or self._outcome.reason(rank.rank).startswith(OF_OTHERS)
+            for rank in self._ranks
+        )
+
     def _describe_failure(self, first: Rank) -> str:
         """Returns what to say of the rank to blame; tells `hvd.run` as well."""
         seconds = time.monotonic() - self._started_at
         reason = self._outcome.reason(first.rank)
-        if self._outcome.is_shared():
+        if self._ended_by is not None:
+            text = report.interruption(self._ended_by)
+        elif self._outcome.is_shared():
             text = report.shared_failure(first, seconds)
         else:
             text = report.verdict(first, reason, seconds)
@@ -477,6 +496,8 @@ class Job:
         return text
 
     def _show_table(self) -> None:
+        if self._has_ended_as_told():
+            return
         rows = []
         for rank in self._ranks:
             told = self._outcome.reason(rank.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 # Errors that tell of other ranks, or that somebody else has wanted.
-_OF_OTHERS = (
+OF_OTHERS = (
     "PeerLostError", "StalledError", "ShutdownError", "JobEndedError",
     "InternalError", "UnavailableError", "KeyboardInterrupt", "HorovodInternal",
 )  # fmt: skip
@@ -26,7 +26,7 @@ class OwnErrors:
             epoch: The last epoch that it was in; 0: none.
             told: The error that it has told; "": none.
         """
-        if told and not told.startswith(_OF_OTHERS):
+        if told and not told.startswith(OF_OTHERS):
             self._members.add(member)
             self._epochs.setdefault(told, set()).add(epoch)
 

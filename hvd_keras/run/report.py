@@ -68,6 +68,13 @@ def exit_status(first: Rank, reason: str) -> int:
     return 128 + signal.SIGINT if interrupted else 1
 
 
+def interruption(number: int) -> str:
+    """How a job ended that a signal to hvdrun has ended."""
+    if number == signal.SIGINT:
+        return "interrupted"
+    return f"ended by {signal_name(number)}"
+
+
 def shared_failure(first: Rank, seconds: float) -> str:
     """How a job ended in which no rank is to blame, for all raised alike."""
     return (

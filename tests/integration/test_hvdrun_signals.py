@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
@@ -54,6 +55,35 @@ def test_interrupt_ends_the_job_with_130() -> None:
     assert outcome.status == 128 + signal.SIGINT
     assert outcome.seconds < 5
     assert "KeyboardInterrupt" in outcome.stderr
+    assert outcome.stderr.splitlines()[-1] == "hvdrun: interrupted"
+
+
+def test_sigterm_to_the_launcher_blames_no_rank() -> None:
+    job = jobs.start("-np", "2", "--verbose", "sleep", "60")
+    assert job.stderr is not None
+    while "rank 1 started" not in job.stderr.readline():
+        pass
+    job.send_signal(signal.SIGTERM)
+    outcome = jobs.finish(job)
+    assert outcome.status == 128 + signal.SIGTERM
+    assert outcome.stderr.splitlines()[-1] == "hvdrun: ended by SIGTERM"
+
+
+def test_a_failure_before_an_interrupt_is_still_told() -> None:
+    code = """
+    import os, time
+    print("ready", flush=True)
+    if os.environ["HVD_RANK"] == "1":
+        raise ValueError("odd batch")
+    time.sleep(60)
+    """
+    job = _start_and_wait(textwrap.dedent(code))
+    time.sleep(1)
+    job.send_signal(signal.SIGINT)
+    outcome = jobs.finish(job)
+    assert outcome.status == 1
+    assert "rank 1 failed first: exit status 1" in outcome.stderr
+    assert "hvdrun: interrupted" not in outcome.stderr
 
 
 def test_interrupt_ends_ranks_that_start_after_it() -> None:

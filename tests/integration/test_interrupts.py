@@ -72,6 +72,9 @@ _core.barrier(f"of rank {hvd.rank()}")
     outcome = jobs.finish(job)
     assert outcome.status == 128 + signal.SIGINT, outcome.stderr
     assert outcome.seconds < 3
+    assert outcome.stderr.splitlines()[-1] == "hvdrun: interrupted"
+    for word in ("verdict", "failed first", "rank  pid"):
+        assert word not in outcome.stderr
 
 
 def test_tensorflow_function_that_waits_is_interrupted() -> None:
