@@ -37,7 +37,7 @@ Rows = dict[str, dict[str, list[float]]]
 
 
 def rows_of(lines: Iterable[dict[str, Any]]) -> Rows:
-    """Returns the figures of runs in which packages took turns.
+    """Returns the figures of the newest runs in which packages took turns.
 
     Args:
         lines: Those of RESULTS.jsonl. A run is all lines with the same day,
@@ -48,11 +48,15 @@ def rows_of(lines: Iterable[dict[str, Any]]) -> Rows:
         if line.get("section") == SECTION:
             key = tuple(str(line.get(k)) for k in ("day", "command", "note"))
             runs.setdefault(key, []).append(line)
+    compared = {
+        key: run
+        for key, run in runs.items()
+        if len({line["way"] for line in run}) > 1
+    }
+    newest = max((day for day, *_ in compared), default="")
     rows: Rows = {}
-    for run in runs.values():
-        if len({line["way"] for line in run}) == 1:
-            continue
-        for line in run:
+    for (day, *_), run in compared.items():
+        for line in run if day == newest else ():
             ways = rows.setdefault(line["case"], {})
             ways.setdefault(line["way"], []).extend(line["runs"])
     return rows

@@ -35,11 +35,14 @@ def chart(monkeypatch: pytest.MonkeyPatch) -> object:
     return importlib.import_module("_chart")
 
 
-def test_runs_of_one_package_are_left_out(chart: object) -> None:
-    def line(way: str, note: str, value: float) -> dict[str, object]:
-        same = {"section": "Beside other packages", "case": "4 B"}
-        return {**same, "way": way, "note": note, "runs": [value]}
+def line(way: str, note: str, value: float, day: str) -> dict[str, object]:
+    same = {"section": "Beside other packages", "case": "4 B"}
+    return {**same, "way": way, "note": note, "runs": [value], "day": day}
 
-    lines = [line("hvd_keras", "alone", 1.0), {"section": "The goals"}]
-    lines += [line("hvd_keras", "in turns", 2.0), line("MPI", "in turns", 3.0)]
+
+def test_runs_of_one_package_and_older_ones_are_left_out(chart: object) -> None:
+    lines = [line("hvd_keras", "alone", 1.0, "3"), {"section": "The goals"}]
+    for day, add in ("1", 4.0), ("2", 0.0):
+        lines += [line("hvd_keras", "in turns", add + 2.0, day)]
+        lines += [line("MPI", "in turns", add + 3.0, day)]
     assert chart.rows_of(lines) == {"4 B": {"hvd_keras": [2.0], "MPI": [3.0]}}
