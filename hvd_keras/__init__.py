@@ -284,10 +284,15 @@ def _import_ops() -> None:
 
 
 def _hook_into_keras() -> None:
+    keras = sys.modules.get("keras")
+    if keras is None:
+        return
+    # In `model.evaluate(x, callbacks=[hvd.callbacks...])`, Python looks for
+    # `evaluate` before it imports the callbacks.
+    importlib.import_module("hvd_keras._keras.fit")
     # A model is made before its optimizer. On JAX and torch, Keras refuses
     # `BatchNormalization(synchronized=True)` before it is told otherwise.
-    keras = sys.modules.get("keras")
-    if keras is not None and keras.backend.backend() in ("jax", "torch"):
+    if keras.backend.backend() in ("jax", "torch"):
         moments = importlib.import_module("hvd_keras.layers._moments")
         moments.synchronize_batch_normalization()
 

@@ -110,6 +110,11 @@ def _begin(model: keras.Model) -> None:
     model.__dict__[private.GET_LOGS] = hook
     # A loop that drives callbacks by hand makes no such call. It reads the
     # metrics itself, so there is no method to stand in for.
+    if keras_fit.has_missed_a_call():
+        raise RuntimeError(
+            "MetricAverageCallback was made too late to see this call of "
+            "Keras: import Keras before `hvd.init()`."
+        )
     for call in keras_fit.running_calls()[:1]:
         call.sums_metrics = True
         # Another callback in the same call must not sum the sums.
