@@ -102,6 +102,11 @@ class _Hook:
 
 
 def _begin(model: keras.Model) -> None:
+    if keras_fit.has_missed_a_call():
+        raise RuntimeError(
+            "MetricAverageCallback was made too late to see this call of "
+            "Keras: import Keras before `hvd.init()`."
+        )
     # An attribute of the instance hides the method of the class.
     hook = model.__dict__.get(private.GET_LOGS)
     if not isinstance(hook, _Hook):
@@ -110,11 +115,6 @@ def _begin(model: keras.Model) -> None:
     model.__dict__[private.GET_LOGS] = hook
     # A loop that drives callbacks by hand makes no such call. It reads the
     # metrics itself, so there is no method to stand in for.
-    if keras_fit.has_missed_a_call():
-        raise RuntimeError(
-            "MetricAverageCallback was made too late to see this call of "
-            "Keras: import Keras before `hvd.init()`."
-        )
     for call in keras_fit.running_calls()[:1]:
         call.sums_metrics = True
         # Another callback in the same call must not sum the sums.
