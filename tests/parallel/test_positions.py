@@ -19,6 +19,13 @@ SIZE = 2  # rows of a rank's batch
 NUM_ROWS = 61
 
 
+@pytest.fixture(autouse=True)
+def _equal_seeds() -> None:
+    # `shuffle(seed=...)` also depends on the seed that another test may have
+    # set, to another value on each rank.
+    tf.random.set_seed(0)
+
+
 def as_arrays(**options: Any) -> Any:
     rows = np.arange(NUM_ROWS)
     options = {"batch_size": SIZE, "shuffle": True, "seed": 5, **options}
