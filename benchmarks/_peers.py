@@ -302,7 +302,7 @@ class Horovod(Peer):
         constants = [tf.constant(array) for array in _arrays(shapes)]
 
         def named() -> list[tf.Tensor]:
-            # It wants tensors of the graph, and copies nothing here.
+            # Horovod takes tensors of the graph alone. This copies nothing.
             return [tf.identity(t) for t in constants]
 
         # Its ops have no state: TensorFlow leaves them out unless their sums

@@ -48,7 +48,7 @@ def print_report() -> int:
         ("NCCL", lambda: _gpu_library("gpu_nccl_version")),
         ("GPU shim", _shim),
     ]
-    is_complete, has_gpus = True, False
+    is_complete, num_gpus = True, "0"
     for name, find in rows:
         try:
             found = find()
@@ -56,9 +56,10 @@ def print_report() -> int:
             found = f"NOT FOUND: {missing}"
             is_complete = False
         print(f"{name:<15} {found}", flush=True)
-        has_gpus = has_gpus or (name == "GPUs" and found != "0")
-    if is_complete and not has_gpus:
-        print("Ready to train on CPUs. The last five lines are for GPUs alone.")
+        if name == "GPUs":
+            num_gpus = found
+    if is_complete and num_gpus == "0":
+        print("Ready to train on CPUs. The five lines above are for GPUs.")
     return 0 if is_complete else 1
 
 

@@ -32,7 +32,6 @@ from hvd_keras.run.job_output import JobOutput
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.outcome import Outcome
-from hvd_keras.run.own_errors import OF_OTHERS
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.results import Results
@@ -470,33 +469,16 @@ class Job:
         self._show_table()
         return self._exit_status()
 
-    def _has_ended_as_told(self) -> bool:
-        """Whether a signal to hvdrun, or what follows, has ended all ranks."""
-        if self._ended_by is None:
-            return False
-        usual = (0, 128 + self._ended_by)
-        return all(
-            rank.exit_status in usual
-            or self._outcome.reason(rank.rank).startswith(OF_OTHERS)
-            for rank in self._ranks
-        )
-
     def _describe_failure(self, first: Rank) -> str:
         """Returns what to say of the rank to blame; tells `hvd.run` as well."""
         seconds = time.monotonic() - self._started_at
-        reason = self._outcome.reason(first.rank)
-        if self._ended_by is not None:
-            text = report.interruption(self._ended_by)
-        elif self._outcome.is_shared():
-            text = report.shared_failure(first, seconds)
-        else:
-            text = report.verdict(first, reason, seconds)
+        text = self._outcome.describe(first, self._ended_by, seconds)
         if self._options.results_dir is not None:
             self._results.note_failure(first, text)
         return text
 
     def _show_table(self) -> None:
-        if self._has_ended_as_told():
+        if self._outcome.has_ended_as_told(self._ended_by):
             return
         rows = []
         for rank in self._ranks:

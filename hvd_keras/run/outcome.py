@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from hvd_keras._observe.shared_errors import shared_error
 from hvd_keras.run import report
+from hvd_keras.run.own_errors import OF_OTHERS
 from hvd_keras.run.rank import Rank
 
 
@@ -33,7 +34,36 @@ class Outcome:
         """Returns what a rank has told; "": nothing."""
         return self.reasons.get(rank, "")
 
-    def is_shared(self) -> bool:
+    def describe(
+        self, first: Rank, ended_by: int | None, seconds: float
+    ) -> str:
+        """Returns what to say of the end of a job.
+
+        Args:
+            first: The rank to blame.
+            ended_by: The signal that ended a job in which no rank had failed.
+            seconds: How long the job took.
+        """
+        if ended_by is not None:
+            return report.interruption(ended_by)
+        if self._is_shared():
+            return report.shared_failure(first, seconds)
+        return report.verdict(first, self.reason(first.rank), seconds)
+
+    def has_ended_as_told(self, ended_by: int | None) -> bool:
+        """Whether that signal, or what follows, has ended all ranks."""
+        if ended_by is None:
+            return False
+        for rank in self._ranks:
+            told = self.reason(rank.rank)
+            # The signal may interrupt a rank before it has told of another's.
+            if told and not told.startswith(OF_OTHERS):
+                return False
+            if not told and rank.signal not in (None, ended_by):
+                return False
+        return True
+
+    def _is_shared(self) -> bool:
         """Whether all ranks that nobody has killed told the same error."""
         own = [
             self.reason(rank.rank)

@@ -27,7 +27,7 @@ _WAIT = """
 
 def _start(network: Network, code: str = _WAIT) -> subprocess.Popen[str]:
     job = network.hvdrun(
-        0, "--grace", "0.3", "-H", "hosta:2,hostb:2", "--",
+        0, "--grace", "0.3", "--verbose", "-H", "hosta:2,hostb:2", "--",
         *python(code), HVD_HEARTBEAT_SECONDS="0.3", HVD_HEARTBEAT_TIMEOUT="1",
     )  # fmt: skip
     wait_for(lambda: len(network.processes("sleep 1000")) == 4, 20)
@@ -153,6 +153,8 @@ def test_signal_to_hvdrun_reaches_all_hosts(
     how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
     assert f"hvdrun: {how}\n" in stderr
     assert "failed first" not in stderr
+    if number == signal.SIGTERM:
+        assert stderr.count("SIGTERM") == 5  # four ranks, and the last line
     wait_for(lambda: _nothing_is_left(network))
 
 

@@ -121,9 +121,8 @@ def test_a_gradient_that_is_not_finite_raises() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     model.compile(optimizer, "mse")
     check = ConsistencyCheck(every=1, nonfinite="raise")
-    words = (
-        rf"rank {hvd.size() - 1} in step {BAD_BATCH + 1} of optimizer '(?i:sgd)"
-    )
+    step = f"rank {hvd.size() - 1} in step {BAD_BATCH + 1}"
+    words = f"{step} of optimizer '{optimizer.name}'"
     with pytest.raises(FloatingPointError, match=words):
         model.fit(data_with_nan(), verbose=0, callbacks=[check])
     assert all(np.isfinite(w).all() for w in model.get_weights())

@@ -300,7 +300,9 @@ def test_every_optimizer_of_keras_can_be_distributed(
     try:
         expected = apply_often(cls(learning_rate=0.1), list(range(size)))
     except AttributeError as error:
-        pytest.skip(f"Keras alone fails: {error}")  # Muon in Keras 3.10
+        if cls.__name__ != "Muon":
+            raise
+        pytest.skip(f"Keras 3.10 alone fails: {error}")
     values = apply_often(
         hvd.DistributedOptimizer(cls(learning_rate=0.1)), [rank]
     )

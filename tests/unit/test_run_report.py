@@ -1,0 +1,27 @@
+"""What hvdrun says at the end of a job that has failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_keras.run import report
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (["MismatchError: ranks disagree"] * 2, "MismatchError"),
+        (
+            ["hvd_keras.exceptions.PeerLostError: x", "StalledError: y"],
+            "PeerLostError, StalledError",
+        ),
+    ],
+)
+def test_the_page_on_our_errors_is_named(lines: list[str], names: str) -> None:
+    words = f"for causes and cures of {names} see docs/errors.md"
+    assert report.where_to_read(lines) == words
+
+
+def test_errors_of_others_name_no_page() -> None:
+    lines = ["", "ValueError: no MismatchError", "MyStalledErrors: 3"]
+    assert report.where_to_read(lines) == ""
