@@ -23,8 +23,11 @@ _APART = (
     "`train_step`. Received: %s."
 )
 _SAME_DATA = (
-    "All ranks train on the same batches: give each its share of the data, "
-    "`fit(hvd.shard((x, y), batch_size=...))`. Received: %s."
+    "All ranks train on the same batches. If each was given all the data, "
+    "share them out: `fit(hvd.shard((x, y), batch_size=...))`. If each draws "
+    "or picks its own rows, their random seeds are equal: add `hvd.rank()` to "
+    "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
+    "%s."
 )
 
 

@@ -97,12 +97,12 @@ def by_rank(values: Sequence[str], ranks: Sequence[int]) -> str:
     for value, rank in zip(values, ranks, strict=True):
         groups.setdefault(value, []).append(rank)
     return "; ".join(
-        f"{value} on {'rank' if len(having) == 1 else 'ranks'} "
-        f"{_listed(having)}"
-        for value, having in groups.items()
+        f"{value} on {listed(having)}" for value, having in groups.items()
     )
 
 
-def _listed(ranks: list[int]) -> str:
+def listed(ranks: list[int]) -> str:
+    """Names ranks in a text: "rank 1", "ranks 0, 2"."""
     shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"

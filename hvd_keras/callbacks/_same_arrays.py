@@ -48,12 +48,39 @@ def sample_of(model: Any, fit: keras_fit.Call | None) -> Sample | None:
         return None
 
 
-def tell_if_equal(model: Any, samples: list[Sample | None]) -> None:
-    """Warns, on rank 0, if the samples of all ranks are equal."""
+def state_of_draws() -> int | None:
+    """Returns a checksum of the state of `np.random`; None if it is unused.
+
+    A process that sets no seed has a state of its own. So if it is the same on
+    all ranks, they have set equal seeds and drawn equal numbers.
+    """
+    state = np.random.get_state()
+    if not isinstance(state, tuple):  # another generator than NumPy's default
+        return None
+    _, key, position, *_ = state
+    if position == len(key):  # as it is after `seed`
+        return None
+    return checksums.checksum(np.append(key, np.uint32(position)))
+
+
+def tell_if_equal(
+    model: Any, samples: list[Sample | None], draws: list[int | None]
+) -> None:
+    """Warns, on rank 0, if the samples of all ranks are equal.
+
+    Args:
+        model: The model that is trained.
+        samples: `sample_of` of each rank.
+        draws: `state_of_draws` of each rank.
+    """
     if basics.rank() or len(samples) == 1 or samples[0] is None:
         return
-    if all(sample == samples[0] for sample in samples):
-        advice.tell_of_same_data(model, "equal arrays on all ranks")
+    if any(sample != samples[0] for sample in samples):
+        return
+    received = "equal arrays on all ranks"
+    if draws[0] is not None and len(set(draws)) == 1:
+        received += ", which have drawn the same numbers from `np.random`"
+    advice.tell_of_same_data(model, received)
 
 
 def _may_share(model: Any) -> bool:

@@ -15,7 +15,11 @@ from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras._values import agreement
-from hvd_keras.callbacks._same_arrays import sample_of, tell_if_equal
+from hvd_keras.callbacks._same_arrays import (
+    sample_of,
+    state_of_draws,
+    tell_if_equal,
+)
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Min
@@ -60,7 +64,11 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
             _plan(self.model, self.params or {}, fit), name="StepsGuard/plan"
         )
         _check_equal(plans)
-        tell_if_equal(self.model, [plan["sample"] for plan in plans])
+        tell_if_equal(
+            self.model,
+            [plan["sample"] for plan in plans],
+            [plan["draws"] for plan in plans],
+        )
         if len(plans) == 1 or fit is None or not _must_vote(plans):
             return
         if _ends_together(fit):
@@ -129,6 +137,7 @@ def _plan(
         "is_capped": is_capped,
         "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
         "sample": sample_of(model, fit) if basics.size() > 1 else None,
+        "draws": state_of_draws(),
     }
 
 

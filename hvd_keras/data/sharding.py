@@ -11,16 +11,14 @@ import keras
 from hvd_keras._job import membership
 from hvd_keras._keras import advice
 from hvd_keras._keras import fit as keras_fit
-from hvd_keras._values import agreement
 from hvd_keras._values.members import members_of
-from hvd_keras.data import _arguments, _loaded, position
+from hvd_keras.data import _arguments, _comparison, _loaded, position
 from hvd_keras.data._counts import Counts, mark, source_of
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.data._readers import reader_of
 from hvd_keras.data._structures import has_targets
 from hvd_keras.data.position import Form, Handle
-from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
@@ -182,7 +180,12 @@ def shard(
     }
 
     def check_equal() -> None:
-        _agree({**arguments, "data": described}, process_set)
+        _comparison.check_equal(
+            _kind_of(is_py_dataset, is_dataset, reader, data),
+            arguments,
+            described,
+            process_set,
+        )
 
     if not is_elastic:
         check_equal()
@@ -247,6 +250,17 @@ def _maker_of(
     if is_dataset:
         return _make_of_dataset
     return _make_of_arrays if reader is None else _make_of_reader
+
+
+def _kind_of(
+    is_py_dataset: bool, is_dataset: bool, reader: Any, data: Any
+) -> str:
+    """Says what the data are, in the words of `_comparison`."""
+    if is_py_dataset:
+        return "PyDataset"
+    if is_dataset:
+        return "function" if callable(data) else "tf.data.Dataset"
+    return "arrays" if reader is None else "loader"
 
 
 def _make_of_py_dataset(
@@ -316,23 +330,4 @@ def _make_of_arrays(
         lambda handle: _host_arrays.ShardedArrays(
             arrays, handle, deal, shuffle=shuffle, seed=seed
         ),
-    )
-
-
-def _agree(value: dict[str, Any], process_set: ProcessSet) -> None:
-    values = agreement.disagreement("shard", value, process_set=process_set)
-    if values is None:
-        return
-    each = [one for one, _ in values]
-    key = next(
-        key for key in value if any(v[key] != each[0][key] for v in each)
-    )
-    words = {
-        "data": "data (length; type, shape and checksum of some rows)",
-    }.get(key, f"`{key}`")
-    raise MismatchError(
-        "All ranks must shard the same data in the same way: all of it, in "
-        f"the same order. Received: {words} {[one[key] for one in each]} on "
-        f"ranks {process_set.ranks}. If a tf.data.Dataset is shuffled, that "
-        "needs a seed: `dataset.shuffle(buffer_size, seed=1)`."
     )

@@ -100,6 +100,36 @@ def test_the_same_data_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == (hvd.rank() == 0)
 
 
+@pytest.mark.parametrize("what", ["drawn", "length", "batch_size"])
+def test_unequal_data_are_told_with_their_cure(what: str) -> None:
+    rank = hvd.rank()
+    rows, words = np.zeros(32), "Pass the same `batch_size` on all ranks"
+    if what == "drawn":
+        rows = np.random.default_rng(rank).normal(size=32)
+        words = "float64 of shape.*np.random.default_rng.1.`"
+    elif what == "length":
+        rows, words = rows[rank:], "32 rows on rank 0; 31 rows on rank 1.*share"
+    batch_size = 2 + rank if what == "batch_size" else 2
+    with pytest.raises(hvd.MismatchError, match=words) as raised:
+        hvd.shard(rows, batch_size=batch_size)
+    assert "tf.data" not in str(raised.value)
+
+
+@pytest.mark.parametrize("equal_seeds", [True, False])
+def test_drawn_arrays(
+    monkeypatch: pytest.MonkeyPatch, equal_seeds: bool
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warning", lines.append)
+    keras.utils.set_random_seed(3 if equal_seeds else 3 + hvd.rank())
+    x, y = np.random.rand(16, small.NUM_FEATURES), np.random.rand(16, 1)
+    model = small.model()
+    model.compile(sgd(), "mse")
+    model.fit(x, y, verbose=0, callbacks=[BroadcastGlobalVariablesCallback()])
+    assert len(lines) == (equal_seeds and hvd.rank() == 0)
+    assert all("drawn the same numbers" in line for line in lines)
+
+
 class Spoil(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 3:

@@ -149,6 +149,19 @@ def test_the_same_arrays_on_all_ranks(
     assert lines.of_rank_0("equal arrays on all ranks")
 
 
+@pytest.mark.parametrize("equal_seeds", [True, False])
+def test_drawn_arrays_with_equal_seeds(lines: Lines, equal_seeds: bool) -> None:
+    keras.utils.set_random_seed(3 if equal_seeds else 3 + hvd.rank())
+    x, y = np.random.rand(32, 3), np.random.rand(32, 1)
+    guard = BroadcastGlobalVariablesCallback()
+    distributed().fit(x, y, verbose=0, callbacks=[guard])
+    if equal_seeds:
+        assert lines.of_rank_0("add `hvd.rank()` to the seed")
+        assert lines.of_rank_0("the same numbers from `np.random`")
+    else:
+        assert not lines
+
+
 def test_the_same_strings_on_all_ranks(lines: Lines) -> None:
     words = np.array([f"word {i}" for i in range(32)], object)
     keras.utils.set_random_seed(hvd.rank())

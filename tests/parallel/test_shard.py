@@ -276,19 +276,49 @@ def test_the_tuner_is_off_unless_asked_for() -> None:
     assert share.options().autotune.enabled is not False
 
 
+UNEQUAL = {
+    "batch_size": (
+        "batch_size=2 on rank 0; batch_size=3 on rank 1",
+        "Pass the same `batch_size` on all ranks.",
+    ),
+    "length": ("64 rows on rank 0; 65 rows on rank 1", "not a share of them"),
+    "dtype": (
+        "array 0: int64 of shape [64] on rank 0; float64",
+        "all the data",
+    ),
+    "rows": (
+        "array 0 (int64 of shape [64]), whose",
+        "np.random.default_rng(1)",
+    ),
+    "shuffled": ("array 0 (int64 of shape", "shuffle(buffer_size, seed=1)"),
+    "function": ("array 0 (int64 of shape", "the same dataset of an epoch"),
+    "kind": ("arrays on rank 0; tf.data.Dataset on ", "all the data"),
+}
+
+
 @needs_peers
-@pytest.mark.parametrize("what", ["batch_size", "rows", "shuffled", "length"])
+@pytest.mark.parametrize("what", UNEQUAL)
 def test_unequal_arguments_or_data_are_an_error_on_all_ranks(what: str) -> None:
     rank = hvd.rank()
     data: Any = np.arange(64 + (rank if what == "length" else 0))
     if what == "rows":
         data = data + rank
-    elif what == "shuffled":
+    elif what == "dtype":
+        data = data.astype(np.float64 if rank else np.int64)
+    elif what in ("shuffled", "function"):
         tf.random.set_seed(rank)
-        data = tf.data.Dataset.from_tensor_slices(data).shuffle(64)
+        rows = tf.data.Dataset.from_tensor_slices(data).shuffle(64)
+        data = rows if what == "shuffled" else lambda epoch: rows
+    elif what == "kind" and rank:
+        data = tf.data.Dataset.from_tensor_slices(data)
     batch_size = 2 + (rank if what == "batch_size" else 0)
-    with pytest.raises(hvd.MismatchError, match="All ranks must shard"):
+    with pytest.raises(hvd.MismatchError) as raised:
         hvd.shard(data, batch_size=batch_size)
+    for words in ("All ranks must shard the same data", *UNEQUAL[what]):
+        assert words in str(raised.value)
+    # A seed of tf.data is no cure for arrays.
+    is_dataset = what in ("shuffled", "function")
+    assert ("buffer_size" in str(raised.value)) == is_dataset
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Compares what the ranks share out; says what differs, and the cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_keras._values import agreement
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet
+
+_RULE = (
+    "All ranks must shard the same data in the same way: all of it, in the "
+    "same order. Received: "
+)
+_ALL = "Pass all the data on each rank, not a share of them by `hvd.rank()`"
+_SHUFFLED = (
+    f"{_ALL} or by `dataset.shard`. What shuffles needs a seed: "
+    "`dataset.shuffle(buffer_size, seed=1)`; what lists files must sort them."
+)
+# What gives ranks other values, by the kind of data.
+_CURES = {
+    "arrays": (
+        f"{_ALL}. What is drawn, split or shuffled before needs the same seed "
+        "on all ranks, such as `keras.utils.set_random_seed(1)` or "
+        "`np.random.default_rng(1)`."
+    ),
+    "tf.data.Dataset": _SHUFFLED,
+    "function": (
+        "The function must make the same dataset of an epoch on all ranks. "
+        f"{_SHUFFLED}"
+    ),
+    "loader": (
+        f"{_ALL}. What is drawn, split or shuffled before, by `random_split` "
+        "or `train_test_split` for example, needs the same seed on all ranks."
+    ),
+    "PyDataset": f"{_ALL}.",
+}
+
+
+def check_equal(
+    kind: str,
+    arguments: dict[str, Any],
+    description: list[Any],
+    process_set: ProcessSet,
+) -> None:
+    """Compares data and arguments of `shard`; all ranks of the set call it.
+
+    Args:
+        kind: What the data are, a key of `_CURES`.
+        arguments: The other arguments.
+        description: ["rows", number] or ["batches", number], and then dtype,
+            shape and a checksum of each array.
+        process_set: The ranks.
+
+    Raises:
+        MismatchError: On all ranks: they differ.
+    """
+    mine = [kind, arguments, description]
+    values = agreement.disagreement("shard", mine, process_set=process_set)
+    if values is None:
+        return
+    kinds, all_arguments, lists = zip(
+        *(value for value, _ in values), strict=True
+    )
+    ranks = process_set.ranks or []
+    for name in arguments:
+        each = [f"{name}={one[name]!r}" for one in all_arguments]
+        if len(set(each)) > 1:
+            raise MismatchError(
+                f"{_RULE}{agreement.by_rank(each, ranks)}. Pass the same "
+                f"`{name}` on all ranks."
+            )
+    if len(set(kinds)) > 1:
+        raise MismatchError(
+            f"{_RULE}{agreement.by_rank(kinds, ranks)}. {_ALL}."
+        )
+    index, entries = agreement.first_difference(list(lists))
+    raise MismatchError(
+        f"{_RULE}{_told(index, entries, ranks)}. {_CURES[kind]}"
+    )
+
+
+def _told(index: int, entries: list[Any], ranks: list[int]) -> str:
+    """Says how the ranks' entries of a place in the description differ."""
+    if not index:
+        unit, _ = entries[0]
+        counts = [f"{count} {unit}" for _, count in entries]
+        return agreement.by_rank(counts, ranks)
+    what = f"array {index - 1}"
+    forms = [
+        "none" if one is None else f"{one[0]} of shape {one[1]}"
+        for one in entries
+    ]
+    if len(set(forms)) > 1:
+        return f"{what}: {agreement.by_rank(forms, ranks)}"
+    others = [
+        rank
+        for rank, (*_, checksum) in zip(ranks, entries, strict=True)
+        if checksum != entries[0][-1]
+    ]
+    return (
+        f"{what} ({forms[0]}), whose values on {agreement.listed(others)} are "
+        f"not those on rank {ranks[0]}"
+    )
