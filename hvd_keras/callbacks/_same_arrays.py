@@ -54,7 +54,7 @@ def state_of_draws() -> int | None:
     A process that sets no seed has a state of its own. So if it is the same on
     all ranks, they have set equal seeds and drawn equal numbers.
     """
-    state = np.random.get_state()
+    state: Any = np.random.get_state()
     if not isinstance(state, tuple):  # another generator than NumPy's default
         return None
     _, key, position, *_ = state
