@@ -15,6 +15,7 @@ from hvd_keras._job import join_hooks
 
 if TYPE_CHECKING:
     from hvd_keras import callbacks, elastic, exceptions
+    from hvd_keras._backends.barrier import barrier
     from hvd_keras.basics import (
         ccl_built,
         check_num_rank_power_of_2,
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from hvd_keras.ops.allgather import allgather
     from hvd_keras.ops.allreduce import allreduce
     from hvd_keras.ops.alltoall import alltoall
-    from hvd_keras.ops.barrier import barrier
     from hvd_keras.ops.broadcast import broadcast
     from hvd_keras.ops.broadcast_in_place import broadcast_
     from hvd_keras.ops.grouped_allgather import grouped_allgather
@@ -226,6 +226,7 @@ __all__ = [
 
 # The module of each name. Names that are missing here are modules themselves.
 _HOMES = {
+    "_backends.barrier": "barrier",
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
         "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "
@@ -248,7 +249,6 @@ _HOMES = {
     "ops.allgather": "allgather",
     "ops.allreduce": "allreduce",
     "ops.alltoall": "alltoall",
-    "ops.barrier": "barrier",
     "ops.broadcast": "broadcast",
     "ops.broadcast_in_place": "broadcast_",
     "ops.grouped_allgather": "grouped_allgather",
@@ -310,7 +310,14 @@ def __getattr__(name: str) -> Any:
 
         value = package_version()
     else:
-        value = _imported(name)
+        try:
+            value = _imported(name)
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            from hvd_keras._common.without_tensorflow import text_of
+
+            raise ModuleNotFoundError(text_of(name), name=error.name) from None
     globals()[name] = value
     return value
 

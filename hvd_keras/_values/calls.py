@@ -54,6 +54,20 @@ def checked_name(
     return f"{where}.{next(_counters[key])}"
 
 
+def barrier(name: str | None, process_set: ProcessSet) -> None:
+    """Waits until all ranks have come.
+
+    Args:
+        name: Pairs the call across ranks; nameless ones are counted.
+        process_set: The ranks that take part.
+
+    Raises:
+        InvalidArgumentError: `name` or `process_set` cannot be used.
+    """
+    name = checked_name("barrier", "barrier", name, process_set)
+    _native.core().barrier(name, process_set.process_set_id or 0)
+
+
 def join(process_set: ProcessSet, average_over_active: bool) -> int:
     """Waits until all ranks have joined; nameless calls count anew then.
 

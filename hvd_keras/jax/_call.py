@@ -14,6 +14,8 @@ import numpy as np
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._values import calls
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
 
@@ -115,6 +117,25 @@ def together(arrays: Sequence[Any]) -> list[Any]:
 def is_traced(arrays: Sequence[Any]) -> bool:
     """Whether one of `arrays` belongs to a program that is being traced."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def end_programs(kind: str) -> None:
+    """Waits for the programs that this rank has started.
+
+    Args:
+        kind: The call that may not be part of a program.
+
+    Raises:
+        InvalidArgumentError: A program is being traced.
+        HvdError: A collective of a program failed.
+    """
+    if is_traced([jnp.zeros(())]):
+        raise InvalidArgumentError(
+            f"`{kind}` must be called outside of `jax.jit`. Received: a call "
+            "while a program is traced."
+        )
+    with typed_errors():
+        jax.effects_barrier()
 
 
 def program_of(array: Any) -> Any:

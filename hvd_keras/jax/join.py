@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-
 from hvd_keras._values import calls
-from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.jax._call import is_traced
-from hvd_keras.jax.errors import typed_errors
+from hvd_keras.jax._call import end_programs
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
@@ -57,11 +52,5 @@ def join(
     ...     train_step(batch)
     >>> last_rank = hvd_keras.jax.join()
     """
-    if is_traced([jnp.zeros(())]):
-        raise InvalidArgumentError(
-            "`join` must be called outside of `jax.jit`. Received: a call "
-            "while a program is traced."
-        )
-    with typed_errors():
-        jax.effects_barrier()
+    end_programs("join")
     return calls.join(process_set, average_over_active)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,58 @@ def test_init_does_not_bring_in_tensorflow() -> None:
     pytest.importorskip("hvd_keras._core")
     code = "import hvd_keras; hvd_keras.init(); assert hvd_keras.size() == 1"
     assert not _run(code) & {"tensorflow", "keras"}
+
+
+# Python, where TensorFlow is not installed.
+_WITHOUT_TENSORFLOW = """
+import importlib.machinery, os, sys
+os.environ["KERAS_BACKEND"] = {backend!r}
+find = importlib.machinery.PathFinder.find_spec
+
+class Finder:
+    @staticmethod
+    def find_spec(name, *args):
+        return None if name == "tensorflow" else find(name, *args)
+
+at = sys.meta_path.index(importlib.machinery.PathFinder)
+sys.meta_path[at] = Finder
+import hvd_keras as hvd
+for name in hvd.__all__:
+    try:
+        getattr(hvd, name)
+    except ModuleNotFoundError as error:
+        print(name, error)
+hvd.init()
+hvd.barrier()
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_what_needs_tensorflow_says_what_to_use_instead(backend: str) -> None:
+    pytest.importorskip(backend)
+    pytest.importorskip("hvd_keras._core")
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TENSORFLOW.format(backend=backend)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert told["allreduce"] == (
+        "`hvd.allreduce` needs TensorFlow, which is not installed. Use "
+        "`hvd_keras.torch.allreduce` or `hvd_keras.jax.allreduce`, or install "
+        "it. See docs/backends.md."
+    )
+    for text in told.values():
+        assert "needs TensorFlow" in text
+        assert "Use `" in text
+    assert not {"barrier", "shard", "DistributedOptimizer"} & set(told)
+    for name in told:
+        for module in re.findall(r"`hvd_keras\.(\w+)", told[name]):
+            package = importlib.import_module(f"hvd_keras.{module}")
+            for used in re.findall(r"hvd_keras\.\w+\.(\w+)", told[name]):
+                assert hasattr(package, used)
 
 
 def test_all_is_sorted_and_lists_every_public_name() -> None:
