@@ -1,11 +1,13 @@
-"""Gathers the gradients of embeddings: the slices of all ranks in a row."""
+"""Gathers the gradients of embeddings: the slices that one process has."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras.ops import grouped_allgather, size_op
+from hvd_keras._backends.tensorflow_rows import parts_of
+from hvd_keras.ops import _xla, grouped_allgather, size_op
+from hvd_keras.ops._slices import merged, wide_dtype
 from hvd_keras.reduce_op import Average, Sum
 
 
@@ -17,11 +19,14 @@ def gather_slices(
     factor: float = 1.0,
     seal: tuple[int, ...] | None = None,
 ) -> tf.IndexedSlices:
-    """Returns the gradient of all ranks, unmerged.
+    """Returns the gradient of all ranks, with the slices of one process.
 
     `allreduce` merges slices that have the same index; this function does not.
     Keras's optimizers and `global_clipnorm` square such slices one by one. With
     merged slices, training would differ from one process on the whole batch.
+
+    It merges those alone that one process has once for all rows, such as the
+    slices of learned positions: each rank has them.
 
     Args:
         gradient: This rank's slices.
@@ -45,10 +50,14 @@ def gather_slices(
             "`sparse_as_dense=True`."
         )
     values, context = options.compression.compress(gradient.values)
+    parts = parts_of(tf.convert_to_tensor(gradient.indices))
+    has_shared = any(is_once for _, is_once in parts)
     members = [values, gradient.indices]
+    if has_shared:
+        members.append(_uses(parts))
     if seal is not None:
         members.append(tf.zeros(seal, tf.int32))
-    values, indices, *_ = grouped_allgather(
+    values, indices, *others = grouped_allgather(
         members, name=name, process_set=options.process_set
     )
     values = options.compression.decompress(values, context)
@@ -57,4 +66,78 @@ def gather_slices(
         values = values / tf.cast(size, values.dtype)
     if factor != 1.0:
         values = values * tf.cast(factor, values.dtype)
+    if has_shared:
+        values, indices = _merged_uses(values, indices, others[0])
+    elif all(is_once is None for _, is_once in parts):
+        values, indices = _merged_if_alike(
+            values, indices, int(options.process_set.size() or 1)
+        )
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def _uses(parts: list[tuple[tf.Tensor, bool | None]]) -> tf.Tensor:
+    """Numbers the uses of each index; -1 where slices belong to rows."""
+    indices = tf.concat([tf.cast(part, tf.int64) for part, _ in parts], axis=0)
+    is_once = tf.concat(
+        [tf.fill([tf.size(part)], bool(once)) for part, once in parts], axis=0
+    )
+    keys = tf.where(is_once, indices, -1)
+    order = tf.argsort(keys, stable=True)
+    in_order = tf.gather(keys, order)
+    first = tf.searchsorted(in_order, in_order)
+    uses = tf.range(tf.size(order)) - first
+    uses = tf.gather(uses, tf.argsort(order))
+    return tf.where(is_once, uses, -1)
+
+
+def _merged_uses(
+    values: tf.Tensor, indices: tf.Tensor, uses: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Merges the slices of all ranks that are the same use of an index."""
+    count = tf.size(indices, tf.int64)
+    keys = tf.where(
+        uses >= 0,
+        tf.cast(indices, tf.int64) * count + tf.cast(uses, tf.int64),
+        -1 - tf.range(count),
+    )
+    dtype = values.dtype
+    values, indices, num = merged(
+        tf.cast(values, wide_dtype(dtype)), indices, keys
+    )
+    values = tf.cast(values, dtype)
+    if _xla.in_context():  # it must know how many there are
+        return values, indices
+    return values[:num], indices[:num]
+
+
+def _merged_if_alike(
+    values: tf.Tensor, indices: tf.Tensor, size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Merges slices if all ranks have the same indices, each of them once.
+
+    No graph says what they depend on. Rows of a batch have such indices by rare
+    chance; positions always have.
+    """
+    if _xla.in_context():
+        return values, indices
+    count = tf.size(indices) // size
+    by_rank = tf.reshape(indices[: count * size], [size, count])
+    in_order = tf.sort(by_rank[0])
+    is_alike = (
+        (count > 1)
+        & (count * size == tf.size(indices))
+        & tf.reduce_all(by_rank == by_rank[0])
+        & tf.reduce_all(in_order[1:] != in_order[:-1])
+    )
+    dtype = values.dtype
+
+    def merge() -> tuple[tf.Tensor, tf.Tensor]:
+        shape = tf.concat([[size, count], tf.shape(values)[1:]], axis=0)
+        wide = tf.cast(values, wide_dtype(dtype))
+        total = tf.reduce_sum(tf.reshape(wide, shape), axis=0)
+        return tf.cast(total, dtype), by_rank[0]
+
+    both: tuple[tf.Tensor, tf.Tensor] = tf.cond(
+        is_alike, merge, lambda: (values, indices)
+    )
+    return both

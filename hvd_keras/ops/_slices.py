@@ -109,31 +109,36 @@ def _gathered(
         if how.op == Average:
             dtype = gathered.dtype
             if dtype.is_integer:
-                gathered, indices = _merged(gathered, indices)
+                gathered = tf.cast(gathered, wide_dtype(dtype))
+                gathered, indices, _ = merged(gathered, indices, indices)
             gathered = _divided(gathered, how.process_set_id)
             gathered = tf.cast(gathered, dtype)
         results.append(tf.IndexedSlices(gathered, indices, member.dense_shape))
     return results
 
 
-def _merged(
-    values: tf.Tensor, indices: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds slices with equal indices; as many slices as before are left.
+def merged(
+    values: tf.Tensor, indices: tf.Tensor, keys: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Adds slices with equal keys; as many slices as before are left.
 
     Those that are left over are zeros with an index that another slice has.
+
+    Returns:
+        Values, indices, and how many of them are not left over. These come
+        first, in the order of their keys.
     """
-    order = tf.argsort(indices)
+    order = tf.argsort(keys)
+    keys = tf.gather(keys, order)
     indices = tf.gather(indices, order)
-    is_new = tf.cast(indices[1:] != indices[:-1], tf.int32)
+    is_new = tf.cast(keys[1:] != keys[:-1], tf.int32)
     places = tf.concat([tf.zeros_like(order[:1]), tf.cumsum(is_new)], axis=0)
     values = tf.math.unsorted_segment_sum(
-        tf.gather(tf.cast(values, _wide(values.dtype)), order),
-        places,
-        tf.size(order),
+        tf.gather(values, order), places, tf.size(order)
     )
-    lowest = tf.math.unsorted_segment_max(indices, places, tf.size(order))
-    return values, tf.maximum(lowest, indices[:1])
+    highest = tf.math.unsorted_segment_max(indices, places, tf.size(order))
+    count = tf.reduce_sum(is_new) + tf.size(order[:1])
+    return values, tf.maximum(highest, tf.reduce_min(indices)), count
 
 
 def _divided(tensor: tf.Tensor, process_set_id: int) -> tf.Tensor:
@@ -153,7 +158,7 @@ class _Part:
         own_values = tf.convert_to_tensor(slices.values)
         self._row_shape = own_values.shape[1:]
         self.dtype = own_values.dtype
-        self.wide = _wide(self.dtype)
+        self.wide = wide_dtype(self.dtype)
         self.indices, positions = tf.unique(
             tf.convert_to_tensor(slices.indices)
         )
@@ -241,7 +246,7 @@ def _check(slices: tf.IndexedSlices, how: Reduction, name: Name) -> None:
         )
 
 
-def _wide(dtype: tf.DType) -> tf.DType:
+def wide_dtype(dtype: tf.DType) -> tf.DType:
     """Returns the dtype of sums over the ranks, as in the dense allreduce."""
     if dtype.is_floating and dtype.size == 2:
         return tf.float32

@@ -133,6 +133,7 @@ MODELS: dict[str, Any] = {
     "recurrent": whole(
         make_model=data.recurrent_model, make_data=data.sequences
     ),
+    "positions": Fit(data.positions_model, data.sequences, make_optimizer=adam),
     "sync_batch_norm": whole(
         make_model=data.normalized_model,
         model_of_ranks=data.synchronized_model,
@@ -188,6 +189,7 @@ TITLES = {
     "metrics": "AUC, precision, accuracy",
     "convolution": "convolution, layer normalization",
     "recurrent": "embedding and GRU",
+    "positions": "learned positions, Adam, 53 rows",
     "sync_batch_norm": "`SyncBatchNormalization`",
     "sync_batch_norm_pad": 'the same, 53 rows, `policy="pad"`',
     "float8": 'float8 (`quantize("float8")`)',

@@ -109,6 +109,27 @@ def two_output_model() -> keras.Model:
     return keras.Model(inputs, outputs)
 
 
+class Positions(keras.layers.Layer):
+    """Adds what is learnt of each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(NUM_STEPS, 3)
+
+    def build(self, shape: Any) -> None:
+        self.table.build(None)
+
+    def call(self, hidden: Any) -> Any:
+        return hidden + self.table(keras.ops.arange(NUM_STEPS))
+
+
+def positions_model() -> keras.Model:
+    inputs = keras.Input((NUM_STEPS,), dtype="int32")
+    hidden = Positions()(keras.layers.Embedding(NUM_WORDS, 3)(inputs))
+    hidden = keras.layers.Dense(4, activation="tanh")(hidden)
+    return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+
 def recurrent_model() -> keras.Model:
     inputs = keras.Input((NUM_STEPS,), dtype="int32")
     hidden = keras.layers.Embedding(NUM_WORDS, 3)(inputs)
