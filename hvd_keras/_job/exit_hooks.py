@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from hvd_keras import exceptions
+
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 _installed = False
 _pid = os.getpid()
@@ -66,8 +68,10 @@ def _goes_on_after_exceptions() -> bool:
 
 
 def describe(kind: type[BaseException], value: BaseException) -> str:
-    lines = str(value).strip().splitlines()
-    return f"{kind.__name__}: {_gist(lines)[:500]}" if lines else kind.__name__
+    name, lines = kind.__name__, str(value).strip().splitlines()
+    if name in exceptions.__all__ and not issubclass(kind, exceptions.HvdError):
+        name = f"{kind.__module__.partition('.')[0]}.{name}"  # not ours
+    return f"{name}: {_gist(lines)[:500]}" if lines else name
 
 
 def _gist(lines: list[str]) -> str:

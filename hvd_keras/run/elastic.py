@@ -465,4 +465,7 @@ class ElasticJob(Job):
             if first is not None:
                 self._output.say(self._describe_failure(first))
             self._show_table()
+        else:
+            has_members = any(rank.epoch for rank in self._ranks)
+            self._note_strangers(has_members=has_members)
         return status

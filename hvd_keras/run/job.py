@@ -454,6 +454,7 @@ class Job:
     def _finish(self) -> int:
         first = self._outcome.first_to_blame()
         if first is None:
+            self._note_strangers(has_members=self._server.last_epoch() > 0)
             return 0
         reason = self._outcome.reason(first.rank)
         text = self._describe_failure(first)
@@ -468,6 +469,11 @@ class Job:
             self._output.say(f"records are kept; see `hvd-doctor {folder}`")
         self._show_table()
         return self._exit_status()
+
+    def _note_strangers(self, *, has_members: bool) -> None:
+        """Says so if a job has ended well in which no rank has joined."""
+        if len(self._ranks) > 1 and not has_members:
+            self._output.say(report.nobody_joined(len(self._ranks)))
 
     def _describe_failure(self, first: Rank) -> str:
         """Returns what to say of the rank to blame; tells `hvd.run` as well."""

@@ -8,6 +8,7 @@ from collections.abc import Collection
 OF_OTHERS = (
     "PeerLostError", "StalledError", "ShutdownError", "JobEndedError",
     "InternalError", "UnavailableError", "KeyboardInterrupt", "HorovodInternal",
+    "tensorflow.InternalError",
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ class Repeats:
 
     def is_one(self, rank: int, line: bytes) -> bool:
         """Whether `line` of `rank`, which is to be shown, is a repetition."""
-        text = _known_text(line)
+        text = known_text(line)
         if text is None:
             return self._is_source_of_repetition(rank, line)
         is_repetition = text in self._shown
@@ -62,8 +62,8 @@ class Repeats:
         return is_repetition and self._sources.get(warning) == line
 
 
-def _known_text(line: bytes) -> bytes | None:
-    """Returns what `line` says if it is known, else None."""
+def known_text(line: bytes) -> bytes | None:
+    """Returns what `line` says if a library is known to say it, else None."""
     if _KNOWN_LINES.fullmatch(line) or _KNOWN_WARNINGS.fullmatch(line):
         return line
     logged = _LOGGED.fullmatch(line)

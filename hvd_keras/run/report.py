@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from hvd_keras import exceptions
 from hvd_keras.run.output import RankStream
 from hvd_keras.run.rank import Rank
+from hvd_keras.run.repeats import known_text
 
 _ERROR = re.compile(rb"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
-_NOISE = re.compile(rb'^\s*File "|^[IW]\d{4} |^WARNING: All log messages')
+# What absl and TensorFlow log that is no error, and lines of a traceback.
+_NOISE = re.compile(
+    rb'\s*File "|[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] '
+    rb"|WARNING: All log messages"
+)
+_WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -25,18 +31,36 @@ def last_error_line(stderr: RankStream | None, told: str) -> str:
     """
     if told or stderr is None:
         return told
-    lines = [line for line in stderr.last_lines if not _NOISE.match(line)]
+    lines = _without_noise(stderr.last_lines)
     errors = [line for line in lines if _ERROR.match(line)]
     line = (errors or lines or [b""])[-1]
     return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
 
 
+def _without_noise(lines: Sequence[bytes]) -> list[bytes]:
+    """Leaves out what says nothing of an error: logs, warnings of Python."""
+    kept, is_source = [], False
+    for line in lines:
+        # Python shows the line of source below a warning.
+        is_of_warning = is_source and line.startswith(b"  ")
+        is_source = bool(_WARNING.match(line))
+        is_known = _NOISE.match(line) or known_text(line) is not None
+        if not (is_of_warning or is_source or is_known):
+            kept.append(line)
+    return kept
+
+
 def where_to_read(lines: Sequence[str]) -> str:
     """Names the page on our exceptions in the lines; "" if there are none."""
+    # A module goes before the name in a traceback, and before the name of
+    # another package's exception.
     names = [
         name
         for name in exceptions.__all__
-        if any(re.match(rf"[\w.]*\b{name}\b", line) for line in lines)
+        if any(
+            re.match(rf"(hvd_keras\.([\w]+\.)*)?{name}\b", line)
+            for line in lines
+        )
     ]
     if not names:
         return ""
@@ -73,6 +97,15 @@ def interruption(number: int) -> str:
     if number == signal.SIGINT:
         return "interrupted"
     return f"ended by {signal_name(number)}"
+
+
+def nobody_joined(num_ranks: int) -> str:
+    """What to say of processes that have all ended well, each by itself."""
+    return (
+        f"no rank has called `hvd.init()`: {num_ranks} processes ran the "
+        "program, each alone. To train together, they call it at the start, "
+        "see docs/quickstart.md"
+    )
 
 
 def shared_failure(first: Rank, seconds: float) -> str:

@@ -228,10 +228,81 @@ def test_first_failure_gives_the_status_and_the_table() -> None:
 
 
 def test_no_table_without_a_failure() -> None:
-    job = jobs.run_python(2, "")
+    job = jobs.run_python(2, "import hvd_keras; hvd_keras.init()")
     assert job.status == 0
     assert "rank  pid" not in job.stderr
-    assert len(job.stderr.splitlines()) == 1
+    assert job.stderr.count("hvdrun: ") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--min-np", "1")])
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_job_that_nobody_joined_says_so(
+    joins: bool, options: tuple[str, ...]
+) -> None:
+    code = "import hvd_keras as hvd\n" + "hvd.init()\n" * joins
+    job = jobs.run_python(2, code, *options)
+    assert job.status == 0, job.stderr
+    word = "no rank has called `hvd.init()`: 2 processes ran the program"
+    assert (word in job.stderr) == (not joins)
+    assert "init()" not in jobs.run_python(1, "pass").stderr
+
+
+def test_start_lines_and_warnings_are_no_last_error_line() -> None:
+    job = jobs.run_python(
+        2,
+        """
+        import os, sys, warnings
+        import hvd_keras as hvd
+        hvd.init()
+        # Those of TensorFlow come after a first error, in order to be last.
+        lines = [
+            "2026-01-02 03:04:05.678901: I tensorflow/core/util/port.cc:153] "
+            "oneDNN custom operations are on. You may see slightly different "
+            "numerical results",
+            "E0000 00:00:1764070000.318219 28507 cuda_dnn.cc:8310] Unable to "
+            "register cuDNN factory: Attempting to register factory for plugin",
+            "2026-01-02 03:04:05.678901: W tensorflow/a.cc:1] any warning",
+            "To enable the following instructions: AVX2 FMA, in other "
+            "operations, rebuild TensorFlow with the appropriate compiler "
+            "flags.",
+            "/a/b.py:74: UserWarning: careful",
+            "  self._interrupted_warning()",
+        ]
+        print("disk full" * hvd.rank(), *lines, sep="\\n", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(3)
+        """,
+    )
+    assert job.status == 3
+    assert job.table()[1][2:] == ["disk full"]
+    assert job.table()[0][2:] in ([], [""])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("tf.errors.InvalidArgumentError(None, None, 'x')", "tensorflow."),
+        ("hvd.InvalidArgumentError('x')", ""),
+    ],
+)
+def test_errors_of_tensorflow_name_no_page_of_ours(
+    error: str, told: str
+) -> None:
+    pytest.importorskip("tensorflow")
+    job = jobs.run_python(
+        2,
+        f"""
+        import tensorflow as tf
+        import hvd_keras as hvd
+        hvd.init()
+        raise {error}
+        """,
+        seconds=90,
+    )
+    assert job.status == 1
+    for row in job.table().values():
+        assert row[2:] == [f"{told}InvalidArgumentError: x"]
+    assert ("docs/errors.md" in job.stderr) == (not told)
 
 
 def test_death_by_signal_is_128_and_the_signal() -> None:

@@ -15,6 +15,10 @@ from hvd_keras.run import report
             ["hvd_keras.exceptions.PeerLostError: x", "StalledError: y"],
             "PeerLostError, StalledError",
         ),
+        (
+            ["hvd_keras.ops._errors.InvalidArgumentError: x"],
+            "InvalidArgumentError",
+        ),
     ],
 )
 def test_the_page_on_our_errors_is_named(lines: list[str], names: str) -> None:
@@ -23,5 +27,11 @@ def test_the_page_on_our_errors_is_named(lines: list[str], names: str) -> None:
 
 
 def test_errors_of_others_name_no_page() -> None:
-    lines = ["", "ValueError: no MismatchError", "MyStalledErrors: 3"]
+    lines = [
+        "",
+        "ValueError: no MismatchError",
+        "MyStalledErrors: 3",
+        "tensorflow.python.framework.errors_impl.InvalidArgumentError: x",
+        "my.exceptions.MismatchError: y",
+    ]
     assert report.where_to_read(lines) == ""
