@@ -7,11 +7,10 @@ neither TensorFlow nor Keras.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from hvd_keras._common.lazy import importer
-from hvd_keras._job import join_hooks
+from hvd_keras._common.when_imported import call_when_imported
 
 if TYPE_CHECKING:
     from hvd_keras import callbacks, elastic, exceptions
@@ -277,30 +276,6 @@ _HOME_OF = {
 _imported = importer(__name__, _HOME_OF)
 
 
-def _import_ops() -> None:
-    # The ops patch TensorFlow, which must happen before it traces one.
-    if sys.modules.get("tensorflow") is not None:
-        importlib.import_module("hvd_keras.ops")
-
-
-def _hook_into_keras() -> None:
-    keras = sys.modules.get("keras")
-    if keras is None:
-        return
-    # In `model.evaluate(x, callbacks=[hvd.callbacks...])`, Python looks for
-    # `evaluate` before it imports the callbacks.
-    importlib.import_module("hvd_keras._keras.fit")
-    # A model is made before its optimizer. On JAX and torch, Keras refuses
-    # `BatchNormalization(synchronized=True)` before it is told otherwise.
-    if keras.backend.backend() in ("jax", "torch"):
-        moments = importlib.import_module("hvd_keras.layers._moments")
-        moments.synchronize_batch_normalization()
-
-
-join_hooks.add(_import_ops)
-join_hooks.add(_hook_into_keras)
-
-
 def __getattr__(name: str) -> Any:
     value: Any
     if name in ("callbacks", "elastic", "exceptions", "run"):
@@ -324,3 +299,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# This replaces what `_common/replacements.py` lists.
+call_when_imported(
+    {
+        "tensorflow": lambda: importlib.import_module(f"{__name__}.ops"),
+        "keras": lambda: importlib.import_module(
+            f"{__name__}._replacing"
+        ).install(),
+    }
+)

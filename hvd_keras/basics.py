@@ -16,7 +16,6 @@ from hvd_keras._job import (
     exit_hooks,
     flight,
     interrupts,
-    join_hooks,
     membership,
     metrics,
     startup,
@@ -117,7 +116,6 @@ def _start_alone(topology: Topology, config: Config) -> Topology:
     """Starts a process that joins later; until then its calls end at once."""
     topology = startup.start_alone(topology, config)
     process_set.attach(topology.rank, topology.size, is_dynamic=False)
-    join_hooks.run()
     return topology
 
 
@@ -166,7 +164,6 @@ def _join(topology: Topology, config: Config) -> Topology:
     except BaseException:
         _stop("`init()` failed")
         raise
-    join_hooks.run()
     return topology
 
 

@@ -7,29 +7,15 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._gradients import (
-    keras_averaging,
-    loss_means,
-    rank_files,
-    step_times,
-)
 from hvd_keras._gradients.distributed_class import (
-    check_finite_on_all_ranks,
     distribute,
     is_multi_optimizer,
-    must_not_use_xla,
-    reduces_over_ranks,
     unwrapped,
 )
-from hvd_keras._gradients.fit_check import check_beginning_fit
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
-from hvd_keras._keras import fit as keras_fit
-from hvd_keras._keras import patches, writers
 from hvd_keras.compression import Compression, Compressor
-from hvd_keras.layers._moments import synchronize_batch_normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
 
@@ -174,7 +160,6 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         )
     _set_accumulation(inner, settings.backward_passes_per_step)
     distribute(inner, settings)
-    _hook_into_keras()
     return optimizer
 
 
@@ -210,20 +195,6 @@ def PartialDistributedOptimizer(  # noqa: N802
     distributed = DistributedOptimizer(optimizer, **options)
     unwrapped(distributed).hvd_local.add_layers(local_layers)
     return distributed
-
-
-def _hook_into_keras() -> None:
-    """Hooks into the parts of Keras that are not optimizers."""
-    loss_means.install()
-    keras_averaging.install()
-    patches.patch_check_finite(check_finite_on_all_ranks)
-    patches.patch_auto_jit_compile(must_not_use_xla)
-    _backends.current().prepare(reduces_over_ranks)
-    keras_fit.call_at_train_begin(check_beginning_fit)
-    keras_fit.call_at_train_begin(step_times.watch_beginning_fit)
-    writers.call_before_set_model(rank_files.share_out_files)
-    writers.patch_saving(rank_files.name_of_writer)
-    synchronize_batch_normalization()
 
 
 def _passes_to_set(optimizer: Any, num_passes: int) -> int:

@@ -72,10 +72,14 @@ class HvdStrategy(tf.distribute.Strategy):
     def __init__(self) -> None:
         basics.size()  # raises before `init()`
         super().__init__(_Extended(self))
-        strategy_hooks.install(DistributedOptimizer, global_logs)
         # Keras derives the order of arrays in `fit` from this seed.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)
+
+
+def hook_into_keras() -> None:
+    """Hooks into Keras for models that are made under a strategy."""
+    strategy_hooks.install(DistributedOptimizer, global_logs)
 
 
 class _Extended(tf.compat.v1.distribute.StrategyExtended):

@@ -37,7 +37,7 @@ _TESTS_FOR = "_hvd_tests_for"
 
 
 def install() -> None:
-    """Hooks into Keras. A second call does nothing."""
+    """Hooks into Keras."""
     keras_losses.hook(_begin)
     keras_steps.patch_train_step()
     keras_fit.call_at_data(_note_data)

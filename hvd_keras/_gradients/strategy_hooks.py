@@ -18,7 +18,7 @@ from hvd_keras.reduce_op import Sum
 def install(
     distribute: Callable[..., Any], global_logs: Callable[[Any, Any, Any], Any]
 ) -> None:
-    """Hooks into Keras; a second call does nothing.
+    """Hooks into Keras.
 
     Args:
         distribute: `DistributedOptimizer`.

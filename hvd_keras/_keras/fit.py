@@ -1,18 +1,13 @@
 """Keeps track of running calls of `fit`, and of their callbacks and data.
 
-Importing this wraps `fit`, `evaluate` and `predict` of `keras.Model`. So
-callbacks, data and train functions can find the call that runs them.
+`fit`, `evaluate` and `predict` of `keras.Model` are wrapped. So callbacks, data
+and train functions can find the call that runs them.
 
 The private names of Keras in this table are used only here. They are checked
 when this module is imported.
 
 | Name | Used to |
 |---|---|
-| `Model.fit`, `evaluate`, `predict` (public, wrapped) | know what runs |
-| `CallbackList.on_train_begin` (public, wrapped) | act after other callbacks |
-| `CallbackList.on_test_begin` (public, wrapped) | the same |
-| `EpochIterator.__init__` (wrapped) | know the data of a `fit` |
-| `EpochIterator._enumerate_iterator` (wrapped) | know that an epoch begins |
 | `EpochIterator._num_batches` | tell Keras how many steps that epoch has |
 | `EpochIterator.steps_per_epoch` | know how many batches are asked for |
 | `EpochIterator.data_adapter` | know how many batches a rank has |
@@ -36,6 +31,7 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.lookup import private_module, require
 
 _EpochIterator: Any = private_module("trainers.epoch_iterator").EpochIterator
@@ -80,24 +76,6 @@ _step_counts: list[Callable[[Any], int | None]] = []
 def running_calls() -> tuple[Call, ...]:
     """Returns the running calls of Keras's methods, innermost first."""
     return _running.get()
-
-
-def has_missed_a_call() -> bool:
-    """Whether Keras runs a `fit` or `evaluate` that nobody has noted.
-
-    It was called, or looked up, before this module was imported.
-    """
-    if _running.get():
-        return False
-    frame = inspect.currentframe()
-    while frame is not None:
-        home = frame.f_globals.get("__name__", "")
-        if frame.f_code.co_name in ("fit", "evaluate") and home.startswith(
-            "keras.src.backend"
-        ):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def is_caller(call: Call) -> bool:
@@ -312,8 +290,8 @@ def check_names() -> None:
             )
 
 
-def _wrap_everything() -> None:
-    """Wraps the methods that show a running `fit`. A second call does nothing.
+def install() -> None:
+    """Wraps the methods that show a running `fit`.
 
     If somebody else has overridden a method of Keras, both are wrapped: either
     may be restored, or called, without the other.
@@ -321,23 +299,12 @@ def _wrap_everything() -> None:
     for method in ("fit", "evaluate", "predict"):
         for owner in keras.Model.__mro__:
             if method in vars(owner):
-                _wrap(owner, method, functools.partial(_noting_call, method))
-    _wrap(keras.callbacks.CallbackList, "on_train_begin", _noting_list)
-    _wrap(keras.callbacks.CallbackList, "on_test_begin", _noting_test)
-    _wrap(_EpochIterator, "__init__", _noting_data)
-    _wrap(_EpochIterator, "_enumerate_iterator", _counting_steps)
-
-
-def _wrap(
-    owner: Any,
-    name: str,
-    around: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> None:
-    original = vars(owner)[name]
-    if getattr(original, "_hvd_wraps", None) != name:
-        wrapper: Any = functools.wraps(original)(around(original))
-        wrapper._hvd_wraps = name
-        setattr(owner, name, wrapper)
+                noting = functools.partial(_noting_call, method)
+                replace(owner, method, noting)
+    replace(keras.callbacks.CallbackList, "on_train_begin", _noting_list)
+    replace(keras.callbacks.CallbackList, "on_test_begin", _noting_test)
+    replace(_EpochIterator, "__init__", _noting_data)
+    replace(_EpochIterator, "_enumerate_iterator", _counting_steps)
 
 
 def _noting_call(
@@ -446,4 +413,3 @@ def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 check_names()
-_wrap_everything()

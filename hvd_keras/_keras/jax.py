@@ -2,8 +2,7 @@
 
 | Name | Used to |
 |---|---|
-| `Trainer.make_train_function` (public, patched) | keep a model that fails |
-| `Trainer._make_function` | the same |
+| `Trainer._make_function` | keep a model whose step fails |
 | `Trainer._jax_state`, `_jax_state_synced`, `jax_state_sync` | the same |
 | `Trainer._get_jax_state` | restore a model in the middle of an epoch |
 | `Variable._value` | compare the weights of ranks while a step is traced |
@@ -12,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.fit import call_at_end_of_fit
 from hvd_keras._keras.lookup import owner_of, require
 
@@ -59,35 +58,33 @@ def patch_make_train_function(
 
     Keras gives the model's memory to a step, so the values are lost if the step
     fails. Here a step writes elsewhere. If it fails, the model has the values
-    that it had before. A second call of this function does nothing.
+    that it had before.
 
     Args:
         guards: Whether the steps of a model may fail because of another rank.
         typed_errors: Makes the context in which a step runs.
     """
-    owner: Any = owner_of("make_train_function")
-    original = owner.make_train_function
-    if hasattr(original, "_hvd_wrapped"):
-        return
 
-    @functools.wraps(original)
-    def make_train_function(self: Any, force: bool = False) -> None:
-        if self.train_function is not None and not force:
-            return
-        original(self, force)
-        # If values are spread over devices, Keras handles the step alone.
-        if guards(self) and keras.distribution.distribution() is None:
-            step = self.train_step
-            if self.jit_compile and not self.run_eagerly:
-                step = _compiled(step, self.steps_per_execution)
-            self.train_function = _guarded(
-                self, self._make_function(step), typed_errors
-            )
-            self.train_function.forget = getattr(step, "forget", None)
+    def making(original: Callable[..., Any]) -> Callable[..., Any]:
+        def make_train_function(self: Any, force: bool = False) -> None:
+            if self.train_function is not None and not force:
+                return
+            original(self, force)
+            # If values are spread over devices, Keras handles the step alone.
+            if guards(self) and keras.distribution.distribution() is None:
+                step = self.train_step
+                if self.jit_compile and not self.run_eagerly:
+                    step = _compiled(step, self.steps_per_execution)
+                self.train_function = _guarded(
+                    self, self._make_function(step), typed_errors
+                )
+                self.train_function.forget = getattr(step, "forget", None)
 
-    make_train_function._hvd_wrapped = True  # type: ignore[attr-defined]
+        return make_train_function
+
+    name = "make_train_function"
     # Keras compares a model's method with this one to see if it is overridden.
-    owner.make_train_function = make_train_function
+    replace(owner_of(name), name, making)
     call_at_end_of_fit(_forget)
 
 

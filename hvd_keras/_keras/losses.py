@@ -5,12 +5,8 @@ when this module is imported.
 
 | Name | Used to |
 |---|---|
-| `Trainer.compute_loss` (public, wrapped) | know the batch of a loss |
-| `losses.loss.reduce_weighted_values` (wrapped) | scale each loss of a batch |
 | `losses.loss.apply_mask` | compute the weights of a loss as Keras does |
-| `Mean.update_state` (public, wrapped) | weigh a batch in the tracked loss |
-| `CompileMetrics.update_state` (wrapped) | leave rows out of metrics |
-| `CompileMetrics._flat_metrics`, `_flat_weighted_metrics` | the same |
+| `CompileMetrics._flat_metrics`, `_flat_weighted_metrics` | leave rows out |
 | `CompileMetrics._flatten_y` | the same |
 | `Trainer._loss_tracker`, `_compile_metrics` | know the metrics of a batch |
 | `Trainer._compile_loss` | know the losses of a model |
@@ -29,6 +25,7 @@ from typing import Any, Protocol
 
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.lookup import owner_of, private_module, require
 
@@ -83,22 +80,17 @@ _BATCH = "_hvd_batch"
 
 
 def hook(begin: Begin) -> None:
-    """Makes Keras ask `begin` about each batch. A second call does nothing."""
-    owner = owner_of("compute_loss")
-    if hasattr(owner.compute_loss, "_hvd_wrapped"):
-        return
-    owner.compute_loss = _asking(owner.compute_loss, begin)
-    _loss.reduce_weighted_values = _scaling(_loss.reduce_weighted_values)
-    mean = keras.metrics.Mean
-    mean.update_state = _weighing(mean.update_state)
-    metrics = _compile_utils.CompileMetrics
-    metrics.update_state = _leaving_out(metrics.update_state)
+    """Makes Keras ask `begin` about each batch."""
+    asking = functools.partial(_asking, begin)
+    replace(owner_of("compute_loss"), "compute_loss", asking)
+    replace(_loss, "reduce_weighted_values", _scaling)
+    replace(keras.metrics.Mean, "update_state", _weighing)
+    replace(_compile_utils.CompileMetrics, "update_state", _leaving_out)
 
 
-def _asking(original: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _asking(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def compute_loss(*args: Any, **kw: Any) -> Any:
         if _symbolic_scope.in_symbolic_scope():
             return original(*args, **kw)
@@ -121,13 +113,11 @@ def _asking(original: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
         finally:
             _computing.reset(before)
 
-    compute_loss._hvd_wrapped = True  # type: ignore[attr-defined]
     # Keras looks at the parameters of this method.
     return compute_loss
 
 
 def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def reduce_weighted_values(
         values: Any,
         sample_weight: Any = None,
@@ -154,7 +144,6 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         batch = _computing.get() or vars(self).pop(_BATCH, None)
         if batch is not None and sample_weight is not None:
@@ -165,7 +154,6 @@ def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def update_state(
         self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.lookup import require
 
 Moments = Any  # a pair of tensors; None: those of this rank alone
@@ -46,29 +47,27 @@ def patch_synchronized_moments(
     """Makes `BatchNormalization(synchronized=True)` call `moments`.
 
     `moments` gets the layer, its inputs, their mask and the axes to reduce.
-    Keras refuses such a layer on JAX and torch; after this call it does not. A
-    second call of this function does nothing.
+    Keras refuses such a layer on JAX and torch; after this call it does not.
     """
-    owner = keras.layers.BatchNormalization
-    original = owner._moments
-    if getattr(original, "_hvd_wrapped", False):
-        return
 
-    def _moments(self: Any, inputs: Any, mask: Any) -> Any:
-        if not self.synchronized:
+    def synchronizing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _moments(self: Any, inputs: Any, mask: Any) -> Any:
+            if not self.synchronized:
+                return original(self, inputs, mask)
+            axes = require(self, "_reduction_axes")
+            found = moments(self, inputs, mask, axes)
+            if found is not None:
+                return found
+            if mask is None and not _has_synchronized():
+                return keras.ops.moments(inputs, axes)
             return original(self, inputs, mask)
-        axes = require(self, "_reduction_axes")
-        found = moments(self, inputs, mask, axes)
-        if found is not None:
-            return found
-        if mask is None and not _has_synchronized():
-            return keras.ops.moments(inputs, axes)
-        return original(self, inputs, mask)
 
-    _moments._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner._moments = _moments
+        return _moments
+
+    owner = keras.layers.BatchNormalization
+    replace(owner, "_moments", synchronizing)
     if not _has_synchronized():
-        _accept_synchronized(owner)
+        replace(owner, "__init__", _accepting_synchronized)
 
 
 def _has_synchronized() -> bool:
@@ -76,9 +75,8 @@ def _has_synchronized() -> bool:
     return bool(keras.backend.backend() == "tensorflow")
 
 
-def _accept_synchronized(owner: Any) -> None:
-    """Makes the layer take `synchronized=True`."""
-    original = owner.__init__
+def _accepting_synchronized(original: Callable[..., Any]) -> Any:
+    """Returns an `__init__` that takes `synchronized=True`."""
 
     def __init__(  # noqa: N807
         self: Any, *args: Any, synchronized: bool = False, **kw: Any
@@ -89,7 +87,7 @@ def _accept_synchronized(owner: Any) -> None:
 
     # Keras compares two ways to inspect; `functools.wraps` satisfies one.
     __init__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    owner.__init__ = __init__
+    return __init__
 
 
 check_names()

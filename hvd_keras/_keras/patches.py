@@ -7,41 +7,26 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.lookup import owner_of
 
 
 def patch_check_finite(
     wrap: Callable[[Any, Any, Callable[[Any, Any], Any]], Any],
 ) -> None:
-    """Makes `LossScaleOptimizer` call `wrap(self, grads, original)`.
+    """Makes `LossScaleOptimizer` call `wrap(self, grads, original)`."""
 
-    A second call does nothing.
-    """
-    owner = keras.optimizers.LossScaleOptimizer
-    original = owner.check_finite
-    if getattr(original, "_hvd_wrapped", False):
-        return
+    def wrapping(original: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        return lambda self, grads: wrap(self, grads, original)
 
-    def check_finite(self: Any, grads: Any) -> Any:
-        return wrap(self, grads, original)
-
-    check_finite._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner.check_finite = check_finite
+    replace(keras.optimizers.LossScaleOptimizer, "check_finite", wrapping)
 
 
 def patch_auto_jit_compile(refuses: Callable[[Any], bool]) -> None:
-    """Makes `jit_compile="auto"` mean False if `refuses(model)`.
+    """Makes `jit_compile="auto"` mean False if `refuses(model)`."""
 
-    A second call does nothing.
-    """
+    def refusing(original: Callable[[Any], Any]) -> Callable[[Any], bool]:
+        return lambda self: not refuses(self) and bool(original(self))
+
     name = "_resolve_auto_jit_compile"
-    owner = owner_of(name)
-    original = getattr(owner, name)
-    if getattr(original, "_hvd_wrapped", False):
-        return
-
-    def resolve(self: Any) -> bool:
-        return not refuses(self) and bool(original(self))
-
-    resolve._hvd_wrapped = True  # type: ignore[attr-defined]
-    setattr(owner, name, resolve)
+    replace(owner_of(name), name, refusing)

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import contextvars
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras.lookup import owner_of
 
@@ -22,16 +23,14 @@ _weights: contextvars.ContextVar[Any] = contextvars.ContextVar(
 
 
 def patch_train_step() -> None:
-    """Notes the data of Keras's own `train_step`. A second call does nothing.
+    """Notes the data of Keras's own `train_step`.
 
     A model with another `train_step` is noted if that calls Keras's.
     """
-    owner = owner_of("train_step")
-    original = owner.train_step
-    if hasattr(original, "_hvd_wrapped"):
-        return
+    replace(owner_of("train_step"), "train_step", _noting)
 
-    @functools.wraps(original)
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     def train_step(self: Any, *args: Any, **kw: Any) -> Any:
         data = kw["data"] if "data" in kw else args[-1]
         before = _weights.set(_weights_in(data))
@@ -40,8 +39,7 @@ def patch_train_step() -> None:
         finally:
             _weights.reset(before)
 
-    train_step._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner.train_step = train_step
+    return train_step
 
 
 def running_weights() -> Any:

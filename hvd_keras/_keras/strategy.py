@@ -2,8 +2,6 @@
 
 | Name | Used to |
 |---|---|
-| `Trainer.compile` (public, patched) | distribute the optimizer |
-| `Model.save`, `save_weights` (public, patched) | let rank 0 alone write |
 | `Model._get_metrics_result_or_logs` | sum metric states over the ranks |
 | `trainer.reduce_per_replica` | give all predictions to all ranks |
 """
@@ -17,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras import names as private
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.tensorflow import is_ours
@@ -28,75 +27,64 @@ require(_trainer, "reduce_per_replica", ["values", "strategy", "reduction"])
 
 def patch_compile(after: Callable[[Any], None]) -> None:
     """Makes `compile` call `after(model)` for models under our strategy."""
-    owner = owner_of("compile")
-    original = owner.compile
-    if hasattr(original, "_hvd_wrapped"):
-        return
 
-    @functools.wraps(original)
-    def compile_model(self: Any, *args: Any, **kw: Any) -> Any:
-        result = original(self, *args, **kw)
-        if is_ours(self.distribute_strategy):
-            after(self)
-        return result
+    def distributing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_model(self: Any, *args: Any, **kw: Any) -> Any:
+            result = original(self, *args, **kw)
+            if is_ours(self.distribute_strategy):
+                after(self)
+            return result
 
-    compile_model._hvd_wrapped = True  # type: ignore[attr-defined]
+        return compile_model
+
     # Keras compares a model's method with this one to see if it is overridden.
-    owner.compile = compile_model
+    replace(owner_of("compile"), "compile", distributing)
 
 
 def patch_saving() -> None:
     """Makes `save` and `save_weights` do nothing if another rank saves."""
     for method in ("save", "save_weights"):
-        owner = owner_of(method)
-        original = getattr(owner, method)
-        if not hasattr(original, "_hvd_wrapped"):
-            setattr(owner, method, _saving(original))
+        replace(owner_of(method), method, _saving)
 
 
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def save(self: Any, *args: Any, **kw: Any) -> Any:
         strategy = self.distribute_strategy
         if is_ours(strategy) and not strategy.extended.should_checkpoint:
             return None
         return original(self, *args, **kw)
 
-    save._hvd_wrapped = True  # type: ignore[attr-defined]
     return save
 
 
 def patch_logs(logs_of: Callable[[Any, Any, Any], Any]) -> None:
     """Makes `fit` and `evaluate` take logs from `logs_of(model, get, logs)`."""
-    owner = owner_of(private.GET_LOGS)
-    original = getattr(owner, private.GET_LOGS)
-    if hasattr(original, "_hvd_wrapped"):
-        return
 
-    @functools.wraps(original)
-    def get_logs(self: Any, logs: Any) -> Any:
-        # If a callback hooks into this instance, it has already summed.
-        is_hooked = private.GET_LOGS in vars(self)
-        own = functools.partial(original, self)
-        if is_hooked or not is_ours(self.distribute_strategy):
-            return own(logs)
-        return logs_of(self, own, logs)
+    def summing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_logs(self: Any, logs: Any) -> Any:
+            # If a callback hooks into this instance, it has already summed.
+            is_hooked = private.GET_LOGS in vars(self)
+            own = functools.partial(original, self)
+            if is_hooked or not is_ours(self.distribute_strategy):
+                return own(logs)
+            return logs_of(self, own, logs)
 
-    get_logs._hvd_wrapped = True  # type: ignore[attr-defined]
-    setattr(owner, private.GET_LOGS, get_logs)
+        return get_logs
+
+    replace(owner_of(private.GET_LOGS), private.GET_LOGS, summing)
 
 
 def patch_predictions(gather: Callable[[Any], Any]) -> None:
     """Makes `predict` return `gather(outputs)` of a rank's outputs."""
-    original = _trainer.reduce_per_replica
-    if hasattr(original, "_hvd_wrapped"):
-        return
 
-    @tf.autograph.experimental.do_not_convert
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction == "concat" and is_ours(strategy):
-            return gather(values)
-        return original(values, strategy, reduction)
+    def gathering(original: Callable[..., Any]) -> Any:
+        def reduce_per_replica(
+            values: Any, strategy: Any, reduction: str
+        ) -> Any:
+            if reduction == "concat" and is_ours(strategy):
+                return gather(values)
+            return original(values, strategy, reduction)
 
-    reduce_per_replica._hvd_wrapped = True
-    _trainer.reduce_per_replica = reduce_per_replica
+        return tf.autograph.experimental.do_not_convert(reduce_per_replica)
+
+    replace(_trainer, "reduce_per_replica", gathering)

@@ -7,11 +7,7 @@ names in this table.
 
 | Name | Used to |
 |---|---|
-| `TorchTrainer._initialize_ddp` (patched) | keep Keras from wrapping a model |
 | `TorchTrainer.ddp_model` | take a model out of its wrapper |
-| `TorchTrainer.get_metrics_result` (public, patched) | sum metrics only once |
-| `Trainer.make_train_function`, `make_test_function`, `make_predict_function` \
-(public, patched) | take a model out of its wrapper |
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from typing import Any
 import keras
 import torch
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras import fit as keras_fit
 
 _WRAP = "_initialize_ddp"
@@ -32,25 +29,27 @@ _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 def keep_from_averaging(averages: Callable[[Any], bool]) -> None:
     """Keeps Keras from averaging over the ranks if `averages(model)`.
 
-    Metrics are not summed either where `MetricAverageCallback` does so. A
-    second call does nothing.
+    Metrics are not summed either where `MetricAverageCallback` does so.
 
     Args:
         averages: Whether hvd_keras averages the gradients of a model.
     """
     owner = next((c for c in keras.Model.__mro__ if _WRAP in vars(c)), None)
-    if owner is None or hasattr(getattr(owner, _WRAP), "_hvd_wrapped"):
+    if owner is None:
         return
     averages = torch.compiler.disable(averages)
     for name in (_WRAP, *_MAKERS):
-        setattr(owner, name, _unwrapping(getattr(owner, name), averages))
-    owner.get_metrics_result = _summing_once(owner, averages)
+        replace(owner, name, functools.partial(_unwrapping, averages))
+    replace(
+        owner,
+        "get_metrics_result",
+        functools.partial(_summing_once, owner, averages),
+    )
 
 
 def _unwrapping(
-    original: Callable[..., Any], averages: Callable[[Any], bool]
+    averages: Callable[[Any], bool], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
         if _shares_job() and averages(self):
             _refuse_distribution()
@@ -59,16 +58,14 @@ def _unwrapping(
                 return None
         return original(self, *args, **kw)
 
-    wrapper._hvd_wrapped = True  # type: ignore[attr-defined]
     return wrapper
 
 
 def _summing_once(
-    owner: Any, averages: Callable[[Any], bool]
+    owner: Any,
+    averages: Callable[[Any], bool],
+    original: Callable[..., Any],
 ) -> Callable[..., Any]:
-    original = owner.get_metrics_result
-
-    @functools.wraps(original)
     def get_metrics_result(self: Any) -> Any:
         if _shares_job() and (_sums_metrics() or averages(self)):
             return super(owner, self).get_metrics_result()

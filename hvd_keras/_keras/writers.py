@@ -5,8 +5,6 @@
 | `ModelCheckpoint._save_model` | write nothing |
 | `BackupAndRestore._save_model` | the same |
 | `OrbaxCheckpoint._save_checkpoint` | the same |
-| `CallbackList.set_model` (public, wrapped) | act before callbacks write |
-| `Model.save`, `save_weights` (public, wrapped) | write whole files |
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.files import replacing
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.fit import CheckpointOfAllRanks
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.saving import saving_by
@@ -87,41 +86,31 @@ def _save_nothing(*args: Any, **kw: Any) -> None:
 
 
 def call_before_set_model(function: Callable[[Any, Any], None]) -> None:
-    """Calls `function(callbacks, model)` before callbacks get their model.
+    """Calls `function(callbacks, model)` before callbacks get their model."""
 
-    A second call does nothing.
-    """
-    owner: Any = keras.callbacks.CallbackList
-    original = owner.set_model
-    if hasattr(original, "_hvd_wrapped"):
-        return
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_model(self: Any, model: Any) -> None:
+            function(self.callbacks, model)
+            original(self, model)
 
-    @functools.wraps(original)
-    def set_model(self: Any, model: Any) -> None:
-        function(self.callbacks, model)
-        original(self, model)
+        return set_model
 
-    set_model._hvd_wrapped = True  # type: ignore[attr-defined]
-    owner.set_model = set_model
+    replace(keras.callbacks.CallbackList, "set_model", calling)
 
 
 def patch_saving(writer: Callable[[], str | None]) -> None:
     """Makes models replace files as a whole while `writer()` is not None.
 
-    It tells the process from others that write the same file. A second call of
-    this function does nothing.
+    It tells the process from others that write the same file.
     """
     for method in ("save", "save_weights"):
-        owner = owner_of(method)
-        original = getattr(owner, method)
-        if not hasattr(original, "_hvd_is_whole"):
-            setattr(owner, method, _saving_whole(original, writer))
+        whole = functools.partial(_saving_whole, writer)
+        replace(owner_of(method), method, whole)
 
 
 def _saving_whole(
-    original: Callable[..., Any], writer: Callable[[], str | None]
+    writer: Callable[[], str | None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    @functools.wraps(original)
     def save(self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
         name = writer()
         is_path = isinstance(filepath, str | os.PathLike)
@@ -138,5 +127,4 @@ def _saving_whole(
         with replacing(path, writer=name) as partial:
             return original(self, partial, *args, **kw)
 
-    save._hvd_is_whole = True  # type: ignore[attr-defined]
     return save

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
-from hvd_keras._gradients import keras_averaging, loss_means
 from hvd_keras._keras import fit as keras_fit
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
@@ -56,11 +55,6 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     ...         self.value = self.add_variable((), "zeros", aggregation="none")
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        loss_means.install()
-        keras_averaging.install()
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _begin(self.model)
 
@@ -102,11 +96,6 @@ class _Hook:
 
 
 def _begin(model: keras.Model) -> None:
-    if keras_fit.has_missed_a_call():
-        raise RuntimeError(
-            "MetricAverageCallback was made too late to see this call of "
-            "Keras: import Keras before `hvd.init()`."
-        )
     # An attribute of the instance hides the method of the class.
     hook = model.__dict__.get(private.GET_LOGS)
     if not isinstance(hook, _Hook):

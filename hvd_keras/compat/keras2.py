@@ -6,11 +6,13 @@ it.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from hvd_keras._common.replacements import replace
 
 # Arguments of `compile` that Keras 3 does not take. They asked for what it does
 # anyway.
@@ -25,32 +27,24 @@ class _CallableList(list[Any]):
 
 
 def install() -> None:
-    """Lets Keras 3 accept `optimizer.variables()`, `optimizer.lr` and more.
-
-    A second call does nothing.
-    """
+    """Lets Keras 3 accept `optimizer.variables()`, `optimizer.lr` and more."""
     optimizer = keras.optimizers.Optimizer
-    if hasattr(optimizer, "lr"):
-        return
     _make_variables_callable(_owner(optimizer, "variables"))
-    optimizer.lr = property(_get_rate, _set_rate)
-    _let_compile_ignore(_GONE_FROM_COMPILE)
-    tf.keras.backend.set_value = keras.backend.set_value = _set_value
-    keras.backend.get_value = tf.keras.backend.get_value
+    replace(optimizer, "lr", lambda _: property(_get_rate, _set_rate))
+    # In the class that defines it: Keras asks if a subclass overrides it.
+    replace(_owner(keras.Model, "compile"), "compile", _compiling_without)
+    for backend in (tf.keras.backend, keras.backend):
+        replace(backend, "set_value", lambda _: _set_value)
+    replace(keras.backend, "get_value", lambda _: tf.keras.backend.get_value)
 
 
-def _let_compile_ignore(names: tuple[str, ...]) -> None:
-    # Patch the class that defines it: Keras asks if a subclass overrides it.
-    owner: Any = _owner(keras.Model, "compile")
-    original = owner.compile
-
-    @functools.wraps(original)
+def _compiling_without(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_without(self: Any, *args: Any, **kw: Any) -> Any:
-        for name in names:
+        for name in _GONE_FROM_COMPILE:
             kw.pop(name, None)
         return original(self, *args, **kw)
 
-    owner.compile = compile_without
+    return compile_without
 
 
 def _owner(cls: type, name: str) -> type:
@@ -59,15 +53,14 @@ def _owner(cls: type, name: str) -> type:
 
 def _make_variables_callable(cls: Any) -> None:
     """Changes `cls` and the classes derived from it."""
-    variables = vars(cls).get("variables")
-    if variables is not None:
-
-        def callable_variables(self: Any) -> _CallableList:
-            return _CallableList(variables.fget(self))
-
-        cls.variables = property(callable_variables)
+    if "variables" in vars(cls):
+        replace(cls, "variables", _callable_variables)
     for derived in cls.__subclasses__():
         _make_variables_callable(derived)
+
+
+def _callable_variables(variables: Any) -> property:
+    return property(lambda self: _CallableList(variables.fget(self)))
 
 
 def _set_value(x: Any, value: Any) -> None:

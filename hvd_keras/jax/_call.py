@@ -13,6 +13,7 @@ import numpy as np
 
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
+from hvd_keras._common.replacements import replace
 from hvd_keras._values import calls
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax.errors import typed_errors
@@ -191,15 +192,27 @@ def _register() -> None:
             jax.ffi.register_ffi_target(
                 f"hvd_{kind}", jax.ffi.pycapsule(handler), platform=platform
             )
-    # `jax.checkpoint` refuses calls with side effects unless their type is in
-    # this list. For these it keeps the results and does not call again. The
-    # list holds for the whole process. It also lets in the calls
-    # `jax.ffi.ffi_call(has_side_effect=True)` of other packages, which have the
-    # same type.
+
+
+def _allow_in_checkpoint() -> None:
+    """Lets `jax.checkpoint` take our calls.
+
+    It refuses calls with side effects unless their type is in a list. For these
+    it keeps the results and does not call again. The list holds for the whole
+    process. It also lets in the calls `jax.ffi.ffi_call(has_side_effect=True)`
+    of other packages, which have the same type.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import effects, ffi
 
-        effects.remat_allowed_effects.add_type(ffi.FfiEffect)
+        def with_ours(allowed: Any) -> Any:
+            allowed.add_type(ffi.FfiEffect)
+            return allowed
+
+        replace(effects, "remat_allowed_effects", with_ours)
+
+
+_allow_in_checkpoint()
 
 
 def _run(

@@ -16,7 +16,8 @@ from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
 
 # Install now: TensorFlow makes the key of a traced function before its first
-# op.
+# op. `import hvd_keras` or that of TensorFlow, the later one, gets here.
+_errors.install()
 _retracing.install()
 _one_thread.install()
 
@@ -61,7 +62,6 @@ def emit(
         for a grouped op. An op without outputs gives None, in a graph the
         operation.
     """
-    _errors.install()
     attributes["process_set_id"] = process_set_id
     if _xla.in_context():
         return _xla.emit(kind, *inputs, name=name, **attributes)

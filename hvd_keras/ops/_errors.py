@@ -10,7 +10,6 @@ our class.
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 from hvd_keras import exceptions
 from hvd_keras._common.error_text import MARK, with_subject
+from hvd_keras._common.replacements import replace
 from hvd_keras.ops import _xla
 
 _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
@@ -168,9 +168,8 @@ def convert(error: tf.errors.OpError) -> tf.errors.OpError:
     )
 
 
-@functools.cache
 def install() -> None:
-    """Makes TensorFlow raise our classes. A second call does nothing."""
+    """Makes TensorFlow raise our classes."""
 
     def new(cls: type[Exception], *args: Any, **kwargs: Any) -> Exception:
         for argument in args:
@@ -180,7 +179,7 @@ def install() -> None:
         return Exception.__new__(cls, *args, **kwargs)
 
     # Python then runs the subclass's `__init__`: the error is a `cls` too.
-    tf.errors.OpError.__new__ = staticmethod(new)
+    replace(tf.errors.OpError, "__new__", lambda _: staticmethod(new))
 
 
 def _class_for(argument: Any) -> type[tf.errors.OpError] | None:

@@ -8,9 +8,9 @@ runs such a function op by op, as after `tf.config.run_functions_eagerly(True)`.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import (
@@ -19,16 +19,24 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.ops import script_ops
 
+from hvd_keras._common.replacements import replace
+
 _inside = threading.local()
 
 
-@functools.cache
 def install() -> None:
-    """Patches TensorFlow if it has one inter-op thread; once."""
-    if os.environ.get("TF_NUM_INTEROP_THREADS") != "1":
-        return
-    original = script_ops.EagerFunc.__call__
+    """Patches TensorFlow if it has one inter-op thread."""
+    if os.environ.get("TF_NUM_INTEROP_THREADS") == "1":
+        function = polymorphic_function.Function
+        replace(script_ops.EagerFunc, "__call__", _counting)
+        replace(
+            function,
+            "_run_functions_eagerly",
+            lambda _: property(_runs_eagerly),
+        )
 
+
+def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any) -> Any:
         _inside.depth = _depth() + 1
         try:
@@ -36,13 +44,11 @@ def install() -> None:
         finally:
             _inside.depth -= 1
 
-    def runs_eagerly(_: Any) -> bool:
-        return eager_function_run.RUN_FUNCTIONS_EAGERLY or _depth() > 0
+    return call
 
-    script_ops.EagerFunc.__call__ = call
-    polymorphic_function.Function._run_functions_eagerly = property(
-        runs_eagerly
-    )
+
+def _runs_eagerly(_: Any) -> bool:
+    return eager_function_run.RUN_FUNCTIONS_EAGERLY or _depth() > 0
 
 
 def _depth() -> int:

@@ -6,11 +6,12 @@ of an elastic job have changed.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import function_context
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._job import membership
 
 
@@ -21,16 +22,19 @@ class _XlaContext:
         return True
 
 
-@functools.cache
 def install() -> None:
-    """Makes TensorFlow trace a `tf.function` anew; patches once.
+    """Makes TensorFlow trace a `tf.function` anew.
 
     Otherwise TensorFlow would reuse a trace from outside XLA. The collectives
     in that trace are ops that XLA cannot compile. It would also reuse a trace
     from before a change of the members. That one has the names and the number
     of ranks of then, which new ranks do not have.
     """
-    original = function_context._enclosing_xla_context
+    replace(function_context, "_enclosing_xla_context", _knowing_xla)
+    replace(function_context, "make_function_context", _knowing_members)
+
+
+def _knowing_xla(original: Callable[[], Any]) -> Callable[[], Any]:
     any_context = _XlaContext()
 
     def enclosing_xla_context() -> Any:
@@ -39,9 +43,10 @@ def install() -> None:
             return found
         return any_context
 
-    function_context._enclosing_xla_context = enclosing_xla_context
-    make = function_context.make_function_context
+    return enclosing_xla_context
 
+
+def _knowing_members(make: Callable[[Any], Any]) -> Callable[..., Any]:
     def make_function_context(scope_type: Any = None) -> Any:
         made = make(scope_type)
         epoch = membership.trace_epoch()
@@ -49,4 +54,4 @@ def install() -> None:
             return made
         return made._replace(context=(made.context, epoch))
 
-    function_context.make_function_context = make_function_context
+    return make_function_context

@@ -93,7 +93,6 @@ def _query(kind: str, name: str | None, **attributes: Any) -> tf.Tensor:
         value = _value_now(kind, **attributes)
         return tf.constant(value, tf.int32, name=name or kind)
     function = getattr(_native.ops(), f"horovod_{kind}")
-    _errors.install()
     try:
         value = function(name=name, **attributes)
     except tf.errors.OpError as error:

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from hvd_keras import _replacing
 from hvd_keras._keras import fit as keras_fit
 
 ROWS = np.zeros((6, 1))
@@ -190,7 +191,7 @@ def test_a_fit_that_raises_has_ended() -> None:
 
 def test_wrapping_twice_changes_nothing() -> None:
     before = keras.Model.fit
-    keras_fit._wrap_everything()
+    _replacing.install()
     assert keras.Model.fit is before
     parameters = list(inspect.signature(keras.Model.fit).parameters)
     assert parameters[:4] == ["self", "x", "y", "batch_size"]

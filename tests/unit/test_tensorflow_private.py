@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
-from hvd_keras.ops import _retracing, _xla_library
+from hvd_keras.ops import _xla_library
 
 
 def test_collectives_can_be_taken_out_of_the_control_dependencies() -> None:
@@ -56,7 +56,6 @@ def test_functions_are_traced_apart_inside_and_outside_of_xla() -> None:
     """`ops/_retracing.py`: otherwise XLA gets ops that it does not know."""
     from tensorflow.python.eager.polymorphic_function import function_context
 
-    _retracing.install()
     seen = []
 
     def trace() -> None:

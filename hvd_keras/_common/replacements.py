@@ -1,0 +1,357 @@
+"""The one table of what hvd_keras replaces in other packages, and how.
+
+Other modules replace by `replace` alone, and only what has a row here. They do
+so as soon as both hvd_keras and the package have been imported, whichever comes
+first. What belongs to one object (a model, a callback) is not in the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+_KERAS = "Keras 3.8 to 3.16"
+_TENSORFLOW = "TensorFlow 2.18 to 2.21"
+
+
+class Row(NamedTuple):
+    """Attributes that a module of ours replaces.
+
+    Attributes:
+        owner: A class or module of another package. For a class, it is the one
+            of its bases that defines the attribute.
+        names: The attributes, with spaces.
+        home: Our module, below `hvd_keras`.
+        why: What the new ones do.
+        without: What goes wrong without them.
+        seen: The versions that have run with them.
+    """
+
+    owner: str
+    names: str
+    home: str
+    why: str
+    without: str
+    seen: str = _KERAS
+
+
+TABLE = (
+    Row(
+        "keras.Model",
+        "fit evaluate predict",
+        "_keras.fit",
+        "know which call runs, with which model and data",
+        "callbacks and shares of data do not know whose steps run",
+    ),
+    Row(
+        "keras.src.trainers.epoch_iterator.EpochIterator",
+        "__init__",
+        "_keras.fit",
+        "know the data of a call",
+        "ranks do not compare their data; positions are lost",
+    ),
+    Row(
+        "keras.src.trainers.epoch_iterator.EpochIterator",
+        "_enumerate_iterator",
+        "_keras.fit",
+        "tell Keras how many steps an epoch has",
+        "progress bars and schedules count the steps of the epoch before",
+    ),
+    Row(
+        "keras.callbacks.CallbackList",
+        "on_train_begin on_test_begin",
+        "_keras.fit",
+        "act after the callbacks when training or a test begins",
+        "models that differ between ranks train without a word",
+    ),
+    Row(
+        "keras.callbacks.CallbackList",
+        "set_model",
+        "_keras.writers",
+        "let one rank write where all have the same path",
+        "ranks overwrite each other's checkpoints and logs",
+    ),
+    Row(
+        "keras.Model",
+        "save save_weights",
+        "_keras.writers",
+        "replace a file as a whole",
+        "a reader finds a file that ranks are writing at once",
+    ),
+    Row(
+        "keras.Model",
+        "compute_loss",
+        "_keras.losses",
+        "know the batch of a loss",
+        "ranks with fewer rows count as much as the others",
+    ),
+    Row(
+        "keras.src.losses.loss",
+        "reduce_weighted_values",
+        "_keras.losses",
+        "divide a loss by what one process would divide it by",
+        "ranks with fewer rows count as much as the others",
+    ),
+    Row(
+        "keras.metrics.Mean",
+        "update_state",
+        "_keras.losses",
+        "weigh a batch in the tracked loss",
+        "the reported loss is not that of one process",
+    ),
+    Row(
+        "keras.src.trainers.compile_utils.CompileMetrics",
+        "update_state",
+        "_keras.losses",
+        "leave rows that only fill a batch out of metrics",
+        "such rows count in metrics",
+    ),
+    Row(
+        "keras.Model",
+        "train_step",
+        "_keras.steps",
+        "know the data of a step",
+        "rows that only fill a batch count in batch normalization",
+    ),
+    Row(
+        "keras.optimizers.LossScaleOptimizer",
+        "check_finite",
+        "_keras.patches",
+        "skip a step on all ranks or on none",
+        "ranks get out of step in mixed precision",
+    ),
+    Row(
+        "keras.Model",
+        "_resolve_auto_jit_compile",
+        "_keras.patches",
+        "keep XLA off where it cannot run collectives",
+        'training with `jit_compile="auto"` fails to compile',
+    ),
+    Row(
+        "keras.layers.BatchNormalization",
+        "_moments",
+        "_keras.normalization",
+        "normalize with the batches of all ranks if `synchronized=True`",
+        "each rank normalizes with its own batch",
+    ),
+    Row(
+        "keras.layers.BatchNormalization",
+        "__init__",
+        "_keras.normalization",
+        "accept `synchronized=True` on JAX and torch",
+        "Keras refuses such layers there",
+    ),
+    Row(
+        "keras.Model",
+        "make_train_function",
+        "_keras.jax",
+        "keep the weights when a step fails (JAX)",
+        "an elastic job has lost its weights when another rank dies",
+    ),
+    Row(
+        "keras.Model",
+        "_initialize_ddp make_train_function make_test_function "
+        "make_predict_function",
+        "_keras.torch",
+        "keep Keras from averaging over the ranks as well (torch)",
+        "gradients are averaged twice in a job of `torch.distributed`",
+        "Keras 3.16",
+    ),
+    Row(
+        "keras.Model",
+        "get_metrics_result",
+        "_keras.torch",
+        "sum metrics over the ranks only once (torch)",
+        "metrics are summed twice in a job of `torch.distributed`",
+        "Keras 3.16",
+    ),
+    Row(
+        "keras.Model",
+        "compile",
+        "_keras.strategy",
+        "distribute the optimizer of a model of `HvdStrategy`",
+        "gradients are summed after they were clipped",
+    ),
+    Row(
+        "keras.Model",
+        "save save_weights",
+        "_keras.strategy",
+        "let one rank write a model of `HvdStrategy`",
+        "all ranks write the same file",
+    ),
+    Row(
+        "keras.Model",
+        "_get_metrics_result_or_logs",
+        "_keras.strategy",
+        "sum the metrics of a model of `HvdStrategy`",
+        "each rank reports its own metrics",
+    ),
+    Row(
+        "keras.src.backend.tensorflow.trainer",
+        "reduce_per_replica",
+        "_keras.strategy",
+        "give all ranks the predictions of a model of `HvdStrategy`",
+        "`predict` returns this rank's rows",
+    ),
+    Row(
+        "keras.Model",
+        "compile",
+        "compat.keras2",
+        "take arguments of Keras 2 (`--horovod-compat`)",
+        "programs for Horovod fail in `compile`",
+    ),
+    Row(
+        "keras.optimizers.Optimizer",
+        "lr variables",
+        "compat.keras2",
+        "have what Keras 2 had (`--horovod-compat`)",
+        "programs for Horovod fail with AttributeError or TypeError",
+    ),
+    Row(
+        "keras.backend",
+        "get_value set_value",
+        "compat.keras2",
+        "have what Keras 2 had (`--horovod-compat`)",
+        "callbacks written for Horovod fail with AttributeError",
+    ),
+    Row(
+        "tensorflow.keras.backend",
+        "set_value",
+        "compat.keras2",
+        "set variables of Keras 3 (`--horovod-compat`)",
+        "callbacks written for Horovod fail with AttributeError",
+    ),
+    Row(
+        "tensorflow.errors.OpError",
+        "__new__",
+        "ops._errors",
+        "raise our errors where TensorFlow raises its own",
+        "`except hvd.PeerLostError` does not match in functions and `fit`",
+        _TENSORFLOW,
+    ),
+    Row(
+        "tensorflow.python.eager.polymorphic_function.function_context",
+        "_enclosing_xla_context make_function_context",
+        "ops._retracing",
+        "trace a function anew for XLA, and after a change of members",
+        "XLA meets ops that it does not know; survivors call lost ranks",
+        _TENSORFLOW,
+    ),
+    Row(
+        "tensorflow.python.ops.script_ops.EagerFunc",
+        "__call__",
+        "ops._one_thread",
+        "know that a `tf.py_function` runs, on one thread",
+        "a `tf.function` in a `tf.py_function` hangs on one core",
+        _TENSORFLOW,
+    ),
+    Row(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+        ".Function",
+        "_run_functions_eagerly",
+        "ops._one_thread",
+        "run functions op by op there",
+        "a `tf.function` in a `tf.py_function` hangs on one core",
+        _TENSORFLOW,
+    ),
+    Row(
+        "jax._src.effects",
+        "remat_allowed_effects",
+        "jax._call",
+        "add calls through XLA's FFI to what `jax.checkpoint` allows",
+        "`jax.checkpoint` refuses functions with collectives",
+        "JAX 0.7 to 0.12",
+    ),
+)
+
+
+class Replacement(NamedTuple):
+    """One attribute that was replaced."""
+
+    row: Row
+    owner: Any
+    name: str
+    original: Any  # None if there was no such attribute
+    made: Any
+
+    def restore(self) -> None:
+        """Puts the original back, unless somebody has replaced ours."""
+        if vars(self.owner).get(self.name) is self.made:
+            if self.original is None:
+                delattr(self.owner, self.name)
+            else:
+                setattr(self.owner, self.name, self.original)
+        del _done[self.owner, self.name, self.row.home]
+
+
+_done: dict[tuple[Any, str, str], Replacement] = {}
+
+
+def replacements() -> Iterator[Replacement]:
+    """Yields what is replaced in this process, in that order."""
+    yield from list(_done.values())
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replaces an attribute of another package. A second call does nothing.
+
+    A function keeps name, signature and text of the one that it replaces,
+    unless it has others of its own.
+
+    Args:
+        owner: The class or module that has the attribute.
+        name: The attribute.
+        make: Gets the original, None if there is none, and returns what comes
+            in its place. The module that defines it replaces each attribute
+            once.
+
+    Raises:
+        LookupError: The table has no such row.
+    """
+    function = make
+    while isinstance(function, functools.partial):
+        function = function.func
+    home = function.__module__.partition(".")[2]
+    key = owner, name, home
+    if key in _done:
+        return
+    row = _row_of(owner, name, home)
+    # Not `getattr`, for which somebody else may have put there what is no
+    # function.
+    original = vars(owner).get(name, getattr(owner, name, None))
+    made = make(original)
+    if inspect.isfunction(made) and not (
+        {"__wrapped__", "__signature__"} & vars(made).keys()
+    ):
+        functools.update_wrapper(made, original)
+    setattr(owner, name, made)
+    _done[key] = Replacement(row, owner, name, original, made)
+
+
+def _row_of(owner: Any, name: str, home: str) -> Row:
+    for row in TABLE:
+        if row.home == home and name in row.names.split():
+            found = _find(row.owner)
+            if found is owner or (
+                isinstance(found, type)
+                and isinstance(owner, type)
+                and (issubclass(found, owner) or issubclass(owner, found))
+            ):
+                return row
+    where = getattr(owner, "__qualname__", owner.__name__)
+    raise LookupError(
+        f"hvd_keras.{home} replaces `{where}.{name}`, which has no row in "
+        f"{__name__}.TABLE."
+    )
+
+
+def _find(path: str) -> Any:
+    """Returns what a path names in the packages that are imported."""
+    home, names = path, list[str]()
+    while home not in sys.modules:
+        home, _, name = home.rpartition(".")
+        names.insert(0, name)
+    return functools.reduce(getattr, names, sys.modules[home])

@@ -1,0 +1,44 @@
+"""Replaces what `_common/replacements.py` lists, at one moment.
+
+`install` runs as soon as both hvd_keras and the package have been imported, so
+it does not matter which comes first, or when `init()` is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import keras
+
+from hvd_keras import _backends
+from hvd_keras._gradients import (
+    distributed_class,
+    fit_check,
+    loss_means,
+    rank_files,
+    step_times,
+)
+from hvd_keras._keras import advice, patches, writers
+from hvd_keras._keras import fit as keras_fit
+from hvd_keras.layers import _moments
+
+
+def install() -> None:
+    """Hooks into Keras. A second call does nothing."""
+    name = keras.backend.backend()
+    if name not in _backends.NAMES:  # such as NumPy, which cannot train
+        return
+    keras_fit.install()
+    loss_means.install()
+    backend = _backends.current()
+    backend.prepare(distributed_class.reduces_over_ranks)
+    backend.keep_from_averaging(advice.any_reduces)
+    patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
+    patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
+    keras_fit.call_at_train_begin(fit_check.check_beginning_fit)
+    keras_fit.call_at_train_begin(step_times.watch_beginning_fit)
+    writers.call_before_set_model(rank_files.share_out_files)
+    writers.patch_saving(rank_files.name_of_writer)
+    _moments.synchronize_batch_normalization()
+    if name == "tensorflow":
+        importlib.import_module("hvd_keras.strategy").hook_into_keras()
