@@ -18,8 +18,9 @@ from hvd_keras._gradients import (
     rank_files,
     step_times,
 )
-from hvd_keras._keras import advice, patches, writers
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import advice, callback_lists, patches, writers
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.layers import _moments
 
 
@@ -28,15 +29,17 @@ def install() -> None:
     name = keras.backend.backend()
     if name not in _backends.NAMES:  # such as NumPy, which cannot train
         return
-    keras_fit.install()
+    keras_calls.install()
+    keras_epochs.install()
+    callback_lists.install()
     loss_means.install()
     backend = _backends.current()
     backend.prepare(distributed_class.reduces_over_ranks)
     backend.keep_from_averaging(advice.any_reduces)
     patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
-    keras_fit.call_at_train_begin(fit_check.check_beginning_fit)
-    keras_fit.call_at_train_begin(step_times.watch_beginning_fit)
+    callback_lists.at_train_begin.add(fit_check.check_beginning_fit)
+    callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)
     writers.patch_saving(rank_files.name_of_writer)
     _moments.synchronize_batch_normalization()

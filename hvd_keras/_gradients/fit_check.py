@@ -7,7 +7,7 @@ from typing import Any
 from hvd_keras._gradients import model_state
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._gradients.start_check import unequal_start
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 
 
@@ -33,7 +33,7 @@ def check_beginning_fit(callback_list: Any) -> None:
     Raises:
         MismatchError: The models differ; on all ranks.
     """
-    if keras_fit.running_fit() is None:
+    if keras_calls.running_fit() is None:
         return
     model = callback_list.model
     due = [

@@ -21,9 +21,10 @@ import keras
 from hvd_keras import _backends, basics
 from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import membership
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists, models
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import losses as keras_losses
-from hvd_keras._keras import models
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values import agreement
@@ -40,8 +41,8 @@ def install() -> None:
     """Hooks into Keras."""
     keras_losses.hook(_begin)
     keras_steps.patch_train_step()
-    keras_fit.call_at_data(_note_data)
-    keras_fit.call_at_test(_renew_test_function)
+    keras_epochs.at_data.add(_note_data)
+    callback_lists.at_test_begin.add(_renew_test_function)
 
 
 def mean_over_ranks(
@@ -207,7 +208,7 @@ def _begin(
     own_rows = _num_rows(x, y_pred)
     if own_rows is None:
         return None
-    call = next(iter(keras_fit.running_calls()), None)
+    call = next(iter(keras_calls.running_calls()), None)
     fills = call is None or call.may_fill
     weights = [w for w in keras.tree.flatten(sample_weight) if w is not None]
     arguments = {
@@ -363,7 +364,7 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
     """Returns what all ranks know of the rows of a `fit`; they compare it."""
     counts = counts_of(call.data)
     if counts is None and not call.may_fill:
-        sizes = keras_fit.batch_sizes_of(call)
+        sizes = keras_epochs.batch_sizes_of(call)
         num_ranks = process_set.size() or 1
         # A strategy cuts the batches into parts for the ranks.
         is_cut = models.has_our_strategy(call.model)
@@ -375,7 +376,7 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
     own = None
     if counts is not None and counts.are_known():
         own = [counts.num_ranks, counts.batch_size, counts.rest]
-        own += keras_fit.batch_sizes_of(call) or []
+        own += keras_epochs.batch_sizes_of(call) or []
     values = agreement.disagreement("fit/batches", own, process_set=process_set)
     return counts if own is not None and values is None else None
 

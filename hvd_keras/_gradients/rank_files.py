@@ -8,7 +8,7 @@ from hvd_keras import basics
 from hvd_keras._common import log
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._job import state
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models, writers
 from hvd_keras._values import agreement
 
@@ -21,7 +21,7 @@ def share_out_files(callbacks: list[Any], model: Any) -> None:
     It acts when `fit` gives its callbacks the model: `TensorBoard` then begins
     to write.
     """
-    if state.job() is None or keras_fit.running_fit() is None:
+    if state.job() is None or keras_calls.running_fit() is None:
         return
     sets = [
         part.hvd_settings.reduce.process_set

@@ -9,23 +9,24 @@ from typing import Any
 import keras
 
 from hvd_keras._job import timeline
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.step_hook import StepHook
 
 
 def watch_beginning_fit(callback_list: Any) -> None:
     """Watches a `fit` that begins while a timeline is recorded."""
-    fit = keras_fit.running_fit()
+    fit = keras_calls.running_fit()
     if fit is None or not timeline.is_on():
         return
     steps = _Steps(callback_list.model, fit)
-    keras_fit.add_callback(callback_list, _Epochs(callback_list, steps))
+    callback_lists.add_callback(callback_list, _Epochs(callback_list, steps))
 
 
 class _Steps(StepHook):
     """Notes each call of the train function."""
 
-    def __init__(self, model: keras.Model, fit: keras_fit.Call) -> None:
+    def __init__(self, model: keras.Model, fit: keras_calls.Call) -> None:
         super().__init__(model, fit)
         self.epoch = 0
         self._num_steps = 0
@@ -54,4 +55,4 @@ class _Epochs(keras.callbacks.Callback):
         self._steps.epoch = epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        keras_fit.remove_callback(self._list, self)
+        callback_lists.remove_callback(self._list, self)

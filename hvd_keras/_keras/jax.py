@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import keras
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras.fit import call_at_end_of_fit
+from hvd_keras._keras.calls import at_end_of_fit
 from hvd_keras._keras.lookup import owner_of, require
 
 _STATE = (
@@ -85,7 +85,7 @@ def patch_make_train_function(
     name = "make_train_function"
     # Keras compares a model's method with this one to see if it is overridden.
     replace(owner_of(name), name, making)
-    call_at_end_of_fit(_forget)
+    at_end_of_fit.add(_forget)
 
 
 def _forget(model: Any) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import keras
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.lookup import owner_of, private_module, require
 
 _loss: Any = private_module("losses.loss")
@@ -190,12 +190,12 @@ def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _weights_mark_filling() -> bool:
     """Whether weights were added to the data to mark what fills a batch."""
-    return any(call.adds_weights for call in keras_fit.running_calls()[:1])
+    return any(call.adds_weights for call in keras_calls.running_calls()[:1])
 
 
 def _check_has_rows(values: Any) -> None:
     """Raises ValueError if rows that fill a batch cannot be left out."""
-    calls = keras_fit.running_calls()[:1]
+    calls = keras_calls.running_calls()[:1]
     if len(values.shape) == 0 and any(call.may_fill for call in calls):
         raise ValueError(
             "The loss must return a value for each row: some rows of these "

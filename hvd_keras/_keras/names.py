@@ -2,7 +2,7 @@
 
 Each is named here once and checked when this module is imported. If a new
 release of Keras moves one, the import fails with a clear message, and not in
-the middle of a training run. `fit.py` has the names for a running `fit`,
+the middle of a training run. `epochs.py` has the names for a running `fit`,
 `tensorflow.py` and `jax.py` have those of one backend. Everything else in
 hvd_keras uses public names. `optimizer.py` overrides the methods of an
 optimizer; `patches.py` replaces the others.

@@ -1,7 +1,8 @@
-"""Begins an epoch of `fit` in its middle.
+"""Begins a `fit` at a later epoch, or in the middle of one.
 
 | Private name | Used to |
 |---|---|
+| `Model._initial_epoch` | begin at a later epoch |
 | `EpochIterator._interrupted_warning` | be silent about the end of that epoch |
 | `EpochIterator._num_batches` | forget how short that epoch was |
 """
@@ -13,8 +14,13 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras.fit import Call
+from hvd_keras._keras.calls import Call
 from hvd_keras._keras.lookup import require
+
+
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
+    """Makes a beginning `fit` start at `epoch`; None: at its own first one."""
+    model._initial_epoch = epoch
 
 
 def begin_epoch_at(

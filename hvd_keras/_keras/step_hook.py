@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 
 
 class StepHook:
@@ -24,7 +24,7 @@ class StepHook:
     def __init__(
         self,
         model: keras.Model,
-        fit: keras_fit.Call,
+        fit: keras_calls.Call,
         *,
         innermost: bool = False,
     ) -> None:
@@ -37,7 +37,7 @@ class StepHook:
         outer.train_function = self
 
     def __call__(self, *arguments: Any) -> Any:
-        if keras_fit.is_caller(self.fit):
+        if keras_calls.is_caller(self.fit):
             *state, batches = arguments
             return self.step(batches, *state)
         return self.train_function(*arguments)
@@ -57,7 +57,7 @@ class StepHook:
 
 
 def remove_step_hooks(
-    model: keras.Model, fit: keras_fit.Call | None = None
+    model: keras.Model, fit: keras_calls.Call | None = None
 ) -> None:
     """Removes all hooks from a model, or all but those of a running `fit`."""
     while (

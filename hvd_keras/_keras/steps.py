@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.lookup import owner_of
 
 _weights: contextvars.ContextVar[Any] = contextvars.ContextVar(
@@ -51,7 +51,7 @@ def running_weights() -> Any:
 
 
 def _weights_in(data: Any) -> Any:
-    call = next(iter(keras_fit.running_calls()), None)
+    call = next(iter(keras_calls.running_calls()), None)
     if call is None or not call.may_fill:
         return None
     _, _, weights = keras.utils.unpack_x_y_sample_weight(data)

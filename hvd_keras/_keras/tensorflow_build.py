@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_keras._keras.fit import Call
+from hvd_keras._keras.calls import Call
 from hvd_keras._keras.lookup import private_module, require
 
 _logger = logging.getLogger(__name__)

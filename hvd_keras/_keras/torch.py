@@ -20,7 +20,7 @@ import keras
 import torch
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 
 _WRAP = "_initialize_ddp"
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -83,7 +83,7 @@ def _shares_job() -> bool:
 
 @torch.compiler.disable
 def _sums_metrics() -> bool:
-    return any(call.sums_metrics for call in keras_fit.running_calls()[:1])
+    return any(call.sums_metrics for call in keras_calls.running_calls()[:1])
 
 
 def _refuse_distribution() -> None:

@@ -2,7 +2,7 @@
 
 | Private name | Used to |
 |---|---|
-| `ModelCheckpoint._save_model` | write nothing |
+| `ModelCheckpoint._save_model` | write nothing, or on one rank for all |
 | `BackupAndRestore._save_model` | the same |
 | `OrbaxCheckpoint._save_checkpoint` | the same |
 """
@@ -18,11 +18,15 @@ import keras
 
 from hvd_keras._common.files import replacing
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras.fit import CheckpointOfAllRanks
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.saving import saving_by
 
 require(keras.callbacks.BackupAndRestore, "_save_model", ["self"])
+require(
+    keras.callbacks.ModelCheckpoint,
+    "_save_model",
+    ["self", "epoch", "batch", "logs"],
+)
 
 # The attribute that holds the path of each callback.
 _PATHS: dict[type, str] = {
@@ -35,6 +39,18 @@ _Orbax: Any = getattr(keras.callbacks, "OrbaxCheckpoint", None)
 if _Orbax is not None:
     require(_Orbax, "_save_checkpoint", ["self", "step", "logs"])
     _PATHS[_Orbax] = "directory"
+
+
+class CheckpointOfAllRanks(keras.callbacks.ModelCheckpoint):
+    """Keras's ModelCheckpoint, but `hvd_save` decides which rank saves."""
+
+    def hvd_save(self, save: Callable[[], None]) -> None:
+        """Calls `save`, or lets another rank do so."""
+        raise NotImplementedError
+
+    def _save_model(self, epoch: int, batch: int | None, logs: Any) -> None:
+        save = super()._save_model
+        self.hvd_save(lambda: save(epoch, batch, logs))
 
 
 def paths_of(callbacks: list[Any]) -> list[tuple[str, str]]:

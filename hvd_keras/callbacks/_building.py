@@ -14,7 +14,7 @@ import keras
 
 from hvd_keras import basics, objects
 from hvd_keras._gradients import fit_check
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.models import is_fully_built
 from hvd_keras._keras.step_hook import StepHook
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 def build_on_all_ranks(
     model: keras.Model,
-    fit: keras_fit.Call | None,
+    fit: keras_calls.Call | None,
     when_built: Callable[[], None],
 ) -> bool:
     """Builds the model on all ranks and calls `when_built`. Collective.
@@ -62,7 +62,7 @@ class _BuildFirst(StepHook):
     def __init__(
         self,
         model: keras.Model,
-        fit: keras_fit.Call,
+        fit: keras_calls.Call,
         when_built: Callable[[], None],
     ) -> None:
         # The others come first: they may end the epoch before the first step.

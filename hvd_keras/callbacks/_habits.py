@@ -9,7 +9,7 @@ import keras
 from hvd_keras import _backends, basics
 from hvd_keras._gradients import model_state
 from hvd_keras._keras import advice
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values import agreement, checksums
 
 _NAME = "BroadcastGlobalVariablesCallback"
@@ -35,7 +35,7 @@ class Habits:
         is_plain = basics.size() > 1 and not advice.any_reduces(model)
         self._looks_for_reductions = is_plain
         # Another loop may have an optimizer that the model does not know.
-        is_keras = keras_fit.running_fit() is not None
+        is_keras = keras_calls.running_fit() is not None
         if is_plain and is_keras and not advice.has_own_train_step(model):
             self._looks_for_reductions = False
             if basics.rank() == 0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hvd_keras import _native
 from hvd_keras._job import preemption
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras.reduce_op import Max
 
 # How often the ranks ask each other: a question costs them a small collective.
@@ -20,7 +20,7 @@ class Preemption:
     """Looks for a notice on all ranks. All methods but `end` are collective."""
 
     def __init__(self) -> None:
-        self._watch = preemption.Watch(keras_fit.is_in_fit)
+        self._watch = preemption.Watch(keras_calls.is_in_fit)
         self._num_steps = 1  # from one question to the next
         self._num_done = 0  # since the last one
         self._asked_at = time.monotonic()

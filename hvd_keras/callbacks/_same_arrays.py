@@ -11,7 +11,8 @@ import numpy as np
 from hvd_keras import basics
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._keras import advice, models
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._values import checksums
 
 _MOST_ROWS = 64
@@ -21,16 +22,16 @@ _MOST_BYTES = 1 << 22  # of an array; they take a few milliseconds
 Sample = list[tuple[list[int], str, int]]
 
 
-def sample_of(model: Any, fit: keras_fit.Call | None) -> Sample | None:
+def sample_of(model: Any, fit: keras_calls.Call | None) -> Sample | None:
     """Returns what tells the arrays of a beginning `fit` from other ones.
 
     It is None if the data are no arrays, or if ranks may have equal ones: with
     `steps_per_epoch` each may draw other rows of them, an own `train_step` may
     pick rows, and a process set may train with all rows.
     """
-    if fit is None or keras_fit.is_capped(fit) or _may_share(model):
+    if fit is None or keras_epochs.is_capped(fit) or _may_share(model):
         return None
-    arrays = keras_fit.arrays_of(fit)
+    arrays = keras_epochs.arrays_of(fit)
     if not arrays:
         return None
     try:

@@ -14,7 +14,9 @@ from absl import logging
 from hvd_keras import _backends, basics
 from hvd_keras._gradients import fit_check, loss_means
 from hvd_keras._job import preemption, state
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists, resume
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.models import build_metrics, is_fully_built
 from hvd_keras._keras.resume import begin_epoch_at
@@ -109,8 +111,8 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
         self.delete_checkpoint = delete_checkpoint
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        callback_list = keras_fit.beginning_callback_list()
-        fit = keras_fit.running_fit()
+        callback_list = callback_lists.beginning_callback_list()
+        fit = keras_calls.running_fit()
         if callback_list is None or fit is None:
             raise RuntimeError(
                 "BackupAndRestore must be a callback of `fit`. Received: a "
@@ -122,7 +124,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
                 f"restored. Received: {self.model.name!r}, not built; call "
                 "it on a batch, or give it an `Input`."
             )
-        keras_fit.call_batch_ends_in_order(callback_list)
+        callback_lists.call_batch_ends_in_order(callback_list)
         backup = _Backup(self, callback_list, fit)
         backup.set_model(self.model)
         backup.resume(fit)
@@ -136,14 +138,14 @@ class _Backup(keras.callbacks.Callback):
         self,
         owner: BackupAndRestore,
         callback_list: Any,
-        fit: keras_fit.Call,
+        fit: keras_calls.Call,
     ) -> None:
         super().__init__()
         self._owner = owner
         self._list = callback_list
         self._path = os.path.join(owner.backup_dir, _FILE)
         # With `steps_per_epoch`, an epoch of `fit` is none of the data.
-        is_capped = keras_fit.is_capped(fit)
+        is_capped = keras_epochs.is_capped(fit)
         self._handle = None if is_capped else handle_of(fit.data)
         self._has_backup = False
         # Whether `fit` is about to begin in the middle of an epoch.
@@ -156,7 +158,7 @@ class _Backup(keras.callbacks.Callback):
         self._preemption = Preemption()
         self._state: TrainingState
 
-    def resume(self, fit: keras_fit.Call) -> None:
+    def resume(self, fit: keras_calls.Call) -> None:
         """Makes `fit` begin with the epoch and the batch of the backup."""
         self._state = state = TrainingState(self.model, self._path)
         place = state.place()
@@ -164,7 +166,7 @@ class _Backup(keras.callbacks.Callback):
         if place is None:
             return
         self._first = place.epoch, place.batch
-        keras_fit.set_initial_epoch(self.model, place.epoch)
+        resume.set_initial_epoch(self.model, place.epoch)
         remove_step_hooks(self.model, fit)
         if self._handle is not None and place.data is not None:
             self._handle.seek(place.data)
@@ -269,9 +271,9 @@ class _Backup(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._preemption.end()
-        keras_fit.remove_callback(self._list, self)
+        callback_lists.remove_callback(self._list, self)
         remove_step_hooks(self.model)
-        keras_fit.set_initial_epoch(self.model, None)
+        resume.set_initial_epoch(self.model, None)
         self._state.finish()
         if self._owner.delete_checkpoint:
             on_rank_zero("BackupAndRestore/delete", self._delete)
@@ -289,7 +291,7 @@ class _Skip(StepHook):
     def __init__(
         self,
         model: keras.Model,
-        fit: keras_fit.Call,
+        fit: keras_calls.Call,
         num_batches: int,
         restore: Callable[[], None],
     ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from hvd_keras import _backends, _native, basics
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._gradients import fit_check, model_state
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
@@ -100,7 +100,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
         self._habits.on_begin(model)
         self._is_unaveraged = False
         is_built = build_on_all_ranks(
-            model, keras_fit.running_fit(), self._begin
+            model, keras_calls.running_fit(), self._begin
         )
         # Otherwise the first step builds the model. `on_train_batch_end` would
         # make Keras wait for each batch. The methods below come as early.

@@ -11,8 +11,8 @@ from hvd_keras._common import log
 from hvd_keras._gradients import model_state
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
-from hvd_keras._keras import fit as keras_fit
-from hvd_keras._keras import models
+from hvd_keras._keras import callback_lists, models
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras.exceptions import MismatchError
@@ -81,11 +81,11 @@ class ConsistencyCheck(ForKeras3, keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._num_steps = self._num_compared = self._num_skipped = 0
-        callback_list = keras_fit.beginning_callback_list()
+        callback_list = callback_lists.beginning_callback_list()
         if callback_list is not None:
-            keras_fit.call_batch_ends_in_order(callback_list)
+            callback_lists.call_batch_ends_in_order(callback_list)
         if self.nonfinite != "ignore":
-            keras_fit.call_at_end_of_fit(_stop_watching)
+            keras_calls.at_end_of_fit.add(_stop_watching)
             _watch(self.model, True)
 
     def on_epoch_begin(

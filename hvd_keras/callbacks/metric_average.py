@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.exceptions import MismatchError
@@ -80,16 +80,16 @@ class _Hook:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.get_logs = getattr(model, private.GET_LOGS)
-        self.calls: list[keras_fit.Call] = []
+        self.calls: list[keras_calls.Call] = []
 
     def __call__(self, logs: Logs) -> Logs:
-        if any(keras_fit.is_caller(call) for call in self.calls):
+        if any(keras_calls.is_caller(call) for call in self.calls):
             return global_logs(self.model, self.get_logs, logs)
         self.forget_ended_calls()
         return self.get_logs(logs)
 
     def forget_ended_calls(self) -> None:
-        running = keras_fit.running_calls()
+        running = keras_calls.running_calls()
         self.calls = [c for c in self.calls if any(c is r for r in running)]
         if not self.calls:
             self.model.__dict__.pop(private.GET_LOGS, None)
@@ -104,7 +104,7 @@ def _begin(model: keras.Model) -> None:
     model.__dict__[private.GET_LOGS] = hook
     # A loop that drives callbacks by hand makes no such call. It reads the
     # metrics itself, so there is no method to stand in for.
-    for call in keras_fit.running_calls()[:1]:
+    for call in keras_calls.running_calls()[:1]:
         call.sums_metrics = True
         # Another callback in the same call must not sum the sums.
         if all(other is not call for other in hook.calls):
@@ -114,7 +114,7 @@ def _begin(model: keras.Model) -> None:
 def _end(model: keras.Model) -> None:
     hook = model.__dict__.get(private.GET_LOGS)
     if isinstance(hook, _Hook):
-        ending = keras_fit.running_calls()[:1]
+        ending = keras_calls.running_calls()[:1]
         hook.calls = [call for call in hook.calls if call not in ending]
         hook.forget_ended_calls()
 

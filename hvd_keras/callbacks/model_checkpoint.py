@@ -10,14 +10,14 @@ import numpy as np
 
 from hvd_keras import _backends
 from hvd_keras._common.files import replacing
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists, writers
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.saving import saving_by, with_values
 from hvd_keras.callbacks._background import BackgroundWriter
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 
 
-class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
+class ModelCheckpoint(ForKeras3, writers.CheckpointOfAllRanks):
     """Keras's `ModelCheckpoint`, on many ranks: rank 0 saves for all.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`. All ranks must
@@ -47,9 +47,9 @@ class ModelCheckpoint(ForKeras3, keras_fit.CheckpointOfAllRanks):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self._writer = BackgroundWriter("ModelCheckpoint/write")
-        callback_list = keras_fit.beginning_callback_list()
+        callback_list = callback_lists.beginning_callback_list()
         if self.save_freq != "epoch" and callback_list is not None:
-            keras_fit.call_batch_ends_in_order(callback_list)
+            callback_lists.call_batch_ends_in_order(callback_list)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_end(logs)

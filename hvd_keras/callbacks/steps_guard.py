@@ -11,7 +11,9 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras._values import agreement
@@ -58,7 +60,7 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_first_epoch = True
-        fit = keras_fit.running_fit()
+        fit = keras_calls.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised
         plans = objects.allgather_object(
             _plan(self.model, self.params or {}, fit), name="StepsGuard/plan"
@@ -73,7 +75,7 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
             return
         if _ends_together(fit):
             return
-        if not keras_fit.let_decide(fit, _smallest):
+        if not keras_epochs.let_decide(fit, _smallest):
             _Vote(self.model, fit)
 
     def on_epoch_begin(
@@ -122,14 +124,14 @@ def _smallest(count: int) -> int:
 
 
 def _plan(
-    model: keras.Model, params: dict[str, Any], fit: keras_fit.Call | None
+    model: keras.Model, params: dict[str, Any], fit: keras_calls.Call | None
 ) -> dict[str, Any]:
     """Returns what this rank is about to run."""
-    is_capped = fit is not None and keras_fit.is_capped(fit)
+    is_capped = fit is not None and keras_epochs.is_capped(fit)
     num_batches = None
     if fit is not None and is_capped:
-        num_batches = keras_fit.num_batches_of(fit)
-    callback_list = keras_fit.beginning_callback_list()
+        num_batches = keras_epochs.num_batches_of(fit)
+    callback_list = callback_lists.beginning_callback_list()
     return {
         "steps": params.get("steps"),
         "epochs": params.get("epochs"),
@@ -181,10 +183,10 @@ _REMEDIES = {
 }
 
 
-def _ends_together(fit: keras_fit.Call) -> bool:
+def _ends_together(fit: keras_calls.Call) -> bool:
     """Whether the ranks end each epoch together without asking each other."""
     handle = handle_of(fit.data)
-    if handle is None or keras_fit.is_capped(fit):
+    if handle is None or keras_epochs.is_capped(fit):
         return False
     return handle.upcoming().deal.policy != "join"
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.callbacks import _rates
 from hvd_keras.reduce_op import Max
@@ -74,7 +74,7 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
 
 def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
     """Makes the ranks stop together in the training that begins now."""
-    callback_list = keras_fit.beginning_callback_list()
+    callback_list = callback_lists.beginning_callback_list()
     if callback_list is None or basics.size() == 1:
         return
     callbacks = callback_list.callbacks
@@ -104,7 +104,7 @@ class _StopTogether(keras.callbacks.Callback):
         )
         self.asks_each_batch = self._agree(asks)
         if self.asks_each_batch:
-            keras_fit.call_batch_ends_in_order(self._list)
+            callback_lists.call_batch_ends_in_order(self._list)
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -127,7 +127,7 @@ class _StopTogether(keras.callbacks.Callback):
         self._agree()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        keras_fit.remove_callback(self._list, self)
+        callback_lists.remove_callback(self._list, self)
 
     def _agree(self, asks: bool = False, rates: Iterable[float] = ()) -> bool:
         """Stops this rank if any stops; returns whether any asks."""

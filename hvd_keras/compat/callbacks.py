@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _native, callbacks
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras.reduce_op import Average
 
 __all__ = [
@@ -61,7 +61,7 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         super().on_epoch_end(epoch, logs)
-        if not logs or keras_fit.running_calls():
+        if not logs or keras_calls.running_calls():
             return
         keys = sorted(logs)
         values = [np.asarray(logs[key], np.float64) for key in keys]

@@ -13,7 +13,9 @@ from typing import Any
 
 from absl import logging
 
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
 
@@ -268,7 +270,7 @@ def _note_fit(call: Any) -> None:
 
 
 def _begin_fit(callback_list: Any) -> None:
-    fit = keras_fit.running_fit()
+    fit = keras_calls.running_fit()
     handle = None if fit is None else handle_of(fit.data)
     if handle is not None:
         handle.begin_fit()
@@ -282,6 +284,6 @@ def _steps_of(data: Any) -> int | None:
 
 def serve_fits() -> None:
     """Lets Keras's `fit` and `evaluate` know of positions."""
-    keras_fit.call_at_data(_note_fit)
-    keras_fit.call_at_train_begin(_begin_fit)
-    keras_fit.count_steps_by(_steps_of)
+    keras_epochs.at_data.add(_note_fit)
+    callback_lists.at_train_begin.add(_begin_fit)
+    keras_epochs.step_counts.add(_steps_of)

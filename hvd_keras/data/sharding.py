@@ -9,8 +9,8 @@ from typing import Any
 import keras
 
 from hvd_keras._job import membership
-from hvd_keras._keras import advice
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import advice, callback_lists
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values.members import members_of
 from hvd_keras.data import _arguments, _comparison, _loaded, position
 from hvd_keras.data._counts import Counts, mark, source_of
@@ -201,7 +201,7 @@ def shard(
     handle = Handle(deal_now, num_rows, check_equal, None if is_free else form)
     result = _ready(finish(handle), autotune)
     if deal.size > 1 and deal.rank == 0:
-        keras_fit.call_at_train_begin(_advise)
+        callback_lists.at_train_begin.add(_advise)
     position.serve_fits()
     position.attach(result, handle)
     counts = Counts(
@@ -227,7 +227,7 @@ def _ready(result: Any, autotune: bool) -> Any:
 
 def _advise(callback_list: Any) -> None:
     """Warns of a `fit` on a share of the data that trains this rank alone."""
-    fit, model = keras_fit.running_fit(), callback_list.model
+    fit, model = keras_calls.running_fit(), callback_list.model
     if (
         fit is not None
         and source_of(fit.data) is not None

@@ -12,7 +12,8 @@ import keras
 from hvd_keras import basics
 from hvd_keras._gradients import fit_check
 from hvd_keras._job import membership
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.models import is_fully_built
 from hvd_keras._keras.resume import begin_epoch_at
 from hvd_keras.data.position import Handle, Position, handle_of
@@ -32,7 +33,7 @@ class Keeper(keras.callbacks.Callback):
         fit: The running call.
     """
 
-    def __init__(self, run: Run, fit: keras_fit.Call) -> None:
+    def __init__(self, run: Run, fit: keras_calls.Call) -> None:
         super().__init__()
         self._run = run
         self._fit = fit
@@ -134,19 +135,19 @@ class Keeper(keras.callbacks.Callback):
 
     def _upcoming(self) -> Position | None:
         """Returns where the data begin; None if that is not known."""
-        if self._handle is None or keras_fit.is_capped(self._fit):
+        if self._handle is None or keras_epochs.is_capped(self._fit):
             return None
         begins = self._handle.upcoming()
         return Position(begins.epoch, begins.first, begins.first_rows)
 
     def _position(self, batch: int) -> Position | None:
         """Returns the position in the data before a batch of the epoch."""
-        if self._handle is None or keras_fit.is_capped(self._fit):
+        if self._handle is None or keras_epochs.is_capped(self._fit):
             return None
         return self._handle.position_after(batch - self._first_batch)
 
     def _end(self) -> Position | None:
-        if self._handle is None or keras_fit.is_capped(self._fit):
+        if self._handle is None or keras_epochs.is_capped(self._fit):
             return None
         return self._handle.position_at_end()
 
@@ -160,7 +161,7 @@ class Keeper(keras.callbacks.Callback):
             whole = dataclasses.replace(begins, first=0)
             if self.params and whole.num_steps:
                 self.params["steps"] = whole.num_steps
-        elif keras_fit.is_capped(self._fit):
+        elif keras_epochs.is_capped(self._fit):
             limit = self._fit.epochs.steps_per_epoch
         else:
             skips = True

@@ -9,7 +9,8 @@ from typing import Any
 import keras
 
 from hvd_keras._job import membership
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.elastic._keeper import Keeper
 from hvd_keras.elastic._run import Run
@@ -117,11 +118,11 @@ class Elastic(ForKeras3, keras.callbacks.Callback):
             self._run = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        callback_list = keras_fit.beginning_callback_list()
-        fit = keras_fit.running_fit()
+        callback_list = callback_lists.beginning_callback_list()
+        fit = keras_calls.running_fit()
         if self._run is None or fit is None or callback_list is None:
             return
-        keras_fit.call_batch_ends_in_order(callback_list)
+        callback_lists.call_batch_ends_in_order(callback_list)
         keeper = Keeper(self._run, fit)
         keeper.set_params(self.params)
         keeper.set_model(self.model)

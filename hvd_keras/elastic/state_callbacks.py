@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
 from hvd_keras._keras.legacy import ForKeras3
 
 
@@ -108,6 +108,6 @@ class UpdateEpochStateCallback(ForKeras3, keras.callbacks.Callback):
 
 
 def _end_batches_in_order() -> None:
-    callback_list = keras_fit.beginning_callback_list()
+    callback_list = callback_lists.beginning_callback_list()
     if callback_list is not None:
-        keras_fit.call_batch_ends_in_order(callback_list)
+        callback_lists.call_batch_ends_in_order(callback_list)

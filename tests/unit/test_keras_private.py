@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists, normalization, resume
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import names as private
-from hvd_keras._keras import normalization
 from hvd_keras._keras import tensorflow as keras_tensorflow
 from hvd_keras._keras.lookup import private_module, require
 
 
 def test_names_exist() -> None:
     private.check_names()
-    keras_fit.check_names()
+    keras_epochs.check_names()
     keras_tensorflow.check_names()
     normalization.check_names()
 
@@ -41,14 +42,14 @@ def test_names_of_instances_exist() -> None:
 def test_names_of_a_running_fit_exist() -> None:
     class Look(keras.callbacks.Callback):
         def on_train_begin(self, logs=None) -> None:
-            fit = keras_fit.running_fit()
-            self.is_capped = keras_fit.is_capped(fit)
-            self.num_batches = keras_fit.num_batches_of(fit)
-            callback_list = keras_fit.beginning_callback_list()
+            fit = keras_calls.running_fit()
+            self.is_capped = keras_epochs.is_capped(fit)
+            self.num_batches = keras_epochs.num_batches_of(fit)
+            callback_list = callback_lists.beginning_callback_list()
             assert callback_list.callbacks[0] is self
             assert isinstance(callback_list._async_train, bool)
             assert hasattr(self.model, "_initial_epoch")
-            keras_fit.set_initial_epoch(self.model, 2)
+            resume.set_initial_epoch(self.model, 2)
 
     look = Look()
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from hvd_keras import _replacing
-from hvd_keras._keras import fit as keras_fit
+from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 
 ROWS = np.zeros((6, 1))
 
@@ -27,7 +29,7 @@ def compiled(make: Any = keras.Model) -> keras.Model:
 
 
 def running() -> list[str]:
-    return [call.method for call in keras_fit.running_calls()]
+    return [call.method for call in keras_calls.running_calls()]
 
 
 class Look(keras.callbacks.Callback):
@@ -38,22 +40,22 @@ class Look(keras.callbacks.Callback):
         self.seen: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
-        fit = keras_fit.running_fit()
+        fit = keras_calls.running_fit()
         self.seen["train"] = running()
-        self.seen["num_batches"] = keras_fit.num_batches_of(fit)
-        self.seen["is_capped"] = keras_fit.is_capped(fit)
-        list_ = keras_fit.beginning_callback_list()
+        self.seen["num_batches"] = keras_epochs.num_batches_of(fit)
+        self.seen["is_capped"] = keras_epochs.is_capped(fit)
+        list_ = callback_lists.beginning_callback_list()
         self.seen["list"] = self in list_.callbacks
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.seen["test"] = running()
-        self.seen["fit in test"] = keras_fit.running_fit()
+        self.seen["fit in test"] = keras_calls.running_fit()
 
     def on_predict_begin(self, logs: Any = None) -> None:
         self.seen["predict"] = running()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.seen["list later"] = keras_fit.beginning_callback_list()
+        self.seen["list later"] = callback_lists.beginning_callback_list()
         self.model.predict(ROWS, verbose=0, callbacks=[self])
         self.seen["epoch"] = running()
 
@@ -178,7 +180,7 @@ def test_fit_may_be_no_function(what: str) -> None:
 def test_a_fit_that_raises_has_ended() -> None:
     class Fail(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
-            self.call = keras_fit.running_fit()
+            self.call = keras_calls.running_fit()
             raise RuntimeError
 
     fail = Fail()
@@ -187,6 +189,27 @@ def test_a_fit_that_raises_has_ended() -> None:
     assert not running()
     assert fail.call.epochs is None
     assert fail.call.data is None
+
+
+class Around(keras.callbacks.Callback):
+    def hvd_around_fit(
+        self, model: Any, fit: Callable[..., Any], arguments: dict[str, Any]
+    ) -> Any:
+        self.names = list(arguments)
+        return fit(**{**arguments, "epochs": 2})
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_a_callback_may_run_the_fit_it_is_given_to(by_place: bool) -> None:
+    around = Around()
+    places, kw = (ROWS, ROWS, 2, 1, 0), {"callbacks": [around]}
+    if by_place:
+        history = compiled().fit(*places, *kw.values())
+    else:
+        history = compiled().fit(*places, **kw)
+    names = ["x", "y", "batch_size", "epochs", "verbose", "callbacks"]
+    assert around.names == names
+    assert history.epoch == [0, 1]
 
 
 def test_wrapping_twice_changes_nothing() -> None:

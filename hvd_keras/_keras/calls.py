@@ -1,0 +1,135 @@
+"""Knows which calls of Keras's methods are running, and in which order.
+
+`fit`, `evaluate` and `predict` of `keras.Model` are wrapped. So callbacks, data
+and train functions can find the call that runs them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_keras._common.replacements import replace
+from hvd_keras._keras.hooks import Hooks
+from hvd_keras._keras.lookup import private_module
+
+_Trainer: Any = private_module("trainers.trainer").Trainer
+_, *_FIT_PARAMETERS = inspect.signature(_Trainer.fit).parameters
+
+
+class Call:
+    """A running call of `fit`, `evaluate` or `predict`."""
+
+    def __init__(self, method: str, model: Any) -> None:
+        self.method = method
+        self.model = model
+        # Whether its metrics are those of all ranks.
+        self.sums_metrics = False
+        # What all ranks know of the rows of its batches, for `_gradients`.
+        self.counts: Any = None
+        self.may_fill = True
+        self.adds_weights = False
+        self.epochs: Any = None  # the first EpochIterator that it has made
+        self.data: Any = None  # the data of that iterator
+        self.others: list[Any] = []  # its labels and sample weights
+
+    def end(self) -> None:
+        """Drops model and data, so that it does not keep them alive."""
+        self.model = self.epochs = self.data = None
+        self.others = []
+
+
+# Called with the model when a `fit` has ended or raised.
+at_end_of_fit: Hooks[Callable[[Any], None]] = Hooks()
+
+# The running calls of this thread, innermost first.
+_running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
+    "_running", default=()
+)
+
+
+def running_calls() -> tuple[Call, ...]:
+    """Returns the running calls of Keras's methods, innermost first."""
+    return _running.get()
+
+
+def is_caller(call: Call) -> bool:
+    """Whether `call` is the innermost of `running_calls`."""
+    calls = _running.get()
+    return bool(calls) and calls[0] is call
+
+
+def running_fit() -> Call | None:
+    """Returns the innermost running call if it is a `fit`."""
+    for call in _running.get()[:1]:
+        if call.method == "fit" and call.epochs is not None:
+            return call
+    return None
+
+
+def is_in_fit() -> bool:
+    """Whether a `fit` runs, maybe with another call inside."""
+    return any(call.method == "fit" for call in _running.get())
+
+
+def install() -> None:
+    """Wraps the methods that show a running call.
+
+    If somebody else has overridden a method of Keras, both are wrapped: either
+    may be restored, or called, without the other.
+    """
+    for method in ("fit", "evaluate", "predict"):
+        for owner in keras.Model.__mro__:
+            if method in vars(owner):
+                replace(owner, method, functools.partial(_noting_call, method))
+
+
+def _noting_call(
+    method: str, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def run(self: Any, *args: Any, **kw: Any) -> Any:
+        call = Call(method, self)
+        before = _running.set((call, *_running.get()))
+        try:
+            return _bound(original, self)(*args, **kw)
+        finally:
+            _running.reset(before)
+            call.end()
+            if method == "fit":
+                for function in at_end_of_fit:
+                    function(self)
+
+    def fit(self: Any, *args: Any, **kw: Any) -> Any:
+        arguments = {**dict(zip(_FIT_PARAMETERS, args, strict=False)), **kw}
+        around = _around_fit(arguments.get("callbacks"))
+        if around is None:
+            return run(self, *args, **kw)
+        return around(self, functools.partial(run, self), arguments)
+
+    return fit if method == "fit" else run
+
+
+def _around_fit(callbacks: Any) -> Callable[..., Any] | None:
+    """Returns the method `hvd_around_fit` of a callback that has it."""
+    callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
+    for callback in keras.tree.flatten(callbacks):
+        around: Callable[..., Any] | None
+        around = getattr(callback, "hvd_around_fit", None)
+        if around is not None:
+            return around
+    return None
+
+
+def _bound(attribute: Any, instance: Any) -> Any:
+    """Returns what `instance.attribute` gives for an attribute of its class.
+
+    Somebody else may have put there what is no function.
+    """
+    if not hasattr(type(attribute), "__get__"):
+        return attribute
+    return attribute.__get__(instance, type(instance))

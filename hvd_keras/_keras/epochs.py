@@ -1,0 +1,175 @@
+"""The data of a running call, and the epochs that Keras makes of them.
+
+The private names of Keras in this table are used only here. They are checked
+when this module is imported.
+
+| Name | Used to |
+|---|---|
+| `EpochIterator._num_batches` | tell Keras how many steps an epoch has |
+| `EpochIterator.steps_per_epoch` | know how many batches are asked for |
+| `EpochIterator.data_adapter` | know how many batches a rank has |
+| `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
+| `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
+| `EpochIterator.catch_stop_iteration` | end an epoch on torch |
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_keras._common.replacements import replace
+from hvd_keras._keras.calls import Call, running_calls, running_fit
+from hvd_keras._keras.hooks import Hooks
+from hvd_keras._keras.lookup import private_module, require
+
+_EpochIterator: Any = private_module("trainers.epoch_iterator").EpochIterator
+
+# Called when a call has its data, before a step.
+at_data: Hooks[Callable[[Call], None]] = Hooks()
+# Get the data of an epoch that begins, and tell how many steps it has, or None.
+# `steps_per_epoch` goes before.
+step_counts: Hooks[Callable[[Any], int | None]] = Hooks()
+
+
+def batch_sizes_of(call: Call) -> list[int] | None:
+    """Returns what tells the rows of each batch; None if they are unknown."""
+    adapter = require(call.epochs, "data_adapter")
+    # Others may end with a smaller batch.
+    if not type(adapter).__name__.startswith(("Array", "TF", "TorchData")):
+        return None
+    if adapter.batch_size is None:
+        return None
+    numbers = adapter.num_batches, adapter.batch_size
+    return [*(n or 0 for n in numbers), adapter.partial_batch_size or 0]
+
+
+def arrays_of(call: Call) -> list[Any] | None:
+    """Returns inputs, labels and weights of a call; None: no arrays."""
+    adapter = require(call.epochs, "data_adapter")
+    if not type(adapter).__name__.startswith("Array"):
+        return None
+    leaves = keras.tree.flatten([call.data, *call.others])
+    return [leaf for leaf in leaves if leaf is not None]
+
+
+def is_capped(fit: Call) -> bool:
+    """Whether a running `fit` was told how many steps an epoch has."""
+    return bool(fit.epochs.steps_per_epoch)
+
+
+def num_batches_of(fit: Call) -> float | None:
+    """Returns how many batches the data of a running `fit` has.
+
+    It is None if unknown, and infinity if the data have no end.
+    """
+    tf = sys.modules.get("tensorflow")  # without it there are no datasets
+    if tf is not None and isinstance(fit.data, tf.data.Dataset):
+        cardinality = int(fit.data.cardinality().numpy())
+        if cardinality == tf.data.INFINITE_CARDINALITY:
+            return math.inf
+    adapter = require(fit.epochs, "data_adapter")
+    num_batches: int | None = adapter.num_batches
+    return num_batches
+
+
+def keep_order(data: Any) -> None:
+    """Keeps a running `fit` from shuffling the batches of a `PyDataset`.
+
+    Otherwise each rank would shuffle them in its own order, unless `fit` gets
+    `shuffle=False`. If the data have several workers, Keras has already
+    shuffled by now.
+    """
+    fit = running_fit()
+    if fit is None:
+        return
+    adapter = require(fit.epochs, "data_adapter")
+    if getattr(adapter, "py_dataset", None) is data:
+        require(adapter, "shuffle")
+        adapter.shuffle = False
+
+
+def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:
+    """Lets `decide` end the epochs of a running `fit` on torch.
+
+    Only on torch does Keras take a batch before it calls the train function.
+    `decide` gets 1, or 0 if there is no batch left. It returns 0 to end the
+    epoch, else 1.
+
+    Returns:
+        Whether Keras runs on torch; on other backends this does nothing.
+    """
+    if keras.backend.backend() != "torch":
+        return False
+    base = type(fit.epochs)
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        try:
+            item = base.__next__(self)
+        except StopIteration:
+            decide(0)
+            raise
+        if decide(1):
+            return item
+        with require(self, "catch_stop_iteration")():
+            raise StopIteration  # so that the data start again
+        raise StopIteration
+
+    fit.epochs.__class__ = type(base.__name__, (base,), {"__next__": __next__})
+    return True
+
+
+def check_names() -> None:
+    """Raises ImportError if a private name is gone or has changed."""
+    require(_EpochIterator, "catch_stop_iteration", ["self"])
+    require(_EpochIterator, "_enumerate_iterator", ["self"])
+    for name in ("x", "y", "sample_weight"):
+        if name not in inspect.signature(_EpochIterator).parameters:
+            raise ImportError(
+                f"hvd_keras needs the parameter `{name}` of Keras's "
+                "`EpochIterator`, which is missing in Keras "
+                f"{keras.__version__}."
+            )
+
+
+def install() -> None:
+    """Wraps the methods that show data, and epochs that begin."""
+    replace(_EpochIterator, "__init__", _noting_data)
+    replace(_EpochIterator, "_enumerate_iterator", _counting_steps)
+
+
+def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
+        original(self, x, *args, **kw)
+        self._hvd_data = x
+        # Later ones hold validation data.
+        for call in running_calls()[:1]:
+            if call.epochs is None:
+                call.epochs, call.data = self, x
+                given = signature.bind(self, x, *args, **kw).arguments
+                call.others = [given.get("y"), given.get("sample_weight")]
+                for function in at_data:
+                    function(call)
+
+    return wrapper
+
+
+def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(self: Any) -> Any:
+        for function in step_counts:
+            num_steps = function(getattr(self, "_hvd_data", None))
+            if num_steps is not None and not self.steps_per_epoch:
+                self._num_batches = num_steps
+        return original(self)
+
+    return wrapper
+
+
+check_names()
