@@ -290,6 +290,15 @@ class Replacement(NamedTuple):
 _done: dict[tuple[Any, str, str], Replacement] = {}
 
 
+def lines() -> Iterator[str]:
+    """Yields the text of the table."""
+    for row in TABLE:
+        yield f"{row.owner}: {', '.join(row.names.split())}"
+        yield f"  to {row.why}"
+        yield f"  without: {row.without}"
+        yield f"  in hvd_keras.{row.home}; seen with {row.seen}"
+
+
 def replacements() -> Iterator[Replacement]:
     """Yields what is replaced in this process, in that order."""
     yield from list(_done.values())

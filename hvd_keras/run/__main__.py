@@ -90,7 +90,7 @@ def _run(options: Options) -> int:
 
 def _check(options: Options) -> int:
     if options.hosts is None and options.hostfile is None:
-        return check.print_report()
+        return check.print_report(verbose=options.verbose)
     environ = {**os.environ, **options.settings()}
     config = Config.from_environ(environ)
     return HostsCheck(options, config).print_report()

@@ -372,8 +372,9 @@ def _parser() -> argparse.ArgumentParser:
         "after Ctrl-C (default: 10)")  # fmt: skip
     add("--start-timeout", type=float, metavar="SECONDS",
         help="time for all ranks to call init() (default: 120)")  # fmt: skip
-    add("--verbose", action="store_true",
+    add("-v", "--verbose", action="store_true",
         help="print each start and end, and all ranks' start lines of "
+        "TensorFlow; with --check, what hvd_keras replaces in Keras and "
         "TensorFlow")  # fmt: skip
     add("--horovod-compat", action="store_true",
         help="make `import horovod` import hvd_keras in the ranks (see "

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvd_keras import gpu_shim
+from hvd_keras._common import replacements
 from hvd_keras._common.version import installed
 from hvd_keras.config import Config
 from hvd_keras.run import environment
@@ -27,8 +28,11 @@ _native.ops()
 """
 
 
-def print_report() -> int:
+def print_report(*, verbose: bool = False) -> int:
     """Prints one line for each part, and says which parts are missing.
+
+    Args:
+        verbose: Whether to print what hvd_keras replaces in other packages.
 
     Returns:
         0 if a job can run here, else 1.
@@ -60,6 +64,9 @@ def print_report() -> int:
             num_gpus = found
     if is_complete and num_gpus == "0":
         print("Ready to train on CPUs. The five lines above are for GPUs.")
+    if verbose:
+        print("\nReplaced in other packages, where these are imported:")
+        print(*replacements.lines(), sep="\n")
     return 0 if is_complete else 1
 
 

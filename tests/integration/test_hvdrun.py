@@ -171,7 +171,7 @@ def test_help_env_prints_the_table() -> None:
 def test_check_works_with_parts_missing() -> None:
     # -S leaves out site-packages, so there is no TensorFlow and no Keras.
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "hvd_keras.run", "--check"],
+        [sys.executable, "-S", "-m", "hvd_keras.run", "--check", "-v"],
         env=jobs.clean_environ(),
         capture_output=True,
         text=True,
@@ -183,6 +183,7 @@ def test_check_works_with_parts_missing() -> None:
     assert re.search(r"^Python +3\.", done.stdout, re.MULTILINE)
     assert re.search(r"^NCCL ", done.stdout, re.MULTILINE)
     assert re.search(r"^CUDA driver ", done.stdout, re.MULTILINE)
+    assert "keras.callbacks.CallbackList: set_model\n  to " in done.stdout
     assert "Ready" not in done.stdout
     assert "Traceback" not in done.stderr
 
