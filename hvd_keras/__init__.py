@@ -15,6 +15,7 @@ from hvd_keras._common.when_imported import call_when_imported
 if TYPE_CHECKING:
     from hvd_keras import callbacks, elastic, exceptions
     from hvd_keras._backends.barrier import barrier
+    from hvd_keras.aggregation import set_aggregation
     from hvd_keras.basics import (
         ccl_built,
         check_num_rank_power_of_2,
@@ -214,6 +215,7 @@ __all__ = [
     "remove_process_set",
     "rocm_built",
     "run",
+    "set_aggregation",
     "shard",
     "shutdown",
     "size",
@@ -226,6 +228,7 @@ __all__ = [
 # The module of each name. Names that are missing here are modules themselves.
 _HOMES = {
     "_backends.barrier": "barrier",
+    "aggregation": "set_aggregation",
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
         "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
@@ -229,6 +229,18 @@ class Backend:
 
     def assign(self, variable: Any, value: Array) -> None:
         variable.assign(value)
+
+    def untracked(
+        self, layers: list[Any], known: list[Any], left_out: list[Any]
+    ) -> Iterator[tuple[str, Array]]:
+        """Yields labels and values of variables in layers that Keras ignores.
+
+        Args:
+            layers: The layers, each before its parts.
+            known: Variables of Keras.
+            left_out: Layers to say nothing of.
+        """
+        yield from ()
 
     def random_state(self) -> Array:
         """Returns the bytes of the random state that no variable holds."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
+from hvd_keras._gradients import aggregation
 from hvd_keras._gradients.distributed_class import (
     local_variables_of,
     unwrapped,
@@ -28,7 +29,7 @@ def local_variables(model: Any, others: Iterable[Any] = ()) -> list[Any]:
         model: The model; its optimizers know their local variables.
         others: More variables of this kind.
     """
-    local = [*others]
+    local = [*others, *aggregation.own_states_of(model)]
     for optimizer in models.optimizers_of(model):
         local += local_variables_of(optimizer)
     return local
@@ -70,6 +71,20 @@ def trained_variables(model: Any, local: Iterable[Any]) -> list[Any]:
     steady = [*model.trainable_weights, *frozen]
     return without(
         without(steady, model.weights), common_variables(model, local)
+    )
+
+
+def untracked(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields labels and values of variables in layers that Keras ignores.
+
+    Layers whose states are said to differ by rank are left out.
+    """
+    optimizers = models.optimizers_of(model)
+    known = [*model.variables, *(v for o in optimizers for v in o.variables)]
+    layers = models.layers_of(model)
+    own = [layer for layer in layers if aggregation.keeps_its_own(layer)]
+    yield from _backends.current().untracked(
+        [layer for layer in layers if layer not in own], known, own
     )
 
 

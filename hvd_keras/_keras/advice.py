@@ -29,6 +29,21 @@ _SAME_DATA = (
     "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
     "%s."
 )
+_UNKNOWN_STATES = (
+    "The ranks had different values of states of layers, and nobody has said "
+    "what these are: they now have the mean, or that of rank 0 for integers. "
+    'Say so with `hvd.set_aggregation(layer, "mean")`, "sum" of what the ranks '
+    'have added, "only_first_replica" or "own", or with `aggregation=` of '
+    "`add_weight`. If steps depend on them, reduce them in the layer with "
+    "`hvd.allreduce`. Received: %s."
+)
+_UNTRACKED = (
+    "The ranks have different values in variables that Keras does not track, "
+    "so these are neither broadcast nor averaged nor saved, and ranks may "
+    "predict differently. Make them with `add_weight`, or as a "
+    "`keras.Variable`; or say that they shall differ: "
+    '`hvd.set_aggregation(layer, "own")`. Received: %s.'
+)
 
 
 def tell_of_plain_optimizer(model: Any) -> None:
@@ -45,6 +60,20 @@ def tell_of_different_weights(model: Any, difference: str) -> None:
 def tell_of_same_data(model: Any, received: str) -> None:
     """Warns that all ranks seem to have the same data."""
     _tell(model, _SAME_DATA, received)
+
+
+def tell_of_unknown_states(model: Any, labels: list[str]) -> None:
+    """Warns of states that differ by rank; of each label once."""
+    told = _told.setdefault(model, set())
+    new = [label for label in labels if label not in told]
+    told.update(new)
+    if new:
+        log.warning(_UNKNOWN_STATES % ", ".join(new))
+
+
+def tell_of_untracked_state(model: Any, difference: str) -> None:
+    """Warns that ranks differ in what Keras does not know."""
+    _tell(model, _UNTRACKED, difference)
 
 
 def _tell(model: Any, text: str, received: str) -> None:

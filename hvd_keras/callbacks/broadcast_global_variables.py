@@ -8,21 +8,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _backends, _native, basics
+from hvd_keras import basics
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._gradients import fit_check, model_state
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
-from hvd_keras._values import agreement
 from hvd_keras.callbacks._building import build_on_all_ranks
 from hvd_keras.callbacks._habits import Habits
 from hvd_keras.callbacks._slots import build_slots_on_all_ranks
+from hvd_keras.callbacks._states import States
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.exceptions import MismatchError
-from hvd_keras.reduce_op import Average
 from hvd_keras.variables import broadcast_variables
 
 _NAME = "BroadcastGlobalVariablesCallback"
@@ -42,12 +41,15 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     Steps change some weights without a gradient, such as the moving mean and
     variance of `BatchNormalization`, from the rank's own batches. At the end of
     each epoch, before validation, those that differ become their mean over the
-    ranks. So all ranks predict and save the same. Callbacks that save without
-    validation must come after this one. With equal shares, the mean is that of
-    all samples. The variance is the mean of the variances within the ranks'
-    batches, without the variance between them. `hvd.SyncBatchNormalization`
-    takes the statistics of the whole batch, in training too; they are equal on
-    all ranks and stay as they are.
+    ranks, or what `hvd.set_aggregation` or `aggregation=` of `add_weight` says.
+    So all ranks predict and save the same. Callbacks that save without
+    validation must come after this one. What nobody says, of layers that are
+    not Keras's, is told once by name.
+
+    With equal shares, the mean is that of all samples. The variance is the mean
+    of the variances within the ranks' batches, without the variance between
+    them. `hvd.SyncBatchNormalization` takes the statistics of the whole batch,
+    in training too; they are equal on all ranks and stay as they are.
 
     Each rank keeps its own metrics, its own sums of gradients that are being
     accumulated, and its own states of seed generators. These states are moved
@@ -90,6 +92,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
         self._offset_states: list[Any] = []
         self._steps_guard = StepsGuard()
         self._habits = Habits()
+        self._states = States()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
@@ -111,6 +114,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     ) -> None:
         self._steps_guard.on_epoch_begin(epoch)
         self._is_unaveraged = True
+        if not self._is_pending:
+            self._states.on_epoch_begin(self.model, self._local())
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -139,7 +144,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
             self._is_unaveraged = False
             model, local = self.model, self._local()
             self._habits.on_epoch_end(model, local)
-            _average_statistics(model, local)
+            self._states.on_epoch_end(model, local)
 
     def _local(self) -> list[Any]:
         return model_state.local_variables(self.model, self.local_variables)
@@ -163,6 +168,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
                 f"Received: {difference}."
             )
         fit_check.note_as_equal(model)
+        self._states.on_begin(model)
         self._move_seeds_apart(model)
 
     def _move_seeds_apart(self, model: keras.Model) -> None:
@@ -176,31 +182,3 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
             self._offset_states.append(state)
             seed, counter = np.asarray(state.numpy()).tolist()
             state.assign([seed_of_rank(seed, basics.rank()), counter])
-
-
-def _average_statistics(model: keras.Model, local: list[Any]) -> None:
-    """Averages over the ranks what steps changed without a gradient.
-
-    Frozen weights are equal on all ranks and stay as they are, bit for bit.
-    """
-    statistics = [
-        (weight, _backends.current().read(weight))
-        for weight in model_state.without(local, model.non_trainable_weights)
-        if keras.backend.is_float_dtype(weight.dtype)
-    ]
-    name = f"{_NAME}/statistics"
-    differing = [
-        statistics[index]
-        for index in agreement.differing_indices(
-            f"{name}/digests", [value for _, value in statistics]
-        )
-    ]
-    if not differing:
-        return
-    arrays = [
-        value.astype(np.result_type(value.dtype, np.float32), copy=False)
-        for _, value in differing
-    ]
-    means = _native.core().allreduce(name, arrays, int(Average))
-    for (weight, _), mean in zip(differing, means, strict=True):
-        weight.assign(np.asarray(mean))

@@ -9,6 +9,7 @@ from typing import Any
 import contrastive
 import keras
 import numpy as np
+import stateful_layers
 
 import hvd_keras as hvd
 from equality import data
@@ -272,6 +273,30 @@ class LocalLayers:
         return model.get_weights()
 
 
+class StatesOfLayers:
+    """Counts, sums, centres and moments, of which the user says what they are.
+
+    Those of a rank are equal to one process at the end of an epoch.
+    """
+
+    def alone(self) -> Trained:
+        return self._trained(alone=True)
+
+    def ours(self) -> Trained:
+        return self._trained()
+
+    def _trained(self, **options: bool) -> Trained:
+        said = {"sums": "sum", "seen": "sum", "centre": "mean"}
+        layers = [stateful_layers.Stateful(**said), stateful_layers.Running()]
+        hvd.set_aggregation(layers[1], stateful_layers.merged)
+        layers[0].build((None, 4))
+        hvd.set_aggregation(layers[0].queue, "own")
+        stateful_layers.trained(keras.Sequential(layers), **options)
+        values = [each.numpy() for layer in layers for each in layer.weights]
+        del values[3]  # the queue
+        return Trained([np.asarray(value) for value in values])
+
+
 class Adapted:
     """A `Normalization` that each rank has adapted to data of its own."""
 
@@ -342,6 +367,7 @@ CASES = {
     ),
     "local_layers": LocalLayers(),
     "adapted": Adapted(),
+    "states": StatesOfLayers(),
 }
 
 TITLES = {
@@ -358,4 +384,5 @@ TITLES = {
     "strategy_weights": "`hvd.Strategy`, `mean_with_sample_weight`",
     "local_layers": "local layers and statistics (as each rank alone)",
     "adapted": "`Normalization` adapted on shares",
+    "states": "counts, sums, centres and moments, `set_aggregation`",
 }
