@@ -15,6 +15,7 @@ from hvd_keras._gradients import (
     distributed_class,
     fit_check,
     loss_means,
+    order_check,
     rank_files,
     step_times,
 )
@@ -40,6 +41,7 @@ def install() -> None:
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
     callback_lists.at_train_begin.add(fit_check.check_beginning_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
+    callback_lists.at_train_begin.add(order_check.watch_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)
     writers.patch_saving(rank_files.name_of_writer)
     _moments.synchronize_batch_normalization()

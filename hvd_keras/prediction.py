@@ -14,6 +14,7 @@ from hvd_keras._values import object_exchange
 from hvd_keras._values.members import members_of, to_root_rank
 from hvd_keras._values.row_exchange import gather_rows
 from hvd_keras.data._shares import Share, share_of
+from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -63,8 +64,8 @@ def predict(
     Raises:
         TypeError: `data` is none of these.
         ValueError: There are no rows; or an argument cannot be honoured.
-        MismatchError: Ranks have different data, or stopped after different
-            steps.
+        MismatchError: Ranks have different data, or the same rows in another
+            order, or stopped after different steps.
         InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
             is not.
 
@@ -88,9 +89,15 @@ def predict(
         outputs = model.predict(data, **options)
         return outputs if place in (None, process_set.rank()) else None
     share = share_of(data, batch_size, process_set)
-    outputs, num_rows = _predict_share(
-        model, share, {**options, "callbacks": callbacks}
-    )
+    options["callbacks"] = callbacks
+    handle = handle_of(share.data)
+    taken = None if handle is None else handle.taken
+    if taken is not None:
+        taken.watch()
+    outputs, num_rows = _predict_share(model, share, options)
+    if taken is not None:
+        taken.compare("predict/order")
+        taken.forget()
     has_stopped = bool(model.stop_predicting)
     of_ranks = _rows_of_ranks(num_rows, steps, has_stopped, process_set)
     whole = [

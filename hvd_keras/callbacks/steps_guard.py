@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
+from hvd_keras._gradients import order_check
 from hvd_keras._keras import callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
@@ -71,6 +72,9 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
             [plan["sample"] for plan in plans],
             [plan["draws"] for plan in plans],
         )
+        callback_list = callback_lists.beginning_callback_list()
+        if callback_list is not None:
+            order_check.watch(callback_list)
         if len(plans) == 1 or fit is None or not _must_vote(plans):
             return
         if _ends_together(fit):

@@ -48,8 +48,8 @@ def check_equal(
     Args:
         kind: What the data are, a key of `_CURES`.
         arguments: The other arguments.
-        description: ["rows", number] or ["batches", number], and then dtype,
-            shape and a checksum of each array.
+        description: ["rows", number] or ["batches", number]; then dtype, shape
+            and a checksum of each array; then maybe "shuffle" with its seeds.
         process_set: The ranks.
 
     Raises:
@@ -86,6 +86,8 @@ def _told(index: int, entries: list[Any], ranks: list[int]) -> str:
         unit, _ = entries[0]
         counts = [f"{count} {unit}" for _, count in entries]
         return agreement.by_rank(counts, ranks)
+    if any(one is not None and one[0] == "shuffle" for one in entries):
+        return "`shuffle` without a seed, or with other seeds on some ranks"
     what = f"array {index - 1}"
     forms = [
         "none" if one is None else f"{one[0]} of shape {one[1]}"

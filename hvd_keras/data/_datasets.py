@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,10 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _first_rows as first_rows
-from hvd_keras.data import _rows
+from hvd_keras.data import _passing, _rows
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
-from hvd_keras.data._structures import checksum_of
 from hvd_keras.data.position import Handle
 
 
@@ -50,16 +50,32 @@ def check_has_tensors(dataset: tf.data.Dataset) -> None:
             )
 
 
-def describe(batches: tf.data.Dataset) -> list[Any]:
-    """Returns what must be equal on all ranks: types, shapes, first batch."""
-    description: list[Any] = []
-    for batch in without_tuner(batches).take(1):
-        for tensor in tf.nest.flatten(batch, expand_composites=True):
-            checksum = checksum_of(tensor.numpy())
-            description.append(
-                [tensor.dtype.name, list(tensor.shape), checksum]
-            )
-    return description
+def describe(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns what must be equal on all ranks: types, shapes, seeds.
+
+    Rows are compared while they are used. Reading some here would take them
+    from data that can be read only once.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    return [
+        *([spec.dtype.name, str(spec.shape), None] for spec in specs),
+        ["shuffle", _seeds_of(dataset), None],
+    ]
+
+
+def _seeds_of(dataset: Any) -> list[list[int]]:
+    """Returns the seeds of what shuffles, as far as datasets tell.
+
+    It returns some other number for none, so that ranks never agree on that.
+    """
+    found = []
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    if all(isinstance(seed, tf.Tensor) for seed in seeds):
+        found.append([int(seed) for seed in seeds])
+        if found[0] == [0, 0]:
+            found[0] = [0, random.SystemRandom().getrandbits(32)]
+    inputs = getattr(dataset, "_inputs", tuple)()
+    return found + [each for one in inputs for each in _seeds_of(one)]
 
 
 def global_batches(
@@ -152,15 +168,20 @@ def shard_dataset(
         return made
 
     spec = own(handle.upcoming()).element_spec
+    notes = _passing.Notes()
+    handle.taken.fetch = notes.fetch
 
-    def begin() -> tf.Tensor:
-        running[:] = [*running[-1:], own(handle.begin())]
-        return running[-1]._variant_tensor
+    def begin() -> tuple[tf.Tensor, int]:
+        part, number = handle.begin_numbered()
+        running[:] = [*running[-1:], own(part)]
+        return running[-1]._variant_tensor, number
 
     @as_it_is
     def of_iteration(_: tf.Tensor) -> tf.data.Dataset:
-        variant = tf.ensure_shape(tf.py_function(begin, [], tf.variant), [])
-        return tf.data.experimental.from_variant(variant, spec)
+        begun = tf.py_function(begin, [], [tf.variant, tf.int64])
+        variant, number = (tf.ensure_shape(each, []) for each in begun)
+        dataset = tf.data.experimental.from_variant(variant, spec)
+        return notes.noted(dataset, number)
 
     dataset = tf.data.Dataset.from_tensors(0).flat_map(of_iteration)
     if num_rows is not None and not deal.is_elastic:
@@ -172,7 +193,7 @@ def shard_dataset(
 def _own_part(
     batches: tf.data.Dataset, deal: Deal, is_static: bool, fills: bool
 ) -> tf.data.Dataset:
-    """Returns this rank's part of each batch.
+    """Returns this rank's part of each batch, and a note of the whole.
 
     Args:
         batches: Those of all ranks.
@@ -188,12 +209,13 @@ def _own_part(
         if is_static:
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
+        note = _passing.note_of(data) if deal.size > 1 else tf.constant("")
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
-        return weighted(data, weights) if fills else data
+        return weighted(data, weights) if fills else data, note
 
     dataset = batches.map(take)
     if deal.policy == "join":
-        dataset = dataset.filter(_has_rows)
+        dataset = dataset.filter(as_it_is(lambda data, note: _has_rows(data)))
     return dataset
 
 

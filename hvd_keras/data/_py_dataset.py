@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 from hvd_keras.data._deal import FILLING, Deal
+from hvd_keras.data._orders import changed, orders_of
 from hvd_keras.data._py_share import PyShare
 from hvd_keras.data._structures import has_targets
 from hvd_keras.data.position import Handle
@@ -32,6 +34,7 @@ class ShardedPyDataset(PyShare):
         **order: Any,
     ) -> None:
         self._data = data
+        self._orders = orders_of(data)
         super().__init__(
             handle,
             deal,
@@ -41,6 +44,7 @@ class ShardedPyDataset(PyShare):
             use_multiprocessing=data.use_multiprocessing,
             max_queue_size=data.max_queue_size,
         )
+        handle.taken.num_batches = data.num_batches
 
     def __getitem__(self, index: int) -> Any:
         self._check(index)
@@ -59,11 +63,23 @@ class ShardedPyDataset(PyShare):
 
     def on_epoch_begin(self) -> None:
         super().on_epoch_begin()
-        self._data.on_epoch_begin()
+        self._shuffle_by(self._data.on_epoch_begin)
+        if self._handle.taken.note_orders(self._orders):
+            # What batches change later is no order.
+            self._orders = {}
 
     def on_epoch_end(self) -> None:
-        self._data.on_epoch_end()
+        self._shuffle_by(self._data.on_epoch_end)
         super().on_epoch_end()
+
+    def _shuffle_by(self, method: Callable[[], None]) -> None:
+        """Calls a method of the data, and notes what it puts in an order."""
+        if self._part.deal.size == 1:
+            method()
+            return
+        before = orders_of(self._data)
+        method()
+        self._orders.update(changed(before, orders_of(self._data)))
 
     def _batch(self, place: int) -> Any:
         return self._data[int(self._items(np.asarray(place)))]

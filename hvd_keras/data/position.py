@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from absl import logging
 
 from hvd_keras._keras import callback_lists
@@ -18,6 +19,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
+from hvd_keras.data._taken import Taken
 
 _ATTRIBUTE = "_hvd_handle"
 # What tf.data may do to a share so that its steps stay the same.
@@ -69,6 +71,7 @@ class Handle:
         check_equal: Compares data and arguments over the ranks.
         form: What the batches of all iterations have in common. None: each may
             have its own.
+        taken: Gets what this rank takes.
     """
 
     def __init__(
@@ -77,16 +80,23 @@ class Handle:
         num_rows: int | None,
         check_equal: Callable[[], None],
         form: Form | None = None,
+        *,
+        taken: Taken,
     ) -> None:
         self._deal_now = deal_now
         self._num_rows = num_rows
         self._form = form
         self._check_equal = check_equal
+        self.taken = taken
         self._next = Position(0, 0)
         self._is_sought = False
         self._running: Pass | None = None  # or has just ended
         self._is_inside = False  # of an iteration that `end` will end
         self._before_fit: Position | None = None
+        self._num_trained = 0  # epochs of `fit` so far, the running one too
+        # Whether the next iteration is an epoch of a running `fit`. Others only
+        # look at the data meanwhile. None: each iteration is an epoch.
+        self._is_announced: bool | None = None
         self._at_seek: list[Callable[[], None]] = []
 
     def seek(self, position: Position) -> None:
@@ -159,10 +169,18 @@ class Handle:
 
     def begin(self) -> Pass:
         """Returns the iteration that begins."""
+        return self.begin_numbered()[0]
+
+    def begin_numbered(self) -> tuple[Pass, int]:
+        """Returns the iteration that begins, and its number in `taken`."""
+        if self._is_announced is False:
+            return self._running or self.upcoming(), -1
+        if self._is_announced:
+            self._is_announced = False
         self._running = begun = self.upcoming()
         self._is_inside = True
         self._next, self._is_sought = Position(begun.epoch + 1, 0), False
-        return begun
+        return begun, self.taken.begin(begun.epoch, begun.first)
 
     def end(self) -> None:
         """Goes to the next epoch, also if no iteration has begun."""
@@ -183,13 +201,52 @@ class Handle:
         self._at_seek.append(function)
 
     def note_fit(self) -> None:
-        """Keeps the place that was sought; a `fit` may look at a batch."""
+        """Goes to where a `fit` begins, unless a position was sought.
+
+        The epochs of `fit` follow on each other, whatever was looked at
+        meanwhile: a single rank may have done that.
+        """
+        if not self._is_sought:
+            self._go(Position(self._num_trained, 0))
         self._before_fit = self._next if self._is_sought else None
 
     def begin_fit(self) -> None:
-        """Goes back to where `note_fit` was called."""
+        """Goes back to where `note_fit` was called; Keras may have looked."""
         if self._before_fit is not None:
             self.seek(self._before_fit)
+        self._is_announced = False
+
+    def begin_epoch(self, number: int | None, *, is_capped: bool) -> None:
+        """Goes to the epoch that a running `fit` begins.
+
+        Args:
+            number: Its number in Keras if the `fit` begins with it, else None.
+            is_capped: Whether it may begin in the middle of the data.
+        """
+        if self._is_sought:
+            position = self._next
+        elif is_capped:
+            if number is None:
+                return
+            position = Position(self._num_trained, 0)
+        else:
+            position = Position(max(self._num_trained, number or 0), 0)
+        if position != self._next:
+            self._go(position)
+        self._num_trained = position.epoch + 1
+        self._is_announced = None if is_capped else True
+
+    def end_fit(self) -> None:
+        """Makes each iteration an epoch again."""
+        if self._is_announced is None:  # maybe with steps across epochs
+            self._num_trained = max(self._num_trained, self._next.epoch)
+        self._is_announced = None
+
+    def _go(self, position: Position) -> None:
+        self._next = position
+        self._is_inside = False
+        for function in self._at_seek:
+            function()
 
     def _pass_from(self, position: Position) -> Pass:
         part = Pass(
@@ -263,17 +320,49 @@ def handle_of(data: Any) -> Handle | None:
         (data,) = inputs
 
 
+class _Epochs(keras.callbacks.Callback):
+    """Tells a handle of the epochs of a `fit`."""
+
+    def __init__(self, handle: Handle, *, is_capped: bool) -> None:
+        super().__init__()
+        self._handle, self._is_capped = handle, is_capped
+        self._is_first = True
+
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        number = epoch if self._is_first else None
+        self._is_first = False
+        self._handle.begin_epoch(number, is_capped=self._is_capped)
+
+
+# The models that train, innermost last, and the handles of their data.
+_training: list[tuple[Any, Handle]] = []
+
+
 def _note_fit(call: Any) -> None:
     handle = handle_of(call.data)
     if handle is not None and call.method == "fit":
         handle.note_fit()
+        _training.append((call.model, handle))
 
 
 def _begin_fit(callback_list: Any) -> None:
     fit = keras_calls.running_fit()
     handle = None if fit is None else handle_of(fit.data)
-    if handle is not None:
-        handle.begin_fit()
+    if fit is None or handle is None:
+        return
+    handle.begin_fit()
+    for callback in callback_list.callbacks:
+        if isinstance(callback, _Epochs):  # of another `fit`
+            callback_lists.remove_callback(callback_list, callback)
+    epochs = _Epochs(handle, is_capped=keras_epochs.is_capped(fit))
+    callback_lists.add_callback(callback_list, epochs)
+
+
+def _end_fit(model: Any) -> None:
+    if _training and _training[-1][0] is model:
+        _training.pop()[1].end_fit()
 
 
 def _steps_of(data: Any) -> int | None:
@@ -286,4 +375,5 @@ def serve_fits() -> None:
     """Lets Keras's `fit` and `evaluate` know of positions."""
     keras_epochs.at_data.add(_note_fit)
     callback_lists.at_train_begin.add(_begin_fit)
+    keras_calls.at_end_of_fit.add(_end_fit)
     keras_epochs.step_counts.add(_steps_of)

@@ -18,6 +18,7 @@ from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.data._readers import reader_of
 from hvd_keras.data._structures import has_targets
+from hvd_keras.data._taken import Taken
 from hvd_keras.data.position import Form, Handle
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -119,7 +120,9 @@ def shard(
     before (names of files) and expensive work after:
     `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
     without asking each other, also if the length is unknown. All must read the
-    same elements in the same order; they compare the first global batch.
+    same elements in the same order. `fit` compares what passes through the
+    ranks, in its first steps and at the end of each epoch. Nothing is read for
+    that, so data that can be read only once are complete.
 
     Raises:
         TypeError: `data` is none of these.
@@ -198,7 +201,14 @@ def shard(
         has_weights=deal.may_fill(num_rows),
     )
     is_free = is_py_dataset and policy != "pad"
-    handle = Handle(deal_now, num_rows, check_equal, None if is_free else form)
+    handle = Handle(
+        deal_now,
+        num_rows,
+        check_equal,
+        None if is_free else form,
+        taken=Taken(process_set),
+    )
+    handle.taken.is_shuffled = bool(shuffle)
     result = _ready(finish(handle), autotune)
     if deal.size > 1 and deal.rank == 0:
         callback_lists.at_train_begin.add(_advise)
@@ -296,8 +306,7 @@ def _make_of_dataset(
     source = _datasets.Source(of_epoch, batched=batched, is_fixed=is_fixed)
     _datasets.check_has_tensors(source.first)
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
-    batches = _datasets.global_batches(source.first, deal, batched=batched)
-    described = [["rows", num_rows], *_datasets.describe(batches)]
+    described = [["rows", num_rows], *_datasets.describe(source.first)]
     return (
         num_rows,
         described,

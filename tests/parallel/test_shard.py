@@ -290,8 +290,8 @@ UNEQUAL = {
         "array 0 (int64 of shape [64]), whose",
         "np.random.default_rng(1)",
     ),
-    "shuffled": ("array 0 (int64 of shape", "shuffle(buffer_size, seed=1)"),
-    "function": ("array 0 (int64 of shape", "the same dataset of an epoch"),
+    "shuffled": ("`shuffle` without a seed", "shuffle(buffer_size, seed=1)"),
+    "function": ("`shuffle` without a seed", "the same dataset of an epoch"),
     "kind": ("arrays on rank 0; tf.data.Dataset on ", "all the data"),
 }
 

@@ -1,0 +1,244 @@
+"""What the ranks take of data that they share, compared while they run.
+
+A rank notes a checksum of each global batch that passes through it, or of what
+decides on the order. Nothing is read for that. All checksums of an iteration
+are folded into one number, which ranks compare now and then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from hvd_keras import _native
+from hvd_keras._values import agreement
+from hvd_keras.data import _orders
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet
+
+_NUM_KEPT = 3  # iterations: tf.data may begin one before the last has ended
+_SHIFT = 40  # bits for the steps of an iteration
+_MOST_TOLD = 4096  # steps that an error looks through
+
+_RULE = (
+    "All ranks must read the same rows in the same order: each takes its part "
+    "of every global batch. Otherwise some rows are left out, and others come "
+    "twice. Received: "
+)
+_CURE_OF_DATASETS = (
+    "Give what shuffles a seed, `dataset.shuffle(buffer_size, seed=1)`; pass "
+    "`deterministic=True` to `map` and `interleave`; or give `hvd.shard` a "
+    "function that makes the dataset of an epoch."
+)
+_CURE_OF_BATCHES = (
+    "Let `data` shuffle with a seed that is the same on all ranks, such as "
+    "`np.random.default_rng(1).shuffle(self.indices)`; or do not shuffle there "
+    "and pass `shuffle=True` to `hvd.shard`."
+)
+_CURE_OF_ITERATIONS = (
+    "Iterate over what `hvd.shard` returned equally often on all ranks."
+)
+_CURE_OF_LOOKS = (
+    "Look at data before `fit` on all ranks or on none, or give `hvd.shard` a "
+    "function that makes the dataset of an epoch: what is shuffled is in "
+    "another order whenever it is read."
+)
+
+
+@dataclasses.dataclass
+class _Iteration:
+    """What a rank has taken in one iteration.
+
+    Args:
+        epoch: The number of the epoch in the data.
+        first: Rows of the epoch that were used before.
+        orders: What may decide on the order, by name, see `_orders`.
+    """
+
+    epoch: int
+    first: int
+    orders: dict[str, Any] = dataclasses.field(default_factory=dict)
+    num_agreed: int = 0  # steps that all ranks had alike; their notes are gone
+    folded: int = 0  # the checksum of these
+    notes: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+
+    def add(self, note: str) -> None:
+        """Adds the note of a step, a checksum and words."""
+        last = self.notes[-1][0] if self.notes else self.folded
+        self.notes.append((zlib.crc32(note.encode(), last), note))
+
+    @property
+    def num_steps(self) -> int:
+        return self.num_agreed + len(self.notes)
+
+    def folded_at(self, step: int) -> int | None:
+        """Returns the checksum of the first steps; None if it is gone."""
+        index = step - self.num_agreed
+        if index <= 0:
+            return None if index else self.folded
+        return self.notes[index - 1][0]
+
+    def told(self, step: int, num_looks: int) -> dict[str, Any]:
+        """Returns what an error tells of a rank, if steps differ."""
+        count = min(step - self.num_agreed, _MOST_TOLD)
+        return {
+            "epoch": self.epoch,
+            "num_agreed": self.num_agreed,
+            "notes": [note for _, note in self.notes[:count]],
+            "num_looks": num_looks,
+        }
+
+    def agree(self, step: int) -> None:
+        """Drops the notes of the first steps."""
+        folded = self.folded_at(step)
+        if folded is None:
+            return
+        self.folded = folded
+        del self.notes[: step - self.num_agreed]
+        self.num_agreed = step
+
+
+class Taken:
+    """Notes what this rank takes of its share, while somebody asks for it.
+
+    Args:
+        process_set: The ranks that share the data.
+    """
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self.process_set = process_set
+        # Returns notes that were made elsewhere: iteration, words.
+        self.num_batches: int | None = None  # of a `PyDataset`
+        self.is_shuffled = False  # by the number of the epoch
+        self.fetch: Callable[[], Iterable[tuple[int, str]]] = tuple
+        self._num_looks = 0  # iterations that nobody watched
+        self._iterations: dict[int, _Iteration] = {}
+        self._numbers = itertools.count()
+        self._is_watched = False
+
+    def watch(self) -> None:
+        """Begins to note, from the next iteration on."""
+        self.forget()
+        self._is_watched = True
+
+    def forget(self) -> None:
+        """Ends that."""
+        self._collect()
+        self._iterations.clear()
+        self._numbers = itertools.count()
+        self._is_watched = False
+
+    def begin(self, epoch: int, first: int) -> int:
+        """Notes that an iteration begins; returns its number, or -1."""
+        if not self._is_watched:
+            self._num_looks += 1
+            return -1
+        number = next(self._numbers)
+        self._iterations[number] = _Iteration(epoch, first)
+        for old in [n for n in self._iterations if n <= number - _NUM_KEPT]:
+            del self._iterations[old]
+        return number
+
+    def note_orders(self, orders: dict[str, Any]) -> bool:
+        """Notes what decides on the order of the iteration that has begun.
+
+        Returns:
+            Whether somebody asks for it.
+        """
+        if self._is_watched and self._iterations:
+            self._iterations[max(self._iterations)].orders = orders
+        return self._is_watched
+
+    def progress(self) -> int:
+        """Returns a number that grows with each step that was noted."""
+        self._collect()
+        number = max(self._iterations, default=-1)
+        if number < 0:
+            return -1
+        return (number << _SHIFT) + self._iterations[number].num_steps
+
+    def compare(self, name: str) -> None:
+        """Compares what all ranks have taken so far. All ranks call it.
+
+        Args:
+            name: Pairs the call across ranks.
+
+        Raises:
+            MismatchError: On all ranks: they have taken other rows, or in
+                another order.
+        """
+        (progress,) = _native.core().allgather(
+            f"{name}/progress",
+            [np.array([self.progress()], np.int64)],
+            self.process_set.process_set_id or 0,
+        )
+        # What some ranks have read ahead, the others will read.
+        number, step = divmod(int(min(progress)), 1 << _SHIFT)
+        mine = self._iterations.get(number)
+        value = None
+        if mine is not None:
+            epoch = mine.epoch if self.is_shuffled else None
+            value = [epoch, mine.first, mine.folded_at(step), mine.orders]
+        values = agreement.disagreement(
+            name,
+            value,
+            None if mine is None else mine.told(step, self._num_looks),
+            process_set=self.process_set,
+        )
+        if values is not None:
+            self._refuse(values)
+        if mine is not None:
+            mine.agree(step)
+
+    def _collect(self) -> None:
+        for number, note in self.fetch():
+            iteration = self._iterations.get(number)
+            if iteration is not None:
+                iteration.add(note)
+
+    def _refuse(self, values: list[tuple[Any, Any]]) -> None:
+        """Raises if values of `compare` differ in what must be equal."""
+        if any(value is None or value[2] is None for value, _ in values):
+            return  # a rank has long begun the next iteration but one
+        told = [each for _, each in values]
+        places = [value[:2] for value, _ in values]
+        folded = {value[2] for value, _ in values}
+        ranks = self.process_set.ranks or []
+        where = ""
+        if any(place != places[0] for place in places):
+            each = [
+                f"the order of epoch {one['epoch']}"
+                + (f" from row {first} on" if first else "")
+                for one, (_, first) in zip(told, places, strict=True)
+            ]
+            cure = _CURE_OF_ITERATIONS
+        elif len(folded) > 1:
+            index, notes = agreement.first_difference(
+                [one["notes"] for one in told]
+            )
+            number = told[0]["num_agreed"] + index
+            where = f"in batch {number} of epoch {told[0]['epoch']}, "
+            each = [f"rows that begin with {_words(note)}" for note in notes]
+            looks = {one["num_looks"] for one in told}
+            cure = _CURE_OF_LOOKS if len(looks) > 1 else _CURE_OF_DATASETS
+        else:
+            found = _orders.unequal([v[3] for v, _ in values], self.num_batches)
+            if found is None:
+                return
+            name, entries = found
+            each = [f"`{name}` of `data` begins with {e}" for e in entries]
+            where = f"before epoch {told[0]['epoch']}, "
+            cure = _CURE_OF_BATCHES
+        received = agreement.by_rank(each, ranks)
+        if len(set(each)) == 1:
+            received += "; what follows differs"
+        raise MismatchError(f"{_RULE}{where}{received}. {cure}")
+
+
+def _words(note: str | None) -> str:
+    return "" if note is None else note.partition(" ")[2]

@@ -1,0 +1,37 @@
+"""Ranks that read data in unequal orders are told, on JAX and torch."""
+
+from __future__ import annotations
+
+import order_cases
+import pytest
+
+import hvd_keras as hvd  # noqa: F401
+
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+thorough = pytest.mark.thorough
+WAYS = [
+    ("init", "numbers", 1),
+    ("end", "numbers", 1),
+    ("end", "names", 1),
+    pytest.param("init", "rows", 1, marks=thorough),
+    pytest.param("end", "rows", 2, marks=thorough),
+]
+
+
+@needs_peers
+@pytest.mark.parametrize(("when", "what", "workers"), WAYS)
+def test_unequal_shuffles_of_a_py_dataset_are_told(when, what, workers) -> None:
+    order_cases.check_unequal_shuffles_are_told(when, what, workers)
+
+
+@pytest.mark.parametrize(("when", "what", "workers"), WAYS)
+def test_equal_shuffles_of_a_py_dataset_pass(when, what, workers) -> None:
+    order_cases.check_equal_shuffles_pass(when, what, workers)
+
+
+def test_a_look_at_the_data_changes_nothing() -> None:
+    order_cases.check_a_look_changes_nothing()
+
+
+def test_a_new_process_goes_on_with_the_orders() -> None:
+    order_cases.check_a_new_process_goes_on_with_the_orders()
