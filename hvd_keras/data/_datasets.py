@@ -68,13 +68,13 @@ def _seeds_of(dataset: Any) -> list[list[int]]:
 
     It returns some other number for none, so that ranks never agree on that.
     """
-    found = []
-    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    found: list[list[int]] = []
+    seeds: list[Any] = [getattr(dataset, f"_seed{n}", None) for n in ("", 2)]
     if all(isinstance(seed, tf.Tensor) for seed in seeds):
         found.append([int(seed) for seed in seeds])
         if found[0] == [0, 0]:
             found[0] = [0, random.SystemRandom().getrandbits(32)]
-    inputs = getattr(dataset, "_inputs", tuple)()
+    inputs: Any = getattr(dataset, "_inputs", tuple)()
     return found + [each for one in inputs for each in _seeds_of(one)]
 
 
