@@ -15,7 +15,7 @@ from hvd_keras._common.when_imported import call_when_imported
 if TYPE_CHECKING:
     from hvd_keras import callbacks, elastic, exceptions
     from hvd_keras._backends.barrier import barrier
-    from hvd_keras.aggregation import set_aggregation
+    from hvd_keras._gradients.aggregation import set_aggregation
     from hvd_keras.basics import (
         ccl_built,
         check_num_rank_power_of_2,
@@ -228,7 +228,7 @@ __all__ = [
 # The module of each name. Names that are missing here are modules themselves.
 _HOMES = {
     "_backends.barrier": "barrier",
-    "aggregation": "set_aggregation",
+    "_gradients.aggregation": "set_aggregation",
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
         "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "
