@@ -19,10 +19,18 @@ from hvd_keras._gradients import (
     rank_files,
     step_times,
 )
-from hvd_keras._keras import advice, callback_lists, patches, writers
+from hvd_keras._keras import (
+    advice,
+    callback_lists,
+    normalization,
+    patches,
+    writers,
+)
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
+from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.layers import _moments
+from hvd_keras.optimizer import DistributedOptimizer
 
 
 def install() -> None:
@@ -44,6 +52,7 @@ def install() -> None:
     callback_lists.at_train_begin.add(order_check.watch_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)
     writers.patch_saving(rank_files.name_of_writer)
-    _moments.synchronize_batch_normalization()
+    normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":
-        importlib.import_module("hvd_keras.strategy").hook_into_keras()
+        hooks = importlib.import_module("hvd_keras._gradients.strategy_hooks")
+        hooks.install(DistributedOptimizer, global_logs)

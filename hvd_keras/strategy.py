@@ -11,13 +11,10 @@ import tensorflow as tf
 from hvd_keras import basics, objects
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.seeds import seed_of_rank
-from hvd_keras._gradients import strategy_hooks
-from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.data._datasets import shard_batches
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
-from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
 from hvd_keras.variables import broadcast_variables
 
@@ -75,11 +72,6 @@ class HvdStrategy(tf.distribute.Strategy):
         # Keras derives the order of arrays in `fit` from this seed.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)
-
-
-def hook_into_keras() -> None:
-    """Hooks into Keras for models that are made under a strategy."""
-    strategy_hooks.install(DistributedOptimizer, global_logs)
 
 
 class _Extended(tf.compat.v1.distribute.StrategyExtended):

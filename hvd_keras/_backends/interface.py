@@ -258,7 +258,7 @@ class Backend:
     # Keras.
 
     def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
-        """Hooks into Keras when an optimizer is made distributed.
+        """Hooks into Keras's trainer.
 
         Args:
             reduces_over_ranks: Whether the steps of a model reduce gradients

@@ -14,7 +14,6 @@ from hvd_keras import _backends, basics
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._gradients.loss_means import rows_in_step
 from hvd_keras._job import state
-from hvd_keras._keras import normalization
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 Tensor = Any
@@ -98,15 +97,11 @@ def global_moments(
     return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype)
 
 
-def synchronize_batch_normalization() -> None:
-    """Makes `BatchNormalization(synchronized=True)` use all ranks."""
-    normalization.patch_synchronized_moments(_synchronized_moments)
-
-
 @as_it_is
-def _synchronized_moments(
+def synchronized_moments(
     layer: Any, inputs: Tensor, mask: Tensor | None, axes: Sequence[int]
 ) -> tuple[Tensor, Tensor] | None:
+    """Returns what `BatchNormalization(synchronized=True)` normalizes with."""
     if (
         not basics.is_initialized()
         or _backends.current().is_in_other_strategy()
