@@ -13,6 +13,8 @@ import tensorflow as tf
 from hvd_keras import _native, ops
 from hvd_keras.compat._forwarding import forwarding
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
+from hvd_keras.ops import _errors
+from hvd_keras.ops._arguments import of as named
 from hvd_keras.ops.topology import (
     local_rank_op,
     local_size_op,
@@ -21,7 +23,7 @@ from hvd_keras.ops.topology import (
     size_op,
 )
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Average, Sum
+from hvd_keras.reduce_op import Adasum, Average, Sum
 
 __all__ = [
     "allgather",
@@ -105,15 +107,72 @@ def _with_gradient_times(tensor: tf.Tensor, factor: float) -> tf.Tensor:
     return multiplying(tensor)
 
 
+class AdasumError(_errors.InvalidArgumentError, tf.errors.UnknownError):
+    """`Adasum` of integers: Horovod's backend raises an `UnknownError`."""
+
+
+def _allreduce(tensor: Any, **options: Any) -> Any:
+    (reduced,) = _reduced(
+        [tensor], lambda t, how: [ops.allreduce(t[0], **how)], options
+    )
+    return reduced
+
+
 def _grouped_allreduce(tensors: list[Any], **options: Any) -> list[Any]:
-    return ops.grouped_allreduce(tensors, **options) if tensors else []
+    if not tensors:
+        return []
+    return _reduced(
+        tensors, lambda t, how: ops.grouped_allreduce(t, **how), options
+    )
+
+
+def _reduced(
+    tensors: list[Any],
+    reduce: Callable[[list[Any], dict[str, Any]], list[Any]],
+    options: dict[str, Any],
+) -> list[Any]:
+    """Reduces integers as Horovod does."""
+    op = options["op"]
+    for tensor in tensors:
+        if op == Adasum and not isinstance(tensor, tf.IndexedSlices):
+            dtype = tf.convert_to_tensor(tensor).dtype
+            if dtype.is_integer:
+                raise AdasumError(
+                    None,
+                    None,
+                    "An allreduce with Adasum must have a floating dtype. "
+                    f"Received: {dtype.name}{named(options['name'])}.",
+                )
+    is_plain = options["prescale_factor"] == options["postscale_factor"] == 1
+    if op in (None, Average) and is_plain:
+        tensors = [_as_dividends(tensor) for tensor in tensors]
+    return reduce(tensors, options)
+
+
+def _as_dividends(tensor: Any) -> Any:
+    """Returns slices of integers as floats whose average is Horovod's.
+
+    Horovod divides by the number of ranks as `/` does, so the result has the
+    dtype of TensorFlow's quotient: float64, of short integers float32. The
+    average over the ranks divides.
+    """
+    if not isinstance(tensor, tf.IndexedSlices):
+        return tensor
+    values = tf.convert_to_tensor(tensor.values)
+    if not values.dtype.is_integer:
+        return tensor
+    dtype = (values[:0] / values[:0]).dtype
+    return tf.IndexedSlices(
+        tf.cast(values, dtype), tensor.indices, tensor.dense_shape
+    )
 
 
 allreduce = forwarding(
-    ops.allreduce,
+    _allreduce,
     "tensor average device_dense device_sparse compression op prescale_factor "
     "postscale_factor name process_set ignore_name_scope",
     call=_call,
+    name="allreduce",
     op=None,
 )
 grouped_allreduce = forwarding(

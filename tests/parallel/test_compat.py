@@ -124,6 +124,47 @@ def test_arguments_are_horovods(function: Callable[..., Any]) -> None:
             assert repr(parameters[name].default) == default, name
 
 
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "quotient"),
+    [("uint8", "float32"), ("int32", "float64"), ("int64", "float64")],
+)
+def test_averages_of_integer_slices_are_quotients(
+    rank: int, size: int, dtype: str, quotient: str, in_function: bool
+) -> None:
+    def both() -> Any:
+        values = tf.cast([[200 + rank], [1]], dtype)
+        slices = tf.IndexedSlices(values, tf.constant([0, 1]), [2, 1])
+        floats = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]), [2, 1])
+        (grouped, plain) = hvd.grouped_allreduce([slices, floats])
+        return [
+            tf.convert_to_tensor(found)
+            for found in (hvd.allreduce(slices), grouped, plain)
+        ]
+
+    one, grouped, plain = (tf.function(both) if in_function else both)()
+    wanted = [[200 + (size - 1) / 2], [1]]
+    for found in (one, grouped):
+        assert found.dtype == quotient
+        np.testing.assert_allclose(found, wanted, 1e-6)
+    assert plain.dtype == "float32"
+    # A sum stays what it is.
+    slices = tf.IndexedSlices(tf.constant([[2]]), tf.constant([0]), [1, 1])
+    assert hvd.allreduce(slices, op=hvd.Sum).values.dtype == "int32"
+
+
+def test_adasum_of_integers_is_an_unknown_error() -> None:
+    for call in (
+        lambda: hvd.allreduce(tf.constant([1, 2]), op=hvd.Adasum),
+        lambda: hvd.grouped_allreduce([tf.constant([1])], op=hvd.Adasum),
+    ):
+        with pytest.raises(tf.errors.UnknownError, match="int32") as raised:
+            call()
+        assert isinstance(raised.value, hvd_keras.InvalidArgumentError)
+    x = tf.constant([1.0, 2.0])
+    np.testing.assert_array_equal(hvd.allreduce(x, op=hvd.Adasum), x)
+
+
 def test_average_is_the_old_name_of_op(rank: int, size: int) -> None:
     x = tf.constant([float(rank)])
     mean = (size - 1) / 2
