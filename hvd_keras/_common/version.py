@@ -18,6 +18,10 @@ _LIBRARIES = {
     "torch": ("torch", ("torch",)),
 }
 
+# The minor versions of Keras that ran, of the last one its sources: see
+# docs/versions.md.
+TRIED_KERAS = ("3.8", "3.10", "3.12", "3.15", "3.16")
+
 
 def package_version() -> str:
     """Returns the installed version; "unknown" without an installation."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hvd_keras import gpu_shim
 from hvd_keras._common import replacements
-from hvd_keras._common.version import installed
+from hvd_keras._common.version import TRIED_KERAS, installed
 from hvd_keras.config import Config
 from hvd_keras.run import environment
 
@@ -42,7 +42,7 @@ def print_report(*, verbose: bool = False) -> int:
         ("Python", lambda: f"{platform.python_version()}, {sys.executable}"),
         ("system", lambda: f"{platform.platform()}, {_cores()}"),
         ("TensorFlow", _tensorflow),
-        ("Keras", lambda: _version("keras")),
+        ("Keras", _keras),
         ("core", _core),
         ("transports", _transports),
         ("TensorFlow ops", _ops),
@@ -79,6 +79,16 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         raise _MissingError(f"`{name}` is not installed") from None
+
+
+def _keras() -> str:
+    version = _version("keras")
+    if ".".join(version.split(".")[:2]) in TRIED_KERAS:
+        return version
+    return (
+        f"{version}, WARNING: hvd_keras was not tried with it, but with Keras "
+        f"{', '.join(TRIED_KERAS)}: see docs/versions.md"
+    )
 
 
 def _cores() -> str:

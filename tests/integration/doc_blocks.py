@@ -8,8 +8,9 @@ names that the page has made so far. A reader brings some things along: what
 `_BROUGHT_ALONG` has, and what a page says in `<!-- Brought along: ... -->`.
 
 Without another word a block runs on 2 ranks with TensorFlow. The line before it
-may say `<!-- Runs on 1 rank with jax. -->`, or `2 elastic ranks` there. Or it
-says `*Not run: WHY.*`, which the reader sees.
+may say `<!-- Runs on 1 rank with jax. -->`, or `2 elastic ranks` there, or
+`with jax and optuna` if it needs that module too. Or it says `*Not run: WHY.*`,
+which the reader sees.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _BLOCK = re.compile(
     r"|^<!-- Brought along:\n(?P<brought>.*?)^-->$",
     re.M | re.S,
 )
-_RUNS = re.compile(r"<!-- Runs on (\d) (elastic )?ranks? with (\w+)\. -->")
+_RUNS = re.compile(
+    r"<!-- Runs on (\d) (elastic )?ranks? with (\w+)(?: and (\w+))?\. -->"
+)
 _NOT_RUN = re.compile(r"\*Not run: (\w[^*]{14,})\.\*")
 
 _BROUGHT_ALONG = """
@@ -66,10 +69,12 @@ class Job:
     num_ranks: int = 2
     backend: str = "tensorflow"
     is_elastic: bool = False
+    needed: str = ""  # another module
 
     def __str__(self) -> str:
         elastic = "-elastic" if self.is_elastic else ""
-        return f"{self.num_ranks}-{self.backend}{elastic}"
+        needed = f"-{self.needed}" if self.needed else ""
+        return f"{self.num_ranks}-{self.backend}{elastic}{needed}"
 
     def options(self) -> list[str]:
         """Returns the options of hvdrun for it."""
@@ -112,7 +117,10 @@ def _to_block(page: str, text: str, found: re.Match[str]) -> Block:
         runs = _RUNS.fullmatch(mark)
         if runs is None and not _NOT_RUN.fullmatch(mark):
             raise ValueError(f"{page}:{line}: this mark is unknown: {mark}")
-        job = Job(int(runs[1]), runs[3], bool(runs[2])) if runs else None
+        job = None
+        if runs:
+            number, elastic, backend, needed = runs.groups()
+            job = Job(int(number), backend, bool(elastic), needed or "")
     return Block(page, line, code, job, name == "brought")
 
 

@@ -25,8 +25,9 @@ def _in_a_folder(
 
 
 def _run(job: doc_blocks.Job, pages: list[str]) -> None:
-    if importlib.util.find_spec(job.backend) is None:
-        pytest.skip(f"{job.backend} is not installed")
+    for module in filter(None, (job.backend, job.needed)):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
     outcome = jobs.run(
         *(*job.options(), "--"),
         *(sys.executable, doc_blocks.__file__, str(job), *pages),
