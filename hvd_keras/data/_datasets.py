@@ -83,6 +83,10 @@ def global_batches(
 ) -> tf.data.Dataset:
     """Returns the batches that the ranks share, equal on all of them."""
     specs = tf.nest.flatten(dataset.element_spec)
+    if batched and _may_vary(dataset):
+        return dataset.flat_map(
+            as_it_is(lambda *batch: _pieces_of(batch, deal))
+        )
     make = dataset.batch
     if batched and all(isinstance(spec, tf.TensorSpec) for spec in specs):
         make = dataset.rebatch
@@ -90,6 +94,27 @@ def global_batches(
         make = dataset.unbatch().batch
     batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
     return _with_small_rest(batches, deal) if deal.joins_rest else batches
+
+
+def _may_vary(batches: tf.data.Dataset) -> bool:
+    """Whether the rows of two batches may have other lengths.
+
+    `padded_batch` and `bucket_by_sequence_length` make such batches. They do
+    not fit together, so each is cut by itself.
+    """
+    return any(
+        isinstance(spec, tf.TensorSpec)
+        and (spec.shape.rank is None or None in spec.shape.as_list()[1:])
+        for spec in tf.nest.flatten(batches.element_spec)
+    )
+
+
+def _pieces_of(batch: tuple[Any, ...], deal: Deal) -> tf.data.Dataset:
+    """Returns the global batches that one batch makes."""
+    data = batch if len(batch) > 1 else batch[0]
+    return global_batches(
+        tf.data.Dataset.from_tensor_slices(data), deal, batched=False
+    )
 
 
 class Source:
@@ -134,6 +159,10 @@ class Source:
         if not part.first:
             batches = global_batches(dataset, part.deal, batched=batched)
             return first_rows.noted(batches, handle.note_first_rows)
+        if batched and _may_vary(dataset):
+            # It is exact for as many ranks as took the steps before.
+            batches = global_batches(dataset, part.deal, batched=True)
+            return batches.skip(-(-part.first // part.deal.global_size))
         return first_rows.left_batches(
             dataset.unbatch() if batched else dataset,
             part,
@@ -249,7 +278,9 @@ def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
 
         is_first = tf.equal(_num_rows(waiting), 0)
         is_small = _num_rows(batch) < deal.size
-        return tf.cond(is_small & ~is_first, joined, passed)
+        # The mark of the end may have rows of no length.
+        is_mark = tf.equal(_num_rows(batch), 0)
+        return tf.cond(is_small & ~is_first & ~is_mark, joined, passed)
 
     def batch_of_none(batch: Any) -> Any:
         none = tf.zeros([0], tf.int64)

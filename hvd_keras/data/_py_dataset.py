@@ -87,6 +87,7 @@ class ShardedPyDataset(PyShare):
     def _split(self, first: int, count: int) -> Any:
         """Returns this rank's rows of the last batches."""
         batches = [self._batch(first + number) for number in range(count)]
+        _check_can_be_cut(batches)
         whole = keras.tree.map_structure(
             lambda *parts: np.concatenate([np.asarray(p) for p in parts]),
             *batches,
@@ -102,6 +103,36 @@ class ShardedPyDataset(PyShare):
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 
 
+def _check_can_be_cut(batches: list[Any]) -> None:
+    """Raises ValueError unless rows of batches can be joined and cut."""
+    for number, parts in enumerate(
+        zip(*map(keras.tree.flatten, batches), strict=True)
+    ):
+        shapes = [tuple(np.shape(part)) for part in parts]
+        if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
+            raise ValueError(
+                f"{_CUT_RULE}Received: shapes {shapes} of array {number} in "
+                f"the last batches. {_CUT_CURE}"
+            )
+    for batch in batches:
+        shapes = [tuple(np.shape(part)) for part in keras.tree.flatten(batch)]
+        if len({shape[0] for shape in shapes}) > 1:
+            raise ValueError(
+                f"{_CUT_RULE}Received: arrays of shapes {shapes} in one of "
+                f"them. {_CUT_CURE}"
+            )
+
+
+_CUT_RULE = (
+    "The ranks share the rows of the last batches of `data`, so these must "
+    "have their rows on axis 0, and equal shapes otherwise. "
+)
+_CUT_CURE = (
+    "Pass policy='drop' to `hvd.shard`, which leaves these batches out, or "
+    "let `data` make a number of batches that the ranks can share."
+)
+
+
 def weighted(batch: Any, weights: Any) -> Any:
     """Does what `_arrays.weighted` does; works in a worker, without TensorFlow.
 
@@ -111,7 +142,7 @@ def weighted(batch: Any, weights: Any) -> Any:
     """
     if not has_targets(batch):
         return batch
-    num_rows = len(keras.tree.flatten(batch[0])[0])
+    num_rows = len(keras.tree.flatten(batch[1])[0])
     weights = np.broadcast_to(np.asarray(weights, np.float32), [num_rows])
     if len(batch) == 2:
         return (*batch, weights)

@@ -45,14 +45,27 @@ def taken(tensor: Tensor, places: tf.Tensor) -> Tensor:
 
 
 def concatenated(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the rows of both."""
+    """Returns the rows of both, which must have one shape where it is fixed."""
     if isinstance(first, tf.SparseTensor):
         return tf.sparse.concat(0, [first, second], expand_nonconcat_dims=True)
+    if isinstance(first, tf.Tensor):
+        same = tf.debugging.assert_equal(
+            tf.shape(first)[1:],
+            tf.shape(second)[1:],
+            "The last rows of `data`, fewer than ranks, must have the shape of "
+            "those before, for they join their batch: there are no targets, so "
+            "no weights that tell which rows count. Pass policy='drop' to "
+            "`hvd.shard`, or make rows of one shape.",
+        )
+        with tf.control_dependencies([same]):
+            return tf.concat([first, second], 0)
     return tf.concat([first, second], 0)
 
 
 def empty(spec: Any) -> Tensor:
     """Returns a tensor without rows that fits a spec of a batch."""
+    if spec.shape.rank is None:
+        return tf.zeros([0], spec.dtype)
     shape = [0, *(length or 0 for length in spec.shape[1:])]
     if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank:
         inner = [0, *(n or 0 for n in spec.shape[spec.ragged_rank + 1 :])]

@@ -407,3 +407,88 @@ def test_a_loss_without_rows_is_refused_where_rows_fill_a_batch() -> None:
     share = hvd.shard((x[:7], y[:7]), batch_size=2, policy="pad")
     with pytest.raises(ValueError, match="must return a value for each row"):
         model.fit(share, verbose=0)
+
+
+def ragged_lengths(count: int) -> tf.data.Dataset:
+    """Returns rows of several lengths; row i begins with i."""
+
+    def rows() -> Any:
+        for i in range(count):
+            yield np.array([i, *[1] * (i % 3)], np.float32)
+
+    spec = tf.TensorSpec([None], tf.float32)
+    return tf.data.Dataset.from_generator(rows, output_signature=spec)
+
+
+@pytest.mark.parametrize("has_targets", [False, True])
+@pytest.mark.parametrize("kind", ["buckets", "padded"])
+@pytest.mark.parametrize("policy", ["split", "pad", "drop"])
+def test_batches_of_several_lengths_are_cut_by_themselves(
+    kind: str, policy: str, has_targets: bool
+) -> None:
+    num_own = 2
+    full = num_own * hvd.size()
+    # The last batch of each kind is smaller.
+    rows = ragged_lengths(4 * 2 * full + 1)
+    if has_targets:
+        rows = rows.map(lambda x: (x, x[:1]))
+    if kind == "padded":
+        batches = rows.padded_batch(2 * full)
+    else:
+        batches = rows.bucket_by_sequence_length(
+            lambda x, *_: tf.shape(x)[0], [2, 3], [2 * full] * 3
+        )
+    if not has_targets and policy == "pad":
+        batches = batches.take(1)  # they cannot tell which rows fill them
+    share = hvd.shard(batches, batch_size=num_own, batched=True, policy=policy)
+    by_rank = hvd.allgather_object(
+        [
+            [np.asarray(part) for part in (b if has_targets else (b,))]
+            for b in share
+        ]
+    )
+    assert len({len(steps) for steps in by_rank}) == 1
+    found = []
+    for parts in zip(*by_rank, strict=True):
+        widths = {part[0].shape[1] for part in parts}
+        assert len(widths) == 1  # no step has rows of two batches
+        for part in parts:
+            weights = part[2] if len(part) == 3 else np.ones(len(part[0]))
+            found += part[0][weights > 0, 0].astype(int).tolist()
+    wanted = [
+        int(row) for b in batches for row in (b[0] if has_targets else b)[:, 0]
+    ]
+    if policy == "drop":
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(wanted)
+    else:
+        assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("has_rank", [False, True])
+def test_rows_of_unknown_length_need_no_targets(has_rank: bool) -> None:
+    count = 4 * SIZE * hvd.size() + 1
+    rows = tf.data.Dataset.range(count).map(
+        lambda i: tf.numpy_function(lambda j: np.array([j, j]), [i], tf.int64)
+    )
+    if has_rank:
+        rows = rows.map(lambda x: tf.ensure_shape(x, [None]))
+    own = [
+        int(x)
+        for batch in hvd.shard(rows, batch_size=SIZE)
+        for x in batch[:, 0]
+    ]
+    found = np.concatenate(hvd.allgather_object(own))
+    assert sorted(found) == list(range(count))
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs batches to cut")
+def test_rows_on_another_axis_are_not_cut() -> None:
+    class TimeFirst(Batches):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            rows, targets = super().__getitem__(index)
+            return np.stack([rows] * 5), targets
+
+    share = hvd.shard(TimeFirst(np.arange(SIZE * (hvd.size() + 1))))
+    with pytest.raises(ValueError, match="rows on axis 0"):
+        list(share)
