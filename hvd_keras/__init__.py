@@ -7,6 +7,7 @@ neither TensorFlow nor Keras.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from hvd_keras._common.lazy import importer
@@ -313,3 +314,5 @@ call_when_imported(
         ).install(),
     }
 )
+if os.environ.get("HVD_VERIFY"):
+    importlib.import_module(f"{__name__}._verify.start").begin()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hvd_keras import _native, process_set
-from hvd_keras._common import log
+from hvd_keras._common import log, verification
 from hvd_keras._job import (
     bootstrap,
     exit_hooks,
@@ -208,6 +208,16 @@ def rank() -> int:
 def size() -> int:
     """The number of processes in the job."""
     return state.topology("size").size
+
+
+def size_of_job() -> int:
+    """What `size()` says to a script: usually the number of processes.
+
+    In the one process of `hvdrun --verify` it is the number of ranks that the
+    process stands for. Ask this where a rate or a batch is scaled, and `size()`
+    where processes communicate.
+    """
+    return size() * verification.num_merged()
 
 
 def local_rank() -> int:

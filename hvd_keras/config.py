@@ -220,6 +220,18 @@ class Config:
         "after this time; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
+    verify: str | None = _setting(
+        "HVD_VERIFY", "text", None, "Folder where this process records its "
+        "steps; `hvdrun --verify` sets it.",
+    )  # fmt: skip
+    verify_steps: int = _setting(
+        "HVD_VERIFY_STEPS", "int", 20, "How many steps; `hvdrun --verify` sets "
+        "it.", minimum=1,
+    )  # fmt: skip
+    verify_ranks: int | None = _setting(
+        "HVD_VERIFY_RANKS", "int", None, "The ranks that this one process "
+        "stands for, in `hvdrun --verify`, which sets it.", minimum=1,
+    )  # fmt: skip
     metrics_port: int | None = _setting(
         "HVD_METRICS_PORT", "int", None, "Rank 0 of each host serves its "
         "counters to Prometheus here, on loopback; the others use the ports "

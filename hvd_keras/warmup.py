@@ -61,7 +61,7 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
                 f"warmup_steps={warmup_steps!r}."
             )
         if start_multiplier is None:
-            start_multiplier = 1.0 / basics.size()
+            start_multiplier = 1.0 / basics.size_of_job()
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.start_multiplier = float(start_multiplier)

@@ -265,6 +265,44 @@ TABLE = (
         "`jax.checkpoint` refuses functions with collectives",
         "JAX 0.7 to 0.12",
     ),
+    # In a process of `hvdrun --verify`, and nowhere else.
+    Row(
+        "keras.Model",
+        "make_train_function fit evaluate predict",
+        "_verify.hooks",
+        "record the steps of a model and what its calls return",
+        "`hvdrun --verify` has nothing to compare",
+    ),
+    Row(
+        "tensorflow",
+        "function",
+        "_verify.hooks",
+        "leave XLA out, whose programs cannot record",
+        "`hvdrun --verify` fails in functions with `jit_compile=True`",
+        _TENSORFLOW,
+    ),
+    Row(
+        "keras.src.backend.random",
+        "normal uniform truncated_normal randint dropout",
+        "_verify.frozen",
+        "draw the same for each row",
+        "`hvdrun --verify` finds that ranks draw other numbers",
+    ),
+    Row(
+        "tensorflow.random",
+        "normal uniform truncated_normal",
+        "_verify.frozen",
+        "draw the same for each row",
+        "`hvdrun --verify` finds that ranks draw other numbers",
+        _TENSORFLOW,
+    ),
+    Row(
+        "keras.layers.BatchNormalization",
+        "_moments",
+        "_verify.frozen",
+        "take the statistics of the whole batch",
+        "`hvdrun --verify` finds that ranks take their own",
+    ),
 )
 
 

@@ -70,6 +70,18 @@ def patch_synchronized_moments(
         replace(owner, "__init__", _accepting_synchronized)
 
 
+def is_plain(layer: Any) -> bool:
+    """Whether a layer is Keras's own, and takes the statistics of a rank."""
+    is_own = type(layer) is keras.layers.BatchNormalization
+    return is_own and not getattr(layer, "synchronized", False)
+
+
+def axes_of(layer: Any) -> list[int]:
+    """Returns the axes over which a layer takes its statistics."""
+    axes: list[int] = require(layer, "_reduction_axes")
+    return axes
+
+
 def _has_synchronized() -> bool:
     """Whether Keras knows `synchronized=True` on this backend."""
     return bool(keras.backend.backend() == "tensorflow")

@@ -81,5 +81,5 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         epoch += 1.0 / (self._num_steps() or 1)
         start = self.start_multiplier
         if start is None:
-            start = 1.0 / basics.size()
+            start = 1.0 / basics.size_of_job()
         return start + (1.0 - start) * epoch / self.warmup_epochs

@@ -277,7 +277,7 @@ def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
             return parts, state
 
         is_first = tf.equal(_num_rows(waiting), 0)
-        is_small = _num_rows(batch) < deal.size
+        is_small = _num_rows(batch) < deal.fewest_rows
         # The mark of the end may have rows of no length.
         is_mark = tf.equal(_num_rows(batch), 0)
         return tf.cond(is_small & ~is_first & ~is_mark, joined, passed)

@@ -31,6 +31,7 @@ class Deal:
         has_weights: Whether a batch can tell which rows fill it.
         is_elastic: Whether the batches have a form that suits all numbers of
             ranks, which may change.
+        num_merged: Ranks whose batches each rank has as one; usually 1.
     """
 
     rank: int
@@ -39,6 +40,12 @@ class Deal:
     policy: str
     has_weights: bool = True
     is_elastic: bool = False
+    num_merged: int = 1
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of a step with one for each rank, merged ones as well."""
+        return self.size * self.num_merged
 
     @property
     def global_size(self) -> int:
@@ -55,7 +62,7 @@ class Deal:
         full, rest = divmod(num_rows, self.global_size)
         if rest == 0 or self.policy == "drop":
             return full
-        return full if self.joins_rest and rest < self.size else full + 1
+        return full + (not self.joins_rest or rest >= self.fewest_rows)
 
     def num_steps(self, num_rows: int) -> int:
         """The number of global batches in which this rank has rows."""

@@ -49,6 +49,8 @@ class ShardedPyDataset(PyShare):
     def __getitem__(self, index: int) -> Any:
         self._check(index)
         deal, count = self._part.deal, self._part.num_rows
+        if deal.num_merged > 1:
+            return self._merged(index)
         place = index * deal.size
         num = deal.size if count is None else min(deal.size, count - place)
         first = self._part.first + place
@@ -84,14 +86,25 @@ class ShardedPyDataset(PyShare):
     def _batch(self, place: int) -> Any:
         return self._data[int(self._items(np.asarray(place)))]
 
-    def _split(self, first: int, count: int) -> Any:
-        """Returns this rank's rows of the last batches."""
+    def _merged(self, index: int) -> Any:
+        """Returns the batches of all the ranks that this one stands for."""
+        count, num = self._part.num_rows, self._part.deal.batch_size
+        place = index * num
+        num = num if count is None else min(num, count - place)
+        whole = self._joined(self._part.first + place, num)
+        return weighted(whole, 1.0) if self._fills else whole
+
+    def _joined(self, first: int, count: int) -> Any:
         batches = [self._batch(first + number) for number in range(count)]
         _check_can_be_cut(batches)
-        whole = keras.tree.map_structure(
+        return keras.tree.map_structure(
             lambda *parts: np.concatenate([np.asarray(p) for p in parts]),
             *batches,
         )
+
+    def _split(self, first: int, count: int) -> Any:
+        """Returns this rank's rows of the last batches."""
+        whole = self._joined(first, count)
         num_rows = len(keras.tree.flatten(whole)[0])
         if num_rows < self._part.deal.size:
             raise ValueError(

@@ -8,11 +8,18 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common import verification
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values.members import members_of
-from hvd_keras.data import _arguments, _comparison, _loaded, position
+from hvd_keras.data import (
+    _arguments,
+    _comparison,
+    _loaded,
+    _verified,
+    position,
+)
 from hvd_keras.data._counts import Counts, mark, source_of
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._py_dataset import ShardedPyDataset
@@ -138,6 +145,7 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
+    data = _verified.prepared(data, batch_size, batched, process_set)
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
     reader = reader_of(data, collate)
     if reader is not None:
@@ -165,10 +173,11 @@ def shard(
         return Deal(
             rank=process_set.rank() or 0,
             size=process_set.size() or 1,
-            batch_size=batch_size or 1,
+            batch_size=(batch_size or 1) * verification.num_merged(),
             policy=policy,
             has_weights=has_weights,
             is_elastic=is_elastic,
+            num_merged=verification.num_merged(),
         )
 
     deal = deal_now()

@@ -11,13 +11,21 @@ from collections.abc import Sequence
 
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import arguments, check, dry_run, horovod_compat, timeline
+from hvd_keras.run import (
+    arguments,
+    check,
+    dry_run,
+    horovod_compat,
+    timeline,
+    verify,
+)
 from hvd_keras.run.agent import Agent, Own
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.check_hosts import HostsCheck
 from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
+from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
 
@@ -72,6 +80,8 @@ def _run(options: Options) -> int:
     if options.dry_run:
         print(dry_run.describe(options, plan))
         return 0
+    if options.verify:
+        return verify.run(options, environ, plan, _run_job)
     if plan.way != "hosts" or arguments.node_rank(options) == 0:
         with timeline.recorded(options, environ, plan):
             kind = Job if options.min_np is None else ElasticJob
@@ -86,6 +96,10 @@ def _run(options: Options) -> int:
     config = dataclasses.replace(config, rendezvous=endpoint)
     index, num_hosts = arguments.node_rank(options), len(plan.hosts)
     return Agent(config, index, num_hosts, own).run()
+
+
+def _run_job(options: Options, environ: dict[str, str], plan: Plan) -> int:
+    return Job(options, environ, plan).run()
 
 
 def _check(options: Options) -> int:

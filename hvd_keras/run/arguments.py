@@ -43,6 +43,9 @@ class Options(argparse.Namespace):
     grace: float
     verbose: bool
     check: bool
+    verify: bool
+    verify_steps: int
+    json: bool
     help_env: bool
     hosts: str | None
     hostfile: str | None
@@ -362,6 +365,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--check", "-cb", "--check-build", action="store_true",
         help="print what is built and found, and exit; with -H, try the hosts "
         "and the network between them")  # fmt: skip
+    add("--verify", action="store_true",
+        help="run the script's first steps on N ranks and on one process, and "
+        "say whether they are equal: exit status 0, else 1; 2 if they could "
+        "not be compared (see docs/verify.md)")  # fmt: skip
+    add("--verify-steps", type=int, default=20, metavar="K",
+        help="how many steps (20)")  # fmt: skip
+    add("--json", action="store_true",
+        help="print the result of --verify as JSON")  # fmt: skip
     add("--help-env", action="store_true",
         help="print all settings (environment variables), and exit"
         )  # fmt: skip

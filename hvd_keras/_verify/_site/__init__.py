@@ -1,0 +1,1 @@
+"""`hvdrun --verify` puts this on the path: see hvd_keras._verify."""

@@ -1,0 +1,299 @@
+"""Says what the likely cause of a difference is, in the user's words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_keras._verify.records import Event
+
+
+@dataclasses.dataclass
+class Difference:
+    """The first thing that differs.
+
+    Args:
+        kind: "rows", "loss", "gradients", "weights" or "results".
+        step: The step; 0: before the first one.
+        what: What differs.
+        ranks: Its value on the ranks.
+        one: Its value in one process.
+        cause: Why, probably; "" if nothing is known.
+        details: What the cause is guessed from.
+    """
+
+    kind: str
+    step: int
+    what: str
+    ranks: str
+    one: str
+    cause: str = ""
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def text(self) -> str:
+        """Returns it in a sentence or two."""
+        where = f"Step {self.step}" if self.step else "Before the first step"
+        text = f"{where}: {self.what}: {self.ranks}; one process: {self.one}."
+        return f"{text} {self.cause}".rstrip()
+
+
+class Facts:
+    """What is known of the script.
+
+    Args:
+        notes: The events of kind "note" of the one process.
+        size: The number of ranks.
+    """
+
+    def __init__(self, notes: Sequence[Event], size: int) -> None:
+        self.size = size
+        self.models = [e.facts for e in notes if e.key == "model"]
+        self._notes = notes
+        self.rows: list[int] = []  # of each rank, in this step
+        self.rows_of_one = 0
+        self.changed: list[str] = []
+        self.loss: Difference | None = None
+
+    def note_rows(self, rows: list[int], rows_of_one: int) -> None:
+        self.rows, self.rows_of_one = rows, rows_of_one
+        self.loss = self.loss  # kept until a gradient explains it
+
+    def note_changed(self, names: list[str]) -> None:
+        self.changed = names
+
+    def take_loss(self) -> Difference | None:
+        found, self.loss = self.loss, None
+        return found
+
+    def are_uneven(self) -> bool:
+        return len(set(self.rows)) > 1
+
+    def own(self, name: str) -> str:
+        """Returns the user's class that has a method; "" if none has."""
+        for model in self.models:
+            if model["own"].get(name):
+                return str(model["own"][name])
+        return ""
+
+    def own_optimizer(self) -> tuple[str, str]:
+        """Returns a method of an optimizer of the user, and its class."""
+        for model in self.models:
+            for name, kind in model["optimizer"].items():
+                if kind:
+                    return name, kind
+        return "", ""
+
+    def texts(self) -> list[str]:
+        """Returns what was made equal for the comparison."""
+        found: dict[str, list[str]] = {
+            key: [] for key in ("synchronized", "drawn", "without_xla")
+        }
+        for note in self._notes:
+            if note.key in found:
+                value = next(iter(note.facts.values()))
+                if value not in found[note.key]:
+                    found[note.key].append(value)
+        texts = []
+        if found["synchronized"]:
+            texts.append(
+                "Made equal: plain BatchNormalization ("
+                f"{', '.join(found['synchronized'])}) took the statistics of "
+                "the whole batch. In training each rank takes those of its own "
+                "rows; `hvd.SyncBatchNormalization` takes those of all."
+            )
+        if found["drawn"]:
+            texts.append(
+                f"Made equal: random numbers in a step "
+                f"({', '.join(found['drawn'])}) were the same for each row."
+            )
+        if found["without_xla"]:
+            texts.append(f"XLA was off for {', '.join(found['without_xla'])}.")
+        if self.changed:
+            texts.append(
+                f"Left out: {', '.join(self.changed)} of a batch had other "
+                "values than in one process, while other parts were the same: "
+                "random changes behind `hvd.shard`, or numbers that count "
+                "within a batch."
+            )
+        return texts
+
+
+def cause_of(found: Difference, facts: Facts) -> str:
+    """Returns the likely cause in a sentence, with the cure; "" if unknown."""
+    causes = {
+        "rows": _of_rows,
+        "loss": _of_loss,
+        "gradients": _of_gradient,
+        "weights": _of_weight,
+        "results": _of_result,
+    }
+    if found.what == "steps":
+        return (
+            "Likely cause: this process decided by values of its own whether "
+            "to take a step (a loss that is not finite, a metric, the time): "
+            "let all ranks decide alike, by `hvd.allreduce` of that value."
+        )
+    text = causes[found.kind](found, facts)
+    return f"Likely cause: {text}" if text else ""
+
+
+def _of_rows(found: Difference, facts: Facts) -> str:
+    of = found.details
+    if of["same_on_ranks"]:
+        return (
+            "all ranks train on the same rows: give `fit` the data by "
+            "`hvd.shard(...)`, which deals them out."
+        )
+    if of["is_subset"] or of["num_rows_of_one"] < sum(of["num_rows"]):
+        return (
+            "the script cuts its data by `hvd.rank()`, so one process lacks "
+            "what the other ranks have: give all of them to `hvd.shard`."
+        )
+    if of["seen_elsewhere"]:
+        return (
+            "ranks read the data in different orders, so rows come twice or "
+            "never: a shuffle without a seed, `deterministic=False`, or a "
+            "rank that has looked at its data before. Give the shuffle a seed, "
+            "or shuffle by `hvd.shard(..., shuffle=True)`."
+        )
+    return (
+        "ranks read different data: they are made or shuffled by random "
+        "numbers without a seed."
+    )
+
+
+def _rows_text(facts: Facts) -> str:
+    return " and ".join(map(str, facts.rows))
+
+
+def _of_loss(found: Difference, facts: Facts) -> str:
+    return _of_mean(found, facts)
+
+
+def _of_mean(found: Difference, facts: Facts) -> str:
+    """Says whose mean or sum is that of the rank's rows alone."""
+    ratio = found.details.get("ratio")
+    whose = ""
+    for name in ("compute_loss", "train_step"):
+        if facts.own(name):
+            whose = f"`{name}` of `{facts.own(name)}`"
+            break
+    losses = [loss for model in facts.models for loss in model["losses"]]
+    user = whose or (f"the loss `{losses[0]}`" if losses else "the loss")
+    if ratio is not None and abs(ratio - 1.0) > 1e-3:
+        size = facts.size
+        if abs(ratio * size - 1.0) < 1e-2:
+            return (
+                f"{user} is a sum over this rank's rows, and the ranks' mean "
+                f"is 1/{size} of the whole: use a mean, or `op=hvd.Sum`."
+            )
+        if abs(ratio / size - 1.0) < 1e-2:
+            return (
+                f"gradients of means were summed over {size} ranks: use "
+                "`op=hvd.Average`, or reduce once."
+            )
+    if facts.are_uneven():
+        return (
+            f"{user} takes a mean over this rank's rows: {_rows_text(facts)}. "
+            "Divide by the rows of all ranks, with `hvd.global_mean`."
+        )
+    more = ""
+    if facts.own("train_step"):
+        more = ", or changes gradients before they are reduced"
+    return (
+        f"{user} is no sum over rows: it takes a mean of other counts than "
+        "rows (a mask, labels, weights), compares the rows of a batch with "
+        f"each other, or draws random numbers{more}. `hvd.global_mean` divides "
+        "by the counts of all ranks."
+    )
+
+
+def _of_gradient(found: Difference, facts: Facts) -> str:
+    of = found.details
+    if of["ranks_differ"]:
+        return (
+            "this gradient was not reduced over the ranks: a local variable, "
+            "a rank outside of the process set, or a step that pairs with "
+            "another one."
+        )
+    method, kind = facts.own_optimizer()
+    if kind:
+        return (
+            f"`{method}` of `{kind}` changes gradients before they are "
+            "reduced: each rank changes its own."
+        )
+    if of["own_are_equal"] and not of["is_mean"]:
+        return ""
+    if len(of["only"]) < of["num_gradients"] and of["is_table"]:
+        return (
+            "the rows of this table are read by numbers that do not depend on "
+            "the batch, and their gradients came unmerged from each rank: pass "
+            "`sparse_as_dense=True`."
+        )
+    return _of_mean(found, facts)
+
+
+def _of_weight(found: Difference, facts: Facts) -> str:
+    of = found.details
+    kind = of["kind"].split()[0]
+    if kind == "rate":
+        return (
+            "a callback or the script sets the learning rate by values of "
+            "this rank (the loss of its batch, a metric): average them over "
+            "the ranks first."
+        )
+    if kind == "state":
+        how = "differ by rank" if of["ranks_differ"] else "are no average"
+        return (
+            f"this state is no moving average of rows, and its values {how}: "
+            "say by the `aggregation` of its variable how ranks make one of "
+            "it."
+        )
+    if of["is_first"] and of["ranks_differ"]:
+        return (
+            "ranks begin with weights of their own: add "
+            "`hvd.callbacks.BroadcastGlobalVariablesCallback(0)`, or call "
+            "`hvd.broadcast_variables`."
+        )
+    if of["is_first"]:
+        return (
+            "the weights are made by random numbers without a seed, or depend "
+            "on rank or size."
+        )
+    method, optimizer = facts.own_optimizer()
+    if optimizer:
+        return (
+            f"`{method}` of `{optimizer}` changes the weights by values of "
+            "this rank."
+        )
+    if of["ranks_differ"]:
+        return (
+            "something but the optimizer changes this weight, or changes it "
+            "by values of this rank (a callback, a constraint, `assign`)."
+        )
+    return (
+        "its gradients were equal, so something but the optimizer changes it."
+    )
+
+
+def _of_result(found: Difference, facts: Facts) -> str:
+    of = found.details
+    name = found.what.split()[-1]
+    if of["kind"] in ("fit", "evaluate"):
+        if of["ranks_differ"]:
+            return (
+                f"{name} is that of this rank's rows alone: add "
+                "`hvd.callbacks.MetricAverageCallback()` to `fit` and "
+                "`evaluate`."
+            )
+        return (
+            f"{name} does not add up over the ranks: a metric function of the "
+            "whole batch, or a metric without variables, is the mean of the "
+            "ranks' values. Write it as a `keras.metrics.Metric` whose "
+            "variables are sums."
+        )
+    return (
+        "something that Keras does not track (a `tf.Variable`, a buffer, an "
+        "attribute) differs by rank, so ranks predict differently."
+    )

@@ -1,0 +1,71 @@
+"""Makes this process a part of `hvdrun --verify`."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import hvd_keras
+from hvd_keras._common import verification
+from hvd_keras._common.when_imported import call_when_imported
+from hvd_keras.config import Config
+
+_session: Any = None
+
+
+def begin() -> None:
+    """Prepares this process, as soon as Keras is imported."""
+    config = Config.from_environ(os.environ)
+    num_ranks = config.verify_ranks
+    verification.begin(config.verify_steps, num_ranks or 1)
+    if num_ranks is not None:
+        # Internal callers ask `basics.size()`: there is one process.
+        public: Any = vars(hvd_keras)
+        public["size"] = lambda: importlib.import_module(
+            "hvd_keras.basics"
+        ).size_of_job()
+        public["size_op"] = _size_op
+    name = f"rank{config.rank or 0}" if num_ranks is None else "one"
+    path = Path(config.verify or "") / name
+    call_when_imported(
+        {
+            "tensorflow": lambda: _seed_tensorflow(20000 + (config.rank or 0)),
+            "keras": lambda: _record(path),
+        }
+    )
+
+
+def running() -> Any:
+    """Returns the session of this process."""
+    return _session
+
+
+def _size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    import tensorflow as tf
+
+    return tf.constant(verification.num_merged(), tf.int32, name=name)
+
+
+def _record(path: Path) -> None:
+    global _session
+    from hvd_keras._verify import frozen, hooks
+    from hvd_keras._verify.session import Session
+
+    if path.with_suffix(".jsonl").exists():  # a child of that process
+        path = path.with_name(f"child{os.getpid()}")
+    _session = Session(path, verification.num_steps())
+    hooks.install(_session)
+    frozen.install(_session)
+    atexit.register(_session.at_exit)
+
+
+def _seed_tensorflow(seed: int) -> None:
+    """Seeds TensorFlow's own numbers, unless the script has done it."""
+    import tensorflow as tf
+    from tensorflow.python.framework import random_seed
+
+    if random_seed.get_seed(None)[0] is None:
+        tf.random.set_seed(seed)

@@ -1,0 +1,1 @@
+"""Programs that `hvdrun --verify` compares: right ones, and wrong ones."""

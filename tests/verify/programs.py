@@ -1,0 +1,648 @@
+"""Programs that are right, and programs with a mistake.
+
+Each is a function that trains. `RIGHT` must raise no alarm. `WRONG` holds the
+words that the result must have; what this package itself would put right or
+refuse is put back by hand (`_on_ranks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+import hvd_keras as hvd
+from hvd_keras import basics
+
+BACKEND = keras.backend.backend()
+ROWS = 45  # of 16: two full steps, and one with 13
+
+
+def _on_ranks() -> bool:
+    """Whether this is one of several ranks, and not the one process."""
+    return basics.size() > 1
+
+
+def _data(num_rows: int = ROWS) -> tuple[Any, Any]:
+    random = np.random.default_rng(5)
+    x = random.normal(size=(num_rows, 6)).astype("float32")
+    y = random.normal(size=(num_rows, 3)).astype("float32")
+    return x, y
+
+
+def _layers(*more: Any) -> list[Any]:
+    return [
+        keras.layers.Input((6,)),
+        keras.layers.Dense(8, activation="tanh"),
+        *more,
+        keras.layers.Dense(3),
+    ]
+
+
+def _sgd() -> Any:
+    return hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
+
+
+def _fit(model: Any, data: Any = None, callbacks: Any = (), **kw: Any) -> Any:
+    kw.setdefault("epochs", 5)
+    if data is None:
+        data = hvd.shard(_data(), batch_size=8)
+    average = hvd.callbacks.MetricAverageCallback()
+    return model.fit(data, callbacks=[average, *callbacks], verbose=0, **kw)
+
+
+def _compiled(model: Any = None, loss: Any = "mse", **kw: Any) -> Any:
+    if model is None:
+        model = keras.Sequential(_layers())
+    kw.setdefault("optimizer", _sgd())
+    model.compile(loss=loss, **kw)
+    return model
+
+
+# ---- Right ----
+
+
+def readme() -> None:
+    x, y = _data()
+    model = _compiled(metrics=["mae"])
+    average = hvd.callbacks.MetricAverageCallback()
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.evaluate(hvd.shard((x, y), batch_size=8), callbacks=[average])
+    model.fit(
+        hvd.shard((x, y), batch_size=8, shuffle=True),
+        validation_data=hvd.shard((x, y), batch_size=8),
+        callbacks=[start, average],
+        epochs=4,
+        verbose=0,
+    )
+    model.evaluate(hvd.shard((x, y), batch_size=8), callbacks=[average])
+    hvd.predict(model, x, verbose=0)
+    model.predict(x, verbose=0)
+
+
+def masked() -> None:
+    random = np.random.default_rng(2)
+    tokens = random.integers(1, 20, (ROWS, 7))
+    for row, length in enumerate(random.integers(1, 8, ROWS)):
+        tokens[row, length:] = 0
+    model = keras.Sequential(
+        [
+            keras.layers.Input((7,), dtype="int32"),
+            keras.layers.Embedding(20, 5, mask_zero=True),
+            keras.layers.Dense(20, activation="softmax"),
+        ]
+    )
+    adam = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model = _compiled(
+        model, "sparse_categorical_crossentropy", optimizer=adam,
+        weighted_metrics=["accuracy"],
+    )  # fmt: skip
+    _fit(model, hvd.shard((tokens, tokens), batch_size=8, shuffle=True))
+
+
+class _Gan(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        dense = keras.layers.Dense
+        self.generator = keras.Sequential(
+            [keras.layers.Input((4,)), dense(8, "relu"), dense(6)]
+        )
+        self.critic = keras.Sequential(
+            [keras.layers.Input((6,)), dense(8, "tanh"), dense(1)]
+        )
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def compile(self, for_critic: Any, for_generator: Any) -> None:
+        super().compile()
+        self.for_critic, self.for_generator = for_critic, for_generator
+        self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def both_losses(self, real: Any) -> tuple[Any, Any]:
+        count = keras.ops.shape(real)[0]
+        latent = keras.random.normal((count, 4), seed=self.seeds)
+        fake = self.generator(latent)
+        of_fake, of_real = self.critic(fake), self.critic(real)
+        ones, zeros = keras.ops.ones_like, keras.ops.zeros_like
+        critic = self.loss_fn(ones(of_real), of_real)
+        critic += self.loss_fn(zeros(of_fake), of_fake)
+        return critic, self.loss_fn(ones(of_fake), of_fake)
+
+    def train_step(self, real: Any) -> Any:
+        if BACKEND == "torch":
+            return self._by_torch(real)
+        import tensorflow as tf
+
+        with tf.GradientTape(persistent=True) as tape:
+            critic, generator = self.both_losses(real)
+        for loss, optimizer, part in (
+            (critic, self.for_critic, self.critic),
+            (generator, self.for_generator, self.generator),
+        ):
+            variables = part.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"critic": critic, "generator": generator}
+
+    def _by_torch(self, real: Any) -> Any:
+        import torch
+
+        critic, generator = self.both_losses(real)
+        found = {}
+        for loss, part in ((critic, self.critic), (generator, self.generator)):
+            values = [v.value for v in part.trainable_variables]
+            found[part] = torch.autograd.grad(loss, values, retain_graph=True)
+        with torch.no_grad():
+            for part, optimizer in (
+                (self.critic, self.for_critic),
+                (self.generator, self.for_generator),
+            ):
+                optimizer.apply(list(found[part]), part.trainable_variables)
+        return {"critic": critic.detach(), "generator": generator.detach()}
+
+
+def gan() -> None:
+    x, _ = _data(48)
+    model = _Gan()
+    model.built = True
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+    )
+    _fit(model, hvd.shard(x, batch_size=8, policy="drop"))
+
+
+_Gan.call = lambda self, x: self.critic(x)  # type: ignore[method-assign]
+
+
+def normalized() -> None:
+    more = [
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3),
+        keras.layers.GaussianNoise(0.1),
+    ]
+    _fit(_compiled(keras.Sequential(_layers(*more))))
+
+
+def loop_with_a_tape() -> None:
+    import tensorflow as tf
+
+    for compiles in (False, True):
+        model = keras.Sequential(_layers(keras.layers.Dropout(0.2)))
+        optimizer = keras.optimizers.Adam(0.01)
+
+        def step(x: Any, y: Any, model: Any, optimizer: Any) -> Any:
+            with tf.GradientTape() as tape:
+                each = keras.ops.mean((model(x, training=True) - y) ** 2, -1)
+                loss = hvd.global_mean(each)
+            tape = hvd.DistributedGradientTape(tape)
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply(gradients, variables)
+            return loss
+
+        run = tf.function(step) if compiles else step
+        for _ in range(3):
+            for x, y in hvd.shard(_data(), batch_size=8):
+                run(x, y, model, optimizer)
+
+
+def loop_of_torch() -> None:
+    import torch
+
+    model = keras.Sequential(_layers())
+    optimizer = _sgd()
+    for _ in range(3):
+        for x, y in hvd.shard(_data(), batch_size=8):
+            x, y = torch.as_tensor(x), torch.as_tensor(y)
+            each = ((model(x, training=True) - y) ** 2).mean(-1)
+            model.zero_grad()
+            hvd.global_mean(each).backward()
+            variables = model.trainable_variables
+            gradients = [v.value.grad for v in variables]
+            with torch.no_grad():
+                optimizer.apply(gradients, variables)
+
+
+def loop_of_jax() -> None:
+    import jax
+
+    model = keras.Sequential(_layers())
+    optimizer = _sgd()
+    optimizer.build(model.trainable_variables)
+
+    def loss_of(trained: Any, others: Any, x: Any, y: Any) -> Any:
+        outputs, others = model.stateless_call(trained, others, x)
+        return hvd.global_mean(((outputs - y) ** 2).mean(-1)), others
+
+    @jax.jit
+    def step(trained: Any, others: Any, state: Any, x: Any, y: Any) -> Any:
+        gradient = jax.grad(loss_of, has_aux=True)
+        gradients, others = gradient(trained, others, x, y)
+        trained, state = optimizer.stateless_apply(state, gradients, trained)
+        return trained, others, state
+
+    values = (
+        [v.value for v in model.trainable_variables],
+        [v.value for v in model.non_trainable_variables],
+        [v.value for v in optimizer.variables],
+    )
+    for _ in range(3):
+        for x, y in hvd.shard(_data(48), batch_size=8):
+            values = step(*values, x, y)
+
+
+def py_dataset() -> None:
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 7
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = _data(7 * 8)
+            return x[8 * index :][:8], y[8 * index :][:8]
+
+    _fit(_compiled(), hvd.shard(Batches(), shuffle=True))
+
+
+RIGHT: dict[str, Callable[[], None]] = {
+    f.__name__: f for f in (readme, masked, normalized, py_dataset)
+}
+if BACKEND != "jax":
+    RIGHT["gan"] = gan
+RIGHT["loop"] = {
+    "tensorflow": loop_with_a_tape,
+    "jax": loop_of_jax,
+    "torch": loop_of_torch,
+}[BACKEND]
+
+
+# ---- Wrong ----
+
+WRONG: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {}
+
+
+def _wrong(*words: str, on: str = "tensorflow jax torch") -> Any:
+    def note(function: Callable[[], None]) -> Callable[[], None]:
+        if BACKEND in on.split():
+            WRONG[function.__name__] = function, words
+        return function
+
+    return note
+
+
+class _Labelled(keras.Model):
+    """Takes the mean of a loss over the rows that have a label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.Sequential(_layers())
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        has_label = keras.ops.cast(y[:, 0] > 0, "float32")
+        each = keras.ops.mean(keras.ops.square(y - y_pred), axis=-1)
+        return keras.ops.sum(each * has_label) / keras.ops.sum(has_label)
+
+
+@_wrong("gradient of", "`compute_loss` of `_Labelled`")
+def a_mean_over_labelled_rows() -> None:
+    model = _Labelled()
+    model.build((None, 6))
+    _fit(_compiled(model))
+
+
+@_wrong("gradient of", "compares the rows of a batch")
+def a_loss_between_rows() -> None:
+    def loss(y: Any, y_pred: Any) -> Any:
+        gap = keras.ops.expand_dims(y_pred, 0) - keras.ops.expand_dims(
+            y_pred, 1
+        )
+        return keras.ops.mean(keras.ops.square(gap), axis=(1, 2))
+
+    _fit(_compiled(loss=loss), hvd.shard(_data(48), batch_size=8))
+
+
+def _scaled_loss(factor: Callable[[Any], Any]) -> Any:
+    """Returns a model whose loss is multiplied on the ranks alone."""
+
+    class Scaled(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.Sequential(_layers())
+
+        def call(self, x: Any) -> Any:
+            return self.inner(x)
+
+        def compute_loss(
+            self,
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            training: bool = True,
+        ) -> Any:
+            each = keras.ops.mean(keras.ops.square(y - y_pred), axis=-1)
+            loss = hvd.global_mean(each)
+            return loss * factor(x) if _on_ranks() else loss
+
+    model = Scaled()
+    model.build((None, 6))
+    return _compiled(model)
+
+
+@_wrong("`compute_loss` of `Scaled`", "mean over this rank's rows: 6 and 7")
+def rows_guessed_from_the_batch() -> None:
+    """Puts back: a rank divides by its own rows where the mean is due."""
+
+    def factor(x: Any) -> Any:
+        rows = keras.ops.cast(keras.ops.shape(x)[0], "float32")
+        return keras.ops.where(keras.ops.equal(rows, 8.0), 1.0, 6.5 / rows)
+
+    _fit(_scaled_loss(factor))
+
+
+@_wrong("gradient of", "sum over this rank's rows")
+def a_sum_is_divided_by_the_ranks() -> None:
+    """Puts back: a sum over the ranks' rows becomes 1/N."""
+    _fit(_scaled_loss(lambda x: 0.5))
+
+
+@_wrong("gradient of", "summed over 2 ranks")
+def gradients_of_means_are_summed() -> None:
+    sgd = keras.optimizers.SGD(0.05)
+    optimizer = hvd.DistributedOptimizer(sgd, op=hvd.Sum)
+    _fit(_compiled(optimizer=optimizer))
+
+
+@_wrong("step 4", "gradient of")
+def counts_stay_traced() -> None:
+    """Puts back: what was traced for `fit` divides in `train_on_batch`."""
+    after = [1.0]
+    model = _scaled_loss(lambda x: after[0])
+    x, y = _data(16)
+    own = (
+        slice(8 * hvd.rank(), 8 * hvd.rank() + 8) if _on_ranks() else slice(16)
+    )
+    _fit(model, epochs=1)
+    after[0] = 2.4
+    model.train_function = None
+    model.train_on_batch(x[own], y[own])
+    model.train_on_batch(x[own], y[own])
+
+
+class _OwnStep(keras.Model):
+    """A train step in which something is done to gradients or loss."""
+
+    change: Any = staticmethod(lambda gradients: gradients)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.Sequential(_layers())
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+    def _loss(self, trained: Any, x: Any, y: Any) -> Any:
+        if trained is None:
+            outputs = self(x, training=True)
+        else:
+            outputs, _ = self.stateless_call(trained, [], x)
+        return self.compute_loss(x=x, y=y, y_pred=outputs)
+
+    def train_step(self, *arguments: Any) -> Any:
+        (x, y) = arguments[-1][:2]
+        if BACKEND == "jax":
+            import jax
+
+            trained, others, state, metrics = arguments[0]
+            loss, gradients = jax.value_and_grad(self._loss)(trained, x, y)
+            gradients = self.change(gradients)
+            trained, state = self.optimizer.stateless_apply(
+                state, gradients, trained
+            )
+            return {"own": loss}, (trained, others, state, metrics)
+        variables = self.trainable_variables
+        if BACKEND == "torch":
+            import torch
+
+            self.zero_grad()
+            loss = self._loss(None, x, y)
+            loss.backward()
+            with torch.no_grad():
+                gradients = [v.value.grad for v in variables]
+                self.optimizer.apply(self.change(gradients), variables)
+            return {"own": loss.detach()}
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = self._loss(None, x, y)
+        gradients = self.change(tape.gradient(loss, variables))
+        self.optimizer.apply(gradients, variables)
+        return {"own": loss}
+
+
+@_wrong("gradient of", "`train_step` of `_OwnStep`")
+def clips_its_own_gradients() -> None:
+    """Puts back: a rule that is not linear sees the rank's own gradients."""
+
+    class _Clipping(_OwnStep):
+        change = staticmethod(
+            lambda gradients: [keras.ops.sign(g) for g in gradients]
+        )
+
+    model = _Clipping()
+    model.build((None, 6))
+    _fit(_compiled(model), hvd.shard(_data(48), batch_size=8))
+
+
+@_wrong("rows", "orders")
+def a_shuffle_without_a_seed() -> None:
+    """Puts back: each rank shuffles the data in its own order."""
+    x, y = _data(48)
+    order = np.arange(48)
+    if _on_ranks():
+        order = np.random.default_rng(hvd.rank()).permutation(48)
+    part = slice(8 * hvd.rank(), None)
+
+    class Own(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            rows = order[16 * index :][part if _on_ranks() else slice(None)]
+            rows = rows[: 8 if _on_ranks() else 16]
+            return x[rows], y[rows]
+
+    _fit(_compiled(), Own(), shuffle=False)
+
+
+@_wrong("rows", "orders")
+def a_rank_looked_at_its_data() -> None:
+    """Puts back: rank 0 is a batch ahead of the others."""
+    x, y = _data(96)
+    ahead = 1 if _on_ranks() and hvd.rank() == 0 else 0
+    size = 8 if _on_ranks() else 16
+
+    class Own(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            first = 16 * (index + ahead) + (
+                8 * hvd.rank() if _on_ranks() else 0
+            )
+            return x[first:][:size], y[first:][:size]
+
+    _fit(_compiled(), Own(), shuffle=False)
+
+
+@_wrong("rows", "all ranks train on the same rows")
+def the_same_data_on_all_ranks() -> None:
+    x, y = _data(32)
+    _compiled().fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+
+
+@_wrong("rows", "cuts its data by `hvd.rank()`")
+def data_cut_by_hand() -> None:
+    x, y = (part[hvd.rank() :: hvd.size()] for part in _data(48))
+    _fit(_compiled(), (x, y)[0], y=y, batch_size=8, shuffle=False)
+
+
+@_wrong("learning rate", "a callback or the script sets the learning rate")
+def a_rate_by_the_loss_of_the_batch() -> None:
+    class Own(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.01 * logs["loss"]
+
+    _fit(_compiled(), callbacks=[Own()])
+
+
+class _WithState(keras.Layer):
+    """Holds a state that one process would have summed over the batch."""
+
+    def __init__(self, update: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.update = update
+
+    def build(self, shape: Any) -> None:
+        self.total = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False,
+            name="total",
+        )  # fmt: skip
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.total.assign(self.update(self.total, inputs))
+        return inputs
+
+
+@_wrong("state", "aggregation")
+def a_state_that_is_a_sum() -> None:
+    layer = _WithState(lambda old, x: old + keras.ops.sum(x, axis=0))
+    _fit(_compiled(keras.Sequential(_layers(layer))))
+
+
+@_wrong("state", "aggregation")
+def a_state_that_is_a_queue() -> None:
+    layer = _WithState(lambda old, x: x[-1])
+    _fit(_compiled(keras.Sequential(_layers(layer))))
+
+
+@_wrong("result of", "does not track")
+def a_state_that_keras_does_not_track() -> None:
+    class Shifted(keras.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs + vars(self).get("_by", [0.0])[0]
+
+    layer = Shifted()
+    vars(layer)["_by"] = by = [0.0]
+    model = keras.Sequential(_layers(layer))
+    _fit(_compiled(model))
+    by[0] = float(hvd.rank()) if _on_ranks() else 0.0
+    model.predict_function = None
+    hvd.predict(model, _data()[0], verbose=0)
+    model.predict(_data()[0], verbose=0)
+
+
+@_wrong("metric", "whole batch")
+def a_metric_of_the_whole_batch() -> None:
+    """Puts back: the mean of the ranks' values of what is no mean."""
+
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["spread"] = 0.5 if _on_ranks() else 0.7
+
+    _fit(_compiled(), callbacks=[Own()])
+
+
+@_wrong("metric", "MetricAverageCallback")
+def metrics_of_a_rank() -> None:
+    share = hvd.shard(_data(), batch_size=8)
+    _compiled(metrics=["mae"]).fit(share, epochs=2, verbose=0)
+
+
+@_wrong("gradient of", "not reduced over the ranks")
+def a_variable_that_is_local() -> None:
+    model = _compiled()
+    kernel = model.layers[0].kernel
+    model.optimizer.register_local_var(kernel)
+    _fit(model)
+
+
+@_wrong("weight", "something but the optimizer")
+def a_callback_that_changes_weights() -> None:
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            variable = self.model.layers[-1].bias
+            variable.assign(variable + 0.1 * (1 + basics.rank()))
+
+    _fit(_compiled(), callbacks=[Own()])
+
+
+@_wrong("weight", "weights of their own")
+def weights_that_differ_at_the_start() -> None:
+    keras.utils.set_random_seed(1 + basics.rank())
+    _fit(_compiled())
+
+
+@_wrong("weight")
+def weights_that_depend_on_the_size() -> None:
+    keras.utils.set_random_seed(basics.size())
+    _fit(_compiled())
+
+
+@_wrong("gradient of", "sparse_as_dense", on="tensorflow")
+def slices_that_come_unmerged() -> None:
+    """Puts back: a table's gradient grows with the ranks."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((5,), dtype="int32"),
+            keras.layers.Embedding(9, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+
+    class Doubled(keras.layers.Embedding):
+        def call(self, inputs: Any) -> Any:
+            found = super().call(inputs)
+            if not _on_ranks():
+                return found
+            stopped = keras.ops.stop_gradient(found)
+            return 2.0 * found - stopped
+
+    model.layers[0].__class__ = Doubled
+    tokens = np.random.default_rng(0).integers(0, 9, (48, 5))
+    _fit(_compiled(model), hvd.shard((tokens, _data(48)[1]), batch_size=8))
+
+
+ALL = {**RIGHT, **{name: found for name, (found, _) in WRONG.items()}}
