@@ -102,7 +102,7 @@ def masked() -> None:
     _fit(model, hvd.shard((tokens, tokens), batch_size=8, shuffle=True))
 
 
-class _Gan(keras.Model):
+class Gan(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         dense = keras.layers.Dense
@@ -163,7 +163,7 @@ class _Gan(keras.Model):
 
 def gan() -> None:
     x, _ = _data(48)
-    model = _Gan()
+    model = Gan()
     model.built = True
     model.compile(
         hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
@@ -172,7 +172,7 @@ def gan() -> None:
     _fit(model, hvd.shard(x, batch_size=8, policy="drop"))
 
 
-_Gan.call = lambda self, x: self.critic(x)  # type: ignore[method-assign]
+Gan.call = lambda self, x: self.critic(x)  # type: ignore[method-assign]
 
 
 def normalized() -> None:
@@ -290,7 +290,7 @@ def _wrong(*words: str, on: str = "tensorflow jax torch") -> Any:
     return note
 
 
-class _Labelled(keras.Model):
+class Labelled(keras.Model):
     """Takes the mean of a loss over the rows that have a label."""
 
     def __init__(self) -> None:
@@ -313,9 +313,9 @@ class _Labelled(keras.Model):
         return keras.ops.sum(each * has_label) / keras.ops.sum(has_label)
 
 
-@_wrong("gradient of", "`compute_loss` of `_Labelled`")
+@_wrong("gradient of", "`compute_loss` of `Labelled`")
 def a_mean_over_labelled_rows() -> None:
-    model = _Labelled()
+    model = Labelled()
     model.build((None, 6))
     _fit(_compiled(model))
 
@@ -383,23 +383,23 @@ def gradients_of_means_are_summed() -> None:
     _fit(_compiled(optimizer=optimizer))
 
 
-@_wrong("step 4", "gradient of")
+@_wrong("Step 4", "gradient of")
 def counts_stay_traced() -> None:
     """Puts back: what was traced for `fit` divides in `train_on_batch`."""
     after = [1.0]
     model = _scaled_loss(lambda x: after[0])
-    x, y = _data(16)
+    x, y = _data(48)
     own = (
         slice(8 * hvd.rank(), 8 * hvd.rank() + 8) if _on_ranks() else slice(16)
     )
-    _fit(model, epochs=1)
+    _fit(model, hvd.shard((x, y), batch_size=8), epochs=1)
     after[0] = 2.4
     model.train_function = None
     model.train_on_batch(x[own], y[own])
     model.train_on_batch(x[own], y[own])
 
 
-class _OwnStep(keras.Model):
+class OwnStep(keras.Model):
     """A train step in which something is done to gradients or loss."""
 
     change: Any = staticmethod(lambda gradients: gradients)
@@ -450,16 +450,16 @@ class _OwnStep(keras.Model):
         return {"own": loss}
 
 
-@_wrong("gradient of", "`train_step` of `_OwnStep`")
+@_wrong("gradient of", "`train_step` of `OwnStep`")
 def clips_its_own_gradients() -> None:
     """Puts back: a rule that is not linear sees the rank's own gradients."""
 
-    class _Clipping(_OwnStep):
+    class Clipping(OwnStep):
         change = staticmethod(
             lambda gradients: [keras.ops.sign(g) for g in gradients]
         )
 
-    model = _Clipping()
+    model = Clipping()
     model.build((None, 6))
     _fit(_compiled(model), hvd.shard(_data(48), batch_size=8))
 
@@ -526,7 +526,7 @@ def a_rate_by_the_loss_of_the_batch() -> None:
     _fit(_compiled(), callbacks=[Own()])
 
 
-class _WithState(keras.Layer):
+class WithState(keras.Layer):
     """Holds a state that one process would have summed over the batch."""
 
     def __init__(self, update: Callable[[Any, Any], Any]) -> None:
@@ -547,13 +547,13 @@ class _WithState(keras.Layer):
 
 @_wrong("state", "aggregation")
 def a_state_that_is_a_sum() -> None:
-    layer = _WithState(lambda old, x: old + keras.ops.sum(x, axis=0))
+    layer = WithState(lambda old, x: old + keras.ops.sum(x, axis=0))
     _fit(_compiled(keras.Sequential(_layers(layer))))
 
 
 @_wrong("state", "aggregation")
 def a_state_that_is_a_queue() -> None:
-    layer = _WithState(lambda old, x: x[-1])
+    layer = WithState(lambda old, x: x[-1])
     _fit(_compiled(keras.Sequential(_layers(layer))))
 
 
