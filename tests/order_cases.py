@@ -135,3 +135,15 @@ def check_a_new_process_goes_on_with_the_orders() -> None:
     next(iter(one))
     found = weights_after_fit(one, 2, trained)
     np.testing.assert_array_equal(found, expected)
+
+
+def check_validation_is_compared() -> None:
+    data, held_out = hvd.shard(rows(), batch_size=4), ShufflesItself
+    equal = hvd.shard(held_out(1, "end", "numbers"))
+    weights_after_fit(data, validation_data=equal)
+    unequal = hvd.shard(held_out(None, "end", "numbers"))
+    with pytest.raises(hvd.MismatchError, match="`numbers` of `data`"):
+        weights_after_fit(data, validation_data=unequal)
+    # One rank alone may validate.
+    alone = hvd.shard(rows(), batch_size=4, process_set=hvd.global_process_set)
+    weights_after_fit(data, validation_data=alone if hvd.rank() else None)

@@ -9,7 +9,9 @@ import keras
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._keras import callback_lists, models
 from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._values import agreement
+from hvd_keras.data._taken import Taken
 from hvd_keras.data.position import handle_of
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -43,34 +45,49 @@ def watch(
         return
     if any(isinstance(c, _Watch) and c.fit is fit for c in callbacks):
         return
-    for callback in callbacks:
-        if isinstance(callback, _Watch):  # of a `fit` that raised
-            callback_lists.remove_callback(callback_list, callback)
     handle = handle_of(fit.data)
-    own = None if handle is None else handle.taken.process_set.ranks
-    values = agreement.disagreement(
-        f"{_NAME}/begin", own, process_set=process_set
-    )
-    if handle is None or own is None:
+    taken = None if handle is None else handle.taken
+    if not _all_have(taken, f"{_NAME}/begin", process_set) or taken is None:
         return
-    if values is not None:
-        of_rank = dict(
-            zip(process_set.ranks or (), (v for v, _ in values), strict=True)
-        )
-        if any(of_rank.get(rank) != own for rank in own):
-            return
-    watching = _Watch(callback_list, fit, handle.taken)
+    watching = _Watch(callback_list, fit, taken, process_set)
     watching.set_model(callback_list.model)
-    callback_lists.add_callback(callback_list, watching)
-    handle.taken.watch()
+    # In place: callbacks that others add hear of the beginning too.
+    callbacks.append(watching)
+    taken.watch()
+
+
+def _all_have(taken: Any, name: str, process_set: ProcessSet) -> bool:
+    """Whether all ranks that share some data have them; None: this has not.
+
+    All ranks of `process_set` call it.
+    """
+    own = None if taken is None else taken.process_set.ranks
+    values = agreement.disagreement(name, own, process_set=process_set)
+    if values is None or own is None:
+        return own is not None
+    ranks = process_set.ranks or ()
+    having = {
+        rank
+        for rank, (value, _) in zip(ranks, values, strict=True)
+        if value == own
+    }
+    return having.issuperset(own)
 
 
 class _Watch(keras.callbacks.Callback):
     """Compares in the first steps and at the end of each epoch."""
 
-    def __init__(self, callback_list: Any, fit: Any, taken: Any) -> None:
+    def __init__(
+        self,
+        callback_list: Any,
+        fit: Any,
+        taken: Taken,
+        process_set: ProcessSet,
+    ) -> None:
         super().__init__()
-        self._list, self.fit, self._taken = callback_list, fit, taken
+        self._list, self.fit = callback_list, fit
+        self._taken, self._process_set = taken, process_set
+        self._held_out: Taken | None = None  # what is taken for validation
         self._num_begun = 0
         self._is_first_epoch = True
 
@@ -82,6 +99,8 @@ class _Watch(keras.callbacks.Callback):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
+        if not keras_calls.is_caller(self.fit):
+            return  # it was left by a `fit` that raised
         number, self._num_begun = self._num_begun, self._num_begun + 1
         # The first steps tell of most mistakes.
         is_due = number == 2 or number % _RHYTHM == 0
@@ -93,9 +112,25 @@ class _Watch(keras.callbacks.Callback):
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
+        if not keras_calls.is_caller(self.fit):
+            return
         self._is_first_epoch = False
         self._taken.compare(_NAME)
+        # Some ranks may not validate, so all tell whether they do.
+        name, held_out = f"{_NAME}/validation", self._held_out
+        all_have = _all_have(held_out, f"{name}/begin", self._process_set)
+        if all_have and held_out is not None:
+            held_out.compare(name)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        handle = handle_of(keras_epochs.data_of_validation(self.model))
+        if handle is not None and self._held_out is not handle.taken:
+            self._held_out = handle.taken
+            if self._held_out is not self._taken:
+                self._held_out.watch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._taken.forget()
+        if self._held_out is not None:
+            self._held_out.forget()
         callback_lists.remove_callback(self._list, self)

@@ -11,6 +11,7 @@ when this module is imported.
 | `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
 | `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
 | `EpochIterator.catch_stop_iteration` | end an epoch on torch |
+| `Model._eval_epoch_iterator` | know the data of validation; absent without |
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ def arrays_of(call: Call) -> list[Any] | None:
         return None
     leaves = keras.tree.flatten([call.data, *call.others])
     return [leaf for leaf in leaves if leaf is not None]
+
+
+def data_of_validation(model: Any) -> Any:
+    """Returns the data that a running `fit` validates with; None so far."""
+    epochs = getattr(model, "_eval_epoch_iterator", None)
+    return getattr(epochs, "_hvd_data", None)
 
 
 def is_capped(fit: Call) -> bool:

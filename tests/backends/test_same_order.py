@@ -29,6 +29,11 @@ def test_equal_shuffles_of_a_py_dataset_pass(when, what, workers) -> None:
     order_cases.check_equal_shuffles_pass(when, what, workers)
 
 
+@needs_peers
+def test_validation_is_compared() -> None:
+    order_cases.check_validation_is_compared()
+
+
 def test_a_look_at_the_data_changes_nothing() -> None:
     order_cases.check_a_look_changes_nothing()
 
