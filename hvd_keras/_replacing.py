@@ -22,6 +22,7 @@ from hvd_keras._gradients import (
 from hvd_keras._keras import (
     advice,
     callback_lists,
+    metric_functions,
     normalization,
     patches,
     writers,
@@ -42,6 +43,7 @@ def install() -> None:
     keras_epochs.install()
     callback_lists.install()
     loss_means.install()
+    metric_functions.install()
     backend = _backends.current()
     backend.prepare(distributed_class.reduces_over_ranks)
     backend.keep_from_averaging(advice.any_reduces)

@@ -103,6 +103,13 @@ TABLE = (
         "the reported loss is not that of one process",
     ),
     Row(
+        "keras.metrics.MeanMetricWrapper",
+        "update_state",
+        "_keras.metric_functions",
+        "know metric functions that return one value for a batch",
+        "their means over ranks are reported without a word",
+    ),
+    Row(
         "keras.src.trainers.compile_utils.CompileMetrics",
         "update_state",
         "_keras.losses",

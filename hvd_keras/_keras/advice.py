@@ -44,6 +44,12 @@ _UNTRACKED = (
     "`keras.Variable`; or say that they shall differ: "
     '`hvd.set_aggregation(layer, "own")`. Received: %s.'
 )
+_METRICS = (
+    "Metrics are reported as means over the ranks, weighted by rows, where "
+    "they cannot be computed of the rows of all ranks. Return one value a row "
+    "from a metric function; keep the state of a `keras.metrics.Metric` in "
+    "variables of `add_variable` that add up. Received: %s."
+)
 
 
 def tell_of_plain_optimizer(model: Any) -> None:
@@ -74,6 +80,11 @@ def tell_of_unknown_states(model: Any, labels: list[str]) -> None:
 def tell_of_untracked_state(model: Any, difference: str) -> None:
     """Warns that ranks differ in what Keras does not know."""
     _tell(model, _UNTRACKED, difference)
+
+
+def tell_of_metrics(model: Any, received: str) -> None:
+    """Warns of metrics that are not those of all rows."""
+    _tell(model, _METRICS, received)
 
 
 def _tell(model: Any, text: str, received: str) -> None:

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
+from hvd_keras._gradients.aggregation import aggregation_of
+from hvd_keras._keras import advice, metric_functions
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
@@ -28,10 +30,12 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     result, in any order; so do `History`, `EarlyStopping` and the value that
     `evaluate` returns. The progress of a running epoch stays that of the rank.
 
-    Two kinds of values are averaged over the ranks instead: logs of your own
-    `train_step` that are no metrics of the model, and metrics with a variable
-    whose `aggregation` is other than "sum". They are weighted by samples if
-    Keras counts samples for the loss.
+    Other values are averaged over the ranks instead: logs of your own
+    `train_step` that are no metrics of the model, metrics with a variable whose
+    `aggregation` is other than "sum", and those without any variable. They are
+    weighted by samples if Keras counts samples for the loss. So are functions
+    that return one value for a batch: their means over the batches of all ranks
+    are reported. Both are told once by name, unless you have said so.
 
     Keras's `add_variable` has "sum" as its default; so your own metrics are
     summed. A state may not add up over samples, such as a largest value. Its
@@ -124,6 +128,7 @@ def global_logs(
 ) -> Logs:
     """Returns `get_logs(logs)` as if this rank had seen all samples."""
     metrics = _leaf_metrics(model.metrics)
+    _tell_of_means(model, metrics)
     additive = [metric for metric in metrics if _is_additive(metric)]
     num_samples = num_samples_of(model)
     own = dict(_flat(model.get_metrics_result()))
@@ -243,10 +248,28 @@ def _leaf_metrics(metrics: list[Any]) -> list[Any]:
 
 
 def _is_additive(metric: Any) -> bool:
-    return all(
-        getattr(variable, "aggregation", None) == "sum"
-        for variable in metric.variables
-    )
+    variables = metric.variables
+    if not variables:  # some of Keras's have them after their first update
+        return type(metric).__module__.startswith("keras.")
+    return all(aggregation_of(each) == "sum" for each in variables)
+
+
+def _tell_of_means(model: keras.Model, metrics: list[Any]) -> None:
+    """Names the metrics that nobody has declared to be means."""
+    if basics.size() == 1 or basics.rank() != 0:
+        return
+    found = [
+        f"{metric.name!r}, whose function returns one value for a whole batch"
+        for metric in metrics
+        if metric_functions.is_of_whole_batch(metric)
+    ]
+    found += [
+        f"{metric.name!r} ({type(metric).__name__}), which has no variables"
+        for metric in metrics
+        if not metric.variables and not _is_additive(metric)
+    ]
+    if found:
+        advice.tell_of_metrics(model, "; ".join(found))
 
 
 def _unique_variables(metrics: list[Any]) -> list[Any]:
