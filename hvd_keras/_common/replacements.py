@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-_KERAS = "Keras 3.8 to 3.15"
+_KERAS = "Keras 3.8 to 3.16"
 _TENSORFLOW = "TensorFlow 2.18 to 2.21"
 
 

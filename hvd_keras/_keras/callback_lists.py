@@ -36,6 +36,7 @@ def beginning_callback_list() -> Any | None:
 def add_callback(callback_list: Any, callback: Any) -> None:
     """Adds a callback for epochs to a list that may be calling its callbacks.
 
+    If training is beginning, the callback hears of it, after all others.
     Keras may call its method for the end of a batch late.
     """
     callback_list.callbacks = [*callback_list.callbacks, callback]
@@ -69,8 +70,12 @@ def install() -> None:
 def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, *args: Any, **kw: Any) -> Any:
         before = _beginning.set(self)
+        walked = self.callbacks
         try:
             original(self, *args, **kw)
+            for callback in self.callbacks:  # also those that came meanwhile
+                if all(callback is not known for known in walked):
+                    callback.on_train_begin(*args, **kw)
         finally:
             _beginning.reset(before)
         for function in at_train_begin:

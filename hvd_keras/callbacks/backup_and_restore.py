@@ -128,7 +128,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
         backup = _Backup(self, callback_list, fit)
         backup.set_model(self.model)
         backup.resume(fit)
-        callback_list.callbacks.append(backup)
+        callback_lists.add_callback(callback_list, backup)
 
 
 class _Backup(keras.callbacks.Callback):

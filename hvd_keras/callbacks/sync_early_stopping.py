@@ -82,8 +82,7 @@ def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
     if not stoppers:
         stoppers = [_StopTogether(callback_list)]
         stoppers[0].set_model(model)
-        # It comes last in the list, so it hears of this beginning too.
-        callbacks.append(stoppers[0])
+        callback_lists.add_callback(callback_list, stoppers[0])
     stoppers[0].asks_each_batch |= each_batch
 
 

@@ -126,8 +126,7 @@ class Elastic(ForKeras3, keras.callbacks.Callback):
         keeper = Keeper(self._run, fit)
         keeper.set_params(self.params)
         keeper.set_model(self.model)
-        # It comes last in the list, so it hears of this beginning too.
-        callback_list.callbacks.append(keeper)
+        callback_lists.add_callback(callback_list, keeper)
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None

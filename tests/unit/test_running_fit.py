@@ -191,6 +191,30 @@ def test_a_fit_that_raises_has_ended() -> None:
     assert fail.call.data is None
 
 
+def test_callbacks_that_come_while_training_begins_hear_of_it() -> None:
+    """Others may come or go meanwhile, so that Keras walks an older list."""
+    heard: list[str] = []
+
+    class Late(keras.callbacks.Callback):
+        def __init__(self, name: str, follows: Any = None) -> None:
+            super().__init__()
+            self.name, self.follows = name, follows
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            heard.append(self.name)
+            if self.follows is not None:
+                list_ = callback_lists.beginning_callback_list()
+                callback_lists.add_callback(list_, self.follows)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            heard.append(f"{self.name} ends")
+
+    given = [Late("1", Late("3")), Late("2", Late("4"))]
+    compiled().fit(ROWS, ROWS, verbose=0, callbacks=given)
+    assert heard[:4] == ["1", "2", "3", "4"]
+    assert heard[4:] == ["1 ends", "2 ends", "3 ends", "4 ends"]
+
+
 class Around(keras.callbacks.Callback):
     def hvd_around_fit(
         self, model: Any, fit: Callable[..., Any], arguments: dict[str, Any]
