@@ -68,7 +68,8 @@ def version_of(backend: str) -> str:
             version = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-        return f"{table.NAMES[backend]} {version}"
+        public = version.partition("+")[0]  # without "+cpu"
+        return f"{table.NAMES[backend]} {public}"
     return table.NAMES[backend]
 
 
