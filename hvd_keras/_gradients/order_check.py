@@ -51,8 +51,7 @@ def watch(
         return
     watching = _Watch(callback_list, fit, taken, process_set)
     watching.set_model(callback_list.model)
-    # In place: callbacks that others add hear of the beginning too.
-    callbacks.append(watching)
+    callback_lists.add_callback(callback_list, watching)
     taken.watch()
 
 
