@@ -147,3 +147,13 @@ def check_validation_is_compared() -> None:
     # One rank alone may validate.
     alone = hvd.shard(rows(), batch_size=4, process_set=hvd.global_process_set)
     weights_after_fit(data, validation_data=alone if hvd.rank() else None)
+
+
+def check_fit_does_not_shuffle() -> None:
+    """Keras would shuffle the batches by `random`, which differs by rank."""
+
+    def weights(**options: bool) -> np.ndarray:
+        data = ShufflesItself(1, "init", "numbers", workers=2)
+        return weights_after_fit(hvd.shard(data), **options)
+
+    np.testing.assert_array_equal(weights(), weights(shuffle=False))

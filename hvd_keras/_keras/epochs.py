@@ -10,6 +10,7 @@ when this module is imported.
 | `EpochIterator.data_adapter` | know how many batches a rank has |
 | `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
 | `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
+| `DataAdapter.enqueuer`, `OrderedEnqueuer.shuffle` | the same, of workers |
 | `EpochIterator.catch_stop_iteration` | end an epoch on torch |
 | `Model._eval_epoch_iterator` | know the data of validation; absent without |
 """
@@ -86,11 +87,10 @@ def num_batches_of(fit: Call) -> float | None:
 
 
 def keep_order(data: Any) -> None:
-    """Keeps a running `fit` from shuffling the batches of a `PyDataset`.
+    """Keeps a beginning `fit` from shuffling the batches of a `PyDataset`.
 
     Otherwise each rank would shuffle them in its own order, unless `fit` gets
-    `shuffle=False`. If the data have several workers, Keras has already
-    shuffled by now.
+    `shuffle=False`.
     """
     fit = running_fit()
     if fit is None:
@@ -99,6 +99,9 @@ def keep_order(data: Any) -> None:
     if getattr(adapter, "py_dataset", None) is data:
         require(adapter, "shuffle")
         adapter.shuffle = False
+        if adapter.enqueuer is not None:  # of several workers
+            require(adapter.enqueuer, "shuffle")
+            adapter.enqueuer.shuffle = False
 
 
 def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:

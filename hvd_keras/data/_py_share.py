@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Array, Pass, order_of
 from hvd_keras.data.position import Handle
@@ -61,7 +60,6 @@ class PyShare(keras.utils.PyDataset):
         return (self[index] for index in indices)
 
     def on_epoch_begin(self) -> None:
-        keras_epochs.keep_order(self)
         self._begin()
 
     def on_epoch_end(self) -> None:

@@ -343,6 +343,7 @@ _training: list[tuple[Any, Handle]] = []
 def _note_fit(call: Any) -> None:
     handle = handle_of(call.data)
     if handle is not None and call.method == "fit":
+        keras_epochs.keep_order(call.data)
         handle.note_fit()
         _training.append((call.model, handle))
 

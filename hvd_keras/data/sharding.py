@@ -92,8 +92,7 @@ def shard(
         shuffle: Whether arrays, or the batches of a `PyDataset`, come in
             another order in each epoch, the same on all ranks. An iteration
             over the result is an epoch: ranks must iterate equally often.
-            With several `workers`, `fit` shuffles the batches of a `PyDataset`
-            itself, differently on each rank, unless it gets `shuffle=False`.
+            `fit` does not shuffle the result.
             False for a `tf.data.Dataset`: shuffle it before, with the same
             seeds on all ranks.
         seed: Decides on the orders, together with the number of the epoch.

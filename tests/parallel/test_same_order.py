@@ -41,6 +41,10 @@ def test_validation_is_compared() -> None:
     order_cases.check_validation_is_compared()
 
 
+def test_fit_does_not_shuffle_batches() -> None:
+    order_cases.check_fit_does_not_shuffle()
+
+
 def test_a_look_at_the_data_changes_nothing() -> None:
     order_cases.check_a_look_changes_nothing()
 
