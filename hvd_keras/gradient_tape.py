@@ -11,7 +11,11 @@ import tensorflow as tf
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._gradients.local_variables import LocalVariables
-from hvd_keras._gradients.reducer import GradientReducer, mark_reduced
+from hvd_keras._gradients.reducer import (
+    GradientReducer,
+    mark_reduced,
+    weighted,
+)
 from hvd_keras._keras.names import identity_of
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -219,7 +223,9 @@ class _DistributedTape:
             _next_name(), self._hvd_options, what="tape", agrees=False
         )
         reduced: list[Any] = reducer(
-            [gradients[i] for i in present],
+            weighted(
+                [gradients[i] for i in present], self._hvd_options.process_set
+            ),
             [sources[i] for i in present],
             present,
             local_ids=self._hvd_local.ids(),

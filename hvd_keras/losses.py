@@ -8,6 +8,7 @@ import keras
 
 from hvd_keras._gradients import loss_means
 from hvd_keras._job import state
+from hvd_keras._keras.steps import running_batch
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
@@ -70,6 +71,12 @@ def global_mean(
     total = keras.ops.sum(values * weights)
     # float16 would overflow.
     own = keras.ops.sum(keras.ops.cast(count, "float32"))
+    # In a step of `fit`, a rank's loss gets the weight of its rows later.
+    batch = running_batch()
+    if batch is not None and batch.process_set is process_set:
+        total, own = batch.sums(values * weights, count)
+        ratio = keras.ops.divide_no_nan(keras.ops.ones_like(own), own)
+        return total * keras.ops.cast(ratio, total.dtype)
     if process_set.size() != 1:
         full_name = f"{name}@{state.epoch()}"
         own = loss_means.mean_over_ranks(own, full_name, process_set, [])

@@ -69,6 +69,12 @@ class Backend:
     def scaled(self, gradient: Gradient, factor: float) -> Gradient:
         return gradient if factor == 1.0 else gradient * factor
 
+    def weighted(self, gradient: Gradient, weight: Any) -> Gradient:
+        """Returns a gradient times a tensor of one number."""
+        import keras
+
+        return gradient * keras.ops.cast(weight, dtype_of(gradient))
+
     def grouped_allreduce(
         self,
         tensors: list[Tensor],
@@ -144,10 +150,10 @@ class Backend:
         process_set: ProcessSet,
         chain: list[Tensor],
     ) -> Tensor:
-        """Returns the mean of a float32 scalar over the ranks.
+        """Returns the mean of a small float32 tensor over the ranks.
 
         Args:
-            value: The scalar.
+            value: The tensor.
             name: Pairs the call across ranks.
             process_set: The ranks that take part.
             chain: What earlier calls of the same step have put there; the calls

@@ -56,6 +56,15 @@ class TensorFlowBackend(Backend):
             )
         return gradient * tf.cast(factor, gradient.dtype)
 
+    def weighted(self, gradient: Any, weight: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                self.weighted(gradient.values, weight),
+                gradient.indices,
+                gradient.dense_shape,
+            )
+        return gradient * tf.cast(weight, gradient.dtype)
+
     def grouped_allreduce(
         self,
         tensors: list[Any],
@@ -120,7 +129,7 @@ class TensorFlowBackend(Backend):
         chain: list[Any],
     ) -> tf.Tensor:
         mean = allreduce(value, Average, name=name, process_set=process_set)
-        mean.set_shape(())
+        mean.set_shape(value.shape)
         return mean
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:

@@ -80,7 +80,7 @@ class TorchBackend(Backend):
         process_set: ProcessSet,
         chain: list[Any],
     ) -> torch.Tensor:
-        mine = np.array(value.item(), np.float32)
+        mine = value.detach().cpu().numpy().astype(np.float32)
         (mean,) = _native.core().allreduce(
             name,
             [mine],
@@ -89,7 +89,7 @@ class TorchBackend(Backend):
             1.0,
             process_set.process_set_id or 0,
         )
-        return torch.tensor(float(mean), device=value.device)
+        return torch.from_numpy(mean).to(value.device)
 
     @torch.compiler.disable
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:

@@ -89,6 +89,20 @@ TABLE = (
         "ranks with fewer rows count as much as the others",
     ),
     Row(
+        "keras.Model",
+        "_compute_loss",
+        "_keras.losses",
+        "give a loss the weight of this rank's rows, whoever computes it",
+        "ranks with fewer rows count as much as the others",
+    ),
+    Row(
+        "keras.Model",
+        "_aggregate_additional_loss",
+        "_keras.losses",
+        "sum what `add_loss` gets as a vector over the rows of all ranks",
+        "a vector in `add_loss` counts 1/N",
+    ),
+    Row(
         "keras.src.losses.loss",
         "reduce_weighted_values",
         "_keras.losses",
@@ -118,10 +132,10 @@ TABLE = (
     ),
     Row(
         "keras.Model",
-        "train_step",
+        "train_step test_step",
         "_keras.steps",
-        "know the data of a step",
-        "rows that only fill a batch count in batch normalization",
+        "know which rows only fill a batch",
+        "rows that only fill a batch count in losses and metrics",
     ),
     Row(
         "keras.optimizers.LossScaleOptimizer",

@@ -1,14 +1,18 @@
-"""Makes the means in a model's loss those of one process.
+"""Makes the means in a model's losses those of one process.
 
-One process divides the sum of a batch's losses by a count: of rows, of entries
-that a mask leaves, or of weights. A rank has the sum over its part of the
-batch. It divides by the mean of the ranks' counts. So the mean of the ranks'
-losses, and of their gradients, is that of one process:
+One process takes the mean over the rows of a batch. A rank has some of these
+rows, and its gradient counts by its *weight*: its own rows over the mean of the
+ranks' rows. So the mean of the ranks' gradients is that of one process, whoever
+has computed the loss:
 
-  sum over ranks of (sum_r / mean count) / ranks = sum of all / count of all
+  sum over ranks of (rows_r / mean rows) * mean_r / ranks = mean of all rows
 
-Keras has divided by the rank's own count; the loss is scaled by the ratio of
-the two.
+Terms that know no rows, such as the decay of weights, stay as they are: the
+weights of the ranks are 1 on average. A rank without rows has the weight 0.
+
+Where Keras divides by another count (entries that a mask leaves, weights), that
+loss is scaled by the ratio of that count to the mean of the ranks' counts, and
+divided by the weight of the rank.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import keras
 from hvd_keras import _backends, basics
 from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import membership
-from hvd_keras._keras import callback_lists, models
+from hvd_keras._keras import advice, callback_lists, models, traces
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import losses as keras_losses
@@ -32,17 +36,18 @@ from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, Sum
 
-# Attributes of a model, in `vars(model)`: what its functions were traced for.
-_TRAINS_FOR = "_hvd_trains_for"
+# An attribute of a model, in `vars(model)`: what its test function is for.
 _TESTS_FOR = "_hvd_tests_for"
 
 
 def install() -> None:
     """Hooks into Keras."""
     keras_losses.hook(_begin)
-    keras_steps.patch_train_step()
+    keras_steps.install(_begin_step, _end_step)
     keras_epochs.at_data.add(_note_data)
+    keras_epochs.weight_adders.add(_adds_weights)
     callback_lists.at_test_begin.add(_renew_test_function)
+    keras_calls.at_end.add(_end_call)
 
 
 def mean_over_ranks(
@@ -61,124 +66,284 @@ def mean_over_ranks(
 def rows_in_step() -> Any:
     """Returns 1.0 for each row of the running step, 0.0 for one that fills it.
 
-    It is None outside of Keras's own training step, and if no row can fill it.
+    It is None outside of a training step, and if no row can fill it.
     """
-    weights = keras_steps.running_weights()
-    return None if weights is None else _is_row(weights)
+    batch = keras_steps.running_batch()
+    return None if batch is None else batch.row_weights()
 
 
 class _Batch:
     """The part of a batch that this rank has, in one step.
 
     Args:
-        own_rows: The rows that Keras sees.
+        rows: The rows that the step sees.
+        first: The rows of the first tensor of x, for which Keras counts a
+            batch when it reports the loss.
         weights: Those of the rows, if some rows may only fill the batch.
+        marks: These weights, if they are not the user's.
+        is_partial: Whether they may do so beside rows that count.
         counts: What is known of the rows of all ranks.
         name: First part of the names of its collectives.
         process_set: The ranks that share the batch.
         sum_factor: Multiplies losses that are sums.
-        asks: Whether the ranks may ask each other.
+        is_shared: Whether its loss is that of all ranks.
+        asks: Whether the ranks ask each other for their rows in any case, and
+            not only where a mean over rows does not do.
+        has_fixed_rows: Whether all rows have the same shape.
     """
 
     def __init__(
         self,
-        own_rows: Any,
-        weights: Any,
+        rows: Any,
         *,
+        first: Any,
+        weights: Any,
+        marks: Any,
+        is_partial: bool,
         counts: Counts | None,
         name: str,
         process_set: ProcessSet,
         sum_factor: float,
+        is_shared: bool,
         asks: bool,
+        has_fixed_rows: bool,
     ) -> None:
-        self._own_rows = own_rows
+        self.is_partial = is_partial
+        self.leaves_out = False
+        # Whether a count of its losses is known.
+        self.has_known_mean = False
+        self.marks = marks
+        self.process_set = process_set
+        # Whether the loss has this rank's weight already.
+        self.has_weight = False
+        self._rows = rows
         self._is_row = None if weights is None else _is_row(weights)
-        self._counts = counts
         self._name = name
-        self._process_set = process_set
         self._sum_factor = sum_factor
-        self._asks = asks
+        self._is_shared, self._asks = is_shared, asks
+        self._has_fixed_rows = has_fixed_rows
         self._numbers = itertools.count()
         self._chain: list[Any] = []
-        self._rows = self._count_rows()
+        self._real = rows
+        if self._is_row is not None:
+            self._real = keras.ops.sum(self._is_row)
+        self.is_real: Any = None
+        if self._is_row is not None and not is_partial:
+            self.is_real = self._real > 0
+        self._counts, self._first = counts, first
+        # This rank's weight in the mean over the ranks, and the mean of their
+        # `first`; None: 1, and as here, or not asked for yet.
+        self._weight: Any = None
+        self._mean_first: Any = None
+        self._is_weighed = False
+
+    @property
+    def weight(self) -> Any:
+        """This rank's rows over the mean of the ranks' rows; None: 1."""
+        if self._asks:
+            self._weigh()
+        return self._weight
+
+    def _weigh(self) -> None:
+        """Learns the rows of the other ranks, once."""
+        if self._is_weighed or self.process_set.size() == 1:
+            return
+        self._is_weighed = True
+        counts = self._counts
+        if counts is None:
+            is_first = self._first is self._rows
+            both = [self._real] if is_first else [self._real, self._first]
+            means = self._mean(
+                keras.ops.stack([keras.ops.cast(n, "float32") for n in both])
+            )
+            self._mean_first = means[-1]
+            self._weight = _divided(self._real, means[0])
+        elif counts.rest:
+            real = keras.ops.cast(self._real, "float32")
+            self._mean_first = keras.ops.where(
+                keras.ops.equal(real, float(counts.batch_size)),
+                float(counts.batch_size),
+                counts.rest / counts.num_ranks,
+            )
+            self._weight = _divided(real, self._mean_first)
+
+    # ---- The loss ----
+
+    def total(self, loss: Any) -> Any:
+        self.has_weight = True
+        if len(loss.shape) and self._is_shared:  # Keras takes its sum
+            factor = self._sum_factor * self._kept(1.0)
+            if self.is_partial and len(loss.shape) == 1:
+                factor = factor * self._is_row
+            return loss * keras.ops.cast(factor, loss.dtype)
+        return self._weighted(loss)
+
+    def summed(self, loss: Any) -> Any:
+        if not self._is_shared:
+            return loss
+        self._weigh()
+        return self._unweighted(loss * self._sum_factor)
 
     def scaled(
         self,
         loss: Any,
         *,
+        values: Any,
         sample_weight: Any,
         mask: Any,
         reduction: str,
         dtype: Any,
+        is_of_rows: bool,
     ) -> Any:
+        self.has_known_mean = True
+        if reduction == "sum":
+            return self.summed(loss)
         by_weights = (
             reduction == "mean_with_sample_weight" and sample_weight is not None
         )
-        if reduction == "sum":
-            factor: Any = self._sum_factor
-        elif (mask is not None or by_weights) and self._asks:
-            factor = self._ratio_of_counts(
-                sample_weight, mask, reduction, dtype
+        is_plain = mask is None and not by_weights
+        if is_plain and self._knows_count(values, is_of_rows):
+            if not self.is_partial:
+                return loss  # its count is that of its rows
+            factor = _divided(self._rows, self._real)
+        elif self._is_shared:
+            self._weigh()
+            own, real = self._counts_of(
+                values, sample_weight, mask, reduction, dtype
             )
-        elif self._rows is self._own_rows:
-            return loss
+            factor = self._unweighted(_divided(own, self._mean(real)))
         else:
-            factor = _divided(self._own_rows, self._rows)
+            return loss
         return loss * keras.ops.cast(factor, loss.dtype)
 
-    def num_rows(self, own: Any) -> Any:
-        return own if self._rows is self._own_rows else self._rows
+    def sums(self, terms: Any, count: Any) -> tuple[Any, Any]:
+        """Returns the sum of a loss's terms, and what it is divided by.
 
-    def row_weights(self) -> Any:
-        return self._is_row
-
-    def _count_rows(self) -> Any:
-        """Returns the rows that the batch counts for.
-
-        It is the mean over the ranks if they may ask each other, else the
-        number of this rank's rows that do not fill the batch.
+        Args:
+            terms: Of the rows, in the first dimension.
+            count: What each counts, in the same shape.
         """
-        rows = self._own_rows
-        if self._is_row is not None:
-            rows = keras.ops.sum(self._is_row)
-        counts = self._counts
-        if not self._asks:
-            return rows
-        if counts is None:
-            return self._mean(rows)
-        if counts.rest:
-            rows = keras.ops.cast(rows, "float32")
-            return keras.ops.where(
-                keras.ops.equal(rows, float(counts.batch_size)),
-                float(counts.batch_size),
-                counts.rest / counts.num_ranks,
-            )
-        return rows
+        self.has_known_mean = True
+        count = keras.ops.cast(count, "float32")
+        if self.is_partial:
+            self.leaves_out = True
+            shape = [-1] + [1] * (len(terms.shape) - 1)
+            is_row = keras.ops.reshape(self._is_row, shape)
+            terms = terms * keras.ops.cast(is_row, terms.dtype)
+            count = count * is_row
+        mean = self._mean(self._kept(keras.ops.sum(count)))
+        weight = self.weight
+        mean = mean if weight is None else mean * weight
+        return keras.ops.sum(terms), mean
 
-    def _ratio_of_counts(
-        self, sample_weight: Any, mask: Any, reduction: str, dtype: Any
-    ) -> Any:
-        """Returns the count that Keras divided by, over the ranks' mean."""
-        if reduction == "mean_with_sample_weight":
+    def _knows_count(self, values: Any, is_of_rows: bool) -> bool:
+        """Whether the ranks' counts of `values` are to each other as rows."""
+        if len(values.shape) == 0:
+            return True
+        first, *others = values.shape
+        has_rows = is_of_rows or (
+            first is not None
+            and isinstance(self._rows, int)
+            and first == self._rows
+        )
+        if not has_rows or None in others:
+            return False
+        return not others or self._has_fixed_rows
+
+    def _counts_of(
+        self,
+        values: Any,
+        sample_weight: Any,
+        mask: Any,
+        reduction: str,
+        dtype: Any,
+    ) -> tuple[Any, Any]:
+        """Returns the count that Keras divided by, and that of real rows."""
+        if reduction == "mean_with_sample_weight" and (
+            mask is not None or sample_weight is not None
+        ):
             weights = keras_losses.weights_of(
                 sample_weight, mask, reduction, dtype
             )
             # Filling has the weight 0 here.
-            own = real = keras.ops.sum(keras.ops.cast(weights, "float32"))
+            own = keras.ops.sum(keras.ops.cast(weights, "float32"))
+            return own, own if self.is_partial else self._kept(own)
+        if mask is None:
+            valid = keras.ops.ones_like(values, dtype="float32")
         else:
             valid = keras.ops.cast(mask, "float32")
-            own = real = keras.ops.sum(valid)
-            if self._is_row is not None:
-                shape = [-1] + [1] * (len(valid.shape) - 1)
-                is_row = keras.ops.reshape(self._is_row, shape)
-                real = keras.ops.sum(valid * is_row)
-        return _divided(own, self._mean(real))
+        own = keras.ops.sum(valid)
+        if self.is_partial and self._is_row is not None:
+            shape = [-1] + [1] * (len(valid.shape) - 1)
+            is_row = keras.ops.reshape(self._is_row, shape)
+            return own, keras.ops.sum(valid * is_row)
+        return own, self._kept(own)
+
+    def _kept(self, count: Any) -> Any:
+        """Returns a count, 0 if no row of the batch counts."""
+        if self.is_real is None:
+            return count
+        return keras.ops.where(self.is_real, count, 0.0)
+
+    # ---- What is reported ----
+
+    def tracked(self, loss: Any, num_rows: Any) -> tuple[Any, Any]:
+        weight, mean = self.weight, self._mean_first
+        mean = num_rows if mean is None else mean
+        if len(loss.shape) and self._is_shared:  # Keras reports its mean
+            loss = loss / keras.ops.cast(self._sum_factor, loss.dtype)
+            if self.is_partial:
+                ratio = _divided(self._rows, self._real)
+                loss = loss * keras.ops.cast(ratio, loss.dtype)
+        else:
+            loss = self._unweighted(loss)
+        if weight is not None:
+            return loss, weight * mean
+        if self.is_partial:
+            ratio = _divided(self._real, self._rows)
+            num_rows = ratio * keras.ops.cast(num_rows, "float32")
+        return loss, num_rows
+
+    def weighed(self, weight: Any) -> Any:
+        if weight is None:
+            return self.weight
+        if self.is_partial:
+            ratio = _divided(self._real, self._rows)
+            weight = ratio * keras.ops.cast(weight, "float32")
+        return weight
+
+    def row_weights(self) -> Any:
+        return self._is_row
+
+    # ---- Gradients ----
+
+    def gradient_weight(self, process_set: ProcessSet) -> Any:
+        """Returns what multiplies gradients before the ranks average them.
+
+        It is None if they have this rank's weight, or if that is 1.
+        """
+        if self.has_weight or process_set is not self.process_set:
+            return None
+        return self.weight
+
+    def _weighted(self, value: Any) -> Any:
+        weight = self.weight
+        if weight is None:
+            return value
+        return value * keras.ops.cast(weight, value.dtype)
+
+    def _unweighted(self, value: Any) -> Any:
+        weight = self.weight
+        if weight is None:
+            return value
+        weight = keras.ops.cast(weight, value.dtype)
+        return keras.ops.divide_no_nan(value, weight)
 
     def _mean(self, value: Any) -> Any:
-        if self._process_set.size() == 1:
+        if self.process_set.size() == 1:
             return value
         name = f"{self._name}/{next(self._numbers)}"
-        return mean_over_ranks(value, name, self._process_set, self._chain)
+        return mean_over_ranks(value, name, self.process_set, self._chain)
 
 
 def _is_row(weights: Any) -> Any:
@@ -201,32 +366,81 @@ def _divided(numerator: Any, denominator: Any) -> Any:
     )
 
 
+def _begin_step(step: keras_steps.Step) -> _Batch | None:
+    """Begins the batch of a step; None if the step is this rank's own."""
+    weights = step.sample_weight if step.marks is None else step.marks
+    return _begin(
+        step.model,
+        step.x,
+        step.y,
+        None,
+        weights,
+        step.training,
+        marks=step.marks,
+        call=step.call,
+    )
+
+
+def _end_step(step: keras_steps.Step) -> None:
+    """Refuses or tells what cannot be known of a step's loss."""
+    batch, method = step.batch, step.own_method
+    if batch.is_partial and not batch.leaves_out:
+        raise ValueError(
+            "Losses must leave out rows that only fill a batch: pass batches "
+            "to `super().compute_loss` or to `hvd.global_mean`, or take "
+            'another `policy` in `hvd.shard`: "split" fills no batch in part, '
+            f'"drop" drops the rest. Received: {method or "a step"} with data '
+            'dealt by `policy="pad"`.'
+        )
+    if (
+        step.training
+        and method is not None
+        and not batch.has_known_mean
+        and batch.weight is not None
+        and basics.rank() == 0
+    ):
+        advice.tell_of_unknown_mean(step.model, method)
+
+
 def _begin(
-    model: Any, x: Any, y_pred: Any, sample_weight: Any, training: bool
+    model: Any,
+    x: Any,
+    y: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    training: bool,
+    *,
+    marks: Any = None,
+    call: Any = None,
 ) -> _Batch | None:
     """Begins a batch; None if its loss is this rank's own."""
-    own_rows = _num_rows(x, y_pred)
-    if own_rows is None:
+    inputs = _tensors_in(x)
+    tensors = [*_tensors_in(y), *inputs, *_tensors_in(y_pred)]
+    if not tensors:
         return None
-    call = next(iter(keras_calls.running_calls()), None)
-    fills = call is None or call.may_fill
-    weights = [w for w in keras.tree.flatten(sample_weight) if w is not None]
+    rows = keras.ops.shape(tensors[0])[0]
+    first = rows
+    if inputs and not _has_rows_of(inputs[0], tensors[0], call):
+        first = keras.ops.shape(inputs[0])[0]
+    may_fill = call is not None and call.may_fill
+    weights = _tensors_in(sample_weight) if may_fill else []
     arguments = {
-        "own_rows": own_rows,
-        "weights": weights[0] if weights and fills else None,
+        "rows": rows,
+        "first": first,
+        "weights": weights[0] if weights else None,
+        "marks": marks,
+        "is_partial": bool(weights) and call.fills_in_part,
+        "has_fixed_rows": call is not None and call.has_fixed_rows,
     }
-    begin = _begin_training if training else _begin_test
-    return begin(model, call, y_pred, sample_weight, arguments)
+    if training:
+        return _begin_training(model, call, arguments)
+    return _begin_test(model, call, arguments)
 
 
 def _begin_training(
-    model: Any,
-    call: Any,
-    y_pred: Any,
-    sample_weight: Any,
-    arguments: dict[str, Any],
+    model: Any, call: Any, arguments: dict[str, Any]
 ) -> _Batch | None:
-    part = distributed_part(getattr(model, "optimizer", None))
+    part = _distributed_part_of(model)
     if part is None:
         return None
     options = part.hvd_settings.reduce
@@ -256,49 +470,43 @@ def _begin_training(
         name=f"{part.hvd_reducer.name()}/loss_{number}",
         process_set=process_set,
         sum_factor=sum_factor,
+        is_shared=True,
         asks=True,
     )
 
 
 def _begin_test(
-    model: Any,
-    call: Any,
-    y_pred: Any,
-    sample_weight: Any,
-    arguments: dict[str, Any],
+    model: Any, call: Any, arguments: dict[str, Any]
 ) -> _Batch | None:
+    vars(model)[_TESTS_FOR] = _key_of_test(call)
     is_global = (
         call is not None
         and call.sums_metrics
         and not _is_alone(global_process_set, call)
     )
-    # A mean over rows adds up without a word between the ranks.
-    asks = is_global and (
-        keras_losses.has_mask(y_pred)
-        or any(
-            reduction == "sum"
-            or (
-                reduction == "mean_with_sample_weight"
-                and sample_weight is not None
-            )
-            for reduction in keras_losses.reductions_of(model)
-        )
-    )
-    counts = call.counts if is_global else None
-    if asks or counts or arguments["weights"] is not None:
-        vars(model)[_TESTS_FOR] = _key_of_test(call)
-    if not is_global:
+    if not is_global and arguments["weights"] is None:
         return None
     return _Batch(
         **arguments,
-        counts=counts,
+        counts=call.counts if is_global else None,
         name=f"evaluate{membership.name_suffix()}",
         process_set=global_process_set,
         sum_factor=1.0
         if models.has_our_strategy(model)
-        else float(basics.size()),
-        asks=asks or counts is not None,
+        else float(basics.size() if is_global else 1),
+        is_shared=is_global,
+        # Means over rows add up without a word between the ranks.
+        asks=is_global and call.counts is not None,
     )
+
+
+def _distributed_part_of(model: Any) -> Any:
+    """Returns the first distributed optimizer of a model, or None."""
+    part = distributed_part(getattr(model, "optimizer", None))
+    if part is not None:
+        return part
+    parts = map(distributed_part, models.optimizers_of(model))
+    return next((part for part in parts if part is not None), None)
 
 
 def _is_alone(process_set: ProcessSet, call: Any) -> bool:
@@ -312,12 +520,18 @@ def _is_sum(model: Any) -> bool:
     return bool(reductions) and set(reductions) == {"sum"}
 
 
-def _num_rows(*structures: Any) -> Any:
-    """Returns the rows of the first tensor; None if there is none."""
-    for tensor in keras.tree.flatten(structures):
-        if tensor is not None and len(tensor.shape):
-            return keras.ops.shape(tensor)[0]
-    return None
+def _tensors_in(structure: Any) -> list[Any]:
+    """Returns the tensors of a structure that have rows."""
+    return [
+        tensor
+        for tensor in keras.tree.flatten(structure)
+        if tensor is not None and len(getattr(tensor, "shape", ()))
+    ]
+
+
+def _has_rows_of(tensor: Any, other: Any, call: Any) -> bool:
+    """Whether two tensors of a batch have the same rows on all ranks."""
+    return tensor is other or (call is not None and call.has_same_rows)
 
 
 # ---- What a call knows of its data ----
@@ -326,23 +540,41 @@ def _num_rows(*structures: Any) -> Any:
 def _note_data(call: Any) -> None:
     """Notes what all ranks know of the batches of `fit` or `evaluate`."""
     source = source_of(call.data)
-    call.may_fill = call.adds_weights = False
+    call.may_fill = call.adds_weights = call.fills_in_part = False
     if source is not None and source.may_fill:
         call.may_fill, call.adds_weights = True, source.adds_weights
+        call.fills_in_part = source.fills_in_part
+    is_array = keras_epochs.arrays_of(call) is not None
+    call.has_same_rows = is_array or counts_of(call.data) is not None
+    # Elsewhere shapes are those of a batch, and not of all batches.
+    call.has_fixed_rows = (
+        keras.backend.backend() == "tensorflow"
+        or is_array
+        or hasattr(call.data, "arrays")
+    )
     call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
     if call.method != "fit":
         return
-    part = distributed_part(getattr(call.model, "optimizer", None))
+    part = _distributed_part_of(call.model)
     if part is None:
         return
     process_set = part.hvd_settings.reduce.process_set
-    if not process_set.included() or process_set.size() == 1:
+    if not process_set.included() or _is_alone(process_set, call):
         return
-    call.counts = _agreed_counts(call, process_set)
-    traced_for = vars(call.model).get(_TRAINS_FOR)
-    if traced_for != (call.counts, call.may_fill):
-        call.model.train_function = None
-        vars(call.model)[_TRAINS_FOR] = (call.counts, call.may_fill)
+    if process_set.size() != 1:
+        call.counts = _agreed_counts(call, process_set)
+    traces.switch(call.model, (call.counts, call.may_fill))
+
+
+def _adds_weights(data: Any) -> bool:
+    source = source_of(data)
+    return source is not None and source.may_fill and source.adds_weights
+
+
+def _end_call(call: Any) -> None:
+    """Keeps what was traced for a `fit` from use outside of it."""
+    if call.method == "fit":
+        traces.switch(call.model, None)
 
 
 def forget_counts(fit: Any, rest: int | None) -> None:
@@ -356,8 +588,8 @@ def forget_counts(fit: Any, rest: int | None) -> None:
     if fit.counts is None or fit.counts.rest == rest:
         return
     fit.counts = None
-    vars(fit.model)[_TRAINS_FOR] = (None, fit.may_fill)
     trace_anew(fit.model)
+    traces.note(fit.model, (None, fit.may_fill))
 
 
 def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:

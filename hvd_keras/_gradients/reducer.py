@@ -19,9 +19,11 @@ from hvd_keras._gradients.buckets import (
 from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
+from hvd_keras._keras.steps import running_batch
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
+from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Max
 
 
@@ -295,6 +297,18 @@ class GradientReducer:
                 _describe_difference(values, options.process_set.ranks or [])
             )
         self._agreed.add(key)
+
+
+def weighted(
+    gradients: list[Gradient], process_set: ProcessSet
+) -> list[Gradient]:
+    """Returns a batch's gradients, by the weight of this rank's rows."""
+    batch = running_batch()
+    weight = None if batch is None else batch.gradient_weight(process_set)
+    if weight is None:
+        return gradients
+    backend = _backends.current()
+    return [backend.weighted(gradient, weight) for gradient in gradients]
 
 
 def mark_reduced(gradients: Iterable[Gradient]) -> None:

@@ -15,7 +15,11 @@ from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.nonfinite import NonfiniteWatch
 from hvd_keras._gradients.optimizer_names import label_of
-from hvd_keras._gradients.reducer import GradientReducer, refuse_reduced_twice
+from hvd_keras._gradients.reducer import (
+    GradientReducer,
+    refuse_reduced_twice,
+    weighted,
+)
 from hvd_keras._gradients.start_check import StartCheck
 from hvd_keras._keras import names as private
 from hvd_keras._keras.optimizer import OptimizerHooks
@@ -124,25 +128,87 @@ class ReducingOptimizer(OptimizerHooks):
 
     # ---- A step ----
 
+    def apply_gradients(
+        self, grads_and_vars: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if self._is_own("apply_gradients"):
+            grads, variables = map(list, zip(*grads_and_vars, strict=True))
+            vars(self)["_hvd_num_reductions"] = 0
+            refuse_reduced_twice(grads, self.name)
+            grads = self._reduced_early(grads, variables)
+            grads_and_vars = list(zip(grads, variables, strict=True))
+        try:
+            return super().apply_gradients(grads_and_vars, *args, **kw)  # type: ignore[misc]
+        finally:
+            vars(self).pop("_hvd_is_early", None)
+
     def apply(
         self, grads: Any, trainable_variables: Sequence[Any] | None = None
     ) -> None:
         grads = list(grads)
-        vars(self)["_hvd_num_reductions"] = 0
+        is_inner = "_hvd_is_early" in vars(self)
         vars(self)["_hvd_num_losses"] = 0
-        refuse_reduced_twice(grads, self.name)
+        if not is_inner:
+            vars(self)["_hvd_num_reductions"] = 0
+            refuse_reduced_twice(grads, self.name)
+            if self._is_own("apply"):
+                grads = self._reduced_early(grads, trainable_variables)
         try:
             super().apply(grads, trainable_variables)  # type: ignore[misc]
         finally:
             vars(self).pop("_hvd_next_scale", None)
+            if not is_inner:
+                vars(self).pop("_hvd_is_early", None)
         if len(grads):
             self._check_reduced(
                 trainable_variables or private.trainable_variables_of(self)
             )
 
+    def _is_own(self, method: str) -> bool:
+        """Whether the class of a user has a method instead of Keras's.
+
+        It may change gradients, which have to be those of all ranks then.
+        """
+        home = getattr(self.hvd_base, method).__module__
+        return not home.startswith("keras.")
+
+    def _reduced_early(
+        self, grads: list[Any], trainable_variables: Sequence[Any] | None
+    ) -> list[Any]:
+        """Returns the gradients as they are to be clipped; reduces them now."""
+        variables = list(
+            trainable_variables or private.trainable_variables_of(self)
+        )
+        places = [
+            place
+            for place, (gradient, variable) in enumerate(
+                zip(grads, variables, strict=True)
+            )
+            if gradient is not None
+            and not getattr(variable, "overwrite_with_gradient", False)
+        ]
+        reduced = _backends.current().reduce_if(
+            None,
+            functools.partial(
+                self._reduced, variables=[variables[p] for p in places]
+            ),
+            self.hvd_weighted([grads[place] for place in places]),
+        )
+        for place, gradient in zip(places, reduced, strict=True):
+            grads[place] = gradient
+        vars(self)["_hvd_is_early"] = True
+        return grads
+
+    def hvd_weighted(self, gradients: list[Any]) -> list[Any]:
+        if "_hvd_is_early" in vars(self):
+            return gradients
+        return weighted(gradients, self.hvd_settings.reduce.process_set)
+
     def hvd_reduce(
         self, gradients: list[Any], variables: list[Any] | None
     ) -> list[Any]:
+        if "_hvd_is_early" in vars(self):
+            return gradients
         backend = _backends.current()
         may_wait = self.gradient_accumulation_steps and backend.clips_each_batch
         return backend.reduce_if(

@@ -22,6 +22,11 @@ _APART = (
     "Use `hvd.DistributedOptimizer` or `hvd.DistributedGradientTape` in "
     "`train_step`. Received: %s."
 )
+_UNKNOWN_MEAN = (
+    "Some steps have unequal numbers of rows on the ranks. The loss of %s is "
+    "taken for a mean over the rows of a rank, and weighted by their number. "
+    "If it is another mean, or a sum, compute it by `hvd.global_mean`."
+)
 _SAME_DATA = (
     "All ranks train on the same batches. If each was given all the data, "
     "share them out: `fit(hvd.shard((x, y), batch_size=...))`. If each draws "
@@ -50,6 +55,11 @@ _METRICS = (
     "from a metric function; keep the state of a `keras.metrics.Metric` in "
     "variables of `add_variable` that add up. Received: %s."
 )
+
+
+def tell_of_unknown_mean(model: Any, method: str) -> None:
+    """Says what a loss is taken for that is no loss of Keras."""
+    _tell(model, _UNKNOWN_MEAN, method)
 
 
 def tell_of_plain_optimizer(model: Any) -> None:

@@ -3,6 +3,7 @@
 | Private name | Used to |
 |---|---|
 | `CallbackList._async_train` | stop all ranks after the same batch |
+| `Trainer._eval_epoch_iterator` | know the data of a validation |
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras import epochs
 from hvd_keras._keras.calls import Call, running_calls
 from hvd_keras._keras.hooks import Hooks
 from hvd_keras._keras.lookup import require
@@ -89,6 +91,10 @@ def _noting_test(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(self, *args, **kw)
         for call in running_calls()[:1]:
             if call.method == "evaluate":
+                if call.epochs is None:
+                    # Data for validation, which `fit` has made before.
+                    kept = getattr(call.model, "_eval_epoch_iterator", None)
+                    epochs.note(call, kept)
                 for function in at_test_begin:
                     function(call)
         return result

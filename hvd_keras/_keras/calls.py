@@ -34,6 +34,11 @@ class Call:
         self.counts: Any = None
         self.may_fill = True
         self.adds_weights = False
+        self.fills_in_part = False
+        # Whether the first dimension of each tensor of a batch are its rows,
+        # and whether all rows have the same shape.
+        self.has_same_rows = self.has_fixed_rows = False
+        self.class_weight: Any = None  # what we apply instead of Keras
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
@@ -46,6 +51,9 @@ class Call:
 
 # Called with the model when a `fit` has ended or raised.
 at_end_of_fit: Hooks[Callable[[Any], None]] = Hooks()
+
+# Called with a call that has ended or raised.
+at_end: Hooks[Callable[[Call], None]] = Hooks()
 
 # The running calls of this thread, innermost first.
 _running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
@@ -99,6 +107,8 @@ def _noting_call(
             return _bound(original, self)(*args, **kw)
         finally:
             _running.reset(before)
+            for each in at_end:
+                each(call)
             call.end()
             if method == "fit":
                 for function in at_end_of_fit:

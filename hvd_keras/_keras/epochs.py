@@ -37,6 +37,8 @@ at_data: Hooks[Callable[[Call], None]] = Hooks()
 # Get the data of an epoch that begins, and tell how many steps it has, or None.
 # `steps_per_epoch` goes before.
 step_counts: Hooks[Callable[[Any], int | None]] = Hooks()
+# Get data, and tell whether weights were added to mark what fills a batch.
+weight_adders: Hooks[Callable[[Any], bool]] = Hooks()
 
 
 def batch_sizes_of(call: Call) -> list[int] | None:
@@ -156,19 +158,37 @@ def install() -> None:
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
-    def wrapper(self: Any, x: Any, *args: Any, **kw: Any) -> None:
-        original(self, x, *args, **kw)
-        self._hvd_data = x
+    def wrapper(*args: Any, **kw: Any) -> None:
+        bound = signature.bind(*args, **kw)
+        given = bound.arguments
+        weight = given.get("class_weight")
+        # Keras refuses it for data with weights, which may be ours.
+        is_ours = weight is not None and any(
+            adds(given["x"]) for adds in weight_adders
+        )
+        if is_ours:
+            given["class_weight"] = None
+        original(*bound.args, **bound.kwargs)
+        epochs = given["self"]
+        epochs._hvd_data = given["x"]
+        epochs._hvd_others = [given.get("y"), given.get("sample_weight")]
         # Later ones hold validation data.
         for call in running_calls()[:1]:
             if call.epochs is None:
-                call.epochs, call.data = self, x
-                given = signature.bind(self, x, *args, **kw).arguments
-                call.others = [given.get("y"), given.get("sample_weight")]
-                for function in at_data:
-                    function(call)
+                call.class_weight = weight if is_ours else None
+                note(call, epochs)
 
     return wrapper
+
+
+def note(call: Call, epochs: Any) -> None:
+    """Notes the iterator over the data of a call."""
+    if not hasattr(epochs, "_hvd_data"):
+        return
+    call.epochs, call.data = epochs, epochs._hvd_data
+    call.others = epochs._hvd_others
+    for function in at_data:
+        function(call)
 
 
 def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:

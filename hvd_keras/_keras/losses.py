@@ -26,53 +26,92 @@ from typing import Any, Protocol
 import keras
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.lookup import owner_of, private_module, require
+from hvd_keras._keras.steps import running_step
 
 _loss: Any = private_module("losses.loss")
 _compile_utils: Any = private_module("trainers.compile_utils")
 _backend: Any = private_module("backend")
+_ADDED = "_aggregate_additional_loss"
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
 
 
 class Batch(Protocol):
     """What the hooks ask about the batch of a training or test step."""
 
+    # Whether rows among others may only fill it.
+    is_partial: bool
+    # Set when such rows were left out.
+    leaves_out: bool
+    # The weights that mark them, if the step's own lack these.
+    marks: Any
+
+    def total(self, loss: Any) -> Any:
+        """Returns the loss to differentiate, of the loss of the whole batch.
+
+        Args:
+            loss: What `compute_loss` has returned.
+        """
+
     def scaled(
         self,
         loss: Any,
         *,
+        values: Any,
         sample_weight: Any,
         mask: Any,
         reduction: str,
         dtype: Any,
+        is_of_rows: bool,
     ) -> Any:
         """Returns a reduced loss, scaled.
 
         Args:
             loss: The scalar that Keras computes.
+            values: What it computes it of.
             sample_weight: A tensor or None.
             mask: A tensor or None.
             reduction: That of the loss.
             dtype: That of the loss.
+            is_of_rows: Whether the first dimension of `values` are the rows.
         """
 
-    def num_rows(self, own: Any) -> Any:
-        """Returns how many rows the batch counts for in the tracked loss.
+    def summed(self, loss: Any) -> Any:
+        """Returns a sum over rows, scaled."""
+
+    def tracked(self, loss: Any, num_rows: Any) -> tuple[Any, Any]:
+        """Returns the loss to report, and its weight.
 
         Args:
-            own: The number for this rank's batch.
+            loss: What `total` has returned.
+            num_rows: The weight that Keras gives it.
+        """
+
+    def weighed(self, weight: Any) -> Any:
+        """Returns the weight of a mean over this rank's rows.
+
+        Args:
+            weight: What Keras or the user gives it; None: as any other.
         """
 
     def row_weights(self) -> Any:
         """Returns 0 for rows that fill the batch, else 1; None if none can."""
 
 
-# Begins a batch; gets model, x, y_pred, sample_weight, training.
-Begin = Callable[[Any, Any, Any, Any, bool], Batch | None]
+# Begins a batch; gets model, x, y, y_pred, sample_weight, training.
+Begin = Callable[[Any, Any, Any, Any, Any, bool], Batch | None]
 
-# The batch whose loss is being computed.
-_computing: contextvars.ContextVar[Batch | None] = contextvars.ContextVar(
+
+class _Loss:
+    """The loss of a batch that is being computed."""
+
+    def __init__(self, batch: Batch | None) -> None:
+        self.batch = batch
+        self.is_of_rows = False
+
+
+# The loss that is being computed.
+_computing: contextvars.ContextVar[_Loss | None] = contextvars.ContextVar(
     "_computing", default=None
 )
 # The attribute of a metric that holds the batch of its next update.
@@ -81,14 +120,49 @@ _BATCH = "_hvd_batch"
 
 def hook(begin: Begin) -> None:
     """Makes Keras ask `begin` about each batch."""
-    asking = functools.partial(_asking, begin)
-    replace(owner_of("compute_loss"), "compute_loss", asking)
+    replace(
+        owner_of("_compute_loss"),
+        "_compute_loss",
+        functools.partial(_totalling, begin),
+    )
+    replace(
+        owner_of("compute_loss"),
+        "compute_loss",
+        functools.partial(_asking, begin),
+    )
+    replace(owner_of(_ADDED), _ADDED, _adding)
     replace(_loss, "reduce_weighted_values", _scaling)
     replace(keras.metrics.Mean, "update_state", _weighing)
     replace(_compile_utils.CompileMetrics, "update_state", _leaving_out)
 
 
+def _totalling(
+    begin: Begin, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Wraps what Keras's own steps call, whoever has written the loss."""
+    signature = inspect.signature(original)
+
+    def compute_loss(*args: Any, **kw: Any) -> Any:
+        if _symbolic_scope.in_symbolic_scope():
+            return original(*args, **kw)
+        batch = _begun(begin, signature, args, kw)
+        if batch is None:
+            return original(*args, **kw)
+        before = _computing.set(_Loss(batch))
+        try:
+            loss = original(*args, **kw)
+        finally:
+            _computing.reset(before)
+        model = args[0]
+        if model._loss_tracker is not None:  # Keras tracks `__setattr__`
+            vars(model._loss_tracker)[_BATCH] = batch
+        return batch.total(loss)
+
+    return compute_loss
+
+
 def _asking(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps Keras's own loss, which the user's may call."""
     signature = inspect.signature(original)
 
     def compute_loss(*args: Any, **kw: Any) -> Any:
@@ -97,24 +171,83 @@ def _asking(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(*args, **kw)
         given.apply_defaults()
         of = given.arguments
-        batch = begin(
-            of["self"],
-            of["x"],
-            of["y_pred"],
-            of["sample_weight"],
-            of.get("training", True),
-        )
-        for metric in (of["self"]._loss_tracker, of["self"]._compile_metrics):
-            if metric is not None:  # Keras tracks what `__setattr__` sets
-                vars(metric)[_BATCH] = batch
-        before = _computing.set(batch)
-        try:
+        model, step = of["self"], running_step()
+        running = _computing.get()
+        batch = _batch_of_step() if running is None else running.batch
+        is_alone = running is None and batch is None
+        if is_alone:
+            batch = _begun(begin, signature, args, kw)
+        if batch is None:
             return original(*args, **kw)
+        if batch.is_partial and of["sample_weight"] is None:
+            of["sample_weight"] = batch.marks
+        batch.leaves_out = batch.leaves_out or of["sample_weight"] is not None
+        if model._compile_metrics is not None:
+            vars(model._compile_metrics)[_BATCH] = batch
+        loss = _Loss(batch)
+        loss.is_of_rows = _takes_rows(model) and (
+            step is None or of["y"] is step.y
+        )
+        before = _computing.set(loss)
+        try:
+            value = original(*given.args, **given.kwargs)
         finally:
             _computing.reset(before)
+        return batch.total(value) if is_alone else value
 
     # Keras looks at the parameters of this method.
     return compute_loss
+
+
+def _begun(
+    begin: Begin, signature: inspect.Signature, args: Any, kw: Any
+) -> Batch | None:
+    """Returns the batch of a loss: that of the step, else one of its own."""
+    given = signature.bind(*args, **kw)
+    given.apply_defaults()
+    of = given.arguments
+    step = running_step()
+    training = of.get("training", True)
+    if step is not None and step.training == training:
+        batch: Batch | None = step.batch
+        return batch
+    return begin(
+        of["self"],
+        of["x"],
+        of["y"],
+        of["y_pred"],
+        of["sample_weight"],
+        training,
+    )
+
+
+def _batch_of_step() -> Batch | None:
+    step = running_step()
+    return None if step is None else step.batch
+
+
+def _takes_rows(model: Any) -> bool:
+    """Whether each loss of a model is Keras's, which has a value a row."""
+    return all(
+        isinstance(loss, str)
+        or (
+            getattr(loss, "__module__", "").startswith("keras.")
+            # It may hold a function of the user's.
+            and type(loss).__name__ != "LossFunctionWrapper"
+        )
+        for loss in _losses_of(model)
+    )
+
+
+def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
+    def aggregate_additional_loss(self: Any, loss: Any) -> Any:
+        running = _computing.get()
+        value = original(self, loss)
+        if running is None or running.batch is None or not len(loss.shape):
+            return value
+        return running.batch.summed(value)
+
+    return aggregate_additional_loss
 
 
 def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,19 +258,23 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        _check_has_rows(values)
-        if _weights_mark_filling():
-            sample_weight = _spread(sample_weight, values)
+        running = _computing.get()
+        batch = _batch_of_step() if running is None else running.batch
+        if batch is not None and batch.is_partial:
+            _check_has_rows(values)
+            if batch.marks is not None:
+                sample_weight = _spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
-        batch = _computing.get()
         if batch is None or reduction in (None, "none"):
             return loss
         return batch.scaled(
             loss,
+            values=values,
             sample_weight=sample_weight,
             mask=mask,
             reduction=reduction,
             dtype=dtype or loss.dtype,
+            is_of_rows=running is not None and running.is_of_rows,
         )
 
     return reduce_weighted_values
@@ -145,9 +282,14 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        batch = _computing.get() or vars(self).pop(_BATCH, None)
-        if batch is not None and sample_weight is not None:
-            sample_weight = batch.num_rows(sample_weight)
+        running = _computing.get()
+        batch = vars(self).pop(_BATCH, None)
+        if batch is not None and running is None:
+            values, sample_weight = batch.tracked(values, sample_weight)
+        else:
+            batch = _batch_of_step() if running is None else running.batch
+            if batch is not None and len(keras.ops.shape(values)) == 0:
+                sample_weight = batch.weighed(sample_weight)
         return original(self, values, sample_weight)
 
     return update_state
@@ -157,17 +299,16 @@ def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(
         self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        batch = vars(self).pop(_BATCH, None)
-        weights = None if batch is None else batch.row_weights()
-        if weights is None and _weights_mark_filling():
-            weights = sample_weight
-        if weights is None:
+        batch = vars(self).pop(_BATCH, None) or _batch_of_step()
+        if batch is None or not batch.is_partial:
             return original(self, y_true, y_pred, sample_weight)
         if not self.built:
             self.build(y_true, y_pred)
         # Keras gives the weights of a batch to the weighted metrics alone.
         kinds = {"_flat_metrics": self._flat_metrics}
-        if _weights_mark_filling():
+        weights = batch.row_weights()
+        if batch.marks is not None:
+            weights = batch.marks
             kinds["_flat_weighted_metrics"] = self._flat_weighted_metrics
         for kind, metrics in kinds.items():
             vars(self)[kind] = [None for _ in metrics]
@@ -188,20 +329,15 @@ def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
     return update_state
 
 
-def _weights_mark_filling() -> bool:
-    """Whether weights were added to the data to mark what fills a batch."""
-    return any(call.adds_weights for call in keras_calls.running_calls()[:1])
-
-
 def _check_has_rows(values: Any) -> None:
     """Raises ValueError if rows that fill a batch cannot be left out."""
-    calls = keras_calls.running_calls()[:1]
-    if len(values.shape) == 0 and any(call.may_fill for call in calls):
+    if len(values.shape) == 0:
         raise ValueError(
             "The loss must return a value for each row: some rows of these "
             "data from `hvd.shard` only fill a batch, and do not count. "
             "Received: a loss that returns one value for the whole batch. "
-            'Return a value a row, or drop the rest with `policy="drop"`.'
+            "Return a value a row, or take another `policy` in `hvd.shard`: "
+            '"split" fills no batch in part, "drop" drops the rest.'
         )
 
 
@@ -243,14 +379,18 @@ def has_mask(outputs: Any) -> bool:
 
 def reductions_of(model: Any) -> list[str]:
     """Returns the reductions of the losses that a model was compiled with."""
+    return [
+        getattr(loss, "reduction", "sum_over_batch_size")
+        for loss in _losses_of(model)
+    ]
+
+
+def _losses_of(model: Any) -> list[Any]:
     compiled = model._compile_loss
     if compiled is None:
         return []
-    return [
-        getattr(loss, "reduction", "sum_over_batch_size")
-        for loss in keras.tree.flatten(require(compiled, "_user_loss"))
-        if loss is not None
-    ]
+    losses = keras.tree.flatten(require(compiled, "_user_loss"))
+    return [loss for loss in losses if loss is not None]
 
 
 def check_names() -> None:

@@ -29,6 +29,10 @@ class OptimizerHooks:
         """
         raise NotImplementedError
 
+    def hvd_weighted(self, gradients: list[Any]) -> list[Any]:
+        """Returns a batch's gradients, by the rows of this rank."""
+        raise NotImplementedError
+
     def hvd_apply_if_finite(
         self,
         gradients: list[Any],
@@ -69,10 +73,11 @@ class OptimizerHooks:
         # The gradients here contain no None. Keras then calls
         # `_clip_gradients` (in a branch if it accumulates) without variables.
         vars(self)["_hvd_variables"] = list(trainable_variables)
+        grads = self.hvd_weighted(list(grads))
         apply = super()._backend_apply_gradients  # type: ignore[misc]
         try:
             self.hvd_apply_if_finite(
-                list(grads),
+                grads,
                 list(trainable_variables),
                 lambda: apply(grads, trainable_variables),
             )

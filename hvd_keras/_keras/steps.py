@@ -1,13 +1,15 @@
-"""Knows the weights of the rows while a training step runs or is traced.
+"""Knows the step of a `fit` or `evaluate` that runs, whoever wrote it.
 
-| Name of Keras | Used to |
-|---|---|
-| `Trainer.train_step` (public, wrapped) | know the data of a step |
+While a call runs, `train_step` and `test_step` of its model are attributes of
+the model that note each step, and then do what the class says. A step has the
+batch without the weights that `hvd.shard` has added in order to mark rows that
+only fill it: a `train_step` of the user's gets what the data held.
 """
 
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,45 +17,200 @@ import keras
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras.lookup import owner_of
+from hvd_keras._keras import epochs
+from hvd_keras._keras.lookup import owner_of, private_module
 
-_weights: contextvars.ContextVar[Any] = contextvars.ContextVar(
-    "_weights", default=None
+_symbolic_scope: Any = private_module("backend.common.symbolic_scope")
+
+
+class Step:
+    """A step that runs or is traced.
+
+    Attributes:
+        call: The call of Keras's method that it belongs to.
+        model: The model.
+        training: Whether it trains.
+        x, y, sample_weight: The batch, as Keras unpacks it.
+        marks: The weights that mark filling, if `sample_weight` lacks them.
+        batch: What the layer above has made of it, or None.
+    """
+
+    def __init__(self, call: Any, data: Any, training: bool) -> None:
+        self.call = call
+        self.model = call.model
+        self.training = training
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        self.x, self.y, self.sample_weight = x, y, weights
+        self.marks: Any = None
+        if call.adds_weights:
+            if weights is None:
+                raise ValueError(
+                    "What maps data from `hvd.shard` must keep the last entry "
+                    "of (x, y, weights), which marks rows that only fill a "
+                    "batch: `map(lambda x, *rest: (change(x), *rest))`. "
+                    "Received: batches without it."
+                )
+            self.marks, self.sample_weight = weights, None
+        self.batch: Any = None
+
+    @property
+    def own_method(self) -> str | None:
+        """The method of the step that the user has written, if any."""
+        for name in (
+            "train_step" if self.training else "test_step",
+            "compute_loss",
+        ):
+            home = getattr(getattr(type(self.model), name), "__module__", "")
+            if not home.startswith("keras."):
+                return f"`{name}` of {type(self.model).__name__}"
+        return None
+
+
+_running: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
+    "_running_step", default=None
 )
 
 
-def patch_train_step() -> None:
-    """Notes the data of Keras's own `train_step`.
+def running_step() -> Step | None:
+    """Returns the step that runs or is traced, if it belongs to a call."""
+    return _running.get()
 
-    A model with another `train_step` is noted if that calls Keras's.
+
+def running_batch() -> Any:
+    """Returns the batch of the training step that runs, or None."""
+    step = _running.get()
+    return None if step is None or not step.training else step.batch
+
+
+def install(begin: Callable[[Step], Any], end: Callable[[Step], None]) -> None:
+    """Lets `begin(step)` make the batch of each step that begins.
+
+    `end(step)` is called when a step that has one has run, or was traced.
     """
-    replace(owner_of("train_step"), "train_step", _noting)
+    epochs.at_data.add(functools.partial(_watch, begin, end))
+    keras_calls.at_end.add(_forget)
+    replace(owner_of("train_step"), "train_step", _marking)
+    replace(owner_of("test_step"), "test_step", _marking)
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    def train_step(self: Any, *args: Any, **kw: Any) -> Any:
-        data = kw["data"] if "data" in kw else args[-1]
-        before = _weights.set(_weights_in(data))
-        try:
+def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives Keras's own steps the marks where a batch is filled in part."""
+
+    def own_step(self: Any, *args: Any, **kw: Any) -> Any:
+        step = _running.get()
+        if (
+            step is None
+            or step.model is not self
+            or step.batch is None
+            or step.marks is None
+            or not step.batch.is_partial
+        ):
             return original(self, *args, **kw)
+        *state, data = [*args, *kw.values()]
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        weights = step.marks if weights is None else weights
+        return original(self, *state, (x, y, weights))
+
+    return own_step
+
+
+class _Watched:
+    """Stands in for a model's `train_step` or `test_step` during a call."""
+
+    def __init__(
+        self,
+        begin: Callable[[Step], Any],
+        end: Callable[[Step], None],
+        original: Any,
+        training: bool,
+    ) -> None:
+        self._begin, self._end, self._original = begin, end, original
+        self._training = training
+        functools.update_wrapper(self, original)
+
+    def __call__(self, *args: Any, **kw: Any) -> Any:
+        call = next(iter(keras_calls.running_calls()), None)
+        if call is None or _symbolic_scope.in_symbolic_scope():
+            return self._original(*args, **kw)
+        *state, data = [*args, *kw.values()]
+        step = Step(call, data, self._training)
+        if call.class_weight and self._training:
+            weights = _class_weights(step.y, call.class_weight) * step.marks
+            step.sample_weight, step.marks = weights, None
+            data = (step.x, step.y, weights)
+        elif step.marks is not None:
+            data = (step.x, step.y)
+        before = _running.set(step)
+        try:
+            step.batch = self._begin(step)
+            if step.batch is None:
+                return self._original(*state, data)
+            if step.batch.is_real is None:
+                result = self._original(*state, data)
+            else:
+                result = self._without_updates(step, state, data)
+            self._end(step)
+            return result
         finally:
-            _weights.reset(before)
+            _running.reset(before)
 
-    return train_step
+    def _without_updates(self, step: Step, state: Any, data: Any) -> Any:
+        """Runs a step that leaves metrics alone if no row of it counts."""
+        is_real = step.batch.is_real
+        if state:  # on JAX; the values of the metrics are its last entry
+            (*others, metrics), *more = state
+            logs, after = self._original((*others, metrics), *more, data)
+            *others, updated = after
+            kept = [
+                keras.ops.where(is_real, new, old)
+                for new, old in zip(updated, metrics, strict=True)
+            ]
+            return logs, (*others, kept)
+        variables = list(step.model.metrics_variables)
+        before = [keras.ops.copy(v.value) for v in variables]
+        logs = self._original(data)
+        for variable, old in zip(variables, before, strict=True):
+            new = keras.ops.convert_to_tensor(variable)
+            variable.assign(keras.ops.where(is_real, new, old))
+        return logs
 
 
-def running_weights() -> Any:
-    """Returns the weights of the rows of the running step.
+def _watch(
+    begin: Callable[[Step], Any], end: Callable[[Step], None], call: Any
+) -> None:
+    if call.method == "predict":
+        return
+    for name, training in (("train_step", True), ("test_step", False)):
+        original = getattr(call.model, name)
+        if not isinstance(original, _Watched):
+            vars(call.model)[name] = _Watched(begin, end, original, training)
 
-    It is None outside of a step, and if no row of it can be filling.
-    """
-    return _weights.get()
+
+def _forget(call: Any) -> None:
+    """Gives the model its own methods back when its last call ends."""
+    if any(other.model is call.model for other in keras_calls.running_calls()):
+        return
+    for name in ("train_step", "test_step"):
+        watched = vars(call.model).get(name)
+        if isinstance(watched, _Watched):
+            del vars(call.model)[name]
+            original = watched._original
+            if getattr(original, "__func__", None) is not getattr(
+                type(call.model), name, None
+            ):
+                vars(call.model)[name] = original  # the user had put it there
 
 
-def _weights_in(data: Any) -> Any:
-    call = next(iter(keras_calls.running_calls()), None)
-    if call is None or not call.may_fill:
-        return None
-    _, _, weights = keras.utils.unpack_x_y_sample_weight(data)
-    flat = [each for each in keras.tree.flatten(weights) if each is not None]
-    return flat[0] if flat else None
+def _class_weights(y: Any, class_weight: dict[int, float]) -> Any:
+    """Returns the weights of rows by their classes, as Keras has them."""
+    if len(y.shape) > 1 and y.shape[-1] != 1:
+        y = keras.ops.argmax(y, axis=-1)
+    y = keras.ops.cast(keras.ops.reshape(y, [-1]), "int32")
+    weights = [
+        class_weight.get(each, 1.0) for each in range(max(class_weight) + 1)
+    ]
+    table = keras.ops.convert_to_tensor(weights, dtype="float32")
+    known = keras.ops.minimum(y, len(weights) - 1)
+    return keras.ops.where(
+        y < len(weights), keras.ops.take(table, known, axis=0), 1.0
+    )

@@ -19,6 +19,7 @@ class Counts:
             if unknown.
         may_fill: Whether batches may hold rows that only fill them.
         adds_weights: Whether the weights of the batches say that alone.
+        fills_in_part: Whether such rows may stand beside others.
     """
 
     num_ranks: int
@@ -26,6 +27,7 @@ class Counts:
     rest: int | None
     may_fill: bool = False
     adds_weights: bool = False
+    fills_in_part: bool = False
 
     def are_known(self) -> bool:
         """Whether a rank can tell the step's rows from its own rows."""

@@ -230,6 +230,7 @@ def shard(
         rest=None if is_py_dataset else deal.rest_of(num_rows),
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
+        fills_in_part=policy == "pad" and not is_py_dataset,
     )
     return mark(result, counts)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import keras
 
 import hvd_keras as hvd
-from equality import data, special
+from equality import data, own_losses, special
 from equality.fits import Fit, Trained
 
 optimizers = keras.optimizers
@@ -155,6 +155,8 @@ MODELS: dict[str, Any] = {
     **special.CASES,
 }
 
+OWN = own_losses.CASES
+
 TITLES = {
     "rest": "53 rows, batch 24",
     "rest_pad": '53 rows, `policy="pad"`',
@@ -195,15 +197,17 @@ TITLES = {
     "float8": 'float8 (`quantize("float8")`)',
     "subclass": "model that its first batch builds",
     "unbuilt_sequential": "`Sequential` without `Input`",
+    **own_losses.TITLES,
     **special.TITLES,
 }
 
 GROUPS = {
     "Losses": LOSSES,
+    "Losses, steps and optimizers of one's own": OWN,
     "Optimizers": OPTIMIZERS,
     "Models": MODELS,
 }
-ALL: dict[str, Any] = {**LOSSES, **OPTIMIZERS, **MODELS}
+ALL: dict[str, Any] = {**LOSSES, **OWN, **OPTIMIZERS, **MODELS}
 
 
 def of_backend(backend: str) -> list[str]:

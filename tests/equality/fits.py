@@ -192,7 +192,7 @@ class Fit:
         model.compile(
             optimizer,
             loss,
-            metrics=metrics,
+            metrics=metrics or None,
             weighted_metrics=["mse"] if metrics else None,
             **self.compile,
         )

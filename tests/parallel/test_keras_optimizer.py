@@ -156,8 +156,9 @@ def test_no_collective_runs_after_the_last_batch(
     before = hvd.stats()["num_requests"]
     model.fit(data, epochs=4, verbose=0)
     # The number of rows in each batch, and whether the gradients are finite;
-    # once whether the rows are known before, and whether the weights are equal.
-    num_others = 16 + 2 + (16 if policy == "mixed_float16" else 0)
+    # once whether the rows are known before, whether the weights are equal, and
+    # whether the data come in the same order.
+    num_others = 16 + 3 + (16 if policy == "mixed_float16" else 0)
     num_reduced = hvd.stats()["num_requests"] - before - num_others
     # Without loss scaling Keras itself counts one step too many in each epoch,
     # which decides at which batches it updates.
@@ -166,15 +167,38 @@ def test_no_collective_runs_after_the_last_batch(
 
 def test_an_optimizer_that_hides_its_gradients_is_refused() -> None:
     class Lone(keras.optimizers.SGD):
-        def apply(self, grads: list, trainable_variables: list) -> None:
-            for gradient, variable in zip(
-                grads, trainable_variables, strict=True
-            ):
+        def _backend_apply_gradients(
+            self, grads: list, variables: list
+        ) -> None:
+            for gradient, variable in zip(grads, variables, strict=True):
                 variable.assign_sub(gradient)
 
     optimizer = hvd.DistributedOptimizer(Lone(0.1))
     with pytest.raises(TypeError, match="_clip_gradients"):
         optimizer.apply([tf.ones(1)], [tf.Variable([1.0])])
+
+
+@pytest.mark.parametrize("is_lone", [False, True])
+def test_an_apply_of_the_users_gets_reduced_gradients(is_lone: bool) -> None:
+    seen = []
+
+    class Own(keras.optimizers.SGD):
+        def apply(self, grads: list, trainable_variables: list) -> None:
+            seen.extend(float(gradient[0]) for gradient in grads)
+            if not is_lone:
+                super().apply(grads, trainable_variables)
+                return
+            for gradient, variable in zip(
+                grads, trainable_variables, strict=True
+            ):
+                variable.assign_sub(gradient)
+
+    optimizer = hvd.DistributedOptimizer(Own(1.0))
+    variable = tf.Variable([1.0])
+    optimizer.apply([tf.ones(1) * (hvd.rank() + 1.0)], [variable])
+    mean = (hvd.size() + 1.0) / 2.0
+    assert seen == [mean]
+    assert variable.numpy()[0] == 1.0 - mean
 
 
 @pytest.mark.parametrize("as_function", [False, True])
