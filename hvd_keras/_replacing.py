@@ -17,6 +17,7 @@ from hvd_keras._gradients import (
     loss_means,
     order_check,
     rank_files,
+    step_counts,
     step_times,
 )
 from hvd_keras._keras import (
@@ -50,6 +51,7 @@ def install() -> None:
     patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
     callback_lists.at_train_begin.add(fit_check.check_beginning_fit)
+    callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
     callback_lists.at_train_begin.add(order_check.watch_beginning_fit)
     writers.call_before_set_model(rank_files.share_out_files)

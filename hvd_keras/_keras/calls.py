@@ -42,9 +42,14 @@ class Call:
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
+        self.draws_apart = False  # its random numbers are the rank's own
+        # Called, the last one first, when it has ended or raised.
+        self.at_end: list[Callable[[], None]] = []
 
     def end(self) -> None:
         """Drops model and data, so that it does not keep them alive."""
+        while self.at_end:
+            self.at_end.pop()()
         self.model = self.epochs = self.data = None
         self.others = []
 

@@ -323,6 +323,56 @@ TEST_CASE("no more ids come than are known") {
   }
 }
 
+RankMessage In(TrainingStep step, RankMessage message) {
+  message.step = step;
+  return message;
+}
+
+// Rank 1 has skipped the update of step 7. Its next one must not pair with it.
+VOICES_TEST_CASE("gradients of different steps fail on all ranks") {
+  Negotiation c(voices, 3);
+  const RankMessage bucket = ACall("adam/bucket_0");
+  for (uint32_t id = 0; id < 2; ++id) {  // told in full, then by an id
+    const RankMessage message = id == 0 ? bucket : Ready({id});
+    for (int rank : {0, 1, 2}) {
+      REQUIRE_OK(c.OnMessage(rank, In(6 + id, message), kStart));
+    }
+    REQUIRE(c.TakeResponses()[0].type == Response::Type::kExecute);
+    REQUIRE_OK(c.OnMessage(0, In(7 + id, Ready({1})), kStart));
+    REQUIRE_OK(c.OnMessage(1, In(8 + id, Ready({1})), kStart));
+    REQUIRE_OK(c.OnMessage(2, In(7 + id, Ready({1})), kStart));
+    const std::vector<Response> responses = c.TakeResponses();
+    REQUIRE(responses.size() == 1);
+    CHECK(responses[0].error.code() == StatusCode::kMismatch);
+    const std::string first = std::to_string(7 + id);
+    CHECK(Contains(responses[0].error.message(),
+                   "step " + first + " on ranks 0 and 2; step " +
+                       std::to_string(8 + id) + " on rank 1"));
+  }
+}
+
+// Those that know no step, have joined or reduce no gradients are at no fault.
+VOICES_TEST_CASE("steps are compared where they are known, for gradients") {
+  Negotiation c(voices, 3);
+  const auto runs = [&](const std::string& name, TrainingStep of_rank_1) {
+    for (int rank : {0, 1, 2}) {
+      const TrainingStep step = rank == 1 ? of_rank_1 : 7;
+      REQUIRE_OK(c.OnMessage(rank, In(step, ACall(name)), kStart));
+    }
+    CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  };
+  runs("adam/bucket_0", 7);
+  runs("adam/bucket_0", 0);
+  runs("metrics", 8);
+  RankMessage join;
+  join.type = RankMessage::Type::kJoin;
+  REQUIRE_OK(c.OnMessage(1, join, kStart));
+  for (int rank : {0, 2}) {
+    REQUIRE_OK(c.OnMessage(rank, In(9, ACall("adam/bucket_0")), kStart));
+  }
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
 VOICES_TEST_CASE("a full cache evicts what was used least recently") {
   CoordinatorOptions options;
   options.cache_capacity = 16;

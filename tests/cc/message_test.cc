@@ -59,6 +59,7 @@ TEST_CASE("messages of ranks are read as written") {
   ready.type = RankMessage::Type::kReady;
   ready.ranks = {2, 4};
   ready.last_rank = 2;
+  ready.step = 70000;
   for (uint32_t id : {1u, 2u, 3u, 7u}) AppendId(id, &ready.ids);
   REQUIRE(ready.ids.size() == 2);
   Encode(ready, &bytes);
@@ -72,11 +73,13 @@ TEST_CASE("messages of ranks are read as written") {
   CHECK(message.params == ARequest().params);
   CHECK(message.ranks.empty());
   CHECK(message.last_rank == -1);
+  CHECK(message.step == 0);
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &message, &found));
   REQUIRE(found);
   CHECK(message.type == RankMessage::Type::kReady);
   CHECK(message.ranks == std::vector<int32_t>{2, 4});
   CHECK(message.last_rank == 2);
+  CHECK(message.step == 70000);
   REQUIRE(message.ids.size() == 2);
   CHECK(message.ids[0].count == 3);
   CHECK(message.ids[1].first == 7);

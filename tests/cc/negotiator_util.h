@@ -41,14 +41,9 @@ class NegotiatingRank {
   HostGroup* group() { return group_; }
 
   void Submit(Request request) {
-    std::vector<IdRun> ready;
-    std::vector<RankMessage> messages;
+    std::vector<RankMessage> messages, ready;
     table_.Admit(std::move(request), Clock::now(), &ready, &messages);
-    if (!ready.empty()) {
-      messages.emplace_back();
-      messages.back().type = RankMessage::Type::kReady;
-      messages.back().ids = ready;
-    }
+    messages.insert(messages.end(), ready.begin(), ready.end());
     for (const RankMessage& message : messages) {
       REQUIRE_OK(negotiator_.Say(message));
     }

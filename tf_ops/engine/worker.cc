@@ -1,6 +1,7 @@
 #include "tf_ops/engine/worker.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -71,8 +72,7 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
 void Worker::Admit(std::vector<Request>* requests) {
   if (requests->empty()) return;
   const Clock::time_point now = Clock::now();
-  std::vector<IdRun> ready;
-  std::vector<RankMessage> messages;
+  std::vector<RankMessage> messages, ready;
   const bool had_joined = table_.has_join();
   for (Request& request : *requests) {
     AdmitOne(std::move(request), now, &ready, &messages);
@@ -81,11 +81,7 @@ void Worker::Admit(std::vector<Request>* requests) {
     FailAll(broken_);
     return;
   }
-  if (!ready.empty()) {
-    messages.emplace_back();
-    messages.back().type = RankMessage::Type::kReady;
-    messages.back().ids = std::move(ready);
-  }
+  std::move(ready.begin(), ready.end(), std::back_inserter(messages));
   if (table_.has_join() && !had_joined) {
     // Last, so that what this rank submitted before the join counts.
     messages.emplace_back();
@@ -100,7 +96,7 @@ void Worker::Admit(std::vector<Request>* requests) {
 }
 
 void Worker::AdmitOne(Request&& request, Clock::time_point now,
-                      std::vector<IdRun>* ready,
+                      std::vector<RankMessage>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
   planes_.Admit(&request);

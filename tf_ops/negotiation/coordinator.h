@@ -13,6 +13,7 @@
 #include "tf_ops/negotiation/call.h"
 #include "tf_ops/negotiation/join_round.h"
 #include "tf_ops/negotiation/message.h"
+#include "tf_ops/negotiation/mismatch.h"
 #include "tf_ops/negotiation/stall_monitor.h"
 
 namespace hvd {
@@ -55,6 +56,9 @@ class Coordinator {
     // If ranks have joined: whether to average over the others alone.
     bool average_over_active = false;
     int duplicate_rank = -1;
+    bool has_step = false;  // the ranks' steps must be equal
+    TrainingStep step = 0;  // of all ranks that have come, but of
+    std::vector<ValueOnRank> other_steps;
 
     uint32_t cache_id = 0;  // 0: not in the cache
     KnownParams cached;
@@ -71,6 +75,7 @@ class Coordinator {
     int group;
     std::vector<int> some;  // if it is not the whole group
     int last_rank;          // see RankMessage
+    TrainingStep step;      // likewise
     Clock::time_point now;
   };
   // All who are ready for the same ids.
@@ -108,6 +113,8 @@ class Coordinator {
   Status Check(const Entry& entry, const ParamsByRank& by_rank) const;
   Status FailureOf(const ParamsByRank& by_rank) const;
   Status CheckWithoutJoined(const Entry& entry) const;
+  void CompareStep(Entry* entry, const Speakers& speakers) const;
+  Status UnequalSteps(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;
   void Remember(Entry* entry, ParamsByRank by_rank);
   void Retire(Entry* entry);

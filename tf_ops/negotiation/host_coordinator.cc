@@ -15,8 +15,11 @@ Status HostCoordinator::OnMessage(int local_rank, const RankMessage& message,
   }
   switch (message.type) {
     case RankMessage::Type::kRequest:
-      Arrive(FindOrAdd(message.name), local_rank, /*id=*/0,
-             std::make_shared<const RequestParams>(message.params), now);
+      Arrive(FindOrAdd(message.name), local_rank,
+             Arrival{Arrival::State::kHeld, /*id=*/0,
+                     std::make_shared<const RequestParams>(message.params),
+                     message.step},
+             now);
       return Status::Ok();
     case RankMessage::Type::kReady:
     case RankMessage::Type::kForgotten:
@@ -58,7 +61,8 @@ Status HostCoordinator::OnIds(int local_rank, const RankMessage& message,
       if (message.type == RankMessage::Type::kForgotten) {
         OnForgotten(id);
       } else {
-        Arrive(known->second.call, local_rank, id, nullptr, now);
+        Arrive(known->second.call, local_rank,
+               Arrival{Arrival::State::kHeld, id, nullptr, message.step}, now);
       }
     }
   }
@@ -93,17 +97,17 @@ void HostCoordinator::OnJoin(int local_rank) {
   }
 }
 
-void HostCoordinator::Arrive(Call* call, int local_rank, uint32_t id,
-                             Params params, Clock::time_point now) {
+void HostCoordinator::Arrive(Call* call, int local_rank, Arrival arrival,
+                             Clock::time_point now) {
   const size_t index = static_cast<size_t>(local_rank);
-  Arrival& arrival = call->by_rank[index];
-  if (arrival.state == Arrival::State::kAbsent) ++call->num_come;
-  if (arrival.state != Arrival::State::kHeld && call->num_held++ == 0) {
+  Arrival& before = call->by_rank[index];
+  if (before.state == Arrival::State::kAbsent) ++call->num_come;
+  if (before.state != Arrival::State::kHeld && call->num_held++ == 0) {
     call->first_held = now;
     const Clock::time_point tell = now + kTellPartAfter;
     next_tell_ = num_held_++ == 0 ? tell : std::min(next_tell_, tell);
   }
-  arrival = Arrival{Arrival::State::kHeld, id, std::move(params)};
+  before = std::move(arrival);
   call->last_rank = ranks_[index];
   if (!IsComplete(*call)) return;
   Tell(call);
@@ -124,8 +128,8 @@ bool HostCoordinator::IsComplete(const Call& call) const {
 
 void HostCoordinator::Tell(Call* call) {
   if (call->num_held == 0) return;
-  if (const uint32_t id = CommonId(*call); id != 0) {
-    TellReady(id, {}, call->last_rank);
+  if (HasCommonId(*call)) {
+    TellReady(call->by_rank[0], {}, call->last_rank);
   } else {
     for (const Party& party : PartiesOf(*call)) TellParty(*call, party);
   }
@@ -137,13 +141,19 @@ void HostCoordinator::Tell(Call* call) {
   --num_held_;
 }
 
-uint32_t HostCoordinator::CommonId(const Call& call) const {
-  if (call.num_held < ranks_.size()) return 0;
-  const uint32_t id = call.by_rank[0].id;
-  const bool is_common =
-      std::all_of(call.by_rank.begin(), call.by_rank.end(),
-                  [id](const Arrival& arrival) { return arrival.id == id; });
-  return is_common ? id : 0;
+bool HostCoordinator::AreAlike(const Call& call, const Arrival& a,
+                               const Arrival& b) {
+  return a.id == b.id && (a.id != 0 || *a.params == *b.params) &&
+         (!call.has_step || a.step == b.step);
+}
+
+bool HostCoordinator::HasCommonId(const Call& call) const {
+  const Arrival& first = call.by_rank[0];
+  return call.num_held == ranks_.size() && first.id != 0 &&
+         std::all_of(call.by_rank.begin(), call.by_rank.end(),
+                     [&](const Arrival& arrival) {
+                       return AreAlike(call, first, arrival);
+                     });
 }
 
 // Of what is held. That of the last rank is the last.
@@ -155,10 +165,8 @@ std::vector<HostCoordinator::Party> HostCoordinator::PartiesOf(
     const Arrival& arrival = call.by_rank[i];
     if (arrival.state != Arrival::State::kHeld) continue;
     auto party = std::find_if(
-        parties.begin(), parties.end(), [&arrival](const Party& p) {
-          return p.like->id == arrival.id &&
-                 (arrival.id != 0 || *p.like->params == *arrival.params);
-        });
+        parties.begin(), parties.end(),
+        [&](const Party& p) { return AreAlike(call, *p.like, arrival); });
     if (party == parties.end()) {
       party = parties.insert(party, Party{&arrival, {}});
     }
@@ -177,30 +185,34 @@ void HostCoordinator::TellParty(const Call& call, const Party& party) {
   std::vector<int32_t> ranks;  // empty: all of the host
   if (party.ranks.size() < ranks_.size()) ranks = party.ranks;
   if (party.like->id != 0) {
-    TellReady(party.like->id, std::move(ranks), last_rank);
+    TellReady(*party.like, std::move(ranks), last_rank);
     return;
   }
   messages_.emplace_back();
   RankMessage& message = messages_.back();
   message.ranks = std::move(ranks);
   message.last_rank = last_rank;
+  message.step = party.like->step;
   message.name = call.name;
   message.params = *party.like->params;
 }
 
-void HostCoordinator::TellReady(uint32_t id, std::vector<int32_t> ranks,
+void HostCoordinator::TellReady(const Arrival& like, std::vector<int32_t> ranks,
                                 int32_t last_rank) {
-  RankMessage* message = Append(RankMessage::Type::kReady, std::move(ranks));
-  AppendId(id, &message->ids);
+  RankMessage* message =
+      Append(RankMessage::Type::kReady, std::move(ranks), like.step);
+  AppendId(like.id, &message->ids);
   message->last_rank = last_rank;
 }
 
 RankMessage* HostCoordinator::Append(RankMessage::Type type,
-                                     std::vector<int32_t> ranks) {
+                                     std::vector<int32_t> ranks,
+                                     TrainingStep step) {
   if (messages_.empty() || messages_.back().type != type ||
-      messages_.back().ranks != ranks) {
+      messages_.back().ranks != ranks || messages_.back().step != step) {
     messages_.emplace_back();
     messages_.back().type = type;
+    messages_.back().step = step;
     messages_.back().ranks = std::move(ranks);
   }
   return &messages_.back();
@@ -295,6 +307,7 @@ HostCoordinator::Call* HostCoordinator::FindOrAdd(const std::string& name) {
   if (call == nullptr) {
     call = std::make_unique<Call>();
     call->name = name;
+    call->has_step = ReducesGradients(name);
     call->by_rank.resize(ranks_.size());
   }
   return call.get();

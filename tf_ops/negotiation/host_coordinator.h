@@ -53,10 +53,12 @@ class HostCoordinator {
     State state = State::kAbsent;
     uint32_t id = 0;  // 0: with `params`
     Params params;
+    TrainingStep step = 0;
   };
   // All that is known under a name, while there is anything.
   struct Call {
     std::string name;
+    bool has_step = false;         // the ranks' steps must be equal
     std::vector<Arrival> by_rank;  // local
     size_t num_come = 0;           // held or told
     size_t num_held = 0;
@@ -80,7 +82,7 @@ class HostCoordinator {
   void OnForgotten(uint32_t id);
   void OnAnswer(const Response& response, const ResponseItem& item);
   void OnJoin(int local_rank);
-  void Arrive(Call* call, int local_rank, uint32_t id, Params params,
+  void Arrive(Call* call, int local_rank, Arrival arrival,
               Clock::time_point now);
   // Whether every rank has come or has joined.
   bool IsComplete(const Call& call) const;
@@ -90,14 +92,18 @@ class HostCoordinator {
   // Tells all that was first held at `limit` or before.
   void TellHeld(Clock::time_point limit);
   void TellParty(const Call& call, const Party& party);
-  void TellReady(uint32_t id, std::vector<int32_t> ranks, int32_t last_rank);
+  void TellReady(const Arrival& like, std::vector<int32_t> ranks,
+                 int32_t last_rank);
   std::vector<Party> PartiesOf(const Call& call) const;
-  // The id by which all ranks have just come; else 0.
-  uint32_t CommonId(const Call& call) const;
+  // Whether two ranks that come so can be told together.
+  static bool AreAlike(const Call& call, const Arrival& a, const Arrival& b);
+  // Whether all ranks have just come by one id.
+  bool HasCommonId(const Call& call) const;
   // Passes on what one rank says.
   void Pass(int local_rank, const RankMessage& message);
   // Adds to the last message if it is like `message` but for its ids.
-  RankMessage* Append(RankMessage::Type type, std::vector<int32_t> ranks);
+  RankMessage* Append(RankMessage::Type type, std::vector<int32_t> ranks,
+                      TrainingStep step = 0);
 
   Call* FindOrAdd(const std::string& name);
   Call* FindFor(const ResponseItem& item);  // may be null

@@ -207,6 +207,7 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
   switch (m.type) {
     case RankMessage::Type::kRequest:
       w->Put(m.last_rank);
+      w->Put(m.step);
       w->PutString(m.name);
       Write(m.params, w);
       return;
@@ -215,6 +216,7 @@ void WriteBody(const RankMessage& m, ByteWriter* w) {
       return;
     case RankMessage::Type::kReady:
       w->Put(m.last_rank);
+      w->Put(m.step);
       Write(m.ids, w);
       return;
     case RankMessage::Type::kForgotten:
@@ -236,6 +238,7 @@ void ReadBody(ByteReader* r, const MessageLimits& limits, RankMessage* m) {
   switch (m->type) {
     case RankMessage::Type::kRequest:
       m->last_rank = r->Get<int32_t>();
+      m->step = r->Get<TrainingStep>();
       m->name = r->GetString();
       Read(r, &m->params);
       return;
@@ -244,6 +247,7 @@ void ReadBody(ByteReader* r, const MessageLimits& limits, RankMessage* m) {
       return;
     case RankMessage::Type::kReady:
       m->last_rank = r->Get<int32_t>();
+      m->step = r->Get<TrainingStep>();
       ReadIds(r, kMaxIds, &m->ids);
       return;
     case RankMessage::Type::kForgotten:

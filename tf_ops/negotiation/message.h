@@ -9,6 +9,7 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/negotiation/request_params.h"
+#include "tf_ops/negotiation/training_step.h"
 
 namespace hvd {
 
@@ -39,6 +40,7 @@ struct RankMessage {
   // Who says it, in ascending order, all of one group; empty: all of the group.
   std::vector<int32_t> ranks;
   int32_t last_rank = -1;  // kRequest, kReady: who came last; -1: not known
+  TrainingStep step = 0;   // kRequest, kReady: that all of them are in
   std::string name;
   RequestParams params;
   std::vector<IdRun> ids;

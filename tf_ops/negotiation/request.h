@@ -9,6 +9,7 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
+#include "tf_ops/negotiation/training_step.h"
 
 namespace hvd {
 
@@ -38,6 +39,7 @@ struct Request {
   // Of all requests of this process, from 1 on, in the order of submission; the
   // engine sets it.
   uint64_t number = 0;
+  TrainingStep step = 0;  // that this rank is in; SubmitGlobal sets it
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::string name;              // pairs the call across ranks; not empty
   int32_t process_set_id = 0;    // 0: all ranks

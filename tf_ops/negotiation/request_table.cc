@@ -4,9 +4,22 @@
 #include <utility>
 
 namespace hvd {
+namespace {
+
+void AppendReady(uint32_t id, TrainingStep step,
+                 std::vector<RankMessage>* ready) {
+  if (ready->empty() || ready->back().step != step) {
+    ready->emplace_back();
+    ready->back().type = RankMessage::Type::kReady;
+    ready->back().step = step;
+  }
+  AppendId(id, &ready->back().ids);
+}
+
+}  // namespace
 
 RequestTable::Admission RequestTable::Admit(
-    Request request, Clock::time_point now, std::vector<IdRun>* ready,
+    Request request, Clock::time_point now, std::vector<RankMessage>* ready,
     std::vector<RankMessage>* messages) {
   NamedRequest& named = names_[request.name];
   if (named.pending != nullptr) {
@@ -24,12 +37,13 @@ RequestTable::Admission RequestTable::Admit(
   if (named.known != nullptr &&
       HasParams(pending.request, *named.known->params)) {
     pending.params = named.known->params;
-    AppendId(named.id, ready);
+    AppendReady(named.id, pending.request.step, ready);
     return {&pending.request, Admission::kKnown};
   }
   pending.params = std::make_shared<RequestParams>(ParamsOf(pending.request));
   messages->emplace_back();
   messages->back().type = RankMessage::Type::kRequest;
+  messages->back().step = pending.request.step;
   messages->back().name = pending.request.name;
   messages->back().params = *pending.params;
   return {&pending.request, Admission::kNew};

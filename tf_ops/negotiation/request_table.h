@@ -53,9 +53,9 @@ class RequestTable {
     enum { kKnown, kNew, kDuplicate } as;
   };
   // Takes the request in and appends what to tell the coordinator: its id to
-  // `*ready`, or a message to `*messages`.
+  // `*ready`, in one message for each step, or a message to `*messages`.
   Admission Admit(Request request, Clock::time_point now,
-                  std::vector<IdRun>* ready,
+                  std::vector<RankMessage>* ready,
                   std::vector<RankMessage>* messages);
 
   // Takes a join in. There must be none.

@@ -23,7 +23,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr char kStepsAdvice[] =
     ". Do all ranks run equally many steps? Give them equally many batches, as "
-    "`hvd.shard` does";
+    "`hvd.shard` does, and let no rank skip an update alone";
 constexpr char kNamesAdvice[] =
     ". Calls without `name` are paired in the order in which ranks make or "
     "trace them: pass `name` if that order differs";
@@ -32,11 +32,9 @@ bool StartsWith(const std::string& text, const std::string& start) {
   return text.rfind(start, 0) == 0;
 }
 
-// Whether an optimizer or a tape makes the call:
-// hvd_keras/_gradients/reducer.py names it.
+// Whether an optimizer or a tape makes the call.
 bool IsOfTraining(const std::string& name) {
-  return name.find("/bucket_") != std::string::npos ||
-         StartsWith(name, "DistributedOptimizer/");
+  return ReducesGradients(name) || StartsWith(name, "DistributedOptimizer/");
 }
 
 // Whether a call may have got its name because its caller gave none: "Horovod"

@@ -26,6 +26,7 @@ struct Holder {
   // The engine of set 0, borrowed from `sets`: SubmitGlobal takes no lock.
   std::atomic<Engine*> global{nullptr};
   std::atomic<int> num_submitting{0};  // threads that may be using `global`
+  std::atomic<TrainingStep> step{0};
   std::atomic<bool> is_forked{false};  // this process is a child of a rank
 
   Mutex mu;  // held for a moment at a time; waits for no engine
@@ -264,8 +265,13 @@ void ShutdownGlobal(const std::string& reason) {
   }
 }
 
+void SetTrainingStep(TrainingStep step) {
+  TheHolder().step.store(step, std::memory_order_relaxed);
+}
+
 void SubmitGlobal(Request request) {
   Holder& holder = TheHolder();
+  request.step = holder.step.load(std::memory_order_relaxed);
   if (holder.is_forked.load(std::memory_order_relaxed)) {
     Refuse(request, Status::NotInitialized(
                         "this process was forked after hvd.init(), so it is "

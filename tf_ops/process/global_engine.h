@@ -42,6 +42,9 @@ int PendingElsewhere(int32_t own_id, const std::string& name,
 // Ends all engines, those of the process sets first; forgets all of them.
 void ShutdownGlobal(const std::string& reason);
 
+// Sets the step of training that later requests belong to.
+void SetTrainingStep(TrainingStep step);
+
 // Hands the request to the engine of its process set; if there is none, calls
 // its `done` with kNotInitialized or kInvalidArgument.
 void SubmitGlobal(Request request);
