@@ -26,6 +26,7 @@ from hvd_keras._keras import (
     metric_functions,
     normalization,
     patches,
+    random_streams,
     writers,
 )
 from hvd_keras._keras import calls as keras_calls
@@ -43,6 +44,7 @@ def install() -> None:
     keras_calls.install()
     keras_epochs.install()
     callback_lists.install()
+    random_streams.install()
     loss_means.install()
     metric_functions.install()
     backend = _backends.current()

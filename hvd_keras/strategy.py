@@ -11,6 +11,8 @@ import tensorflow as tf
 from hvd_keras import basics, objects
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.seeds import seed_of_rank
+from hvd_keras._keras import callback_lists, models
+from hvd_keras.callbacks._draws import draw_apart
 from hvd_keras.data._datasets import shard_batches
 from hvd_keras.ops.allgather import allgather
 from hvd_keras.ops.allreduce import allreduce
@@ -72,6 +74,12 @@ class HvdStrategy(tf.distribute.Strategy):
         # Keras derives the order of arrays in `fit` from this seed.
         seed = objects.broadcast_object(random.getrandbits(31), 0)
         tf.random.set_seed(seed)
+        callback_lists.at_train_begin.add(_draw_apart)
+
+
+def _draw_apart(callback_list: Any) -> None:
+    if models.has_our_strategy(callback_list.model):
+        draw_apart(callback_list.model)
 
 
 class _Extended(tf.compat.v1.distribute.StrategyExtended):

@@ -138,6 +138,13 @@ TABLE = (
         "rows that only fill a batch count in losses and metrics",
     ),
     Row(
+        "keras.src.random.seed_generator",
+        "global_seed_generator",
+        "_keras.random_streams",
+        "let each rank draw its own numbers in the threads that read data",
+        "ranks change their data by the same random numbers",
+    ),
+    Row(
         "keras.optimizers.LossScaleOptimizer",
         "check_finite",
         "_keras.patches",
@@ -276,6 +283,15 @@ TABLE = (
         "ops._one_thread",
         "run functions op by op there",
         "a `tf.function` in a `tf.py_function` hangs on one core",
+        _TENSORFLOW,
+    ),
+    Row(
+        "tensorflow.python.data.ops.structured_function"
+        ".StructuredFunctionWrapper",
+        "__init__",
+        "data._random_maps",
+        "trace functions behind `hvd.shard` with the rank's own seed",
+        "ranks change their data by the same random numbers",
         _TENSORFLOW,
     ),
     Row(

@@ -6,16 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-import numpy as np
 
-from hvd_keras import basics
-from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._gradients import fit_check, model_state
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras.callbacks._building import build_on_all_ranks
+from hvd_keras.callbacks._draws import draw_apart, move_seeds_of
 from hvd_keras.callbacks._habits import Habits
 from hvd_keras.callbacks._slots import build_slots_on_all_ranks
 from hvd_keras.callbacks._states import States
@@ -54,7 +52,9 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     Each rank keeps its own metrics, its own sums of gradients that are being
     accumulated, and its own states of seed generators. These states are moved
     apart by rank, once each: ranks may set the same seed, for the same initial
-    weights, and must not drop the same units.
+    weights, and must not drop the same units. For the same reason, `fit` moves
+    apart what `keras.random`, `tf.random`, torch and random functions behind
+    `hvd.shard` draw from. What is drawn before and after `fit` stays equal.
 
     It contains two other callbacks:
 
@@ -108,6 +108,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
         # Otherwise the first step builds the model. `on_train_batch_end` would
         # make Keras wait for each batch. The methods below come as early.
         self._is_pending = not is_built
+        draw_apart(model)
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -169,16 +170,4 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
             )
         fit_check.note_as_equal(model)
         self._states.on_begin(model)
-        self._move_seeds_apart(model)
-
-    def _move_seeds_apart(self, model: keras.Model) -> None:
-        weights = {id(variable) for variable in model.weights}
-        moved = {id(state) for state in self._offset_states}
-        for state in model.variables:
-            if id(state) in weights or id(state) in moved:
-                continue
-            if tuple(state.shape) != (2,):  # a seed and its count of uses
-                continue
-            self._offset_states.append(state)
-            seed, counter = np.asarray(state.numpy()).tolist()
-            state.assign([seed_of_rank(seed, basics.rank()), counter])
+        move_seeds_of(model, self._offset_states)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _passing, _rows
 from hvd_keras.data._arrays import own_rows, weighted
@@ -144,7 +145,8 @@ class Source:
         Raises:
             ValueError: Its elements have other types or shapes.
         """
-        dataset = self._make(epoch)
+        with random_streams.common(only_seed=True):
+            dataset = self._make(epoch)
         if dataset.element_spec != self.first.element_spec:
             raise ValueError(
                 "`data` must make datasets of the same types and shapes in all "

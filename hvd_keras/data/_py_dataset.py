@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from hvd_keras._keras import random_streams
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._orders import changed, orders_of
 from hvd_keras.data._py_share import PyShare
@@ -80,7 +81,8 @@ class ShardedPyDataset(PyShare):
             method()
             return
         before = orders_of(self._data)
-        method()
+        with random_streams.common():
+            method()
         self._orders.update(changed(before, orders_of(self._data)))
 
     def _batch(self, place: int) -> Any:

@@ -301,6 +301,12 @@ def attach(data: Any, handle: Handle) -> Any:
     return data
 
 
+def own_handle_of(data: Any) -> Handle | None:
+    """Returns the handle of the very object that `hvd.shard` returned."""
+    handle: Handle | None = getattr(data, _ATTRIBUTE, None)
+    return handle
+
+
 def handle_of(data: Any) -> Handle | None:
     """Returns the handle of what `hvd.shard` returned.
 
@@ -310,7 +316,7 @@ def handle_of(data: Any) -> Handle | None:
     `hvd.shard`.
     """
     while True:
-        handle: Handle | None = getattr(data, _ATTRIBUTE, None)
+        handle = own_handle_of(data)
         if handle is not None or not callable(getattr(data, "_inputs", None)):
             return handle
         name = type(data).__name__.lstrip("_").removesuffix("Dataset")

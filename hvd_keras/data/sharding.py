@@ -239,8 +239,9 @@ def _ready(result: Any, autotune: bool) -> Any:
     """Returns a share with the options that it needs."""
     if isinstance(result, keras.utils.PyDataset):
         return result
-    from hvd_keras.data import _datasets
+    from hvd_keras.data import _datasets, _random_maps
 
+    _random_maps.trace_apart()
     if not autotune:
         result = _datasets.without_tuner(result)
     return _datasets.as_sharded(result)
