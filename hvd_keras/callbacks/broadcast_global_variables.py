@@ -62,7 +62,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
       run. Ranks that would leave each other waiting get an error at once.
     - `SyncEarlyStopping`: if a callback stops the training on one rank, all
       ranks stop after the same batch. If a callback has changed the learning
-      rate on some ranks only, all get an error before the next epoch.
+      rate on some ranks only, all get an error before the next epoch. When
+      training ends, all get one if their weights differ.
 
     Args:
         root_rank: The rank whose state all ranks get.
@@ -73,7 +74,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different models,
             other vocabularies or bins of preprocessing layers, plans that
-            `StepsGuard` refuses, or different learning rates.
+            `StepsGuard` refuses, different learning rates or, when training
+            ends, different weights.
 
     Example:
 
@@ -99,7 +101,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
         self._steps_guard.set_params(self.params)
         self._steps_guard.set_model(model)
         self._steps_guard.on_train_begin()
-        stop_together(model)
+        stop_together(model, local_variables=self.local_variables)
         self._habits.on_begin(model)
         self._is_unaveraged = False
         is_built = build_on_all_ranks(

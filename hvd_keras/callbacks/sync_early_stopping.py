@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hvd_keras import _native, basics
 from hvd_keras._keras import callback_lists
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.callbacks import _rates
+from hvd_keras.callbacks._weights import TrainedWeights, tell_of_different_rates
 from hvd_keras.reduce_op import Max
 
 _BATCH_HOOKS = (
@@ -44,6 +46,11 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
     each epoch but the first, the ranks also compare the rates of distributed
     optimizers that reduce over all ranks.
 
+    When training ends, they compare the weights too: a callback may have
+    changed a rate, or the weights, by the logs of a batch, which are those of
+    the rank. They also do so after each epoch that takes 100 times as long as
+    that. Local variables are left out.
+
     `BroadcastGlobalVariablesCallback` contains this callback; you need it only
     without that one. All ranks that train have it, or none. It acts in `fit`,
     and where you call a `keras.callbacks.CallbackList`.
@@ -55,7 +62,7 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
 
     Raises:
         MismatchError: From `fit`, on all ranks: ranks have different learning
-            rates.
+            rates or weights.
 
     Example:
 
@@ -72,8 +79,20 @@ class SyncEarlyStopping(ForKeras3, keras.callbacks.Callback):
         stop_together(self.model, each_batch=self.each_batch)
 
 
-def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
-    """Makes the ranks stop together in the training that begins now."""
+def stop_together(
+    model: keras.Model,
+    *,
+    each_batch: bool = False,
+    local_variables: Iterable[Any] = (),
+) -> None:
+    """Makes the ranks stop together in the training that begins now.
+
+    Args:
+        model: The model.
+        each_batch: Whether they ask each other after each batch.
+        local_variables: What they do not compare, beside those that are local
+            for the optimizers.
+    """
     callback_list = callback_lists.beginning_callback_list()
     if callback_list is None or basics.size() == 1:
         return
@@ -84,6 +103,7 @@ def stop_together(model: keras.Model, *, each_batch: bool = False) -> None:
         stoppers[0].set_model(model)
         callback_lists.add_callback(callback_list, stoppers[0])
     stoppers[0].asks_each_batch |= each_batch
+    stoppers[0].local_variables += local_variables
 
 
 class _StopTogether(keras.callbacks.Callback):
@@ -93,8 +113,11 @@ class _StopTogether(keras.callbacks.Callback):
         super().__init__()
         self._list = callback_list
         self.asks_each_batch = False
+        self.local_variables: list[Any] = []
         self._is_late = False
         self._is_first_epoch = True
+        self._epoch_begin = 0.0
+        self._weights: TrainedWeights | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_first_epoch = True
@@ -113,6 +136,7 @@ class _StopTogether(keras.callbacks.Callback):
         rates = [] if self._is_first_epoch else _rates.rates_of(self.model)
         self._is_first_epoch = False
         self._agree(rates=rates)
+        self._epoch_begin = time.monotonic()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -123,17 +147,39 @@ class _StopTogether(keras.callbacks.Callback):
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        self._agree()
+        if self._weights is None:
+            self._weights = TrainedWeights(self.model, self.local_variables)
+        seconds = time.monotonic() - self._epoch_begin
+        self._agree(compares=self._weights.are_cheap(seconds))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         callback_lists.remove_callback(self._list, self)
+        self._weights = TrainedWeights(self.model, self.local_variables)
+        self._agree(compares=True)
+        rates = _rates.rates_of(self.model)
+        code = np.array(_rates.code_of(rates), np.uint8)
+        (largest,) = _native.core().allreduce(
+            "SyncEarlyStopping/last_rates", [code], int(Max)
+        )
+        if not _rates.are_equal(largest):
+            tell_of_different_rates(rates)
 
-    def _agree(self, asks: bool = False, rates: Iterable[float] = ()) -> bool:
+    def _agree(
+        self,
+        asks: bool = False,
+        rates: Iterable[float] = (),
+        *,
+        compares: bool = False,
+    ) -> bool:
         """Stops this rank if any stops; returns whether any asks."""
         model, rates = self.model, list(rates)
         stop = bool(model.stop_training or self._is_late)
-        mine = np.array([stop, asks, *_rates.code_of(rates)], np.uint8)
-        ((stops, any_asks, *codes),) = _native.core().allreduce(
+        numbers = []
+        if compares and self._weights is not None:
+            numbers = self._weights.numbers()
+        codes = [*_rates.code_of(rates), *_rates.code_of(numbers)]
+        mine = np.array([stop, asks, *codes], np.uint8)
+        ((stops, any_asks, *largest),) = _native.core().allreduce(
             "SyncEarlyStopping", [mine], int(Max)
         )
         # A signal handler may have set it meanwhile. That is too late for the
@@ -141,8 +187,15 @@ class _StopTogether(keras.callbacks.Callback):
         self._is_late = not stops and bool(model.stop_training)
         if self._is_late or stops:
             model.stop_training = bool(stops)
-        if not _rates.are_equal(codes):
+        if not _rates.are_equal(largest[: _rates.NUM_BYTES]):
             _rates.refuse_different(rates)
+        if not _rates.are_equal(largest[_rates.NUM_BYTES :]):
+            weights = self._weights
+            if weights is None:  # this rank could not afford to compare
+                weights = TrainedWeights(model, self.local_variables)
+            weights.refuse_different(
+                numbers, _rates.rates_of(model), self._list.callbacks
+            )
         return bool(any_asks)
 
 
