@@ -62,11 +62,11 @@ class Notes:
 
 def note_of(batch: Any) -> tf.Tensor:
     """Returns a text scalar: a checksum of a batch, and its first values."""
+    # Few ops: each costs a microsecond or two of the thread that reads.
     tensors = tf.nest.flatten(batch, expand_composites=True)
-    samples = [_sample_of(tensor) for tensor in tensors]
     checksums = [
-        tf.fingerprint(tf.reshape(sample, tf.stack([1, tf.size(sample)])))
-        for sample in samples
+        tf.fingerprint(tf.reshape(_sample_of(tensor), [1, -1]))
+        for tensor in tensors
     ]
     checksum = tf.fingerprint(tf.concat(checksums, axis=1))
     number = tf.strings.as_string(tf.bitcast(checksum, tf.int64))[0]
@@ -85,29 +85,48 @@ def note_of(batch: Any) -> tf.Tensor:
 
 def _sample_of(tensor: tf.Tensor) -> tf.Tensor:
     """Returns some values of each row."""
+    width = _width_of(tensor)
+    if width is not None:
+        if width <= _NUM_VALUES:
+            return tensor
+        rows = tf.reshape(tensor, [-1, width])
+        return rows[:, :: 1 + width // _NUM_VALUES]
     if tensor.shape.rank is not None and tensor.shape.rank < 2:
-        step = 1 + tf.size(tensor) // _MOST_VALUES
-        return tensor[::step] if tensor.shape.rank else tensor
+        return tensor[:: 1 + tf.size(tensor) // _MOST_VALUES]
     shape = tf.shape(tensor)
-    width = tf.reduce_prod(shape[1:])
-    rows = tf.reshape(tensor, tf.stack([shape[0], width]))
-    return rows[:, :: 1 + width // _NUM_VALUES]
+    size = tf.reduce_prod(shape[1:])
+    rows = tf.reshape(tensor, tf.stack([shape[0], size]))
+    return rows[:, :: 1 + size // _NUM_VALUES]
+
+
+def _width_of(tensor: tf.Tensor) -> int | None:
+    """Returns the values of a row; None if unknown, or if there are none."""
+    if tensor.shape.rank is None or tensor.shape.rank < 2:
+        return None
+    width: int | None = tensor.shape[1:].num_elements()
+    return width or None
 
 
 def _first_values_of(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the first values of the first rows, as texts."""
     rows = tensor[:_NUM_ROWS]
+    if tensor.shape.rank == 1:
+        return _texts_of(rows)
+    if _width_of(tensor) is not None:
+        first = (slice(None), *[0] * (tensor.shape.rank - 1))
+        return _texts_of(rows[first])
     shape = tf.shape(rows)
     rows = tf.reshape(rows, tf.stack([shape[0], tf.reduce_prod(shape[1:])]))
-    first = rows[:, :1]  # a row may have no value
-    if first.dtype.is_floating:
-        texts = tf.strings.as_string(
-            tf.cast(first, tf.float32), precision=4, shortest=True
-        )
-    elif first.dtype.is_integer or first.dtype.is_bool:
-        texts = tf.strings.as_string(first)
-    elif first.dtype == tf.string:
-        texts = first
-    else:
-        texts = tf.fill(tf.shape(first), "?")
-    return tf.strings.reduce_join(texts, axis=1)
+    # A row may have no value.
+    return tf.strings.reduce_join(_texts_of(rows[:, :1]), axis=1)
+
+
+def _texts_of(values: tf.Tensor) -> tf.Tensor:
+    if values.dtype.is_floating:
+        values = tf.cast(values, tf.float32)
+        return tf.strings.as_string(values, precision=4, shortest=True)
+    if values.dtype.is_integer or values.dtype.is_bool:
+        return tf.strings.as_string(values)
+    if values.dtype == tf.string:
+        return values
+    return tf.fill(tf.shape(values), "?")
