@@ -60,5 +60,6 @@ def install() -> None:
     writers.patch_saving(rank_files.name_of_writer)
     normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":
+        importlib.import_module("hvd_keras._keras.tensorflow").install()
         hooks = importlib.import_module("hvd_keras._gradients.strategy_hooks")
         hooks.install(DistributedOptimizer, global_logs)

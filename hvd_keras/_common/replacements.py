@@ -253,6 +253,14 @@ TABLE = (
         "callbacks written for Horovod fail with AttributeError",
     ),
     Row(
+        "tensorflow.GradientTape",
+        "gradient",
+        "_keras.tensorflow",
+        "make the gradient of a vector a sum over the rows of all ranks",
+        "a `train_step` with a loss a row gets 1/N of its gradients",
+        _TENSORFLOW,
+    ),
+    Row(
         "tensorflow.errors.OpError",
         "__new__",
         "ops._errors",

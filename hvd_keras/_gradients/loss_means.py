@@ -181,6 +181,7 @@ class _Batch:
     def summed(self, loss: Any) -> Any:
         if not self._is_shared:
             return loss
+        self.has_known_mean = True
         self._weigh()
         return self._unweighted(loss * self._sum_factor)
 

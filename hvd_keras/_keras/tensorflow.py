@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras.lookup import require
+from hvd_keras._keras.steps import running_batch
 
 
 def check_backend() -> None:
@@ -33,6 +36,40 @@ def check_names() -> None:
         "_all_reduce_sum_gradients",
         ["self", "grads_and_vars"],
     )
+
+
+def install() -> None:
+    """Hooks into the tapes that a `train_step` of the user's uses."""
+    replace(tf.GradientTape, "gradient", _summing)
+
+
+def _summing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes gradients of a vector sums over the rows of all ranks.
+
+    TensorFlow differentiates the sum of its entries.
+    """
+
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        batch = running_batch()
+        if (
+            batch is not None
+            and not batch.has_weight
+            and output_gradients is None
+            and isinstance(target, tf.Tensor)
+            and target.shape.rank
+            and all(hasattr(s, "assign") for s in tf.nest.flatten(sources))
+        ):
+            output_gradients = batch.summed(tf.ones_like(target))
+        return original(self, target, sources, output_gradients, *args, **kw)
+
+    return gradient
 
 
 def is_ours(strategy: Any) -> bool:

@@ -152,6 +152,28 @@ class OwnStep(keras.Model):
         return {"loss": loss}, (trained, others, slots, metrics)
 
 
+class VectorStep(OwnStep):
+    """Differentiates a loss a row, as TensorFlow allows."""
+
+    def _mean(self, labels: Any, outputs: Any) -> Any:
+        return 0.03 * keras.losses.mean_absolute_error(labels, outputs)
+
+
+class PenaltyStep(OwnStep):
+    """Has a gradient of its inputs in its loss."""
+
+    def _mean(self, labels: Any, outputs: Any) -> Any:
+        import tensorflow as tf
+
+        inputs = tf.ones([4, 5])
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            each = self(inputs)
+        slopes = tape.gradient(each, inputs)
+        penalty = ops.mean(ops.square(slopes))
+        return super()._mean(labels, outputs) + 0.1 * penalty
+
+
 def own(cls: type) -> Callable[[], keras.Model]:
     def make() -> keras.Model:
         inputs, hidden = _hidden()
@@ -340,6 +362,11 @@ CASES: dict[str, Any] = {
     "own_mean_few": Fit(own(OwnMean), num_rows=FEW, **plain),
     "own_step": More(own(OwnStep), **plain),
     "own_step_few": More(own(OwnStep), num_rows=FEW, **plain),
+    "vector_step": More(own(VectorStep), backends=TENSORFLOW, **plain),
+    "vector_step_few": More(
+        own(VectorStep), num_rows=FEW, backends=TENSORFLOW, **plain
+    ),
+    "penalty_step": More(own(PenaltyStep), backends=TENSORFLOW, **plain),
     "add_loss": Fit(adding(False)),
     "add_vector": Fit(adding(True)),
     "activity": Fit(active_model),
@@ -371,6 +398,9 @@ TITLES = {
     "own_mean_few": "the same, 49 rows",
     "own_step": "`ops.mean` in `train_step`, 53 rows",
     "own_step_few": "the same, 49 rows",
+    "vector_step": "gradient of a loss a row in `train_step`, 53 rows",
+    "vector_step_few": "the same, 49 rows",
+    "penalty_step": "gradient of a gradient in `train_step`, 53 rows",
     "add_loss": "`add_loss` of a mean, 53 rows",
     "add_vector": "`add_loss` of a value a row, 53 rows",
     "activity": "activity regularizer, 53 rows",
