@@ -264,8 +264,29 @@ def py_dataset() -> None:
     _fit(_compiled(), hvd.shard(Batches(), shuffle=True))
 
 
+def filled() -> None:
+    """A rank has no row in the last step; then all batches are full."""
+    _fit(_compiled(), hvd.shard(_data(33), batch_size=8))
+    share = hvd.shard(_data(37), batch_size=8, policy="pad")
+    _fit(_compiled(metrics=["mae"]), share)
+
+
+def one_batch_at_a_time() -> None:
+    model = _compiled(metrics=["mae"])
+    for x, y in hvd.shard(_data(48), batch_size=8):
+        model.train_on_batch(x, y)
+
+
 RIGHT: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (readme, masked, normalized, py_dataset)
+    f.__name__: f
+    for f in (
+        readme,
+        masked,
+        normalized,
+        py_dataset,
+        filled,
+        one_batch_at_a_time,
+    )
 }
 if BACKEND != "jax":
     RIGHT["gan"] = gan
@@ -350,6 +371,7 @@ def _scaled_loss(factor: Callable[[Any], Any]) -> Any:
             sample_weight: Any = None,
             training: bool = True,
         ) -> Any:
+            y = keras.ops.convert_to_tensor(y)
             each = keras.ops.mean(keras.ops.square(y - y_pred), axis=-1)
             loss = hvd.global_mean(each)
             return loss * factor(x) if _on_ranks() else loss

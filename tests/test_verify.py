@@ -1,0 +1,249 @@
+"""`hvdrun --verify` on right programs and on programs with a mistake."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import clean_environ
+
+from hvd_keras._verify.compare import compare
+from hvd_keras._verify.records import MAX_ELEMENTS, Writer, read
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "hvd_keras" / "_verify" / "_site"
+
+
+def hvdrun(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hvd_keras.run", *arguments],
+        env=clean_environ(**environ),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "torch",
+        pytest.param("tensorflow", marks=pytest.mark.thorough),
+        pytest.param("jax", marks=pytest.mark.thorough),
+    ],
+)
+def test_mistakes_are_named_and_the_rest_is_equal(
+    backend: str, tmp_path: Path
+) -> None:
+    """Both jobs run all programs: frameworks take long to start."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    listing = "from verify.programs import *; import json; print(json.dumps([list(RIGHT), {n: w for n, (_, w) in WRONG.items()}]))"  # noqa: E501
+    path = os.pathsep.join(map(str, (SITE, ROOT, ROOT / "tests")))
+    settings = {
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": path,
+        "HVD_STALL_SHUTDOWN_TIME_SECONDS": "60",
+    }
+    listed = subprocess.run(
+        [sys.executable, "-c", listing],
+        env=clean_environ(**settings),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    right, wrong = json.loads(listed.stdout.splitlines()[-1])
+    assert len(right) >= 5
+    assert len(wrong) >= 20
+    (tmp_path / "first").mkdir()
+    settings["HVD_VERIFY"] = str(tmp_path / "first")
+    settings["HVD_VERIFY_STEPS"] = "10"
+    command = [sys.executable, "-m", "verify.rank", str(tmp_path)]
+    for size, more in ((2, {}), (1, {"HVD_VERIFY_RANKS": "2"})):
+        done = hvdrun("-np", str(size), "--", *command, **settings, **more)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def found(name: str) -> tuple[int, str]:
+        errors = list((tmp_path / name).glob("*.error"))
+        failed = ["2 ranks"] * any("rank" in e.name for e in errors)
+        failed += ["one process"] * any("one" in e.name for e in errors)
+        verdict = compare(tmp_path / name, failed)
+        return verdict.status, verdict.text
+
+    alarms = {name: found(name) for name in right}
+    assert {n: a for n, a in alarms.items() if a[0] != 0} == {}
+    missed = {}
+    for name, words in wrong.items():
+        status, text = found(name)
+        if status == 0 or not all(word in text for word in words):
+            missed[name] = (text, words)
+    assert missed == {}
+
+
+SCRIPT = """
+import keras, numpy as np
+import hvd_keras as hvd
+hvd.init({init})
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(0).normal(size=(1000, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+sgd = keras.optimizers.SGD(0.01 * hvd.size())
+model.compile(hvd.DistributedOptimizer(sgd{op}), "mse", jit_compile={jit})
+average = hvd.callbacks.MetricAverageCallback()
+data = hvd.shard((x, x[:, :1]), batch_size=8, shuffle=True{shard})
+for _ in range(100):
+    model.fit(data, epochs=1000, callbacks=[average], verbose=0)
+    print("fitted", hvd.size())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def write(script: Path, **parts: str) -> None:
+    defaults = {"init": "", "op": "", "jit": "False", "shard": ""}
+    script.write_text(SCRIPT.format(**{**defaults, **parts}))
+
+
+def verify(script: Path, *options: str) -> tuple[int, str]:
+    done = hvdrun(
+        "--verify", "-np", "2", *options, "--", sys.executable, str(script),
+        KERAS_BACKEND="torch",
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_script_that_never_ends_is_compared(script: Path) -> None:
+    write(script)
+    status, output = verify(script, "--json", "--verify-steps", "4")
+    assert status == 0, output
+    (line,) = (each for each in output.splitlines() if each[:1] == "{")
+    result = json.loads(line)
+    assert result["status"] == "equal"
+    assert result["steps"] == 12
+    assert result["text"].startswith("Equal to one process: 12 steps")
+    assert output.count("fitted 2") == 9  # on both ranks, and on one process
+
+
+def test_a_difference_ends_with_1(script: Path) -> None:
+    write(script, op=", op=hvd.Sum")
+    status, output = verify(script, "--verify-steps", "4")
+    assert status == 1
+    assert "2 ranks differ from one process. Step 1: gradient" in output
+    assert "summed over 2 ranks" in output
+
+
+def test_what_cannot_be_compared_ends_with_2(script: Path) -> None:
+    write(
+        script,
+        init="process_sets=[[0]]",
+        shard=", process_set=hvd.process_set_by_id(1)",
+    )
+    status, output = verify(script)
+    assert status == 2
+    assert "needs data that all ranks share" in output
+    assert "Not compared: the script failed on 2 ranks" in output
+    script.write_text("import hvd_keras as hvd, keras; hvd.init()")
+    status, output = verify(script)
+    assert status == 2
+    assert "took no step" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-np", "1"], "two ranks or more"),
+        (["-np", "2", "--min-np", "1"], "fixed number of ranks"),
+        (["-np", "2", "--verify-steps", "1"], "2 or more"),
+        (["-np", "4", "-H", "a:2,b:2"], "this host alone"),
+    ],
+)
+def test_jobs_that_cannot_be_compared_are_refused(
+    options: list[str], words: str
+) -> None:
+    done = hvdrun("--verify", *options, "--", "true")
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+# ---- Records ----
+
+
+def records(folder: Path, name: str, *events: tuple) -> None:  # type: ignore[type-arg]
+    writer = Writer(folder / name)
+    for kind, key, arrays, step in events:
+        writer.add(kind, key, arrays, step=step)
+
+
+def step(number: int, value: float = 1.0) -> list[tuple]:  # type: ignore[type-arg]
+    array = {"kernel": np.full(3, value)}
+    return [("own", "sgd", array, number), ("gradients", "sgd", array, number)]
+
+
+def test_a_step_that_one_rank_did_not_take_is_named(tmp_path: Path) -> None:
+    steps = [*step(1), *step(2)]
+    records(tmp_path, "one", *steps)
+    records(tmp_path, "rank0", *steps)
+    records(tmp_path, "rank1", *step(1))
+    found = compare(tmp_path)
+    assert found.status == 1
+    assert "Step 2: steps: rank 1 took no such step" in found.text
+    assert "let all ranks decide alike" in found.text
+
+
+def test_a_script_that_failed_is_compared_up_to_there(tmp_path: Path) -> None:
+    steps = [*step(1), *step(2)]
+    records(tmp_path, "one", *steps)
+    records(tmp_path, "rank0", *step(1))
+    records(tmp_path, "rank1", *step(1))
+    found = compare(tmp_path, ["2 ranks"])
+    assert found.status == 2
+    assert "failed on 2 ranks" in found.text
+    records(tmp_path, "rank1", *step(1, 2.0))
+    assert compare(tmp_path, ["2 ranks"]).status == 1
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    records(tmp_path, "one", *step(1))
+    records(tmp_path, "rank0", *step(1, 1 + 1e-6))
+    records(tmp_path, "rank1", *step(1, 1 + 1e-6))
+    assert compare(tmp_path).status == 0
+
+
+def test_a_large_array_is_kept_as_sums_of_parts(tmp_path: Path) -> None:
+    large = np.zeros(2 * MAX_ELEMENTS + 5, np.float32)
+    large[7] = 1.0
+    records(tmp_path, "one", ("weights", "trained", {"w": large}, 1))
+    (event,) = read(tmp_path / "one")
+    assert event.arrays["w"].size == MAX_ELEMENTS
+    assert event.arrays["w"].sum() == 1.0
+
+
+def test_random_numbers_of_a_rank_are_known_before_the_script(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('next one')")
+    code = "import random, numpy; print(random.random(), numpy.random.rand())"
+    path = os.pathsep.join([str(SITE), str(tmp_path)])
+
+    def run(rank: str) -> str:
+        settings = {"HVD_VERIFY": "x", "HVD_RANK": rank, "PYTHONPATH": path}
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=clean_environ(**settings),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert run("0") == run("0") != run("1")
+    assert run("0").startswith("next one")
