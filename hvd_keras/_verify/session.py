@@ -214,10 +214,11 @@ class Session:
     def _count(self, label: str) -> None:
         """Counts a step of a loop that Keras does not run."""
         number = self._num_reductions.get(label, 0) + 1
-        self._num_reductions[label] = number
         if number > self._num_steps:
             self.finish()
-        self._step = max(self._num_reductions.values())
+        if number > max(self._num_reductions.values(), default=0):
+            self._step += 1
+        self._num_reductions[label] = number
 
     # ---- Calls of Keras ----
 
