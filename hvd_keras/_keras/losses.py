@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import keras
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras.calls import running_calls
 from hvd_keras._keras.lookup import owner_of, private_module, require
 from hvd_keras._keras.steps import running_step
 
@@ -262,8 +263,8 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         batch = _batch_of_step() if running is None else running.batch
         if batch is not None and batch.is_partial:
             _check_has_rows(values)
-            if batch.marks is not None:
-                sample_weight = _spread(sample_weight, values)
+        if any(call.adds_weights for call in running_calls()[:1]):
+            sample_weight = _spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
         if batch is None or reduction in (None, "none"):
             return loss
