@@ -151,8 +151,7 @@ class _Batch:
         self._is_weighed = True
         counts = self._counts
         if counts is None:
-            is_first = self._first is self._rows
-            both = [self._real] if is_first else [self._real, self._first]
+            both = self._real, self._first_that_count()
             means = self._mean(
                 keras.ops.stack([keras.ops.cast(n, "float32") for n in both])
             )
@@ -166,6 +165,15 @@ class _Batch:
                 counts.rest / counts.num_ranks,
             )
             self._weight = _divided(real, self._mean_first)
+
+    def _first_that_count(self) -> Any:
+        """Returns the rows of the first tensor without those that fill it."""
+        if self._first is self._rows:
+            return self._real
+        if self._is_row is None:
+            return self._first
+        ratio = _divided(self._real, self._rows)
+        return ratio * keras.ops.cast(self._first, "float32")
 
     # ---- The loss ----
 
@@ -610,7 +618,13 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
     if counts is not None and counts.are_known():
         own = [counts.num_ranks, counts.batch_size, counts.rest]
         own += keras_epochs.batch_sizes_of(call) or []
-    values = agreement.disagreement("fit/batches", own, process_set=process_set)
+    # Whether the ranks ask each other must be equal on all.
+    all_of_it = [own, call.has_same_rows, call.has_fixed_rows]
+    values = agreement.disagreement(
+        "fit/batches", all_of_it, process_set=process_set
+    )
+    if values is not None:
+        call.has_same_rows = call.has_fixed_rows = False
     return counts if own is not None and values is None else None
 
 

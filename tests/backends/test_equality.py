@@ -53,7 +53,7 @@ def test_training_equals_one_process(kind: str) -> None:
     ):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
     # One an update, plus those of `shard`, the agreement, the comparisons of
-    # order at the start, after 2 and 4 steps and at the ends of epochs, and this
+    # order (at the start, after 2 and 4 steps, at the ends of epochs) and this
     # test.
     updates = 2 * small.NUM_BATCHES // (2 if kind == "accumulation" else 1)
     assert updates <= num_requests <= updates + 24
