@@ -32,7 +32,12 @@ from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values import agreement
-from hvd_keras.data._counts import Counts, counts_of, source_of
+from hvd_keras.data._counts import (
+    Counts,
+    counts_of,
+    has_fixed_rows,
+    source_of,
+)
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, Sum
 
@@ -90,6 +95,7 @@ class _Batch:
         asks: Whether the ranks ask each other for their rows in any case, and
             not only where a mean over rows does not do.
         has_fixed_rows: Whether all rows have the same shape.
+        is_eager: Whether the step runs op by op.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class _Batch:
         is_shared: bool,
         asks: bool,
         has_fixed_rows: bool,
+        is_eager: bool,
     ) -> None:
         self.is_partial = is_partial
         self.leaves_out = False
@@ -122,6 +129,7 @@ class _Batch:
         self._sum_factor = sum_factor
         self._is_shared, self._asks = is_shared, asks
         self._has_fixed_rows = has_fixed_rows
+        self._is_eager = is_eager
         self._numbers = itertools.count()
         self._chain: list[Any] = []
         self._real = rows
@@ -250,14 +258,16 @@ class _Batch:
         if len(values.shape) == 0:
             return True
         first, *others = values.shape
-        has_rows = is_of_rows or (
-            first is not None
-            and isinstance(self._rows, int)
-            and first == self._rows
+        # Elsewhere a shape may depend on this rank's values.
+        is_static = keras.backend.backend() == "jax" or (
+            keras.backend.backend() == "tensorflow"
+            and self._counts is not None
+            and not self._is_eager
         )
-        if not has_rows or None in others:
-            return False
-        return not others or self._has_fixed_rows
+        has_rows = is_of_rows or (
+            is_static and isinstance(self._rows, int) and first == self._rows
+        )
+        return has_rows and (not others or self._has_fixed_rows)
 
     def _counts_of(
         self,
@@ -440,6 +450,7 @@ def _begin(
         "marks": marks,
         "is_partial": bool(weights) and call.fills_in_part,
         "has_fixed_rows": call is not None and call.has_fixed_rows,
+        "is_eager": bool(model.run_eagerly),
     }
     if training:
         return _begin_training(model, call, arguments)
@@ -555,12 +566,7 @@ def _note_data(call: Any) -> None:
         call.fills_in_part = source.fills_in_part
     is_array = keras_epochs.arrays_of(call) is not None
     call.has_same_rows = is_array or counts_of(call.data) is not None
-    # Elsewhere shapes are those of a batch, and not of all batches.
-    call.has_fixed_rows = (
-        keras.backend.backend() == "tensorflow"
-        or is_array
-        or hasattr(call.data, "arrays")
-    )
+    call.has_fixed_rows = is_array or has_fixed_rows(call.data)
     call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
     if call.method != "fit":
         return

@@ -18,9 +18,10 @@ when this module is imported.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -37,6 +38,8 @@ at_data: Hooks[Callable[[Call], None]] = Hooks()
 # Get the data of an epoch that begins, and tell how many steps it has, or None.
 # `steps_per_epoch` goes before.
 step_counts: Hooks[Callable[[Any], int | None]] = Hooks()
+# Get data, and tell whether nobody knows where they end.
+open_ends: Hooks[Callable[[Any], bool]] = Hooks()
 # Get data, and tell whether weights were added to mark what fills a batch.
 weight_adders: Hooks[Callable[[Any], bool]] = Hooks()
 
@@ -128,8 +131,7 @@ def let_decide(fit: Call, decide: Callable[[int], int]) -> bool:
             raise
         if decide(1):
             return item
-        with require(self, "catch_stop_iteration")():
-            raise StopIteration  # so that the data start again
+        _start_again(self)
         raise StopIteration
 
     fit.epochs.__class__ = type(base.__name__, (base,), {"__next__": __next__})
@@ -191,13 +193,40 @@ def note(call: Call, epochs: Any) -> None:
         function(call)
 
 
+def _start_again(epochs: Any) -> None:
+    """Lets data start again that end here."""
+    with require(epochs, "catch_stop_iteration")():
+        raise StopIteration
+
+
+def _taking_batches(epochs: Any, items: Iterator[Any]) -> Iterator[Any]:
+    """Takes the batches of an epoch before the steps that use them.
+
+    Where TensorFlow's step takes its batch itself, all of it that does not need
+    the batch runs once more at the end of the data, if that comes slowly: the
+    optimizer and means count a step too many.
+    """
+    for first, last, iterator in items:
+        batches = list(itertools.islice(iterator, epochs.steps_per_execution))
+        if not batches:
+            _start_again(epochs)
+            return
+        yield first, last, iter(batches)
+
+
 def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any) -> Any:
+        data = getattr(self, "_hvd_data", None)
         for function in step_counts:
-            num_steps = function(getattr(self, "_hvd_data", None))
+            num_steps = function(data)
             if num_steps is not None and not self.steps_per_epoch:
                 self._num_batches = num_steps
-        return original(self)
+        items = original(self)
+        if keras.backend.backend() == "tensorflow" and any(
+            is_open(data) for is_open in open_ends
+        ):
+            return _taking_batches(self, items)
+        return items
 
     return wrapper
 

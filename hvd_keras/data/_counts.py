@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import keras
+
 _ATTRIBUTE = "_hvd_counts"
 
 
@@ -50,6 +52,18 @@ def counts_of(data: Any) -> Counts | None:
     """
     counts: Counts | None = getattr(data, _ATTRIBUTE, None)
     return counts
+
+
+def has_fixed_rows(data: Any) -> bool:
+    """Whether all rows have the same shape, as far as `data` says."""
+    spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
+    if spec is None:
+        return bool(getattr(data, "has_fixed_rows", False))
+    shapes = [getattr(each, "shape", None) for each in keras.tree.flatten(spec)]
+    return all(
+        shape is not None and shape.rank is not None and None not in shape[1:]
+        for shape in shapes
+    )
 
 
 def source_of(data: Any) -> Counts | None:

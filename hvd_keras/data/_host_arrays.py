@@ -47,6 +47,8 @@ class ShardedArrays(RowShare):
         order: `shuffle` and `seed`, see `PyShare`.
     """
 
+    has_fixed_rows = True
+
     def __init__(
         self, arrays: Any, handle: Handle, deal: Deal, **order: Any
     ) -> None:

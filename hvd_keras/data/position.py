@@ -17,6 +17,7 @@ from absl import logging
 from hvd_keras._keras import callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
+from hvd_keras.data._counts import source_of
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._taken import Taken
@@ -378,9 +379,15 @@ def _steps_of(data: Any) -> int | None:
     return None if handle is None else handle.num_steps()
 
 
+def _has_open_end(data: Any) -> bool:
+    """Whether data of ours end nobody knows where."""
+    return source_of(data) is not None and _steps_of(data) is None
+
+
 def serve_fits() -> None:
     """Lets Keras's `fit` and `evaluate` know of positions."""
     keras_epochs.at_data.add(_note_fit)
     callback_lists.at_train_begin.add(_begin_fit)
     keras_calls.at_end_of_fit.add(_end_fit)
     keras_epochs.step_counts.add(_steps_of)
+    keras_epochs.open_ends.add(_has_open_end)

@@ -122,3 +122,20 @@ def test_a_model_has_its_own_steps_after_fit() -> None:
     model.fit(_share("split"), verbose=0)
     assert "train_step" not in vars(model)
     assert "test_step" not in vars(model)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_data_of_unknown_length_take_no_step_more(
+    steps_per_execution: int,
+) -> None:
+    x, y = data.rows(2 * data.GLOBAL_BATCH + 5)
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: True)
+    model = data.dense_model()
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.Adam()),
+        "mse",
+        steps_per_execution=steps_per_execution,
+    )
+    share = hvd.shard(rows, batch_size=data.GLOBAL_BATCH // hvd.size())
+    model.fit(share, epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 2 * 3
