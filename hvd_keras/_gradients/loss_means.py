@@ -94,6 +94,7 @@ class _Batch:
         is_shared: Whether its loss is that of all ranks.
         asks: Whether the ranks ask each other for their rows in any case, and
             not only where a mean over rows does not do.
+        has_same_rows: Whether the first dimension of all tensors is the rows.
         has_fixed_rows: Whether all rows have the same shape.
         is_eager: Whether the step runs op by op.
     """
@@ -112,6 +113,7 @@ class _Batch:
         sum_factor: float,
         is_shared: bool,
         asks: bool,
+        has_same_rows: bool,
         has_fixed_rows: bool,
         is_eager: bool,
     ) -> None:
@@ -128,6 +130,7 @@ class _Batch:
         self._name = name
         self._sum_factor = sum_factor
         self._is_shared, self._asks = is_shared, asks
+        self._has_same_rows = has_same_rows
         self._has_fixed_rows = has_fixed_rows
         self._is_eager = is_eager
         self._numbers = itertools.count()
@@ -323,13 +326,22 @@ class _Batch:
             num_rows = ratio * keras.ops.cast(num_rows, "float32")
         return loss, num_rows
 
-    def weighed(self, weight: Any) -> Any:
+    def weighed(self, weight: Any, *, is_of_output: bool) -> Any:
+        own = self.weight
         if weight is None:
-            return self.weight
+            return own
+        if is_of_output and own is not None and not self._has_same_rows:
+            mean = keras.ops.cast(
+                keras.ops.convert_to_tensor(weight), "float32"
+            )
+            return self._mean(mean) * own
         if self.is_partial:
             ratio = _divided(self._real, self._rows)
             weight = ratio * keras.ops.cast(weight, "float32")
         return weight
+
+    def has_rows_of(self, structure: Any) -> bool:
+        return self._has_same_rows or len(_tensors_in(structure)) == 1
 
     def row_weights(self) -> Any:
         return self._is_row
@@ -449,6 +461,7 @@ def _begin(
         "weights": weights[0] if weights else None,
         "marks": marks,
         "is_partial": bool(weights) and call.fills_in_part,
+        "has_same_rows": call is not None and call.has_same_rows,
         "has_fixed_rows": call is not None and call.has_fixed_rows,
         "is_eager": bool(model.run_eagerly),
     }
@@ -515,8 +528,9 @@ def _begin_test(
         if models.has_our_strategy(model)
         else float(basics.size() if is_global else 1),
         is_shared=is_global,
-        # Means over rows add up without a word between the ranks.
-        asks=is_global and call.counts is not None,
+        # Means over rows add up without a word between the ranks, unless
+        # Keras weighs a batch by something else.
+        asks=is_global and (call.counts is not None or call.asks_in_tests),
     )
 
 
@@ -564,6 +578,11 @@ def _note_data(call: Any) -> None:
     if source is not None and source.may_fill:
         call.may_fill, call.adds_weights = True, source.adds_weights
         call.fills_in_part = source.fills_in_part
+    call.asks_in_tests = (
+        source is not None
+        and source.ends_together
+        and counts_of(call.data) is None
+    )
     is_array = keras_epochs.arrays_of(call) is not None
     call.has_same_rows = is_array or counts_of(call.data) is not None
     call.has_fixed_rows = is_array or has_fixed_rows(call.data)
@@ -634,10 +653,11 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
     return counts if own is not None and values is None else None
 
 
-def _key_of_test(call: Any) -> tuple[bool, bool, Counts | None]:
+def _key_of_test(call: Any) -> tuple[Any, ...]:
     if call is None:
-        return False, True, None
-    return call.sums_metrics, call.may_fill, call.counts
+        return (False,)
+    asks = call.asks_in_tests, call.has_same_rows, call.has_fixed_rows
+    return call.sums_metrics, call.may_fill, call.counts, *asks
 
 
 def _renew_test_function(call: Any) -> None:

@@ -13,7 +13,4 @@ def tell(step: int) -> None:
     Args:
         step: From 1 on, the same on all ranks; `UNKNOWN` agrees with all.
     """
-    # A library that was built before has no such function.
-    note = getattr(_native.core(), "set_training_step", None)
-    if note is not None:
-        note(step)
+    _native.core().set_training_step(step)

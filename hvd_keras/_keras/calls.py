@@ -38,6 +38,8 @@ class Call:
         # Whether the first dimension of each tensor of a batch are its rows,
         # and whether all rows have the same shape.
         self.has_same_rows = self.has_fixed_rows = False
+        # Whether `evaluate` needs the other ranks' rows of each batch.
+        self.asks_in_tests = False
         self.class_weight: Any = None  # what we apply instead of Keras
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator
@@ -112,12 +114,12 @@ def _noting_call(
             return _bound(original, self)(*args, **kw)
         finally:
             _running.reset(before)
-            for each in at_end:
-                each(call)
-            call.end()
             if method == "fit":
                 for function in at_end_of_fit:
                     function(self)
+            for each in at_end:
+                each(call)
+            call.end()
 
     def fit(self: Any, *args: Any, **kw: Any) -> Any:
         arguments = {**dict(zip(_FIT_PARAMETERS, args, strict=False)), **kw}

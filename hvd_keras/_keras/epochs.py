@@ -52,6 +52,10 @@ def batch_sizes_of(call: Call) -> list[int] | None:
         return None
     if adapter.batch_size is None:
         return None
+    # Keras looks at the first tensor alone.
+    specs = keras.tree.flatten(getattr(call.data, "element_spec", []))
+    if len({each.shape[0] for each in specs if each.shape.rank}) > 1:
+        return None
     numbers = adapter.num_batches, adapter.batch_size
     return [*(n or 0 for n in numbers), adapter.partial_batch_size or 0]
 

@@ -90,7 +90,10 @@ def patch_make_train_function(
 
 def _forget(model: Any) -> None:
     """Drops the previous state when training ends."""
-    forget = getattr(getattr(model, "train_function", None), "forget", None)
+    function: Any = getattr(model, "train_function", None)
+    while hasattr(function, "train_function"):  # a StepHook
+        function = function.train_function
+    forget = getattr(function, "forget", None)
     if forget is not None:
         forget()
 

@@ -88,12 +88,16 @@ class Batch(Protocol):
             num_rows: The weight that Keras gives it.
         """
 
-    def weighed(self, weight: Any) -> Any:
+    def weighed(self, weight: Any, *, is_of_output: bool) -> Any:
         """Returns the weight of a mean over this rank's rows.
 
         Args:
             weight: What Keras or the user gives it; None: as any other.
+            is_of_output: Whether Keras gives the rows of one output.
         """
+
+    def has_rows_of(self, structure: Any) -> bool:
+        """Whether all tensors of a batch's part have its rows."""
 
     def row_weights(self) -> Any:
         """Returns 0 for rows that fill the batch, else 1; None if none can."""
@@ -187,7 +191,7 @@ def _asking(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
             vars(model._compile_metrics)[_BATCH] = batch
         loss = _Loss(batch)
         loss.is_of_rows = _takes_rows(model) and (
-            step is None or of["y"] is step.y
+            step is None or (of["y"] is step.y and batch.has_rows_of(of["y"]))
         )
         before = _computing.set(loss)
         try:
@@ -290,7 +294,9 @@ def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
         else:
             batch = _batch_of_step() if running is None else running.batch
             if batch is not None and len(keras.ops.shape(values)) == 0:
-                sample_weight = batch.weighed(sample_weight)
+                sample_weight = batch.weighed(
+                    sample_weight, is_of_output=running is not None
+                )
         return original(self, values, sample_weight)
 
     return update_state

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import traces
 
 
 class StepHook:
@@ -71,6 +72,7 @@ def trace_anew(model: keras.Model) -> None:
     """Makes Keras trace the steps of a model anew; hooks stay."""
     if not model.compiled:
         return
+    traces.forget(model)
     model.test_function = model.predict_function = None
     first = model.train_function
     model.make_train_function(force=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_keras._keras.step_hook import StepHook
-
 _KEPT = "_hvd_train_functions"
 
 
@@ -34,7 +32,7 @@ def switch(model: Any, key: Any) -> None:
         kept = _Functions(compiled)
         vars(model)[_KEPT] = kept
     function = model.train_function
-    while isinstance(function, StepHook):
+    while hasattr(function, "train_function"):  # a StepHook
         function = function.train_function
     if kept.key is None and function is not kept.by_key.get(None):
         kept.by_key.clear()  # somebody else has made a new one
@@ -42,6 +40,13 @@ def switch(model: Any, key: Any) -> None:
     if key != kept.key:
         kept.key = key
         model.train_function = kept.by_key.get(key)
+
+
+def forget(model: Any) -> None:
+    """Drops what was traced for other calls: the model has changed."""
+    kept = vars(model).get(_KEPT)
+    if kept is not None:
+        kept.by_key.clear()
 
 
 def note(model: Any, key: Any) -> None:

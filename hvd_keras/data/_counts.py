@@ -21,6 +21,7 @@ class Counts:
             if unknown.
         may_fill: Whether batches may hold rows that only fill them.
         adds_weights: Whether the weights of the batches say that alone.
+        ends_together: Whether all ranks take the same number of steps.
         fills_in_part: Whether such rows may stand beside others.
     """
 
@@ -30,6 +31,7 @@ class Counts:
     may_fill: bool = False
     adds_weights: bool = False
     fills_in_part: bool = False
+    ends_together: bool = True
 
     def are_known(self) -> bool:
         """Whether a rank can tell the step's rows from its own rows."""

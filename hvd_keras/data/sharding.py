@@ -231,6 +231,7 @@ def shard(
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
         fills_in_part=policy == "pad" and not is_py_dataset,
+        ends_together=policy != "join",
     )
     return mark(result, counts)
 

@@ -10,6 +10,7 @@ import keras
 from hvd_keras import basics
 from hvd_keras._common import log
 from hvd_keras._job import membership
+from hvd_keras._keras import traces
 from hvd_keras._keras.models import has_our_strategy, is_fully_built
 from hvd_keras._keras.step_hook import remove_step_hooks
 from hvd_keras.callbacks.backup_and_restore import BackupAndRestore
@@ -204,6 +205,7 @@ class Run:
             return
         self._traces = None
         model.train_function = None
+        traces.forget(model)
         model.test_function = model.predict_function = None
 
 

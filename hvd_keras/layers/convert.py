@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from hvd_keras._keras import traces
 from hvd_keras._keras.models import layers_of
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers.sync_batch_normalization import SyncBatchNormalization
@@ -82,5 +83,6 @@ def _is_to_convert(layer: Any) -> bool:
 def _forget_functions(model: keras.Model) -> None:
     """Makes a model trace its steps again."""
     model.train_function = None
+    traces.forget(model)
     model.test_function = None
     model.predict_function = None

@@ -340,9 +340,82 @@ class Molecules:
         )([hidden, ids])
         model = keras.Model([atoms, ids], keras.layers.Dense(1)(pooled))
         model.compile(optimizer, "mse", metrics=["mae"])
-        logs = model.fit(
-            batches.map(merged), epochs=EPOCHS, verbose=0, **options
-        ).history
+        batches = batches.map(merged)
+        logs = model.fit(batches, epochs=EPOCHS, verbose=0, **options).history
+        logs["evaluate"] = model.evaluate(
+            batches, return_dict=True, verbose=0, **options
+        )
+        return Trained(model.get_weights(), logs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """Batches to which `map` adds what has other rows.
+
+    Args:
+        form: "table" adds a table first in x; "words" has words, of which each
+            row has its own number, and targets of words and of rows.
+    """
+
+    form: str
+    num_rows: int
+    backends: tuple[str, ...] = ("tensorflow",)
+
+    def alone(self) -> Trained:
+        return self._trained(momentum(), self._rows().batch(data.GLOBAL_BATCH))
+
+    def ours(self) -> Trained:
+        batch_size = data.GLOBAL_BATCH // hvd.size()
+        average = hvd.callbacks.MetricAverageCallback()
+        return self._trained(
+            hvd.DistributedOptimizer(momentum()),
+            hvd.shard(self._rows(), batch_size=batch_size),
+            callbacks=[average],
+        )
+
+    def _rows(self) -> Any:
+        import tensorflow as tf
+
+        x, y = data.rows(self.num_rows)
+        lengths = np.arange(self.num_rows) % data.GLOBAL_BATCH // 4 + 1
+        words = tf.RaggedTensor.from_row_lengths(
+            np.linspace(-1, 1, lengths.sum(), dtype=np.float32), lengths
+        )
+        return tf.data.Dataset.from_tensor_slices(((x, words), y))
+
+    def _trained(self, optimizer: Any, batches: Any, **options: Any) -> Trained:
+        import tensorflow as tf
+
+        def mapped(x: Any, y: Any, *marks: Any) -> Any:
+            rows, words = x
+            if self.form == "table":
+                return {"a": tf.ones([7, 4]), "rows": rows}, y, *marks
+            words = words.flat_values[:, None]
+            return {"words": words, "rows": rows}, {"words": words, "rows": y}
+
+        keras.utils.set_random_seed(3)
+        inputs = {"rows": keras.Input((5,), name="numbers")}
+        hidden = keras.layers.Dense(4, activation="tanh")(inputs["rows"])
+        outputs: Any = keras.layers.Dense(1, name="rows")(hidden)
+        metrics: Any = ["mae"]
+        if self.form == "table":
+            inputs["a"] = keras.Input((4,), name="a")
+        else:
+            inputs["words"] = keras.Input((1,), name="given")
+            of_words = keras.layers.Dense(3, "tanh")(inputs["words"])
+            of_words = keras.layers.Dense(1, name="words")(of_words)
+            outputs = {"words": of_words, "rows": outputs}
+            metrics = {"words": "mae", "rows": "mse"}
+        model = keras.Model(inputs, outputs)
+        loss: Any = "mse"
+        if self.form == "words":
+            loss = {"words": "mse", "rows": "mae"}
+        model.compile(optimizer, loss, metrics=metrics)
+        batches = batches.map(mapped)
+        logs = model.fit(batches, epochs=EPOCHS, verbose=0, **options).history
+        logs["evaluate"] = model.evaluate(
+            batches, return_dict=True, verbose=0, **options
+        )
         return Trained(model.get_weights(), logs)
 
 
@@ -351,6 +424,8 @@ plain: dict[str, Any] = {"loss": no_loss, "metrics": ()}
 
 CASES: dict[str, Any] = {
     "atoms": Molecules(),
+    "table_first": Mapped("table", UNEVEN),
+    "words_and_rows": Mapped("words", 2 * data.GLOBAL_BATCH),
     "two_views": Fit(own(TwoViews), metrics=()),
     "labelled": Fit(
         own(Labelled),
@@ -392,6 +467,8 @@ CASES: dict[str, Any] = {
 
 TITLES = {
     "atoms": "the rows of x are atoms, those of y molecules",
+    "table_first": "a table stands before the rows of x, 53 rows",
+    "words_and_rows": "targets of words and of rows, of unequal number",
     "two_views": "`compute_loss` of two views of each row, 53 rows",
     "labelled": "`compute_loss` of the rows with labels",
     "own_mean": "`compute_loss` without `super()`, 53 rows",
