@@ -519,9 +519,13 @@ def _begin_test(
     )
     if not is_global and arguments["weights"] is None:
         return None
+    counts = call.counts if is_global else None
+    if is_global and counts is None and call.asks_in_tests:
+        known = counts_of(call.data)
+        counts = known if known is not None and known.are_known() else None
     return _Batch(
         **arguments,
-        counts=call.counts if is_global else None,
+        counts=counts,
         name=f"evaluate{membership.name_suffix()}",
         process_set=global_process_set,
         sum_factor=1.0
@@ -581,7 +585,10 @@ def _note_data(call: Any) -> None:
     call.asks_in_tests = (
         source is not None
         and source.ends_together
-        and counts_of(call.data) is None
+        and (
+            counts_of(call.data) is None
+            or keras_steps.own_method_of(call.model, training=False) is not None
+        )
     )
     is_array = keras_epochs.arrays_of(call) is not None
     call.has_same_rows = is_array or counts_of(call.data) is not None

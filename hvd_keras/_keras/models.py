@@ -4,6 +4,7 @@
 |---|---|
 | `Model._flatten_layers` | find all layers of a model |
 | `Model._compile_metrics` | know whether metrics have their variables |
+| `Layer._call_has_training_arg` | call it symbolically |
 | `backend.compute_output_spec` | give them these before a step |
 """
 
@@ -69,7 +70,8 @@ def build_metrics(model: Any, batch: Any) -> bool:
     )
     infer = require(private_module("backend"), "compute_output_spec")
     try:
-        y_pred = infer(model, x, training=False)
+        options = {"training": False} if model._call_has_training_arg else {}
+        y_pred = infer(model, x, **options)
         infer(model.compute_metrics, x, y, y_pred, sample_weight=weights)
     except Exception:
         return False

@@ -17,7 +17,7 @@ import keras
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import epochs
+from hvd_keras._keras import epochs, models
 from hvd_keras._keras.lookup import owner_of, private_module
 
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
@@ -56,19 +56,21 @@ class Step:
     @property
     def own_method(self) -> str | None:
         """The method of the step that the user has written, if any."""
-        for name in (
-            "train_step" if self.training else "test_step",
-            "compute_loss",
-        ):
-            home = getattr(getattr(type(self.model), name), "__module__", "")
-            if not home.startswith("keras."):
-                return f"`{name}` of {type(self.model).__name__}"
-        return None
+        return own_method_of(self.model, self.training)
 
 
 _running: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
     "_running_step", default=None
 )
+
+
+def own_method_of(model: Any, training: bool) -> str | None:
+    """Returns the method of a model's steps that the user has written."""
+    for name in ("train_step" if training else "test_step", "compute_loss"):
+        home = getattr(getattr(type(model), name), "__module__", "")
+        if not home.startswith("keras."):
+            return f"`{name}` of {type(model).__name__}"
+    return None
 
 
 def running_step() -> Step | None:
@@ -166,6 +168,9 @@ class _Watched:
                 for new, old in zip(updated, metrics, strict=True)
             ]
             return logs, (*others, kept)
+        before_building = _running.set(None)
+        models.build_metrics(step.model, data)
+        _running.reset(before_building)
         variables = list(step.model.metrics_variables)
         before = [keras.ops.copy(v.value) for v in variables]
         logs = self._original(data)

@@ -201,7 +201,15 @@ def _average(
         if key in numbers
     }
     gathered = objects.allgather_object(
-        {"weight": weight, "values": numbers, "sums": sums},
+        {
+            "weight": weight,
+            "values": numbers,
+            "sums": sums,
+            "may_lack_rows": any(
+                call.may_fill and not call.fills_in_part
+                for call in keras_calls.running_calls()[:1]
+            ),
+        },
         name="MetricAverageCallback/values",
     )
     keys = [sorted(each["values"]) for each in gathered]
@@ -212,8 +220,14 @@ def _average(
         )
     for key in numbers:
         # Equal on all ranks: they come from sums, not from the rank's state.
-        known = [each["sums"].get(key) for each in gathered]
-        if all(_is_equal(value, known[0]) for value in known):
+        # A rank without rows in the last step has logged what its metrics
+        # have not counted.
+        known = [
+            each["sums"].get(key)
+            for each in gathered
+            if key in each["sums"] or not each["may_lack_rows"]
+        ]
+        if known and all(_is_equal(value, known[0]) for value in known):
             for each in gathered:
                 each["values"][key] = known[0]
     weights = [each["weight"] for each in gathered]

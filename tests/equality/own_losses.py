@@ -174,6 +174,33 @@ class PenaltyStep(OwnStep):
         return super()._mean(labels, outputs) + 0.1 * penalty
 
 
+class OwnTest(OwnStep):
+    """Updates metrics by itself, in (rows, labels)."""
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self.tracker = keras.metrics.Mean(name="loss")
+        self.mae = keras.metrics.MeanAbsoluteError(name="mae")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker, self.mae]
+
+    def _logs(self, labels: Any, outputs: Any) -> Any:
+        self.tracker.update_state(self._mean(labels, outputs))
+        self.mae.update_state(labels, outputs)
+        return {each.name: each.result() for each in self.metrics}
+
+    def train_step(self, data: Any) -> Any:
+        super().train_step(data)
+        rows, labels = data
+        return self._logs(labels, self(rows))
+
+    def test_step(self, data: Any) -> Any:
+        rows, labels = data
+        return self._logs(labels, self(rows))
+
+
 def own(cls: type) -> Callable[[], keras.Model]:
     def make() -> keras.Model:
         inputs, hidden = _hidden()
@@ -437,6 +464,19 @@ CASES: dict[str, Any] = {
     "own_mean_few": Fit(own(OwnMean), num_rows=FEW, **plain),
     "own_step": More(own(OwnStep), **plain),
     "own_step_few": More(own(OwnStep), num_rows=FEW, **plain),
+    "own_test": More(
+        own(OwnTest),
+        validates=True,
+        backends=("tensorflow", "torch"),
+        **plain,
+    ),
+    "own_test_few": More(
+        own(OwnTest),
+        num_rows=FEW,
+        validates=True,
+        backends=("tensorflow", "torch"),
+        **plain,
+    ),
     "vector_step": More(own(VectorStep), backends=TENSORFLOW, **plain),
     "vector_step_few": More(
         own(VectorStep), num_rows=FEW, backends=TENSORFLOW, **plain
@@ -475,6 +515,8 @@ TITLES = {
     "own_mean_few": "the same, 49 rows",
     "own_step": "`ops.mean` in `train_step`, 53 rows",
     "own_step_few": "the same, 49 rows",
+    "own_test": "metrics of one's own in `train_step`, `test_step`, 53 rows",
+    "own_test_few": "the same, 49 rows",
     "vector_step": "gradient of a loss a row in `train_step`, 53 rows",
     "vector_step_few": "the same, 49 rows",
     "penalty_step": "gradient of a gradient in `train_step`, 53 rows",
