@@ -31,11 +31,12 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     `evaluate` returns. The progress of a running epoch stays that of the rank.
 
     Other values are averaged over the ranks instead: logs of your own
-    `train_step` that are no metrics of the model, metrics with a variable whose
-    `aggregation` is other than "sum", and those without any variable. They are
-    weighted by samples if Keras counts samples for the loss. So are functions
-    that return one value for a batch: their means over the batches of all ranks
-    are reported. Both are told once by name, unless you have said so.
+    `train_step` that are no value of a metric of the model, metrics with a
+    variable whose `aggregation` is other than "sum", and those without any
+    variable. They are weighted by samples if Keras counts samples for the loss.
+    So are functions that return one value for a batch: their means over the
+    batches of all ranks are reported. Both are told once by name, unless you
+    have said so.
 
     Keras's `add_variable` has "sum" as its default; so your own metrics are
     summed. A state may not add up over samples, such as a largest value. Its
@@ -144,14 +145,21 @@ def global_logs(
     is_keras = not logs or set(logs) == set(summed)
     if is_keras and len(additive) == len(metrics):
         return values
-    # A `train_step` may log a metric's value under the metric's name. If they
-    # agree on this rank, take the value from the sums: it is exact.
+    # A `train_step` may log a metric's value, under any name. If they agree on
+    # this rank, take the value from the sums: it is exact.
     mine = dict(_flat(logs)) if logs else own
-    of_metrics = sorted(
-        key
-        for key in values.keys() & summed.keys()
-        if is_keras or _is_same(mine[key], own[key])
-    )
+    of_metrics = {}
+    for key in sorted(values):
+        if is_keras:
+            names = [key] if key in summed else []
+        else:
+            names = [
+                name
+                for name in sorted(summed, key=lambda name: (name != key, name))
+                if key in mine and _is_same(mine[key], own[name])
+            ]
+        if names:
+            of_metrics[key] = names[0]
     return _average(values, num_samples, summed, of_metrics)
 
 
@@ -187,7 +195,7 @@ def _average(
     values: dict[str, Any],
     weight: float,
     summed: dict[str, Any],
-    of_metrics: list[str],
+    of_metrics: dict[str, str],
 ) -> dict[str, Any]:
     """Averages values over the ranks; equal ones stay as they are."""
     numbers = {
@@ -196,8 +204,8 @@ def _average(
         if isinstance(value, float | np.ndarray)
     }
     sums = {
-        key: _as_value(np.reshape(summed[key], np.shape(numbers[key])))
-        for key in of_metrics
+        key: _as_value(np.reshape(summed[name], np.shape(numbers[key])))
+        for key, name in of_metrics.items()
         if key in numbers
     }
     gathered = objects.allgather_object(
