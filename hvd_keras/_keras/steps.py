@@ -132,7 +132,12 @@ class _Watched:
 
     def __call__(self, *args: Any, **kw: Any) -> Any:
         call = next(iter(keras_calls.running_calls()), None)
-        if call is None or _symbolic_scope.in_symbolic_scope():
+        outer = _running.get()
+        if (
+            call is None
+            or _symbolic_scope.in_symbolic_scope()
+            or (outer is not None and outer.call is call)
+        ):
             return self._original(*args, **kw)
         *state, data = [*args, *kw.values()]
         step = Step(call, data, self._training)
@@ -187,8 +192,15 @@ def _watch(
         return
     for name, training in (("train_step", True), ("test_step", False)):
         original = getattr(call.model, name)
-        if not isinstance(original, _Watched):
+        if not _is_watched(original):
             vars(call.model)[name] = _Watched(begin, end, original, training)
+
+
+def _is_watched(function: Any) -> bool:
+    """Whether a method is watched, maybe behind a wrapper of another's."""
+    while function is not None and not isinstance(function, _Watched):
+        function = getattr(function, "__wrapped__", None)
+    return function is not None
 
 
 def _forget(call: Any) -> None:
