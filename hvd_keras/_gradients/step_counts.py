@@ -1,12 +1,13 @@
 """Tells the engine which step of `fit` a reduction of gradients belongs to.
 
 A rank may skip the update of a step by itself, for example in a `tf.cond`. Its
-next reduction then meets that of an earlier step on the other ranks. The engine
-compares the steps and fails the reduction on all ranks.
+next collective is then one of a later step than that in which the others wait.
+The engine compares the steps and fails both on all ranks.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +19,8 @@ from hvd_keras._job import training_step
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._keras.step_hook import StepHook
+
+_numbers = itertools.count()
 
 # The thread of each `fit` whose steps count. Steps of several threads at once
 # are not known: the engine has one number for the process.
@@ -35,7 +38,7 @@ def count_steps_of_fit(callback_list: Any) -> None:
     _threads.append(thread)
     fit.at_end += [
         lambda: _threads.remove(thread),
-        lambda: _tell(training_step.UNKNOWN),
+        training_step.tell_unknown,
     ]
     _Count(model, fit)
 
@@ -48,19 +51,23 @@ class _Count(StepHook):
 
     def __init__(self, model: keras.Model, fit: keras_calls.Call) -> None:
         super().__init__(model, fit)
+        self._number = next(_numbers)
         self._num_steps = 0
 
     def step(self, batches: Iterable[Any], *state: Any) -> Any:
         before = self._num_steps
         self._num_steps += self.model.steps_per_execution
-        _tell(self._num_steps)
+        self._tell(is_over=False)
         try:
             return self.train_function(*state, batches)
         except BaseException:
             self._num_steps = before  # no batch was left
             raise
+        finally:
+            self._tell(is_over=True)
 
-
-def _tell(num_steps: int) -> None:
-    is_alone = all(thread == _threads[0] for thread in _threads)
-    training_step.tell(num_steps if is_alone else training_step.UNKNOWN)
+    def _tell(self, is_over: bool) -> None:
+        if all(thread == _threads[0] for thread in _threads):
+            training_step.tell(self._number, self._num_steps, is_over)
+        else:
+            training_step.tell_unknown()

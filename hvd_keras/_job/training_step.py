@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from hvd_keras import _native
 
-UNKNOWN = 0
 
-
-def tell(step: int) -> None:
-    """Sets the step that later reductions of gradients belong to.
+def tell(fit: int, step: int, is_over: bool) -> None:
+    """Sets the step that later collectives belong to.
 
     Args:
-        step: From 1 on, the same on all ranks; `UNKNOWN` agrees with all.
+        fit: The number of the `fit`, from 0 on, in this process.
+        step: From 1 on, the same on all ranks. 0 before the first.
+        is_over: Whether it has ended, and the next one has not begun.
     """
-    _native.core().set_training_step(step)
+    _native.core().set_training_step(fit << 32 | 2 * step + is_over)
+
+
+def tell_unknown() -> None:
+    """Lets later collectives belong to no step: they agree with all."""
+    _native.core().set_training_step(0)

@@ -1,5 +1,6 @@
 // The coordinator alone: pairing, every kind of disagreement, and the
 // cache, without a thread or a clock.
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,9 @@
 
 namespace hvd {
 namespace {
+
+using Ranks = std::vector<int32_t>;
+using namespace std::chrono_literals;
 
 RankMessage Ids(RankMessage::Type type, std::vector<uint32_t> ids) {
   RankMessage message;
@@ -328,6 +332,9 @@ RankMessage In(TrainingStep step, RankMessage message) {
   return message;
 }
 
+// As Python tells a step of the first `fit`.
+TrainingStep InStep(TrainingStep number) { return 2 * number; }
+
 // Rank 1 has skipped the update of step 7. Its next one must not pair with it.
 VOICES_TEST_CASE("gradients of different steps fail on all ranks") {
   Negotiation c(voices, 3);
@@ -335,12 +342,12 @@ VOICES_TEST_CASE("gradients of different steps fail on all ranks") {
   for (uint32_t id = 0; id < 2; ++id) {  // told in full, then by an id
     const RankMessage message = id == 0 ? bucket : Ready({id});
     for (int rank : {0, 1, 2}) {
-      REQUIRE_OK(c.OnMessage(rank, In(6 + id, message), kStart));
+      REQUIRE_OK(c.OnMessage(rank, In(InStep(6 + id), message), kStart));
     }
     REQUIRE(c.TakeResponses()[0].type == Response::Type::kExecute);
-    REQUIRE_OK(c.OnMessage(0, In(7 + id, Ready({1})), kStart));
-    REQUIRE_OK(c.OnMessage(1, In(8 + id, Ready({1})), kStart));
-    REQUIRE_OK(c.OnMessage(2, In(7 + id, Ready({1})), kStart));
+    REQUIRE_OK(c.OnMessage(0, In(InStep(7 + id), Ready({1})), kStart));
+    REQUIRE_OK(c.OnMessage(1, In(InStep(8 + id), Ready({1})), kStart));
+    REQUIRE_OK(c.OnMessage(2, In(InStep(7 + id), Ready({1})), kStart));
     const std::vector<Response> responses = c.TakeResponses();
     REQUIRE(responses.size() == 1);
     CHECK(responses[0].error.code() == StatusCode::kMismatch);
@@ -371,6 +378,66 @@ VOICES_TEST_CASE("steps are compared where they are known, for gradients") {
     REQUIRE_OK(c.OnMessage(rank, In(9, ACall("adam/bucket_0")), kStart));
   }
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
+// Rank 1 has skipped an update, and its next call is another one.
+VOICES_TEST_CASE("a skipped update fails all that waits for it") {
+  for (const TrainingStep next : {InStep(7) + 1, InStep(8)}) {
+    for (const bool is_first : {false, true}) {  // that rank
+      Negotiation c(voices, 3);
+      const auto go_on = [&] {
+        REQUIRE_OK(c.OnMessage(1, In(next, ACall("metrics")), kStart));
+      };
+      if (is_first) go_on();
+      for (int rank : {0, 2}) {
+        const RankMessage bucket = ACall("adam/bucket_0");
+        REQUIRE_OK(c.OnMessage(rank, In(InStep(7), bucket), kStart));
+      }
+      if (!is_first) go_on();
+      CHECK(c.CheckStalls(kStart + 100ms).empty());
+      CHECK(c.TakeResponses().empty());
+      CHECK(c.CheckStalls(kStart + 1s).empty());
+      const std::vector<Response> responses = c.TakeResponses();
+      REQUIRE(responses.size() == 2);
+      for (const Response& response : responses) {
+        const bool is_bucket = response.items[0].name == "adam/bucket_0";
+        CHECK(response.ranks == (is_bucket ? Ranks{0, 2} : Ranks{1}));
+        CHECK(response.error.code() == StatusCode::kMismatch);
+        CHECK(Contains(response.error.message(),
+                       "step 7 on ranks 0 and 2; " + ToString(next) +
+                           " on rank 1. All ranks must update"));
+      }
+      // Nobody will come for them: the names are free.
+      for (const char* name : {"adam/bucket_0", "metrics"}) {
+        for (int rank : {0, 1, 2}) {
+          REQUIRE_OK(c.OnMessage(rank, ACall(name), kStart));
+        }
+        CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+      }
+    }
+  }
+}
+
+VOICES_TEST_CASE("calls that cross without a skipped update go on") {
+  const auto goes_on = [&](TrainingStep of_bucket, TrainingStep of_other,
+                           bool has_come = false) {
+    Negotiation c(voices, 3);
+    REQUIRE_OK(c.OnMessage(0, In(of_bucket, ACall("adam/bucket_0")), kStart));
+    REQUIRE_OK(c.OnMessage(1, In(of_other, ACall("saved")), kStart));
+    if (has_come) {
+      REQUIRE_OK(c.OnMessage(0, In(of_other, ACall("saved")), kStart));
+    }
+    c.CheckStalls(kStart + 1s);
+    return c.TakeResponses().empty();
+  };
+  CHECK_FALSE(goes_on(InStep(7), InStep(8)));
+  CHECK(goes_on(InStep(7), InStep(7)));  // a thread saves
+  CHECK(goes_on(InStep(7), InStep(6)));  // likewise, and the rank is late
+  CHECK(goes_on(InStep(7), 0));          // it may be in another loop
+  CHECK(goes_on(0, InStep(8)));          // likewise
+  const TrainingStep of_next_fit = TrainingStep{1} << 32;
+  CHECK(goes_on(InStep(7), of_next_fit + InStep(8)));
+  CHECK(goes_on(InStep(7), InStep(8), /*has_come=*/true));  // not stuck
 }
 
 VOICES_TEST_CASE("a full cache evicts what was used least recently") {

@@ -35,9 +35,12 @@ def are_equal(values: Any) -> bool:
     return len(set(map(str, of_ranks(values)))) == 1
 
 
-def are_apart(values: Any) -> bool:
+def are_apart(values: Any, may_repeat: bool = False) -> bool:
     """Whether no rank has a number of another one, or one twice."""
-    numbers = np.round(list(itertools.chain(*of_ranks(values))), 6).tolist()
+    by_rank = [np.round(of_one, 6).tolist() for of_one in of_ranks(values)]
+    if may_repeat:
+        by_rank = [list(set(of_one)) for of_one in by_rank]
+    numbers = list(itertools.chain(*by_rank))
     return len(numbers) > 0 and len(set(numbers)) == len(numbers)
 
 
@@ -185,8 +188,11 @@ def test_maps_behind_a_share_draw_apart(kind: str, is_parallel: bool) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer("sgd"), "mse")
     model.fit(data, verbose=0, epochs=2, callbacks=[BEGIN(0)])
-    # Those of an epoch: tf.data begins each with the seeds of its ops.
-    assert are_apart(np.concatenate([np.ravel(x) for x in seen[-6:]]))
+    # Those of an epoch: tf.data begins each with the seeds of its ops. Calls
+    # at once may read the same state of a generator of Keras: on one process,
+    # too, both then draw the same.
+    drawn = np.concatenate([np.ravel(x) for x in seen[-6:]])
+    assert are_apart(drawn, may_repeat=is_parallel and kind != "tf")
 
 
 @pytest.mark.parametrize("kind", ["keras", "tf", "layer"])

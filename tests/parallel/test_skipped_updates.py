@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import keras
@@ -23,8 +24,11 @@ LAST = hvd.size() - 1
 class Skipping(keras.Model):
     """Skips the updates of some steps on some ranks, by `tf.cond`."""
 
-    def __init__(self, skipped: dict[int, list[int]]) -> None:
+    def __init__(
+        self, skipped: dict[int, list[int]], begins: bool = False
+    ) -> None:
         super().__init__()
+        self.begins = begins  # each step, by a collective
         self.dense = keras.layers.Dense(1)
         self.skipped = skipped.get(hvd.rank(), [])
         self.step = tf.Variable(0, trainable=False)
@@ -39,6 +43,8 @@ class Skipping(keras.Model):
     def train_step(self, data: Any) -> Any:
         x, y = data[:2]
         self.step.assign_add(1)
+        if self.begins:
+            x += 0 * hvd.allreduce(tf.constant(1.0), name="scale")
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
         variables = self.trainable_variables
@@ -58,9 +64,11 @@ def shares() -> Any:
     return hvd.shard(kt.regression_data(), batch_size=kt.BATCH // hvd.size())
 
 
-def fit(skipped: dict[int, list[int]], **options: Any) -> Any:
+def fit(
+    skipped: dict[int, list[int]], begins: bool = False, **options: Any
+) -> Any:
     keras.utils.set_random_seed(1)
-    model = Skipping(skipped)
+    model = Skipping(skipped, begins)
     model.build((None, kt.NUM_FEATURES))
     model.compile(
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
@@ -85,6 +93,22 @@ def test_a_skipped_update_is_told_on_all_ranks(run_eagerly: bool) -> None:
     with pytest.raises(MismatchError, match=words) as caught:
         fit({LAST: [5]}, run_eagerly=run_eagerly)
     assert f"{LAST}. All ranks must update" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "next_one"),
+    [(5, "step 6"), (8, "after step 8"), (16, "after step 16")],
+)
+def test_a_skipped_update_is_told_by_any_next_collective(
+    skipped: int, next_one: str
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(MismatchError) as caught:
+        fit({LAST: [skipped]}, begins=True)
+    assert time.monotonic() - begin < 30  # a stall takes 60 s
+    assert f"step {skipped} on rank" in str(caught.value)
+    assert f"; {next_one} on rank {LAST}. All" in str(caught.value)
+    assert int(fit({}).optimizer.iterations) == 16
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])

@@ -6,6 +6,7 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/negotiation/arrivals.h"
 #include "tf_ops/negotiation/request_params.h"
+#include "tf_ops/negotiation/training_step.h"
 
 namespace hvd {
 
@@ -14,6 +15,7 @@ struct Call {
 
   std::string name;
   Arrivals arrivals;
+  StepsOfRanks steps;               // of the ranks that have come
   Params leader;                    // the request of a rank that has come
   bool is_complete = false;         // all ranks have come, or have joined
   Clock::time_point first_arrival;  // once a rank has come

@@ -239,7 +239,6 @@ Coordinator::Entry* Coordinator::FindOrAdd(const std::string& name) {
   if (slot == nullptr) {
     slot = std::make_unique<Entry>(&groups_);
     slot->name = name;
-    slot->has_step = ReducesGradients(name);
   }
   return slot.get();
 }
@@ -253,7 +252,7 @@ void Coordinator::Arrive(Entry* entry, const Speakers& speakers,
     entry->leader = params.of(ranks.front());
     ++num_pending_;
   }
-  if (entry->has_step) CompareStep(entry, speakers);
+  entry->steps.Add(speakers.step, ranks);
   const bool is_whole = speakers.some.empty();
   if (!by_id || !is_whole || !arrivals.AddKnown(speakers.group)) {
     for (int rank : ranks) arrivals.Add(rank, params.of(rank));
@@ -263,15 +262,6 @@ void Coordinator::Arrive(Entry* entry, const Speakers& speakers,
   entry->all_cached = entry->all_cached && by_id;
   if (arrivals.num_ranks() + joins_.num_joined() >= size_) {
     CompleteIfAllCame(entry);
-  }
-}
-
-void Coordinator::CompareStep(Entry* entry, const Speakers& speakers) const {
-  if (entry->step == 0) entry->step = speakers.step;
-  if (speakers.step == 0 || speakers.step == entry->step) return;
-  for (int rank : RanksOf(speakers)) {
-    entry->other_steps.push_back(
-        {"step " + std::to_string(speakers.step), rank});
   }
 }
 
@@ -294,8 +284,7 @@ void Coordinator::Reset(Entry* entry) {
   entry->all_cached = true;
   entry->is_complete = false;
   entry->duplicate_rank = -1;
-  entry->step = 0;
-  entry->other_steps.clear();
+  entry->steps.Clear();
   stalls_.Forget(entry->name);
   if (entry->cache_id == 0) entries_.erase(std::string(entry->name));
 }
@@ -386,33 +375,11 @@ Status Coordinator::Check(const Entry& entry,
     HVD_RETURN_IF_ERROR(FailureOf(by_rank));
     HVD_RETURN_IF_ERROR(CheckAgreement(by_rank, options_.global_ranks));
   }
-  if (!entry.other_steps.empty()) return UnequalSteps(entry);
+  if (!entry.steps.agree() && ReducesGradients(entry.name)) {
+    return UnequalSteps(StepsOf(entry, options_.global_ranks));
+  }
   return entry.arrivals.num_ranks() == size_ ? Status::Ok()
                                              : CheckWithoutJoined(entry);
-}
-
-Status Coordinator::UnequalSteps(const Entry& entry) const {
-  std::vector<ValueOnRank> values;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!entry.HasCome(rank)) continue;
-    const auto other = std::find_if(
-        entry.other_steps.begin(), entry.other_steps.end(),
-        [rank](const ValueOnRank& each) { return each.rank == rank; });
-    const bool is_other = other != entry.other_steps.end();
-    values.push_back(
-        {is_other ? other->value : "step " + std::to_string(entry.step),
-         GlobalRank(rank)});
-  }
-  const Status status =
-      Disagreement("the step of training whose gradients they reduce", values);
-  return Status::Mismatch(
-      status.message() +
-      ". All ranks must update their weights in the same steps, but a rank has "
-      "skipped an update, or made one more: for example because only its own "
-      "loss was not finite. Let the ranks decide together, by "
-      "`hvd.allreduce(..., op=hvd.Min)`, "
-      "`hvd.callbacks.ConsistencyCheck(nonfinite=\"skip\")` or Keras's "
-      "`LossScaleOptimizer`");
 }
 
 // Of the first rank that cannot take part.

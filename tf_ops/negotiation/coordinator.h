@@ -56,10 +56,6 @@ class Coordinator {
     // If ranks have joined: whether to average over the others alone.
     bool average_over_active = false;
     int duplicate_rank = -1;
-    bool has_step = false;  // the ranks' steps must be equal
-    TrainingStep step = 0;  // of all ranks that have come, but of
-    std::vector<ValueOnRank> other_steps;
-
     uint32_t cache_id = 0;  // 0: not in the cache
     KnownParams cached;
     uint64_t last_use = 0;
@@ -113,8 +109,6 @@ class Coordinator {
   Status Check(const Entry& entry, const ParamsByRank& by_rank) const;
   Status FailureOf(const ParamsByRank& by_rank) const;
   Status CheckWithoutJoined(const Entry& entry) const;
-  void CompareStep(Entry* entry, const Speakers& speakers) const;
-  Status UnequalSteps(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;
   void Remember(Entry* entry, ParamsByRank by_rank);
   void Retire(Entry* entry);

@@ -141,19 +141,17 @@ void HostCoordinator::Tell(Call* call) {
   --num_held_;
 }
 
-bool HostCoordinator::AreAlike(const Call& call, const Arrival& a,
-                               const Arrival& b) {
+bool HostCoordinator::AreAlike(const Arrival& a, const Arrival& b) {
   return a.id == b.id && (a.id != 0 || *a.params == *b.params) &&
-         (!call.has_step || a.step == b.step);
+         a.step == b.step;
 }
 
 bool HostCoordinator::HasCommonId(const Call& call) const {
   const Arrival& first = call.by_rank[0];
   return call.num_held == ranks_.size() && first.id != 0 &&
-         std::all_of(call.by_rank.begin(), call.by_rank.end(),
-                     [&](const Arrival& arrival) {
-                       return AreAlike(call, first, arrival);
-                     });
+         std::all_of(
+             call.by_rank.begin(), call.by_rank.end(),
+             [&](const Arrival& arrival) { return AreAlike(first, arrival); });
 }
 
 // Of what is held. That of the last rank is the last.
@@ -166,7 +164,7 @@ std::vector<HostCoordinator::Party> HostCoordinator::PartiesOf(
     if (arrival.state != Arrival::State::kHeld) continue;
     auto party = std::find_if(
         parties.begin(), parties.end(),
-        [&](const Party& p) { return AreAlike(call, *p.like, arrival); });
+        [&](const Party& p) { return AreAlike(*p.like, arrival); });
     if (party == parties.end()) {
       party = parties.insert(party, Party{&arrival, {}});
     }
@@ -307,7 +305,6 @@ HostCoordinator::Call* HostCoordinator::FindOrAdd(const std::string& name) {
   if (call == nullptr) {
     call = std::make_unique<Call>();
     call->name = name;
-    call->has_step = ReducesGradients(name);
     call->by_rank.resize(ranks_.size());
   }
   return call.get();

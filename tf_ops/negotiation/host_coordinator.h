@@ -58,7 +58,6 @@ class HostCoordinator {
   // All that is known under a name, while there is anything.
   struct Call {
     std::string name;
-    bool has_step = false;         // the ranks' steps must be equal
     std::vector<Arrival> by_rank;  // local
     size_t num_come = 0;           // held or told
     size_t num_held = 0;
@@ -96,7 +95,7 @@ class HostCoordinator {
                  int32_t last_rank);
   std::vector<Party> PartiesOf(const Call& call) const;
   // Whether two ranks that come so can be told together.
-  static bool AreAlike(const Call& call, const Arrival& a, const Arrival& b);
+  static bool AreAlike(const Arrival& a, const Arrival& b);
   // Whether all ranks have just come by one id.
   bool HasCommonId(const Call& call) const;
   // Passes on what one rank says.

@@ -156,4 +156,28 @@ Status CheckAgreement(const ParamsByRank& by_rank,
   });
 }
 
+std::vector<ValueOnRank> StepsOf(const Call& call,
+                                 const std::vector<int>& global_ranks) {
+  std::vector<ValueOnRank> steps;
+  for (size_t i = 0; i < global_ranks.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    if (!call.HasCome(rank)) continue;
+    steps.push_back({ToString(call.steps.of(rank)), global_ranks[i]});
+  }
+  return steps;
+}
+
+Status UnequalSteps(const std::vector<ValueOnRank>& steps) {
+  const Status status =
+      Disagreement("the step of training whose gradients they reduce", steps);
+  return Status::Mismatch(
+      status.message() +
+      ". All ranks must update their weights in the same steps, but a rank has "
+      "skipped an update, or made one more: for example because only its own "
+      "loss was not finite. Let the ranks decide together, by "
+      "`hvd.allreduce(..., op=hvd.Min)`, "
+      "`hvd.callbacks.ConsistencyCheck(nonfinite=\"skip\")` or Keras's "
+      "`LossScaleOptimizer`");
+}
+
 }  // namespace hvd

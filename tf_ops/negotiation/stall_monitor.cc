@@ -16,6 +16,9 @@ constexpr double kQuerySeconds = 10.0;
 // the call.
 constexpr double kCoordinatorGraceSeconds = 3.0;
 
+// Reductions of gradients as old as this are looked at for skipped updates.
+constexpr double kSkippedSeconds = 0.5;
+
 // Of the missing ranks, so many processes are named.
 constexpr size_t kMostNamed = 4;
 
@@ -80,6 +83,8 @@ StallMonitor::StallMonitor(const StallOptions& options,
 StallMonitor::Findings StallMonitor::Check(
     const std::vector<const Call*>& pending, Clock::time_point now) {
   Findings findings;
+  FailSkipped(pending, now, &findings);
+  if (!findings.given_up.empty()) return findings;  // the others next time
   const double warning = options_.warning_seconds;
   const double timeout = options_.timeout_seconds;
   const double query = warning > 0 ? warning : kQuerySeconds;
@@ -108,7 +113,7 @@ StallMonitor::Findings StallMonitor::Check(
         *call,
         Status::Stalled(WaitingText(*call) + " within " +
                         SecondsToString(Seconds(timeout)) + Advice(call->name)),
-        &findings);
+        /*may_come=*/true, &findings);
   }
   return findings;
 }
@@ -196,11 +201,53 @@ StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
   }
   values.insert(values.end(), watched->elsewhere.begin(),
                 watched->elsewhere.end());
-  GiveUp(call, Disagreement("the process set", values), &findings);
+  GiveUp(call, Disagreement("the process set", values), /*may_come=*/true,
+         &findings);
   return findings;
 }
 
-void StallMonitor::GiveUp(const Call& call, Status error, Findings* findings) {
+// A rank has come for a call in a later step than that of a reduction for which
+// others wait: it has left that step without its part. Those others have not
+// come for the later call, so neither call will ever be complete.
+void StallMonitor::FailSkipped(const std::vector<const Call*>& pending,
+                               Clock::time_point now, Findings* findings) {
+  std::unordered_map<const Call*, Status> failed;
+  for (const Call* call : pending) {
+    if (call->is_complete || !ReducesGradients(call->name) ||
+        now - call->first_arrival < Seconds(kSkippedSeconds)) {
+      continue;
+    }
+    for (const Call* later : pending) {
+      const int ahead = RankAhead(*later, *call);
+      if (later->is_complete || ahead < 0) continue;
+      std::vector<ValueOnRank> steps = StepsOf(*call, global_ranks_);
+      steps.push_back({ToString(later->steps.of(ahead)), GlobalRank(ahead)});
+      failed[call] = failed[later] = UnequalSteps(steps);
+    }
+  }
+  for (const auto& [call, error] : failed) {
+    GiveUp(*call, error, /*may_come=*/false, findings);
+  }
+}
+
+// A rank that has come for `later` alone, after the step in which another one,
+// that has not, waits for `call`. -1: none.
+int StallMonitor::RankAhead(const Call& later, const Call& call) const {
+  for (int waiting = 0; waiting < size(); ++waiting) {
+    if (!call.HasCome(waiting) || later.HasCome(waiting)) continue;
+    const TrainingStep step = call.steps.of(waiting);
+    for (int rank = 0; rank < size(); ++rank) {
+      if (later.HasCome(rank) && !call.HasCome(rank) &&
+          IsLater(later.steps.of(rank), step)) {
+        return rank;
+      }
+    }
+  }
+  return -1;
+}
+
+void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
+                          Findings* findings) {
   const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
   Missed missed;
   missed.error.type = Response::Type::kError;
@@ -216,7 +263,7 @@ void StallMonitor::GiveUp(const Call& call, Status error, Findings* findings) {
       now.ranks.push_back(rank);
       continue;
     }
-    bool will_come = !joins_.has(rank);
+    bool will_come = may_come && !joins_.has(rank);
     for (const ValueOnRank& other : elsewhere) {
       will_come = will_come && other.rank != GlobalRank(rank);
     }

@@ -80,8 +80,14 @@ class StallMonitor {
   std::string Advice(const std::string& name);
   void FindCrossing(const std::vector<const Call*>& pending, const Call& call);
   void Query(const Call& call, Watched* watched, Findings* findings);
-  // Fails it on the ranks that have come, and on the others when they do.
-  void GiveUp(const Call& call, Status error, Findings* findings);
+  // Fails calls between which ranks have come apart by a skipped update.
+  void FailSkipped(const std::vector<const Call*>& pending,
+                   Clock::time_point now, Findings* findings);
+  // Fails it on the ranks that have come, and, if they `may_come`, on the
+  // others when they do.
+  void GiveUp(const Call& call, Status error, bool may_come,
+              Findings* findings);
+  int RankAhead(const Call& later, const Call& call) const;
   std::vector<int> MissingRanks(const Call& call) const;  // in the set
   // Since when which processes are missing.
   std::string MissingText(const Call& call) const;

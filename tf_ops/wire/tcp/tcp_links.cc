@@ -364,12 +364,19 @@ class TcpLinks : public ControlLinks {
       if (!peer->socket.is_open() || peer->is_lost) continue;
       if (must_speak) SendFrame(peer.get(), FrameKind::kHeartbeat, nullptr, 0);
       if (options_.timeout.count() > 0 && !peer->has_ended &&
-          now - peer->last_heard > options_.timeout) {
+          now - peer->last_heard > Patience()) {
         LoseSilent(peer.get(), now);
       } else {
         WarnIfSilent(peer.get(), now);
       }
     }
+  }
+
+  // The links of the job, which hear the same hosts, tell first: only they know
+  // how many ranks each side holds.
+  std::chrono::milliseconds Patience() const {
+    return options_.job_ranks.empty() ? options_.timeout * 3 / 2
+                                      : options_.timeout;
   }
 
   void WarnIfSilent(Peer* peer, Clock::time_point now) {

@@ -25,7 +25,8 @@ struct TcpLinksOptions {
   // The ranks of the job, by host; empty if these are links of a process set.
   std::vector<std::vector<int>> job_ranks;
   // A word at least this often shows that a host is there; one that is silent
-  // for the timeout is lost. 0: never.
+  // for the timeout is lost; for half as long again if these are links of a
+  // process set. 0: never.
   std::chrono::milliseconds heartbeat{2000};
   std::chrono::milliseconds timeout{10000};
   // After so long `warn` says that a host is silent; 0: never.
