@@ -55,6 +55,12 @@ _METRICS = (
     "from a metric function; keep the state of a `keras.metrics.Metric` in "
     "variables of `add_variable` that add up. Received: %s."
 )
+_OWN_METRICS = (
+    "`evaluate` has returned the metrics of each rank's own rows. For those of "
+    "all rows, on all ranks: "
+    "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
+    "Received: a share of `hvd.shard` without %s."
+)
 
 
 def tell_of_unknown_mean(model: Any, method: str) -> None:
@@ -95,6 +101,11 @@ def tell_of_untracked_state(model: Any, difference: str) -> None:
 def tell_of_metrics(model: Any, received: str) -> None:
     """Warns of metrics that are not those of all rows."""
     _tell(model, _METRICS, received)
+
+
+def tell_of_own_metrics(model: Any) -> None:
+    """Warns of metrics that differ by rank."""
+    _tell(model, _OWN_METRICS, "that callback")
 
 
 def _tell(model: Any, text: str, received: str) -> None:

@@ -222,6 +222,7 @@ def shard(
     result = _ready(finish(handle), autotune)
     if deal.size > 1 and deal.rank == 0:
         callback_lists.at_train_begin.add(_advise)
+        keras_calls.at_end.add(_advise_of_metrics)
     position.serve_fits()
     position.attach(result, handle)
     counts = Counts(
@@ -258,6 +259,16 @@ def _advise(callback_list: Any) -> None:
         and not advice.any_reduces(model)
     ):
         advice.tell_of_plain_optimizer(model)
+
+
+def _advise_of_metrics(call: keras_calls.Call) -> None:
+    """Warns of an `evaluate` whose metrics are those of a rank's own rows."""
+    if (
+        call.method == "evaluate"
+        and not call.sums_metrics
+        and source_of(call.data) is not None
+    ):
+        advice.tell_of_own_metrics(call.model)
 
 
 # The number of rows, what must be equal on all ranks, and a function that makes

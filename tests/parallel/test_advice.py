@@ -115,6 +115,21 @@ def test_equal_losses_of_the_first_step_are_no_equal_data(lines: Lines) -> None:
     assert not lines
 
 
+@pytest.mark.parametrize("averages", [False, True])
+def test_metrics_of_own_rows(lines: Lines, averages: bool) -> None:
+    model = kt.build(kt.functional_model)
+    model.compile(hvd.DistributedOptimizer("sgd"), "mse")
+    rows = kt.regression_data()
+    average = [hvd.callbacks.MetricAverageCallback()][: int(averages)]
+    for _ in range(2):
+        share = hvd.shard(rows, batch_size=8)
+        model.evaluate(share, verbose=0, callbacks=average)
+    assert not lines if averages else lines.of_rank_0("each rank's own rows")
+    fit(model, hvd.shard(rows, batch_size=8), validation_data=rows, epochs=1)
+    model.evaluate(*rows, verbose=0)  # all rows on each rank
+    assert len(lines) == (0 if averages or hvd.rank() else 1)
+
+
 def as_frames(*arrays: np.ndarray) -> list[Any]:
     pandas = pytest.importorskip("pandas")
     return [pandas.DataFrame(array) for array in arrays]
