@@ -174,3 +174,78 @@ def test_untracked_states_are_named(is_own: bool, caplog: Any) -> None:
     assert len(told) == (hvd.rank() == 0 and not is_own)
     assert all("memory" in each.message for each in told)
     assert all(repr(layer.name) in each.message for each in told)
+
+
+class Holder:
+    """An object of a class that neither Keras nor TensorFlow knows."""
+
+    def __init__(self, **members: Any) -> None:
+        vars(self).update(members)
+
+
+def tensor(value: Any) -> Any:
+    return ops.convert_to_tensor(np.asarray(value, "float32"))
+
+
+def hidden(kind: str, number: float) -> dict[str, Any]:
+    """Returns attributes of a layer, with a value that Keras does not track."""
+    if kind == "array":
+        return {"table": np.full(4, number)}
+    if kind == "array in an object":
+        return {"helper": Holder(tables=[{"table": np.full(4, number)}])}
+    if kind == "tensor":
+        return {"table": tensor([number] * 4)}
+    if kind == "tensor in an object":
+        return {"_helper": Holder(table=tensor([number] * 4))}
+    import tensorflow as tf
+
+    return {"helper": Holder(table=tf.Variable([number] * 4))}
+
+
+class Holding(keras.layers.Layer):
+    def __init__(self, members: dict[str, Any]) -> None:
+        super().__init__()
+        vars(self).update(members)
+        # These are no states of the model.
+        self.metric = OfRank()
+        self.start, self.seed = [float(hvd.rank())], hvd.rank()
+        self.optimizer = keras.optimizers.SGD(0.1 + hvd.rank())
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+class OfRank(keras.metrics.Metric):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = self.add_weight(shape=(), initializer="zeros")
+        self.own.assign(hvd.rank())
+
+    def update_state(self, *_: Any) -> None: ...
+
+    def result(self) -> Any:
+        return self.own.value
+
+
+@needs_peers
+@pytest.mark.parametrize("differs", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "array",
+        "array in an object",
+        "tensor",
+        "tensor in an object",
+        "variable in an object",
+    ],
+)
+def test_held_values_are_named(kind: str, differs: bool, caplog: Any) -> None:
+    if kind.startswith("variable") and keras.backend.backend() != "tensorflow":
+        pytest.skip("needs TensorFlow")
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    layer = Holding(hidden(kind, hvd.rank() if differs else 1))
+    trained(layer)
+    told = [r.message for r in caplog.records if "does not track" in r.message]
+    assert len(told) == (hvd.rank() == 0 and differs), told
+    assert all("table' in layer" in each for each in told)
+    assert all(repr(layer.name) in each for each in told)

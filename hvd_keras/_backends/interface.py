@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
@@ -236,17 +236,15 @@ class Backend:
     def assign(self, variable: Any, value: Array) -> None:
         variable.assign(value)
 
-    def untracked(
-        self, layers: list[Any], known: list[Any], left_out: list[Any]
-    ) -> Iterator[tuple[str, Array]]:
-        """Yields labels and values of variables in layers that Keras ignores.
+    def held(self, value: Any) -> Array | None:
+        """Returns the value of a variable or tensor; None for other objects.
 
-        Args:
-            layers: The layers, each before its parts.
-            known: Variables of Keras.
-            left_out: Layers to say nothing of.
+        Symbolic tensors have none.
         """
-        yield from ()
+        # TensorFlow gives scalars as numbers of NumPy.
+        is_array = isinstance(value, np.ndarray | np.generic)
+        is_array = is_array and value.dtype != object
+        return value if is_array else None
 
     def random_state(self) -> Array:
         """Returns the bytes of the random state that no variable holds."""

@@ -155,6 +155,11 @@ class JaxBackend(Backend):
             return None
         return np.asarray(value)
 
+    def held(self, value: Any) -> Array | None:
+        if isinstance(value, jax.Array) and not is_traced([value]):
+            return None if value.is_deleted() else np.asarray(value)
+        return super().held(value)
+
     def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
         keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
 

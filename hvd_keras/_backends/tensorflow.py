@@ -13,7 +13,6 @@ from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_slices import gather_slices
-from hvd_keras._keras.names import identity_of
 from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError
@@ -198,18 +197,12 @@ class TensorFlowBackend(Backend):
     def assign(self, variable: Any, value: Array) -> None:
         to_variable(variable).assign(value)
 
-    def untracked(
-        self, layers: list[Any], known: list[Any], left_out: list[Any]
-    ) -> Iterator[tuple[str, Array]]:
-        seen = set(map(identity_of, known))
-        for layer in left_out:
-            seen |= {id(each) for _, each in _variables_in(vars(layer))}
-        for layer in layers:
-            for name, variable in _variables_in(vars(layer)):
-                if id(variable) not in seen:
-                    seen.add(id(variable))
-                    label = f"{name!r} (a tf.Variable) in layer {layer.name!r}"
-                    yield label, self.read(variable)
+    def held(self, value: Any) -> Array | None:
+        if isinstance(value, tf.Variable) or (
+            isinstance(value, tf.Tensor) and hasattr(value, "numpy")
+        ):
+            return super().held(value.numpy())
+        return super().held(value)
 
     def broadcast_in_graph(
         self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet
@@ -281,28 +274,6 @@ def _arguments_of_function() -> list[tf.Tensor]:
             return arguments
         graph = graph.outer_graph
     return []
-
-
-def _variables_in(
-    members: dict[str, Any], depth: int = 2
-) -> Iterator[tuple[str, tf.Variable]]:
-    """Yields variables that are attributes, or in lists, dicts and modules."""
-    for name, value in sorted(members.items()):
-        if name.startswith("_self_"):  # what TensorFlow notes of others
-            continue
-        if isinstance(value, tf.Variable):
-            yield name, value
-        elif isinstance(value, tf.Module):
-            for variable in value.variables:
-                yield f"{name}.{variable.name}", variable
-        elif isinstance(value, list | tuple) and depth:
-            inner = {str(place): each for place, each in enumerate(value)}
-            for key, variable in _variables_in(inner, depth - 1):
-                yield f"{name}[{key}]", variable
-        elif isinstance(value, dict) and depth:
-            inner = {str(key): each for key, each in value.items()}
-            for key, variable in _variables_in(inner, depth - 1):
-                yield f"{name}[{key}]", variable
 
 
 BACKEND = TensorFlowBackend()

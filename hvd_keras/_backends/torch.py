@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,21 +121,10 @@ class TorchBackend(Backend):
         with torch.no_grad():
             target.copy_(as_tensor(value))
 
-    def untracked(
-        self, layers: list[Any], known: list[Any], left_out: list[Any]
-    ) -> Iterator[tuple[str, Array]]:
-        seen = {id(variable.value) for variable in known}
-        for layer in left_out:
-            seen |= {id(tensor) for _, tensor in _tensors_of(layer)}
-        for layer in layers:
-            for name, tensor in _tensors_of(layer):
-                if id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    value = tensor.detach().cpu().contiguous()
-                    yield (
-                        f"{name!r} (of torch) in layer {layer.name!r}",
-                        as_array(value),
-                    )
+    def held(self, value: Any) -> Array | None:
+        if isinstance(value, torch.Tensor) and not value.is_meta:
+            return as_array(value.detach().cpu().contiguous())
+        return super().held(value)
 
     def random_state(self) -> Array:
         # Keras drops out with torch's own generators, unless the layer has a
@@ -154,11 +143,6 @@ class TorchBackend(Backend):
 
     def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:
         keras_torch.keep_from_averaging(averages)
-
-
-def _tensors_of(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from layer.named_buffers()
-    yield from layer.named_parameters()
 
 
 BACKEND = TorchBackend()

@@ -15,7 +15,7 @@ from hvd_keras._gradients.distributed_class import (
     unwrapped,
 )
 from hvd_keras._gradients.start_check import shared_variables
-from hvd_keras._keras import models
+from hvd_keras._keras import held, models
 from hvd_keras._keras import names as private
 from hvd_keras._values import checksums
 from hvd_keras._values.object_format import encode
@@ -75,17 +75,22 @@ def trained_variables(model: Any, local: Iterable[Any]) -> list[Any]:
 
 
 def untracked(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields labels and values of variables in layers that Keras ignores.
+    """Yields labels and values that layers hold and Keras ignores.
+
+    These are variables, tensors and arrays.
 
     Layers whose states are said to differ by rank are left out.
     """
     optimizers = models.optimizers_of(model)
     known = [*model.variables, *(v for o in optimizers for v in o.variables)]
+    seen = {id(each) for v in known for each in (v, getattr(v, "value", v))}
     layers = models.layers_of(model)
     own = [layer for layer in layers if aggregation.keeps_its_own(layer)]
-    yield from _backends.current().untracked(
-        [layer for layer in layers if layer not in own], known, own
-    )
+    read = _backends.current().held
+    for _ in held.values_in(own, read, seen):
+        pass  # it is seen now
+    for layer, path, value in held.values_in(layers, read, seen):
+        yield f"{path!r} in layer {layer!r}", value
 
 
 def without(left_out: Iterable[Any], variables: Iterable[Any]) -> list[Any]:

@@ -43,10 +43,11 @@ _UNKNOWN_STATES = (
     "`hvd.allreduce`. Received: %s."
 )
 _UNTRACKED = (
-    "The ranks have different values in variables that Keras does not track, "
-    "so these are neither broadcast nor averaged nor saved, and ranks may "
-    "predict differently. Make them with `add_weight`, or as a "
-    "`keras.Variable`; or say that they shall differ: "
+    "The ranks have different values in variables or arrays that Keras does "
+    "not track, so these are neither broadcast nor averaged nor saved, and "
+    "ranks may predict differently. Make them with `add_weight`, as a "
+    "`keras.Variable` of the layer, or by random numbers with a seed; or say "
+    "that they shall differ: "
     '`hvd.set_aggregation(layer, "own")`. Received: %s.'
 )
 _METRICS = (

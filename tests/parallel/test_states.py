@@ -10,6 +10,7 @@ import numpy as np
 from stateful_layers import trained
 from states_of_layers import (  # noqa: F401
     test_a_function_merges_the_states_of_a_layer,
+    test_held_values_are_named,
     test_layers_of_keras_are_known,
     test_own_states_are_not_broadcast,
     test_states_are_what_the_user_says,
