@@ -15,6 +15,7 @@ from hvd_keras._gradients import (
     distributed_class,
     fit_check,
     loss_means,
+    mixed_rows,
     order_check,
     rank_files,
     step_counts,
@@ -48,7 +49,7 @@ def install() -> None:
     loss_means.install()
     metric_functions.install()
     backend = _backends.current()
-    backend.prepare(distributed_class.reduces_over_ranks)
+    backend.prepare(distributed_class.reduces_over_ranks, mixed_rows.tell)
     backend.keep_from_averaging(advice.any_reduces)
     patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)

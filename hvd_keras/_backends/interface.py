@@ -236,6 +236,17 @@ class Backend:
     def assign(self, variable: Any, value: Array) -> None:
         variable.assign(value)
 
+    def products_of_rows(
+        self, data: list[Any], found: list[str]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Finds products of rows by rows in the step that runs in the context.
+
+        Args:
+            data: The tensors of its batch.
+            found: Gets a name of each product.
+        """
+        return contextlib.nullcontext()
+
     def held(self, value: Any) -> Array | None:
         """Returns the value of a variable or tensor; None for other objects.
 
@@ -261,12 +272,18 @@ class Backend:
 
     # Keras.
 
-    def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
+    def prepare(
+        self,
+        reduces_over_ranks: Callable[[Any], bool],
+        tell_of_products: Callable[[Any, list[str]], None],
+    ) -> None:
         """Hooks into Keras's trainer.
 
         Args:
             reduces_over_ranks: Whether the steps of a model reduce gradients
                 over the ranks.
+            tell_of_products: Gets a model and the products of rows by rows in
+                its step, where `products_of_rows` cannot find them.
         """
 
     def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras._backends.interface import Array, Backend
+from hvd_keras._backends.jax_products import products_of_rows
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
@@ -160,8 +161,18 @@ class JaxBackend(Backend):
             return None if value.is_deleted() else np.asarray(value)
         return super().held(value)
 
-    def prepare(self, reduces_over_ranks: Callable[[Any], bool]) -> None:
-        keras_jax.patch_make_train_function(reduces_over_ranks, typed_errors)
+    def prepare(
+        self,
+        reduces_over_ranks: Callable[[Any], bool],
+        tell_of_products: Callable[[Any, list[str]], None],
+    ) -> None:
+        def look(model: Any, program: Any, num_state: int, rows: int) -> None:
+            products = products_of_rows(program, num_state, rows)
+            tell_of_products(model, products)
+
+        keras_jax.patch_make_train_function(
+            reduces_over_ranks, typed_errors, look
+        )
 
     def change_state(
         self, model: Any, state: list[Any], change: Callable[[], None]

@@ -12,6 +12,7 @@ from hvd_keras import basics
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
+from hvd_keras._backends.tensorflow_products import products_of_rows
 from hvd_keras._backends.tensorflow_slices import gather_slices
 from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
@@ -196,6 +197,11 @@ class TensorFlowBackend(Backend):
 
     def assign(self, variable: Any, value: Array) -> None:
         to_variable(variable).assign(value)
+
+    def products_of_rows(
+        self, data: list[Any], found: list[str]
+    ) -> contextlib.AbstractContextManager[None]:
+        return products_of_rows(data, found)
 
     def held(self, value: Any) -> Array | None:
         if isinstance(value, tf.Variable) or (

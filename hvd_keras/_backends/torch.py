@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._backends.products import is_of_rows
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras._keras import torch as keras_torch
@@ -22,6 +25,12 @@ from hvd_keras.torch._memory import (
     in_memory_of_their_own,
 )
 from hvd_keras.torch.allreduce import allreduce
+
+# An einsum tells rows from features by its letters: it is not looked at.
+_PRODUCTS = (
+    *(torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm),
+    *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__),
+)
 
 
 class TorchBackend(Backend):
@@ -121,6 +130,12 @@ class TorchBackend(Backend):
         with torch.no_grad():
             target.copy_(as_tensor(value))
 
+    def products_of_rows(
+        self, data: list[Any], found: list[str]
+    ) -> contextlib.AbstractContextManager[Any]:
+        rows = [len(x) for x in data if isinstance(x, torch.Tensor) and x.ndim]
+        return _Products(rows[0], found) if rows else contextlib.nullcontext()
+
     def held(self, value: Any) -> Array | None:
         if isinstance(value, torch.Tensor) and not value.is_meta:
             return as_array(value.detach().cpu().contiguous())
@@ -143,6 +158,54 @@ class TorchBackend(Backend):
 
     def keep_from_averaging(self, averages: Callable[[Any], bool]) -> None:
         keras_torch.keep_from_averaging(averages)
+
+
+class _Products(TorchFunctionMode):
+    """Finds products of rows by rows while it is entered."""
+
+    def __init__(self, rows: int, found: list[str]) -> None:
+        super().__init__()
+        self._rows, self._found = rows, found
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if (
+            function in _PRODUCTS
+            and len(args) == 2
+            and is_of_rows(result.shape, args[0].shape[-1], self._rows)
+            and not any(map(_is_weight, args))
+            and not any(map(_is_gathered, args))
+        ):
+            first, second = result.shape
+            self._found.append(f"a product of {first} x {second}")
+        return result
+
+
+def _is_weight(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter, or one that was cast or transposed."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return True
+    node = tensor.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return type(node).__name__ == "AccumulateGrad"
+
+
+def _is_gathered(tensor: torch.Tensor) -> bool:
+    """Whether a tensor depends on the rows of all ranks."""
+    seen: set[Any] = set()
+    ahead = [tensor.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == "_GatheredBackward":
+            return True
+        ahead += [each for each, _ in node.next_functions]
+    return False
 
 
 BACKEND = TorchBackend()

@@ -23,6 +23,7 @@ from typing import Any
 import keras
 
 from hvd_keras import _backends, basics
+from hvd_keras._gradients import mixed_rows
 from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists, models, traces
@@ -48,7 +49,7 @@ _TESTS_FOR = "_hvd_tests_for"
 def install() -> None:
     """Hooks into Keras."""
     keras_losses.hook(_begin)
-    keras_steps.install(_begin_step, _end_step)
+    keras_steps.install(_begin_step, mixed_rows.watching, _end_step)
     keras_epochs.at_data.add(_note_data)
     keras_epochs.weight_adders.add(_adds_weights)
     callback_lists.at_test_begin.add(_renew_test_function)

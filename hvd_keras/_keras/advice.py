@@ -62,11 +62,34 @@ _OWN_METRICS = (
     "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: a share of `hvd.shard` without %s."
 )
+_MIXED_ROWS = (
+    "A step multiplies the rows of a batch by each other, as contrastive "
+    "losses do: each rank compares its own rows alone, and N ranks train on "
+    "another loss than one process. Gather the others' rows first, by "
+    '`hvd.allgather` ("A contrastive loss over all ranks" in '
+    "docs/collectives.md). Received: %s."
+)
+_WHOLE_BATCH = (
+    "A loss is one number of all rows of a batch and no mean over them: each "
+    "rank has that of its own rows, and N ranks train on another loss than one "
+    "process. Give it the other axes, such as `axis=(1, 2, 3)`: it is a mean "
+    "over rows then. Received: %s."
+)
 
 
 def tell_of_unknown_mean(model: Any, method: str) -> None:
     """Says what a loss is taken for that is no loss of Keras."""
     _tell(model, _UNKNOWN_MEAN, method)
+
+
+def tell_of_mixed_rows(model: Any, received: str) -> None:
+    """Warns of a loss that depends on several rows at once."""
+    _tell(model, _MIXED_ROWS, received)
+
+
+def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
+    """Warns of losses that are no means over rows."""
+    _tell(model, _WHOLE_BATCH, ", ".join(names))
 
 
 def tell_of_plain_optimizer(model: Any) -> None:

@@ -45,6 +45,8 @@ class Call:
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
         self.draws_apart = False  # its random numbers are the rank's own
+        # Whether a step of it was watched op by op.
+        self.is_watched = False
         # Called, the last one first, when it has ended or raised.
         self.at_end: list[Callable[[], None]] = []
 

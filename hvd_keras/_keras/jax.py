@@ -11,12 +11,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import at_end_of_fit
@@ -53,6 +55,7 @@ def check_names() -> None:
 def patch_make_train_function(
     guards: Callable[[Any], bool],
     typed_errors: Callable[[], contextlib.AbstractContextManager[None]],
+    look: Callable[[Any, Any, int, int], None],
 ) -> None:
     """Makes a model survive a failing step if `guards(model)`.
 
@@ -63,6 +66,8 @@ def patch_make_train_function(
     Args:
         guards: Whether the steps of a model may fail because of another rank.
         typed_errors: Makes the context in which a step runs.
+        look: Looks at the program of a step before it runs: its model, jaxpr,
+            number of arguments before the batch, and rows of the batch.
     """
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +79,11 @@ def patch_make_train_function(
             if guards(self) and keras.distribution.distribution() is None:
                 step = self.train_step
                 if self.jit_compile and not self.run_eagerly:
-                    step = _compiled(step, self.steps_per_execution)
+                    step = _compiled(
+                        step,
+                        self.steps_per_execution,
+                        functools.partial(look, self),
+                    )
                 self.train_function = _guarded(
                     self, self._make_function(step), typed_errors
                 )
@@ -99,7 +108,9 @@ def _forget(model: Any) -> None:
 
 
 def _compiled(
-    train_step: Callable[[Any, Any], Any], steps_per_execution: int
+    train_step: Callable[[Any, Any], Any],
+    steps_per_execution: int,
+    look: Callable[[Any, int, int], None],
 ) -> Callable[[Any, Any], Any]:
     """Compiles a step that does not overwrite its input state.
 
@@ -115,10 +126,18 @@ def _compiled(
         keep_unused=True,
     )
     before: list[jax.Array] = []
+    is_seen = False
 
     def step(state: Any, data: Any) -> Any:
+        nonlocal is_seen
         large = [a for a in jax.tree.leaves(state) if a.nbytes >= _LARGE_BYTES]
         spare = _spare(before, large)
+        if not is_seen:
+            is_seen = True
+            rows = [len(a) for a in jax.tree.leaves(data) if np.ndim(a)]
+            program = compiled.trace(spare, state, data).jaxpr
+            num_state = len(large) + len(jax.tree.leaves(state))
+            look(program, num_state, rows[0] if rows else 0)
         before[:] = large
         return compiled(spare, state, data)
 

@@ -392,6 +392,27 @@ def reductions_of(model: Any) -> list[str]:
     ]
 
 
+def losses_of_whole_batches(model: Any) -> list[str]:
+    """Returns the names of Keras's losses that are no means over rows."""
+    kinds: Any = keras.losses.Dice, keras.losses.Tversky
+    return [
+        f"{loss.name}(axis=None)"
+        for loss in map(_as_object, _losses_of(model))
+        if isinstance(loss, kinds) and getattr(loss, "axis", None) is None
+    ]
+
+
+def _as_object(loss: Any) -> Any:
+    functions = {
+        keras.losses.dice: keras.losses.Dice,
+        keras.losses.tversky: keras.losses.Tversky,
+    }
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    kind = functions.get(loss) if callable(loss) else None
+    return loss if kind is None else kind()
+
+
 def _losses_of(model: Any) -> list[Any]:
     compiled = model._compile_loss
     if compiled is None:

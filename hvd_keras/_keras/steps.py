@@ -8,6 +8,7 @@ only fill it: a `train_step` of the user's gets what the data held.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 from collections.abc import Callable
@@ -84,12 +85,20 @@ def running_batch() -> Any:
     return None if step is None or not step.training else step.batch
 
 
-def install(begin: Callable[[Step], Any], end: Callable[[Step], None]) -> None:
+_Around = Callable[[Step], contextlib.AbstractContextManager[None]]
+
+
+def install(
+    begin: Callable[[Step], Any],
+    around: _Around,
+    end: Callable[[Step], None],
+) -> None:
     """Lets `begin(step)` make the batch of each step that begins.
 
-    `end(step)` is called when a step that has one has run, or was traced.
+    A step that has one runs, or is traced, in the context `around(step)`. Then
+    `end(step)` is called.
     """
-    epochs.at_data.add(functools.partial(_watch, begin, end))
+    epochs.at_data.add(functools.partial(_watch, begin, around, end))
     keras_calls.at_end.add(_forget)
     replace(owner_of("train_step"), "train_step", _marking)
     replace(owner_of("test_step"), "test_step", _marking)
@@ -122,11 +131,13 @@ class _Watched:
     def __init__(
         self,
         begin: Callable[[Step], Any],
+        around: _Around,
         end: Callable[[Step], None],
         original: Any,
         training: bool,
     ) -> None:
-        self._begin, self._end, self._original = begin, end, original
+        self._begin, self._around, self._end = begin, around, end
+        self._original = original
         self._training = training
         functools.update_wrapper(self, original)
 
@@ -152,10 +163,11 @@ class _Watched:
             step.batch = self._begin(step)
             if step.batch is None:
                 return self._original(*state, data)
-            if step.batch.is_real is None:
-                result = self._original(*state, data)
-            else:
-                result = self._without_updates(step, state, data)
+            with self._around(step):
+                if step.batch.is_real is None:
+                    result = self._original(*state, data)
+                else:
+                    result = self._without_updates(step, state, data)
             self._end(step)
             return result
         finally:
@@ -186,14 +198,19 @@ class _Watched:
 
 
 def _watch(
-    begin: Callable[[Step], Any], end: Callable[[Step], None], call: Any
+    begin: Callable[[Step], Any],
+    around: _Around,
+    end: Callable[[Step], None],
+    call: Any,
 ) -> None:
     if call.method == "predict":
         return
     for name, training in (("train_step", True), ("test_step", False)):
         original = getattr(call.model, name)
         if not _is_watched(original):
-            vars(call.model)[name] = _Watched(begin, end, original, training)
+            vars(call.model)[name] = _Watched(
+                begin, around, end, original, training
+            )
 
 
 def _is_watched(function: Any) -> bool:

@@ -1,0 +1,69 @@
+"""Finds products of rows by rows in a graph of TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._backends.products import is_of_rows
+
+_PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum")
+
+# What these return depends on a shape, not on values.
+_OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+
+
+@contextlib.contextmanager
+def products_of_rows(data: list[Any], found: list[str]) -> Iterator[None]:
+    """See `Backend.products_of_rows`; for steps that are traced."""
+    yield
+    rows_of = [x for x in data if tf.is_tensor(x) and x.shape.rank]
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not rows_of:
+        return
+    operations = graph.get_operations()
+    # A user who gathers rows knows of it.
+    if any(each.type == "HorovodAllgather" for each in operations):
+        return
+    sources = {id(x.op) for x in rows_of}
+    for each in operations:
+        if (
+            each.type in _PRODUCTS
+            and len(each.inputs) == 2
+            and _has_shape_of_rows(each, rows_of[0].shape[0])
+            and all(_depends_on(x.op, sources) for x in each.inputs)
+        ):
+            found.append(f"{each.name!r} (a {each.type})")
+
+
+def _has_shape_of_rows(product: tf.Operation, rows: int | None) -> bool:
+    first, second = (x.shape for x in product.inputs)
+    if first.rank != 2 or second.rank != 2:
+        return False
+    if product.type == "Einsum":
+        left, _, _ = product.get_attr("equation").decode().partition("->")
+        ours, theirs = left.split(",")
+        summed = [i for i in range(2) if ours[i] in theirs]
+        contracted = first[summed[0]] if len(summed) == 1 else None
+    else:
+        name = "transpose_a" if product.type == "MatMul" else "adj_x"
+        contracted = first[0 if product.get_attr(name) else 1]
+    shape = product.outputs[0].shape
+    return shape.rank is not None and is_of_rows(list(shape), contracted, rows)
+
+
+def _depends_on(operation: tf.Operation, sources: set[int]) -> bool:
+    seen: set[int] = set()
+    ahead = [operation]
+    while ahead:
+        each = ahead.pop()
+        if id(each) in sources:
+            return True
+        if id(each) in seen or each.type in _OF_SHAPES:
+            continue
+        seen.add(id(each))
+        ahead += [x.op for x in each.inputs]
+    return False
