@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._gradients import loss_means
+from hvd_keras._gradients.batch import mean_over_ranks
 from hvd_keras._job import state
 from hvd_keras._keras.steps import running_batch
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -79,6 +79,6 @@ def global_mean(
         return total * keras.ops.cast(ratio, total.dtype)
     if process_set.size() != 1:
         full_name = f"{name}@{state.epoch()}"
-        own = loss_means.mean_over_ranks(own, full_name, process_set, [])
+        own = mean_over_ranks(own, full_name, process_set, [])
     ratio = keras.ops.divide_no_nan(keras.ops.ones_like(own), own)
     return total * keras.ops.cast(ratio, total.dtype)

@@ -12,7 +12,7 @@ from keras import ops
 
 from hvd_keras import _backends, basics
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras._gradients.loss_means import rows_in_step
+from hvd_keras._gradients.batch import rows_in_step
 from hvd_keras._job import state
 from hvd_keras.process_set import ProcessSet, global_process_set
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from hvd_keras import basics, process_set
-from hvd_keras._gradients.loss_means import rows_in_step
+from hvd_keras._gradients.batch import rows_in_step
 from hvd_keras._keras import normalization
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments

@@ -1,0 +1,380 @@
+"""The rank's part of a batch, which makes means those of one process.
+
+One process takes the mean over the rows of a batch. A rank has some of these
+rows, and its gradient counts by its *weight*: its own rows over the mean of the
+ranks' rows. So the mean of the ranks' gradients is that of one process, whoever
+has computed the loss:
+
+  sum over ranks of (rows_r / mean rows) * mean_r / ranks = mean of all rows
+
+Terms that know no rows, such as the decay of weights, stay as they are: the
+weights of the ranks are 1 on average. A rank without rows has the weight 0.
+
+Where Keras divides by another count (entries that a mask leaves, weights), that
+loss is scaled by the ratio of that count to the mean of the ranks' counts, and
+divided by the weight of the rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import keras
+
+from hvd_keras import _backends
+from hvd_keras._keras import losses as keras_losses
+from hvd_keras._keras import steps as keras_steps
+from hvd_keras.data._counts import Counts
+from hvd_keras.process_set import ProcessSet
+
+
+def mean_over_ranks(
+    value: Any, name: str, process_set: ProcessSet, chain: list[Any]
+) -> Any:
+    """Returns the mean of a scalar over the ranks, as a float32 tensor.
+
+    Calls with the same `chain`, a list that is empty at first, run one after
+    the other.
+    """
+    value = keras.ops.cast(keras.ops.convert_to_tensor(value), "float32")
+    value = keras.ops.stop_gradient(value)
+    return _backends.current().mean_over_ranks(value, name, process_set, chain)
+
+
+def rows_in_step() -> Any:
+    """Returns 1.0 for each row of the running step, 0.0 for one that fills it.
+
+    It is None outside of a training step, and if no row can fill it.
+    """
+    batch = keras_steps.running_batch()
+    return None if batch is None else batch.row_weights()
+
+
+class Batch:
+    """The part of a batch that this rank has, in one step.
+
+    Args:
+        rows: The rows that the step sees.
+        first: The rows of the first tensor of x, for which Keras counts a
+            batch when it reports the loss.
+        weights: Those of the rows, if some rows may only fill the batch.
+        marks: These weights, if they are not the user's.
+        is_partial: Whether they may do so beside rows that count.
+        counts: What is known of the rows of all ranks.
+        name: First part of the names of its collectives.
+        process_set: The ranks that share the batch.
+        sum_factor: Multiplies losses that are sums.
+        is_shared: Whether its loss is that of all ranks.
+        asks: Whether the ranks ask each other for their rows in any case, and
+            not only where a mean over rows does not do.
+        has_same_rows: Whether the first dimension of all tensors is the rows.
+        has_fixed_rows: Whether all rows have the same shape.
+        is_eager: Whether the step runs op by op.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        *,
+        first: Any,
+        weights: Any,
+        marks: Any,
+        is_partial: bool,
+        counts: Counts | None,
+        name: str,
+        process_set: ProcessSet,
+        sum_factor: float,
+        is_shared: bool,
+        asks: bool,
+        has_same_rows: bool,
+        has_fixed_rows: bool,
+        is_eager: bool,
+    ) -> None:
+        self.is_partial = is_partial
+        self.leaves_out = False
+        # Whether a count of its losses is known.
+        self.has_known_mean = False
+        self.marks = marks
+        self.process_set = process_set
+        # Whether the loss has this rank's weight already.
+        self.has_weight = False
+        self._rows = rows
+        self._is_row = None if weights is None else _is_row(weights)
+        self._name = name
+        self._sum_factor = sum_factor
+        self._is_shared, self._asks = is_shared, asks
+        self._has_same_rows = has_same_rows
+        self._has_fixed_rows = has_fixed_rows
+        self._is_eager = is_eager
+        self._numbers = itertools.count()
+        self._chain: list[Any] = []
+        self._real = rows
+        if self._is_row is not None:
+            self._real = keras.ops.sum(self._is_row)
+        self.is_real: Any = None
+        if self._is_row is not None and not is_partial:
+            self.is_real = self._real > 0
+        self._counts, self._first = counts, first
+        # This rank's weight in the mean over the ranks, and the mean of their
+        # `first`; None: 1, and as here, or not asked for yet.
+        self._weight: Any = None
+        self._mean_first: Any = None
+        self._is_weighed = False
+
+    @property
+    def weight(self) -> Any:
+        """This rank's rows over the mean of the ranks' rows; None: 1."""
+        if self._asks:
+            self._weigh()
+        return self._weight
+
+    def _weigh(self) -> None:
+        """Learns the rows of the other ranks, once."""
+        if self._is_weighed or self.process_set.size() == 1:
+            return
+        self._is_weighed = True
+        counts = self._counts
+        if counts is None:
+            both = self._real, self._first_that_count()
+            means = self._mean(
+                keras.ops.stack([keras.ops.cast(n, "float32") for n in both])
+            )
+            self._mean_first = means[-1]
+            self._weight = _divided(self._real, means[0])
+        elif counts.rest:
+            real = keras.ops.cast(self._real, "float32")
+            self._mean_first = keras.ops.where(
+                keras.ops.equal(real, float(counts.batch_size)),
+                float(counts.batch_size),
+                counts.rest / counts.num_ranks,
+            )
+            self._weight = _divided(real, self._mean_first)
+
+    def _first_that_count(self) -> Any:
+        """Returns the rows of the first tensor without those that fill it."""
+        if self._first is self._rows:
+            return self._real
+        if self._is_row is None:
+            return self._first
+        ratio = _divided(self._real, self._rows)
+        return ratio * keras.ops.cast(self._first, "float32")
+
+    # ---- The loss ----
+
+    def total(self, loss: Any) -> Any:
+        self.has_weight = True
+        if len(loss.shape) and self._is_shared:  # Keras takes its sum
+            factor = self._sum_factor * self._kept(1.0)
+            if self.is_partial and len(loss.shape) == 1:
+                factor = factor * self._is_row
+            return loss * keras.ops.cast(factor, loss.dtype)
+        return self._weighted(loss)
+
+    def summed(self, loss: Any) -> Any:
+        if not self._is_shared:
+            return loss
+        self.has_known_mean = True
+        self._weigh()
+        return self._unweighted(loss * self._sum_factor)
+
+    def scaled(
+        self,
+        loss: Any,
+        *,
+        values: Any,
+        sample_weight: Any,
+        mask: Any,
+        reduction: str,
+        dtype: Any,
+        is_of_rows: bool,
+    ) -> Any:
+        self.has_known_mean = True
+        if reduction == "sum":
+            return self.summed(loss)
+        by_weights = (
+            reduction == "mean_with_sample_weight" and sample_weight is not None
+        )
+        is_plain = mask is None and not by_weights
+        if is_plain and self._knows_count(values, is_of_rows):
+            if not self.is_partial:
+                return loss  # its count is that of its rows
+            factor = _divided(self._rows, self._real)
+        elif self._is_shared:
+            self._weigh()
+            own, real = self._counts_of(
+                values, sample_weight, mask, reduction, dtype
+            )
+            factor = self._unweighted(_divided(own, self._mean(real)))
+        else:
+            return loss
+        return loss * keras.ops.cast(factor, loss.dtype)
+
+    def sums(self, terms: Any, count: Any) -> tuple[Any, Any]:
+        """Returns the sum of a loss's terms, and what it is divided by.
+
+        Args:
+            terms: Of the rows, in the first dimension.
+            count: What each counts, in the same shape.
+        """
+        self.has_known_mean = True
+        count = keras.ops.cast(count, "float32")
+        if self.is_partial:
+            self.leaves_out = True
+            shape = [-1] + [1] * (len(terms.shape) - 1)
+            is_row = keras.ops.reshape(self._is_row, shape)
+            terms = terms * keras.ops.cast(is_row, terms.dtype)
+            count = count * is_row
+        mean = self._mean(self._kept(keras.ops.sum(count)))
+        weight = self.weight
+        mean = mean if weight is None else mean * weight
+        return keras.ops.sum(terms), mean
+
+    def _knows_count(self, values: Any, is_of_rows: bool) -> bool:
+        """Whether the ranks' counts of `values` are to each other as rows."""
+        if len(values.shape) == 0:
+            return True
+        first, *others = values.shape
+        # Elsewhere a shape may depend on this rank's values.
+        is_static = keras.backend.backend() == "jax" or (
+            keras.backend.backend() == "tensorflow"
+            and self._counts is not None
+            and not self._is_eager
+        )
+        has_rows = is_of_rows or (
+            is_static and isinstance(self._rows, int) and first == self._rows
+        )
+        return has_rows and (not others or self._has_fixed_rows)
+
+    def _counts_of(
+        self,
+        values: Any,
+        sample_weight: Any,
+        mask: Any,
+        reduction: str,
+        dtype: Any,
+    ) -> tuple[Any, Any]:
+        """Returns the count that Keras divided by, and that of real rows."""
+        if reduction == "mean_with_sample_weight" and (
+            mask is not None or sample_weight is not None
+        ):
+            weights = keras_losses.weights_of(
+                sample_weight, mask, reduction, dtype
+            )
+            # Filling has the weight 0 here.
+            own = keras.ops.sum(keras.ops.cast(weights, "float32"))
+            return own, own if self.is_partial else self._kept(own)
+        if mask is None:
+            valid = keras.ops.ones_like(values, dtype="float32")
+        else:
+            valid = keras.ops.cast(mask, "float32")
+        own = keras.ops.sum(valid)
+        if self.is_partial and self._is_row is not None:
+            shape = [-1] + [1] * (len(valid.shape) - 1)
+            is_row = keras.ops.reshape(self._is_row, shape)
+            return own, keras.ops.sum(valid * is_row)
+        return own, self._kept(own)
+
+    def _kept(self, count: Any) -> Any:
+        """Returns a count, 0 if no row of the batch counts."""
+        if self.is_real is None:
+            return count
+        return keras.ops.where(self.is_real, count, 0.0)
+
+    # ---- What is reported ----
+
+    def tracked(self, loss: Any, num_rows: Any) -> tuple[Any, Any]:
+        weight, mean = self.weight, self._mean_first
+        mean = num_rows if mean is None else mean
+        if len(loss.shape) and self._is_shared:  # Keras reports its mean
+            loss = loss / keras.ops.cast(self._sum_factor, loss.dtype)
+            if self.is_partial:
+                ratio = _divided(self._rows, self._real)
+                loss = loss * keras.ops.cast(ratio, loss.dtype)
+        else:
+            loss = self._unweighted(loss)
+        if weight is not None:
+            return loss, weight * mean
+        if self.is_partial:
+            ratio = _divided(self._real, self._rows)
+            num_rows = ratio * keras.ops.cast(num_rows, "float32")
+        return loss, num_rows
+
+    def weighed(self, weight: Any, *, is_of_output: bool) -> Any:
+        own = self.weight
+        if weight is None:
+            return own
+        if is_of_output and own is not None and not self._has_same_rows:
+            mean = keras.ops.cast(
+                keras.ops.convert_to_tensor(weight), "float32"
+            )
+            return self._mean(mean) * own
+        if self.is_partial:
+            ratio = _divided(self._real, self._rows)
+            weight = ratio * keras.ops.cast(weight, "float32")
+        return weight
+
+    def has_rows_of(self, structure: Any) -> bool:
+        return self._has_same_rows or len(tensors_in(structure)) == 1
+
+    def row_weights(self) -> Any:
+        return self._is_row
+
+    # ---- Gradients ----
+
+    def gradient_weight(self, process_set: ProcessSet) -> Any:
+        """Returns what multiplies gradients before the ranks average them.
+
+        It is None if they have this rank's weight, or if that is 1.
+        """
+        if self.has_weight or process_set is not self.process_set:
+            return None
+        return self.weight
+
+    def _weighted(self, value: Any) -> Any:
+        weight = self.weight
+        if weight is None:
+            return value
+        return value * keras.ops.cast(weight, value.dtype)
+
+    def _unweighted(self, value: Any) -> Any:
+        weight = self.weight
+        if weight is None:
+            return value
+        weight = keras.ops.cast(weight, value.dtype)
+        return keras.ops.divide_no_nan(value, weight)
+
+    def _mean(self, value: Any) -> Any:
+        if self.process_set.size() == 1:
+            return value
+        name = f"{self._name}/{next(self._numbers)}"
+        return mean_over_ranks(value, name, self.process_set, self._chain)
+
+
+def tensors_in(structure: Any) -> list[Any]:
+    """Returns the tensors of a structure that have rows."""
+    return [
+        tensor
+        for tensor in keras.tree.flatten(structure)
+        if tensor is not None and len(getattr(tensor, "shape", ()))
+    ]
+
+
+def _is_row(weights: Any) -> Any:
+    """Returns 1.0 for each row, 0.0 for one that fills the batch.
+
+    The weight of filling is -0.0; that of a row may be 0.0.
+    """
+    first = (slice(None), *[0] * (len(weights.shape) - 1))
+    column = weights[first]
+    inverse = keras.ops.divide(1.0, keras.ops.cast(column, "float32"))
+    return keras.ops.cast(
+        keras.ops.not_equal(inverse, -float("inf")), "float32"
+    )
+
+
+def _divided(numerator: Any, denominator: Any) -> Any:
+    return keras.ops.divide_no_nan(
+        keras.ops.cast(numerator, "float32"),
+        keras.ops.cast(denominator, "float32"),
+    )
