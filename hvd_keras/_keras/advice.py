@@ -75,6 +75,12 @@ _WHOLE_BATCH = (
     "process. Give it the other axes, such as `axis=(1, 2, 3)`: it is a mean "
     "over rows then. Received: %s."
 )
+_JOINED = (
+    "Fewer rows than ranks are left at the end, and batches without targets "
+    "cannot mark copies: these rows go to the step before, and an epoch has "
+    "one step less than on one process. Give targets, `(x, x)` for example, or "
+    '`policy="drop"`. Received: %s.'
+)
 
 
 def tell_of_unknown_mean(model: Any, method: str) -> None:
@@ -90,6 +96,11 @@ def tell_of_mixed_rows(model: Any, received: str) -> None:
 def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
     """Warns of losses that are no means over rows."""
     _tell(model, _WHOLE_BATCH, ", ".join(names))
+
+
+def tell_of_joined_rest(model: Any, num_rows: int, num_ranks: int) -> None:
+    """Warns of steps that are not those of one process."""
+    _tell(model, _JOINED, f"a rest of {num_rows} for {num_ranks} ranks")
 
 
 def tell_of_plain_optimizer(model: Any) -> None:

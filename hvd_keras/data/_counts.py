@@ -23,6 +23,7 @@ class Counts:
         adds_weights: Whether the weights of the batches say that alone.
         ends_together: Whether all ranks take the same number of steps.
         fills_in_part: Whether such rows may stand beside others.
+        joined: Rows of the last step that one process takes in a step more.
     """
 
     num_ranks: int
@@ -32,6 +33,7 @@ class Counts:
     adds_weights: bool = False
     fills_in_part: bool = False
     ends_together: bool = True
+    joined: int = 0
 
     def are_known(self) -> bool:
         """Whether a rank can tell the step's rows from its own rows."""

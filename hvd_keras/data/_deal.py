@@ -57,12 +57,17 @@ class Deal:
         """Whether fewer rows than ranks go to the step before."""
         return self.policy == "split" and not self.has_weights
 
+    def num_joined(self, num_rows: int | None) -> int:
+        """How many rows go to the step before; 0 if that is not known."""
+        rest = (num_rows or 0) % self.global_size
+        return rest if self.joins_rest and rest < self.fewest_rows else 0
+
     def num_global_steps(self, num_rows: int) -> int:
         """The number of global batches that `num_rows` rows make."""
         full, rest = divmod(num_rows, self.global_size)
         if rest == 0 or self.policy == "drop":
             return full
-        return full + (not self.joins_rest or rest >= self.fewest_rows)
+        return full + (self.num_joined(num_rows) == 0)
 
     def num_steps(self, num_rows: int) -> int:
         """The number of global batches in which this rank has rows."""
@@ -119,9 +124,9 @@ class Deal:
         """
         if self.policy == "drop":
             return 0
-        if self.is_elastic or self.joins_rest or self.policy == "join":
+        if self.is_elastic or self.policy == "join":
             return None
-        if num_rows is None:
+        if num_rows is None or self.num_joined(num_rows):
             return None
         return num_rows % self.global_size
 

@@ -233,6 +233,7 @@ def shard(
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
         fills_in_part=policy == "pad" and not is_py_dataset,
         ends_together=policy != "join",
+        joined=0 if is_py_dataset else deal.num_joined(num_rows),
     )
     return mark(result, counts)
 
@@ -250,14 +251,14 @@ def _ready(result: Any, autotune: bool) -> Any:
 
 
 def _advise(callback_list: Any) -> None:
-    """Warns of a `fit` on a share of the data that trains this rank alone."""
+    """Warns of a `fit` on a share that does not train as one process would."""
     fit, model = keras_calls.running_fit(), callback_list.model
-    if (
-        fit is not None
-        and source_of(fit.data) is not None
-        and not advice.has_own_train_step(model)
-        and not advice.any_reduces(model)
-    ):
+    source = None if fit is None else source_of(fit.data)
+    if source is None:
+        return
+    if source.joined:
+        advice.tell_of_joined_rest(model, source.joined, source.num_ranks)
+    if not advice.has_own_train_step(model) and not advice.any_reduces(model):
         advice.tell_of_plain_optimizer(model)
 
 

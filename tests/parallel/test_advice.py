@@ -115,6 +115,27 @@ def test_equal_losses_of_the_first_step_are_no_equal_data(lines: Lines) -> None:
     assert not lines
 
 
+class Squares(keras.Model):
+    """Needs no targets."""
+
+    def compute_loss(self, x: Any = None, *_: Any, **__: Any) -> Any:
+        return tf.reduce_mean(self(x) ** 2)
+
+
+@pytest.mark.parametrize("rest", [0, 1, hvd.size()])
+def test_a_rest_that_is_joined(lines: Lines, rest: int) -> None:
+    inputs = keras.Input((kt.NUM_FEATURES,))
+    model = kt.build(lambda: Squares(inputs, keras.layers.Dense(1)(inputs)))
+    model.compile(hvd.DistributedOptimizer("sgd"))
+    x, _ = kt.regression_data()
+    x = x[: 16 * hvd.size() + rest]
+    data = hvd.shard(tf.data.Dataset.from_tensor_slices(x), batch_size=8)
+    fit(model, data)
+    told = [line for line in lines if "on one process" in line]
+    assert len(told) == (rest == 1 and hvd.rank() == 0)
+    assert rest or not lines
+
+
 @pytest.mark.parametrize("averages", [False, True])
 def test_metrics_of_own_rows(lines: Lines, averages: bool) -> None:
     model = kt.build(kt.functional_model)
