@@ -9,6 +9,7 @@ import keras
 from hvd_keras._gradients.batch import mean_over_ranks
 from hvd_keras._job import state
 from hvd_keras._keras.steps import running_batch
+from hvd_keras.data import _own_loops
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
@@ -77,6 +78,7 @@ def global_mean(
         total, own = batch.sums(values * weights, count)
         ratio = keras.ops.divide_no_nan(keras.ops.ones_like(own), own)
         return total * keras.ops.cast(ratio, total.dtype)
+    _own_loops.note_exact_loss()
     if process_set.size() != 1:
         full_name = f"{name}@{state.epoch()}"
         own = mean_over_ranks(own, full_name, process_set, [])

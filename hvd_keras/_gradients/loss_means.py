@@ -21,6 +21,7 @@ from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values import agreement
+from hvd_keras.data import _own_loops
 from hvd_keras.data._counts import (
     Counts,
     counts_of,
@@ -131,6 +132,8 @@ def _begin_training(
         or _is_alone(process_set, call)
     ):
         return None
+    if call is None:
+        _own_loops.note_exact_loss()
     sum_factor = float(process_set.size() or 1)
     if models.has_our_strategy(model) or (
         options.op == Sum and not _is_sum(model)

@@ -22,9 +22,10 @@ from hvd_keras._keras import names as private
 from hvd_keras._keras.steps import running_batch
 from hvd_keras._values import agreement
 from hvd_keras.compression import name_of
+from hvd_keras.data import _own_loops
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Max
+from hvd_keras.reduce_op import Average, Max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,8 @@ class GradientReducer:
         """
         gradients = list(gradients)
         process_set = self._options.process_set
+        if self._options.op == Average:
+            _own_loops.note_reduction(process_set)
         size = process_set.size()
         if size is None:
             state.check_joined(f"training with a distributed {self._what}")

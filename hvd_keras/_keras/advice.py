@@ -11,6 +11,7 @@ from hvd_keras._common import log
 from hvd_keras._keras import models
 from hvd_keras._keras.optimizer import OptimizerHooks
 
+_told_rows: set[str] = set()
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 _PLAIN = (
@@ -26,6 +27,13 @@ _UNKNOWN_MEAN = (
     "Some steps have unequal numbers of rows on the ranks. The loss of %s is "
     "taken for a mean over the rows of a rank, and weighted by their number. "
     "If it is another mean, or a sum, compute it by `hvd.global_mean`."
+)
+_UNEQUAL_ROWS = (
+    "A loop outside of `fit` trains on data from `hvd.shard`, and the ranks "
+    "have unequal numbers of rows in some batches. A mean over a rank's rows "
+    "counts as much as that of a rank with more rows, so the gradient is not "
+    "that of one process: compute the loss by `hvd.global_mean`, or pass "
+    '`policy="drop"` to `hvd.shard`. Received: %s.'
 )
 _SAME_DATA = (
     "All ranks train on the same batches. If each was given all the data, "
@@ -101,6 +109,13 @@ def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
 def tell_of_joined_rest(model: Any, num_rows: int, num_ranks: int) -> None:
     """Warns of steps that are not those of one process."""
     _tell(model, _JOINED, f"a rest of {num_rows} for {num_ranks} ranks")
+
+
+def tell_of_unequal_rows(received: str) -> None:
+    """Warns of a loop whose loss is none over the rows of all ranks."""
+    if received not in _told_rows:
+        _told_rows.add(received)
+        log.warning(_UNEQUAL_ROWS % received)
 
 
 def tell_of_plain_optimizer(model: Any) -> None:

@@ -68,11 +68,17 @@ at_end: Hooks[Callable[[Call], None]] = Hooks()
 _running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
     "_running", default=()
 )
+_all: list[Call] = []  # of all threads
 
 
 def running_calls() -> tuple[Call, ...]:
     """Returns the running calls of Keras's methods, innermost first."""
     return _running.get()
+
+
+def any_runs() -> bool:
+    """Whether a call runs in any thread."""
+    return bool(_all)
 
 
 def is_caller(call: Call) -> bool:
@@ -112,10 +118,12 @@ def _noting_call(
     def run(self: Any, *args: Any, **kw: Any) -> Any:
         call = Call(method, self)
         before = _running.set((call, *_running.get()))
+        _all.append(call)
         try:
             return _bound(original, self)(*args, **kw)
         finally:
             _running.reset(before)
+            _all.remove(call)
             if method == "fit":
                 for function in at_end_of_fit:
                     function(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -193,10 +194,15 @@ def shard_dataset(
         if not part.first and part.deal in whole:
             return whole[part.deal]
         batches = source.global_batches(part, handle)
-        made = _own_part(batches, part.deal, *form)
+        made = _own_part(batches, part.deal, *form, noting(part.deal))
         if not part.first and source.is_fixed:
             whole[part.deal] = made
         return made
+
+    def noting(deal: Deal) -> Callable[[tf.Tensor], tf.Tensor] | None:
+        if num_rows is not None or deal.size == 1:
+            return None  # they are known before
+        return functools.partial(_note_unequal, handle, deal)
 
     spec = own(handle.upcoming()).element_spec
     notes = _passing.Notes()
@@ -222,7 +228,11 @@ def shard_dataset(
 
 
 def _own_part(
-    batches: tf.data.Dataset, deal: Deal, is_static: bool, fills: bool
+    batches: tf.data.Dataset,
+    deal: Deal,
+    is_static: bool,
+    fills: bool,
+    note_rows: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tf.data.Dataset:
     """Returns this rank's part of each batch, and a note of the whole.
 
@@ -231,6 +241,7 @@ def _own_part(
         deal: Assigns the rows to the ranks.
         is_static: Whether all parts have the same shape.
         fills: Whether the parts have weights that tell what fills them.
+        note_rows: Gets the rows of each batch.
     """
 
     @as_it_is
@@ -241,6 +252,9 @@ def _own_part(
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         note = _passing.note_of(data) if deal.size > 1 else tf.constant("")
+        if note_rows is not None:
+            with tf.control_dependencies([note_rows(_num_rows(data))]):
+                note = tf.identity(note)
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
         return weighted(data, weights) if fills else data, note
 
@@ -248,6 +262,23 @@ def _own_part(
     if deal.policy == "join":
         dataset = dataset.filter(as_it_is(lambda data, note: _has_rows(data)))
     return dataset
+
+
+def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:
+    """Tells the handle of a batch that ranks have unequal parts of."""
+
+    def note(number: tf.Tensor) -> int:
+        handle.own_loop.note_global(int(number), deal)
+        return int(number)
+
+    is_equal = tf.equal(num_rows % deal.size, 0)
+    if deal.policy == "pad":
+        is_equal = tf.equal(num_rows, deal.global_size)
+    return tf.cond(
+        is_equal,
+        lambda: num_rows,
+        lambda: tf.py_function(note, [num_rows], tf.int64),
+    )
 
 
 def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:

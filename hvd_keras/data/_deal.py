@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,12 @@ class Deal:
         """Where this rank's rows begin and end, of an integer or tensor."""
         begin = num_rows * self.rank // self.size
         return begin, num_rows * (self.rank + 1) // self.size
+
+    def counts(self, num_rows: int) -> list[tuple[int, int]]:
+        """Returns how many rows each rank has of a global batch, and copies."""
+        edges = [num_rows * rank // self.size for rank in range(self.size + 1)]
+        own = [end - begin for begin, end in itertools.pairwise(edges)]
+        return [(num, self._num_places(num) - num) for num in own]
 
     def rest_of(self, num_rows: int | None) -> int | None:
         """Returns how many rows the last step has that is not full.

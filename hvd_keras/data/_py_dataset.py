@@ -58,8 +58,14 @@ class ShardedPyDataset(PyShare):
         if deal.policy == "split" and num < deal.size:
             return self._split(first, num)
         if deal.policy != "pad":
-            return self._batch(first + num * deal.rank // deal.size)
-        batch = self._batch(first + deal.rank % num)
+            batch = self._batch(first + num * deal.rank // deal.size)
+        else:
+            batch = self._batch(first + deal.rank % num)
+        if self._handle is not None:  # not in a worker process
+            self._handle.own_loop.note_batch(batch)
+            self._handle.own_loop.note_copies(num, deal.size)
+        if deal.policy != "pad":
+            return batch
         if not self._fills:
             return batch
         return weighted(batch, 1.0 if deal.rank < num else FILLING)
@@ -114,6 +120,8 @@ class ShardedPyDataset(PyShare):
                 f"{self._part.deal.size} ranks. Received: {num_rows} rows in "
                 f"{count} batches; pass policy='pad' or policy='drop'."
             )
+        if self._handle is not None:
+            self._handle.own_loop.note_global(num_rows, self._part.deal)
         begin, end = self._part.deal.bounds(num_rows)
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -57,7 +57,15 @@ class PyShare(keras.utils.PyDataset):
         # Keras's own class has no such method before 3.12.
         count = self.num_batches
         indices = itertools.count() if count is None else range(count)
-        return (self[index] for index in indices)
+        return self._batches(indices)
+
+    def _batches(self, indices: Iterable[int]) -> Iterator[Any]:
+        try:
+            for index in indices:
+                yield self[index]
+        finally:
+            if self._handle is not None:
+                self._handle.own_loop.end()
 
     def on_epoch_begin(self) -> None:
         self._begin()

@@ -19,6 +19,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.data._counts import source_of
 from hvd_keras.data._deal import Deal
+from hvd_keras.data._own_loops import OwnLoop
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._taken import Taken
 
@@ -73,6 +74,7 @@ class Handle:
         form: What the batches of all iterations have in common. None: each may
             have its own.
         taken: Gets what this rank takes.
+        own_loop: Gets what loops outside of Keras's methods do.
     """
 
     def __init__(
@@ -83,12 +85,13 @@ class Handle:
         form: Form | None = None,
         *,
         taken: Taken,
+        own_loop: OwnLoop,
     ) -> None:
         self._deal_now = deal_now
         self._num_rows = num_rows
         self._form = form
         self._check_equal = check_equal
-        self.taken = taken
+        self.taken, self.own_loop = taken, own_loop
         self._next = Position(0, 0)
         self._is_sought = False
         self._running: Pass | None = None  # or has just ended
@@ -181,6 +184,7 @@ class Handle:
         self._running = begun = self.upcoming()
         self._is_inside = True
         self._next, self._is_sought = Position(begun.epoch + 1, 0), False
+        self.own_loop.begin(begun)
         return begun, self.taken.begin(begun.epoch, begun.first)
 
     def end(self) -> None:

@@ -22,6 +22,7 @@ from hvd_keras.data import (
 )
 from hvd_keras.data._counts import Counts, mark, source_of
 from hvd_keras.data._deal import Deal
+from hvd_keras.data._own_loops import OwnLoop
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.data._readers import reader_of
 from hvd_keras.data._structures import has_targets
@@ -217,6 +218,7 @@ def shard(
         check_equal,
         None if is_free else form,
         taken=Taken(process_set),
+        own_loop=OwnLoop(process_set, has_rows=not is_py_dataset),
     )
     handle.taken.is_shuffled = bool(shuffle)
     result = _ready(finish(handle), autotune)
