@@ -23,6 +23,7 @@ from typing import Any
 import keras
 
 from hvd_keras import _backends
+from hvd_keras._keras import advice
 from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras.data._counts import Counts
@@ -71,6 +72,7 @@ class Batch:
         has_same_rows: Whether the first dimension of all tensors is the rows.
         has_fixed_rows: Whether all rows have the same shape.
         is_eager: Whether the step runs op by op.
+        can_cut: Whether tensors can have as many rows as values say.
     """
 
     def __init__(
@@ -90,8 +92,9 @@ class Batch:
         has_same_rows: bool,
         has_fixed_rows: bool,
         is_eager: bool,
+        can_cut: bool,
     ) -> None:
-        self.is_partial = is_partial
+        self.is_partial, self.can_cut = is_partial, can_cut
         self.leaves_out = False
         # Whether a count of its losses is known.
         self.has_known_mean = False
@@ -319,6 +322,9 @@ class Batch:
 
     def row_weights(self) -> Any:
         return self._is_row
+
+    def tell_of_filling(self, metric: Any) -> None:
+        advice.tell_of_filled_metric(metric)
 
     # ---- Gradients ----
 

@@ -112,6 +112,7 @@ def _begin(
         "has_same_rows": call is not None and call.has_same_rows,
         "has_fixed_rows": call is not None and call.has_fixed_rows,
         "is_eager": bool(model.run_eagerly),
+        "can_cut": _can_cut(model),
     }
     if training:
         return _begin_training(model, call, arguments)
@@ -195,6 +196,12 @@ def _distributed_part_of(model: Any) -> Any:
         return part
     parts = map(distributed_part, models.optimizers_of(model))
     return next((part for part in parts if part is not None), None)
+
+
+def _can_cut(model: Any) -> bool:
+    """Whether the shapes of tensors in a step can depend on values."""
+    is_compiled = keras.backend.backend() == "jax" or model.jit_compile
+    return bool(model.run_eagerly or not is_compiled)
 
 
 def _is_alone(process_set: ProcessSet, call: Any) -> bool:

@@ -42,6 +42,12 @@ _SAME_DATA = (
     "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
     "%s."
 )
+_FILLED = (
+    'Some rows of `hvd.shard(..., policy="pad")` only fill batches, and a '
+    "metric counts them: multiply by `sample_weight` in its `update_state`, "
+    "return one value a row from a metric function, or pass "
+    '`policy="split"`. Received: the metric %s.'
+)
 _UNKNOWN_STATES = (
     "The ranks had different values of states of layers, and nobody has said "
     "what these are: they now have the mean, or that of rank 0 for integers. "
@@ -156,6 +162,11 @@ def tell_of_metrics(model: Any, received: str) -> None:
 def tell_of_own_metrics(model: Any) -> None:
     """Warns of metrics that differ by rank."""
     _tell(model, _OWN_METRICS, "that callback")
+
+
+def tell_of_filled_metric(metric: Any) -> None:
+    """Warns of a metric that counts rows which only fill a batch."""
+    _tell(metric, _FILLED, repr(metric.name))
 
 
 def _tell(model: Any, text: str, received: str) -> None:

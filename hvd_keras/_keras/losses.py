@@ -7,7 +7,6 @@ when this module is imported.
 |---|---|
 | `losses.loss.apply_mask` | compute the weights of a loss as Keras does |
 | `CompileMetrics._flat_metrics`, `_flat_weighted_metrics` | leave rows out |
-| `CompileMetrics._flatten_y` | the same |
 | `Trainer._loss_tracker`, `_compile_metrics` | know the metrics of a batch |
 | `Trainer._compile_loss` | know the losses of a model |
 | `CompileLoss._user_loss` | know the reductions of a model's losses |
@@ -27,6 +26,7 @@ import keras
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import running_calls
+from hvd_keras._keras.filled_metrics import spread, without_filling
 from hvd_keras._keras.lookup import owner_of, private_module, require
 from hvd_keras._keras.steps import running_step
 
@@ -42,6 +42,8 @@ class Batch(Protocol):
 
     # Whether rows among others may only fill it.
     is_partial: bool
+    # Whether tensors can have as many rows as values say.
+    can_cut: bool
     # Set when such rows were left out.
     leaves_out: bool
     # The weights that mark them, if the step's own lack these.
@@ -101,6 +103,9 @@ class Batch(Protocol):
 
     def row_weights(self) -> Any:
         """Returns 0 for rows that fill the batch, else 1; None if none can."""
+
+    def tell_of_filling(self, metric: Any) -> None:
+        """Tells the user that a metric counts rows that fill the batch."""
 
 
 # Begins a batch; gets model, x, y, y_pred, sample_weight, training.
@@ -268,7 +273,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         if batch is not None and batch.is_partial:
             _check_has_rows(values)
         if any(call.adds_weights for call in running_calls()[:1]):
-            sample_weight = _spread(sample_weight, values)
+            sample_weight = spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
         if batch is None or reduction in (None, "none"):
             return loss
@@ -311,27 +316,10 @@ def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, y_true, y_pred, sample_weight)
         if not self.built:
             self.build(y_true, y_pred)
-        # Keras gives the weights of a batch to the weighted metrics alone.
-        kinds = {"_flat_metrics": self._flat_metrics}
-        weights = batch.row_weights()
-        if batch.marks is not None:
-            weights = batch.marks
-            kinds["_flat_weighted_metrics"] = self._flat_weighted_metrics
-        for kind, metrics in kinds.items():
-            vars(self)[kind] = [None for _ in metrics]
-        try:
-            original(self, y_true, y_pred, sample_weight)
-        finally:
-            vars(self).update(kinds)
-        outputs = self._flatten_y(y_pred)
-        for metrics in kinds.values():
-            each = zip(metrics, self._flatten_y(y_true), outputs, strict=False)
-            for metric, y_t, y_p in each:
-                if metric:
-                    mask = _backend.get_keras_mask(y_p)
-                    of_rows = _spread(weights, mask)
-                    metric.update_state(y_t, y_p, sample_weight=of_rows)
-        return None
+        lists = self._flat_metrics + self._flat_weighted_metrics
+        metrics = [one for each in lists if each for one in each.metrics]
+        with without_filling(metrics, batch):
+            return original(self, y_true, y_pred, sample_weight)
 
     return update_state
 
@@ -346,17 +334,6 @@ def _check_has_rows(values: Any) -> None:
             "Return a value a row, or take another `policy` in `hvd.shard`: "
             '"split" fills no batch in part, "drop" drops the rest.'
         )
-
-
-def _spread(weights: Any, like: Any) -> Any:
-    """Returns the weights of rows, as a tensor of the shape of `like`."""
-    if weights is None or like is None or len(like.shape) <= 1:
-        return weights
-    shape = [-1] + [1] * (len(like.shape) - 1)
-    weights = keras.ops.reshape(weights, shape)
-    return keras.ops.where(
-        keras.ops.ones_like(like, dtype="bool"), weights, weights
-    )
 
 
 def weights_of(
@@ -439,7 +416,6 @@ def check_names() -> None:
         "update_state",
         ["self", "y_true", "y_pred", "sample_weight"],
     )
-    require(_compile_utils.CompileMetrics, "_flatten_y", ["self", "y"])
     require(_backend, "get_keras_mask")
     require(_symbolic_scope, "in_symbolic_scope")
 

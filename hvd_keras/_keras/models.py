@@ -78,6 +78,12 @@ def build_metrics(model: Any, batch: Any) -> bool:
     return bool(metrics.built)
 
 
+def own_metrics_of(model: Any) -> list[Any]:
+    """Returns the metrics of a model that `compile` does not know."""
+    compiled = getattr(model, "_compile_metrics", None)
+    return [metric for metric in model.metrics if metric is not compiled]
+
+
 def _symbolic(part: Any) -> Any:
     dtype = keras.backend.standardize_dtype(part.dtype)
     return keras.KerasTensor(part.shape, dtype)

@@ -19,6 +19,7 @@ import keras
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs, models
+from hvd_keras._keras.filled_metrics import without_filling
 from hvd_keras._keras.lookup import owner_of, private_module
 
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
@@ -163,7 +164,10 @@ class _Watched:
             step.batch = self._begin(step)
             if step.batch is None:
                 return self._original(*state, data)
-            with self._around(step):
+            metrics = []
+            if step.batch.is_partial:
+                metrics = models.own_metrics_of(step.model)
+            with self._around(step), without_filling(metrics, step.batch):
                 if step.batch.is_real is None:
                     result = self._original(*state, data)
                 else:

@@ -301,8 +301,8 @@ def _unique_variables(metrics: list[Any]) -> list[Any]:
 
 def _as_value(value: Any) -> Any:
     """Turns a number into a float and a tensor into an array."""
-    if callable(getattr(value, "numpy", None)):
-        value = value.numpy()
+    if keras.ops.is_tensor(value) or isinstance(value, keras.Variable):
+        value = keras.ops.convert_to_numpy(value)
     if isinstance(value, np.ndarray | np.generic | int | float):
         array = np.asarray(value)
         return float(array) if array.ndim == 0 else array
