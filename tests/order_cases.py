@@ -62,6 +62,63 @@ class ShufflesItself(keras.utils.PyDataset):
             self.shuffle()
 
 
+ORDER = np.arange(NUM_ROWS)  # of `Elsewhere`
+
+
+class Elsewhere(ShufflesItself):
+    """Keeps or draws its order where no attribute shows it.
+
+    Args:
+        seed: None: it differs by rank.
+        where: "global", "class", "closure", "callback" (a list that others
+            shuffle), "lazy" (when batch 0 is read) or "draw" (in each batch).
+        num_batches: Of an epoch.
+        has_targets: Whether batches have them.
+    """
+
+    order = np.arange(NUM_ROWS)
+
+    def __init__(
+        self,
+        seed: Any,
+        where: str,
+        num_batches: int = 12,
+        *,
+        has_targets: bool = True,
+    ) -> None:
+        super().__init__(seed, "never", "numbers")
+        ORDER.sort()
+        type(self).order.sort()
+        self.where, self.has_targets = where, has_targets
+        self.num, generator = num_batches, self.generator
+        if where == "closure":
+            order = np.arange(NUM_ROWS)
+            generator.shuffle(order)
+            self.numbers_of = lambda index: order[index * 8 :][:8]
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitem__(self, index: int) -> Any:
+        if self.where == "lazy" and not index:
+            self.generator.shuffle(self.numbers)
+        if self.where == "draw":
+            numbers = self.generator.choice(NUM_ROWS, 8)
+        elif self.where == "closure":
+            numbers = self.numbers_of(index)
+        else:
+            order = {"global": ORDER, "class": self.order}
+            numbers = order.get(self.where, self.numbers)[index * 8 :][:8]
+        x = self.x[numbers]
+        x = x + np.random.default_rng().normal(0, 1e-3, x.shape)  # augmented
+        return (x, self.y[numbers]) if self.has_targets else x
+
+    def on_epoch_end(self) -> None:
+        order = {"global": ORDER, "class": self.order}.get(self.where)
+        if order is not None:
+            self.generator.shuffle(order)
+
+
 def model() -> keras.Model:
     keras.utils.set_random_seed(1)
     made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -157,3 +214,72 @@ def check_fit_does_not_shuffle() -> None:
         return weights_after_fit(hvd.shard(data), **options)
 
     np.testing.assert_array_equal(weights(), weights(shuffle=False))
+
+
+def check_orders_elsewhere_are_told(where: str) -> None:
+    size = hvd.size()
+    num = 2 * size + 1 if where == "draw" else 6 * size
+    with pytest.raises(hvd.MismatchError) as raised:
+        weights_after_fit(hvd.shard(Elsewhere(None, where, min(num, 12))))
+    text = str(raised.value)
+    name = {"global": "ORDER", "class": "order", "lazy": "numbers"}.get(where)
+    assert "on rank 0; " in text
+    if where == "draw":
+        assert f"in batch {2 * size} of `data` in epoch 0, targets" in text
+    else:
+        assert f"`{name or 'numbers_of.order'}` of `data` begins" in text
+    assert "hvd.shard" in text
+
+
+def check_equal_orders_elsewhere_pass(where: str) -> None:
+    data = Elsewhere(1, where, 2 * hvd.size() + 1)
+    if where == "draw":  # of the number of the batch alone
+        draw = Elsewhere.__getitem__
+
+        class Drawing(Elsewhere):
+            def __getitem__(self, index: int) -> Any:
+                self.generator = np.random.default_rng(index)
+                return draw(self, index)
+
+        data = Drawing(1, where, 2 * hvd.size() + 1)
+    if where == "lazy":
+        return  # it is unequal, whatever the seed
+    assert np.isfinite(weights_after_fit(hvd.shard(data))).all()
+
+
+def check_caches_of_batches_are_no_orders() -> None:
+    """A rank may visit batches in an order of its own."""
+
+    class Caching(Elsewhere):
+        def __getitem__(self, index: int) -> Any:
+            self.seen = [*getattr(self, "seen", []), index]
+            return super().__getitem__(index)
+
+    data = Caching(1, "none", 12)
+    assert np.isfinite(weights_after_fit(hvd.shard(data))).all()
+
+
+def check_equal_draws_are_told(lines: list[str]) -> None:
+    data = Elsewhere(1, "draw", 4 * hvd.size())
+    weights_after_fit(hvd.shard(data))
+    told = [line for line in lines if "train on the same batches" in line]
+    assert len(told) == (hvd.rank() == 0)
+    lines.clear()
+    weights_after_fit(hvd.shard(Elsewhere(None, "draw", 4 * hvd.size())))
+    weights_after_fit(hvd.shard(Elsewhere(1, "global")))
+    assert not any("train on the same batches" in line for line in lines)
+
+
+def check_evaluate_alone_is_compared() -> None:
+    trained = model()
+    average = hvd.callbacks.MetricAverageCallback()
+
+    def evaluate(data: Any) -> None:
+        trained.evaluate(hvd.shard(data), verbose=0, callbacks=[average])
+
+    evaluate(Elsewhere(1, "closure"))
+    with pytest.raises(hvd.MismatchError, match=r"`numbers_of.order` of"):
+        evaluate(Elsewhere(None, "closure"))
+    with pytest.raises(hvd.MismatchError, match="targets that begin"):
+        evaluate(Elsewhere(None, "draw", 2 * hvd.size() + 1))
+    evaluate(ShufflesItself(1, "init", "numbers"))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from hvd_keras._gradients.distributed_class import distributed_parts_of
-from hvd_keras._keras import callback_lists, models
+from hvd_keras._keras import advice, callback_lists, models
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._values import agreement
@@ -53,6 +53,35 @@ def watch(
     watching.set_model(callback_list.model)
     callback_lists.add_callback(callback_list, watching)
     taken.watch()
+
+
+def watch_evaluation(process_set: ProcessSet = global_process_set) -> None:
+    """Compares the data of a beginning `evaluate` outside of `fit` at its end.
+
+    All ranks of `process_set` call it.
+    """
+    calls = keras_calls.running_calls()
+    if len(calls) != 1 or calls[0].method != "evaluate":
+        return
+    call, name = calls[0], "evaluate/order"
+    if process_set.size() == 1 or call.compares_order is not None:
+        return
+    handle = handle_of(call.data)
+    taken = None if handle is None else handle.taken
+    call.compares_order = False
+    if _all_have(taken, f"{name}/begin", process_set) and taken is not None:
+        call.compares_order = True
+        taken.watch()
+
+
+def end_evaluation() -> None:
+    """Compares what ranks have taken in the running `evaluate`, once."""
+    for call in keras_calls.running_calls()[:1]:
+        handle = handle_of(call.data) if call.compares_order else None
+        call.compares_order = False
+        if handle is not None:
+            handle.taken.compare("evaluate/order")
+            handle.taken.forget()
 
 
 def _all_have(taken: Any, name: str, process_set: ProcessSet) -> bool:
@@ -113,8 +142,14 @@ class _Watch(keras.callbacks.Callback):
     ) -> None:
         if not keras_calls.is_caller(self.fit):
             return
-        self._is_first_epoch = False
         self._taken.compare(_NAME)
+        if self._is_first_epoch and self._taken.has_targets:
+            is_told = self._taken.have_same_targets(f"{_NAME}/targets")
+            if is_told and self._process_set.rank() == 0:
+                advice.tell_of_same_data(
+                    self.model, "equal targets in the batches of all ranks"
+                )
+        self._is_first_epoch = False
         # Some ranks may not validate, so all tell whether they do.
         name, held_out = f"{_NAME}/validation", self._held_out
         all_have = _all_have(held_out, f"{name}/begin", self._process_set)

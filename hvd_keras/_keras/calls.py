@@ -47,6 +47,8 @@ class Call:
         self.draws_apart = False  # its random numbers are the rank's own
         # Whether a step of it was watched op by op.
         self.is_watched = False
+        # Whether ranks compare the data when it ends; None: nobody has asked.
+        self.compares_order: bool | None = None
         # Called, the last one first, when it has ended or raised.
         self.at_end: list[Callable[[], None]] = []
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics, objects
+from hvd_keras._gradients import order_check
 from hvd_keras._gradients.aggregation import aggregation_of
 from hvd_keras._keras import advice, metric_functions
 from hvd_keras._keras import calls as keras_calls
@@ -46,7 +47,8 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
 
     Raises:
         MismatchError: From `fit` or `evaluate`, on all ranks: ranks have
-            different metrics or logs.
+            different metrics or logs; or an `evaluate` outside of `fit` has
+            data of `hvd.shard`, which ranks have read in different orders.
 
     Example:
 
@@ -68,8 +70,10 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         _begin(self.model)
+        order_check.watch_evaluation()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        order_check.end_evaluation()
         _end(self.model)
 
 

@@ -1,22 +1,33 @@
 """What may decide on the order of a `PyDataset`: arrays and lists in it.
 
 A `PyDataset` that shuffles itself keeps numbers, names or rows in an order.
-Ranks that have the same entries in another order have shuffled unequally.
+Ranks that have the same entries in another order have shuffled unequally. They
+may be outside of the object: in its class, or in what its methods look at.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import types
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
+
+from hvd_keras.data._structures import has_targets
 
 _DEPTH = 3  # of objects within objects
 _MOST_ENTRIES = 1 << 21
 _NUM_VALUES = 4  # of an entry that is an array
 _MOST_BYTES = 1 << 8  # of an entry in a list
-_FOREIGN = ("keras", "tensorflow", "torch", "jax", "hvd_keras", "threading")
+_MOST_OF_TARGETS = 1 << 12  # bytes, of each end
+_FOREIGN = (
+    *("keras", "tensorflow", "torch", "jax", "hvd_keras", "threading"),
+    *("builtins", "numpy"),
+)
 
 # Length, whether all are integers, a checksum of the entries in their order,
 # and one that does not depend on the order.
@@ -45,6 +56,58 @@ def changed(
         for name, order in after.items()
         if before.get(name) != order
     }
+
+
+def permuted(
+    orders: dict[str, Order], num_batches: int | None
+) -> dict[str, Order]:
+    """Returns those of orders that may be one, and prove it by entries alone.
+
+    Args:
+        orders: What anything may have changed, such as a batch its cache.
+        num_batches: The batches of an epoch; None if there is no end.
+    """
+    return {
+        name: [order[0], False, *order[2:]]
+        for name, order in orders.items()
+        if order[0] >= (num_batches or 2)
+    }
+
+
+def checksum_of_targets(batch: Any) -> int:
+    """Returns a checksum of a batch's targets.
+
+    Targets of images that are changed at random stay as they are, so they tell
+    which rows `__getitem__` has taken. Without any, it is that of the shapes.
+    """
+    has_some, checksum = has_targets(batch), 0
+    for array in _arrays_in(batch[1] if has_some else batch):
+        form = f"{array.dtype.str}{array.shape}"
+        checksum = zlib.crc32(form.encode(), checksum)
+        if not has_some or array.dtype.hasobject:
+            continue
+        if array.nbytes <= 2 * _MOST_OF_TARGETS:
+            checksum = zlib.crc32(array.tobytes(), checksum)
+            continue
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for part in (data[:_MOST_OF_TARGETS], data[-_MOST_OF_TARGETS:]):
+            checksum = zlib.crc32(part.tobytes(), checksum)
+    return checksum
+
+
+def words_of_targets(batch: Any) -> str:
+    """Returns the first targets of a batch in words; else the shapes."""
+    arrays = _arrays_in(batch[1] if has_targets(batch) else batch)
+    if not has_targets(batch):
+        return ", ".join(str(array.shape) for array in arrays)
+    first = [array.reshape(-1)[:4].tolist() for array in arrays[:2]]
+    return "; ".join(", ".join(map(_shown, values)) for values in first)
+
+
+def _arrays_in(structure: Any) -> list[np.ndarray[Any, Any]]:
+    if isinstance(structure, np.ndarray):
+        return [structure]
+    return [np.asarray(part) for part in keras.tree.flatten(structure)]
 
 
 def unequal(
@@ -76,6 +139,17 @@ def unequal(
     return None
 
 
+def unequal_targets(targets: list[dict[int, Any]]) -> int | None:
+    """Returns the first batch whose targets differ by rank; None: none.
+
+    Only batches count that all ranks have read so far.
+    """
+    for place in sorted(set.intersection(*map(set, targets))):
+        if len({one[place][0] for one in targets}) > 1:
+            return place
+    return None
+
+
 def _found(
     name: str, value: Any, depth: int, seen: set[int]
 ) -> Iterator[tuple[str, Any]]:
@@ -93,7 +167,7 @@ def _found(
         if len(value) > 1:
             yield name, value
         is_short = len(value) <= 8  # such as (x, y)
-        parts = dict(enumerate(value)) if is_short else {}
+        parts: dict[Any, Any] = dict(enumerate(value)) if is_short else {}
     elif isinstance(value, dict):
         parts = value if len(value) <= 64 else {}
     elif callable(getattr(value, "to_numpy", None)):  # of pandas
@@ -104,14 +178,56 @@ def _found(
         parts = {} if columns is None else {c: value[c] for c in columns}
         if columns is None:
             yield name, value.to_numpy()
-    elif type(value).__module__.split(".")[0] in _FOREIGN:
+    elif isinstance(value, types.FunctionType):
+        parts = {} if _is_foreign(value) else _seen_by(value)
+    elif isinstance(value, type) or _is_foreign(type(value)):
         return
     else:
-        parts = getattr(value, "__dict__", {})
+        parts = {**_of_class(type(value)), **getattr(value, "__dict__", {})}
     if depth:
         for key, part in parts.items():
             inner = f"{name}.{key}" if name else str(key)
             yield from _found(inner, part, depth - 1, seen)
+
+
+def _is_foreign(value: Any) -> bool:
+    return (value.__module__ or "").split(".")[0] in _FOREIGN
+
+
+def _of_class(kind: type) -> dict[str, Any]:
+    """Returns what the classes of a user hold, or their methods look at."""
+    parts: dict[str, Any] = {}
+    for each in reversed(kind.__mro__):
+        for name, value in vars(each).items() if not _is_foreign(each) else ():
+            value = getattr(value, "fget", None) or value
+            function = inspect.unwrap(getattr(value, "__func__", value))
+            if isinstance(function, types.FunctionType):
+                parts.update(_seen_by(function))
+            elif not name.startswith("__"):
+                parts[name] = value
+    return parts
+
+
+def _seen_by(function: types.FunctionType) -> dict[str, Any]:
+    """Returns variables outside of a function that it looks at."""
+    parts = {}
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            parts[name] = function.__globals__[name]
+    cells = zip(
+        function.__code__.co_freevars, function.__closure__ or (), strict=True
+    )
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # it is empty
+            parts[name] = cell.cell_contents
+    return parts
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names_in(each)
 
 
 def _order_of(entries: Any) -> Order | None:
@@ -184,4 +300,4 @@ def _number_of(entry: Any) -> int:
 def _shown(entry: Any) -> str:
     if isinstance(entry, np.ndarray | list | tuple):
         return _shown(entry[0]) + ", ..." if len(entry) else "()"
-    return str(entry)[:40]
+    return f"{entry:.6g}" if isinstance(entry, float) else str(entry)[:40]

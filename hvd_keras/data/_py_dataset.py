@@ -10,7 +10,14 @@ import numpy as np
 
 from hvd_keras._keras import random_streams
 from hvd_keras.data._deal import FILLING, Deal
-from hvd_keras.data._orders import changed, orders_of
+from hvd_keras.data._orders import (
+    Order,
+    changed,
+    checksum_of_targets,
+    orders_of,
+    permuted,
+    words_of_targets,
+)
 from hvd_keras.data._py_share import PyShare
 from hvd_keras.data._structures import has_targets
 from hvd_keras.data.position import Handle
@@ -46,6 +53,7 @@ class ShardedPyDataset(PyShare):
             max_queue_size=data.max_queue_size,
         )
         handle.taken.num_batches = data.num_batches
+        handle.taken.has_targets = True
 
     def __getitem__(self, index: int) -> Any:
         self._check(index)
@@ -72,27 +80,41 @@ class ShardedPyDataset(PyShare):
 
     def on_epoch_begin(self) -> None:
         super().on_epoch_begin()
-        self._shuffle_by(self._data.on_epoch_begin)
-        if self._handle.taken.note_orders(self._orders):
-            # What batches change later is no order.
+        others = self._shuffle_by(self._data.on_epoch_begin)
+        if self._handle.taken.note_orders({**others, **self._orders}):
             self._orders = {}
 
     def on_epoch_end(self) -> None:
-        self._shuffle_by(self._data.on_epoch_end)
+        others = self._shuffle_by(self._data.on_epoch_end)
+        self._handle.taken.note_orders_at_end(others)
         super().on_epoch_end()
 
-    def _shuffle_by(self, method: Callable[[], None]) -> None:
-        """Calls a method of the data, and notes what it puts in an order."""
+    def _shuffle_by(self, method: Callable[[], None]) -> dict[str, Order]:
+        """Calls a method of the data, and notes what it puts in an order.
+
+        Returns:
+            What else may be an order, as it was before. Batches, and callbacks
+            between epochs, may have changed it.
+        """
         if self._part.deal.size == 1:
             method()
-            return
+            return {}
         before = orders_of(self._data)
         with random_streams.common():
             method()
         self._orders.update(changed(before, orders_of(self._data)))
+        return permuted(before, self._data.num_batches)
 
-    def _batch(self, place: int) -> Any:
-        return self._data[int(self._items(np.asarray(place)))]
+    def _batch(self, place: int, *, is_shared: bool = False) -> Any:
+        place = int(self._items(np.asarray(place)))
+        batch = self._data[place]
+        if self._handle is not None and self._handle.taken.is_watched:
+            self._handle.taken.note_targets(
+                place,
+                checksum_of_targets(batch),
+                words_of_targets(batch) if is_shared else None,
+            )
+        return batch
 
     def _merged(self, index: int) -> Any:
         """Returns the batches of all the ranks that this one stands for."""
@@ -103,7 +125,10 @@ class ShardedPyDataset(PyShare):
         return weighted(whole, 1.0) if self._fills else whole
 
     def _joined(self, first: int, count: int) -> Any:
-        batches = [self._batch(first + number) for number in range(count)]
+        batches = [
+            self._batch(first + number, is_shared=True)
+            for number in range(count)
+        ]
         _check_can_be_cut(batches)
         return keras.tree.map_structure(
             lambda *parts: np.concatenate([np.asarray(p) for p in parts]),

@@ -22,7 +22,9 @@ from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
 _NUM_KEPT = 3  # iterations: tf.data may begin one before the last has ended
+_AT_END = "at the end: "
 _SHIFT = 40  # bits for the steps of an iteration
+_NUM_TARGETS = 64  # batches whose targets are looked at in an epoch
 _MOST_TOLD = 4096  # steps that an error looks through
 
 _RULE = (
@@ -39,6 +41,12 @@ _CURE_OF_BATCHES = (
     "Let `data` shuffle with a seed that is the same on all ranks, such as "
     "`np.random.default_rng(1).shuffle(self.indices)`; or do not shuffle there "
     "and pass `shuffle=True` to `hvd.shard`."
+)
+_CURE_OF_TARGETS = (
+    "Let `data[number]` be the same rows on all ranks: draw their order in "
+    "`on_epoch_begin` or `on_epoch_end`, with a seed that is the same on all "
+    "ranks, and keep it in an attribute; or pass `shuffle=True` to "
+    "`hvd.shard`. What changes targets at random needs a seed of `number`."
 )
 _CURE_OF_ITERATIONS = (
     "Iterate over what `hvd.shard` returned equally often on all ranks."
@@ -57,12 +65,19 @@ class _Iteration:
     Args:
         epoch: The number of the epoch in the data.
         first: Rows of the epoch that were used before.
-        orders: What may decide on the order, by name, see `_orders`.
+        orders: What may decide on the order, by name, see `_orders`. Those
+            at the end of the epoch begin with `_AT_END`.
     """
 
     epoch: int
     first: int
     orders: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # By number of a batch, a checksum and words: of those that all ranks read,
+    # and of the first that this rank has read.
+    targets: dict[int, tuple[int, str]] = dataclasses.field(
+        default_factory=dict
+    )
+    own_targets: dict[int, int] = dataclasses.field(default_factory=dict)
     num_agreed: int = 0  # steps that all ranks had alike; their notes are gone
     folded: int = 0  # the checksum of these
     notes: list[tuple[int, str]] = dataclasses.field(default_factory=list)
@@ -114,28 +129,29 @@ class Taken:
         self.process_set = process_set
         # Returns notes that were made elsewhere: iteration, words.
         self.num_batches: int | None = None  # of a `PyDataset`
+        self.has_targets = False  # those of its batches are noted
         self.is_shuffled = False  # by the number of the epoch
         self.fetch: Callable[[], Iterable[tuple[int, str]]] = tuple
         self._num_looks = 0  # iterations that nobody watched
         self._iterations: dict[int, _Iteration] = {}
         self._numbers = itertools.count()
-        self._is_watched = False
+        self.is_watched = False
 
     def watch(self) -> None:
         """Begins to note, from the next iteration on."""
         self.forget()
-        self._is_watched = True
+        self.is_watched = True
 
     def forget(self) -> None:
         """Ends that."""
         self._collect()
         self._iterations.clear()
         self._numbers = itertools.count()
-        self._is_watched = False
+        self.is_watched = False
 
     def begin(self, epoch: int, first: int) -> int:
         """Notes that an iteration begins; returns its number, or -1."""
-        if not self._is_watched:
+        if not self.is_watched:
             self._num_looks += 1
             return -1
         number = next(self._numbers)
@@ -150,9 +166,55 @@ class Taken:
         Returns:
             Whether somebody asks for it.
         """
-        if self._is_watched and self._iterations:
-            self._iterations[max(self._iterations)].orders = orders
-        return self._is_watched
+        running = self._running()
+        if running is not None:
+            running.orders = orders
+        return self.is_watched
+
+    def note_orders_at_end(self, orders: dict[str, Any]) -> None:
+        """Notes what batches, or callbacks, may have put in an order."""
+        running = self._running()
+        if running is not None:
+            running.orders.update(
+                {f"{_AT_END}{name}": order for name, order in orders.items()}
+            )
+
+    def note_targets(
+        self, place: int, checksum: int, words: str | None
+    ) -> None:
+        """Notes the targets of a batch that this rank has read.
+
+        Args:
+            place: The number of the batch in the data.
+            checksum: Of the targets.
+            words: The first of them, if all ranks read this batch.
+        """
+        running = self._running()
+        if running is None:
+            return
+        if words is not None:
+            running.targets[place] = checksum, words
+        elif len(running.own_targets) < _NUM_TARGETS:
+            running.own_targets[place] = checksum
+
+    def have_same_targets(self, name: str) -> bool:
+        """Whether all ranks have read the same targets in other batches.
+
+        All ranks call it, at the end of an epoch.
+        """
+        running = self._running()
+        own = sorted(running.own_targets.items()) if running else []
+        checksums = [checksum for _, checksum in own]
+        values = agreement.disagreement(
+            name, checksums, process_set=self.process_set
+        )
+        # Equal targets in all batches tell nothing.
+        return values is None and len(set(checksums)) > 1
+
+    def _running(self) -> _Iteration | None:
+        if not self.is_watched or not self._iterations:
+            return None
+        return self._iterations[max(self._iterations)]
 
     def progress(self) -> int:
         """Returns a number that grows with each step that was noted."""
@@ -180,10 +242,11 @@ class Taken:
         # What some ranks have read ahead, the others will read.
         number, step = divmod(int(min(progress)), 1 << _SHIFT)
         mine = self._iterations.get(number)
-        value = None
+        value: list[Any] | None = None
         if mine is not None:
             epoch = mine.epoch if self.is_shuffled else None
             value = [epoch, mine.first, mine.folded_at(step), mine.orders]
+            value.append(sorted(mine.targets.items()))
         values = agreement.disagreement(
             name,
             value,
@@ -227,13 +290,24 @@ class Taken:
             looks = {one["num_looks"] for one in told}
             cure = _CURE_OF_LOOKS if len(looks) > 1 else _CURE_OF_DATASETS
         else:
+            epoch, cure = told[0]["epoch"], _CURE_OF_BATCHES
             found = _orders.unequal([v[3] for v, _ in values], self.num_batches)
-            if found is None:
+            targets = [dict(v[4]) for v, _ in values]
+            place = _orders.unequal_targets(targets)
+            if found is not None:
+                name, entries = found
+                when = "after" if name.startswith(_AT_END) else "before"
+                name = name.removeprefix(_AT_END)
+                each = [f"`{name}` of `data` begins with {e}" for e in entries]
+                where = f"{when} epoch {epoch}, "
+            elif place is not None:
+                each = [
+                    f"targets that begin with {t[place][1]}" for t in targets
+                ]
+                where = f"in batch {place} of `data` in epoch {epoch}, "
+                cure = _CURE_OF_TARGETS
+            else:
                 return
-            name, entries = found
-            each = [f"`{name}` of `data` begins with {e}" for e in entries]
-            where = f"before epoch {told[0]['epoch']}, "
-            cure = _CURE_OF_BATCHES
         received = agreement.by_rank(each, ranks)
         if len(set(each)) == 1:
             received += "; what follows differs"

@@ -130,7 +130,9 @@ def shard(
     `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
     without asking each other, also if the length is unknown. All must read the
     same elements in the same order. `fit` compares what passes through the
-    ranks, in its first steps and at the end of each epoch. Nothing is read for
+    ranks, in its first steps and at the end of each epoch. Of a `PyDataset` it
+    compares what may be an order, and the targets of batches that all ranks
+    read: what changes inputs at random may differ by rank. Nothing is read for
     that, so data that can be read only once are complete.
 
     Raises:

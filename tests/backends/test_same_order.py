@@ -30,6 +30,37 @@ def test_equal_shuffles_of_a_py_dataset_pass(when, what, workers) -> None:
 
 
 @needs_peers
+@pytest.mark.parametrize(
+    "where", ["global", "class", "closure", "lazy", "draw"]
+)
+def test_orders_outside_of_attributes_are_told(where: str) -> None:
+    order_cases.check_orders_elsewhere_are_told(where)
+
+
+@pytest.mark.parametrize("where", ["global", "class", "closure", "draw"])
+def test_equal_orders_outside_of_attributes_pass(where: str) -> None:
+    order_cases.check_equal_orders_elsewhere_pass(where)
+
+
+def test_caches_of_batches_are_no_orders() -> None:
+    order_cases.check_caches_of_batches_are_no_orders()
+
+
+@needs_peers
+def test_equal_draws_of_rows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hvd_keras._common import log
+
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warning", lines.append)
+    order_cases.check_equal_draws_are_told(lines)
+
+
+@needs_peers
+def test_evaluate_alone_is_compared() -> None:
+    order_cases.check_evaluate_alone_is_compared()
+
+
+@needs_peers
 def test_validation_is_compared() -> None:
     order_cases.check_validation_is_compared()
 
