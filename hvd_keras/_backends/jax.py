@@ -166,9 +166,8 @@ class JaxBackend(Backend):
         reduces_over_ranks: Callable[[Any], bool],
         tell_of_products: Callable[[Any, list[str]], None],
     ) -> None:
-        def look(model: Any, program: Any, num_state: int, rows: int) -> None:
-            products = products_of_rows(program, num_state, rows)
-            tell_of_products(model, products)
+        def look(model: Any, program: Any, num_state: int) -> None:
+            tell_of_products(model, products_of_rows(program, num_state))
 
         keras_jax.patch_make_train_function(
             reduces_over_ranks, typed_errors, look

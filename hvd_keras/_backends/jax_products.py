@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_keras._backends.products import is_of_rows
+from hvd_keras._backends.products import is_of_rows, rows_of
 
 
-def products_of_rows(program: Any, num_state: int, rows: int) -> list[str]:
+def products_of_rows(program: Any, num_state: int) -> list[str]:
     """Returns a name of each product of rows by rows.
 
     Args:
         program: A closed jaxpr.
         num_state: The number of its arguments before those of the batch.
-        rows: Rows of the batch.
     """
     found: list[str] = []
     arguments = program.jaxpr.invars
+    rows = rows_of(each.aval.shape for each in arguments[num_state:])
     depends = [i >= num_state for i in range(len(arguments))]
     _look(program.jaxpr, depends, rows, found)
     # A user who gathers rows knows of it.
@@ -24,7 +24,7 @@ def products_of_rows(program: Any, num_state: int, rows: int) -> list[str]:
 
 
 def _look(
-    jaxpr: Any, depends: list[bool], rows: int, found: list[str]
+    jaxpr: Any, depends: list[bool], rows: set[int | None], found: list[str]
 ) -> list[bool]:
     """Looks at each equation; returns which results depend on the batch."""
     of_batch = {

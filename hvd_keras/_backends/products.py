@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+_MOST_VIEWS = 4  # of each row
 
-def is_of_rows(shape: Sequence[Any], contracted: Any, rows: int | None) -> bool:
+
+def rows_of(shapes: Iterable[Sequence[int | None]]) -> set[int | None]:
+    """Returns the numbers of rows that a step may compare.
+
+    A batch of several parts, such as rows with and without labels, may be
+    compared as a whole.
+
+    Args:
+        shapes: Those of the tensors of a batch.
+    """
+    rows = {shape[0] for shape in shapes if len(shape)}
+    if None not in rows:
+        rows.add(sum(each or 0 for each in rows))
+    return rows - {0}
+
+
+def is_of_rows(
+    shape: Sequence[Any], contracted: Any, rows: set[int | None]
+) -> bool:
     """Whether a product has the shape of rows by rows.
 
     Args:
         shape: That of the result.
         contracted: The size that the product sums over.
-        rows: Rows of a batch; None: not known while the step is traced, nor
-            are the sizes that depend on it.
+        rows: From `rows_of`. None: not known while the step is traced, nor are
+            the sizes that depend on it.
     """
-    if len(shape) != 2 or contracted is None or contracted == rows:
+    if len(shape) != 2 or contracted is None or contracted in rows:
         return False
     first, second = shape
-    if rows is None:
-        return first is None and second is None
-    # There may be several views of each row.
-    return first == second and first is not None and first % rows == 0
+    if first is None or second is None:
+        return first is second and None in rows
+    return first == second and any(
+        each is not None and first % each == 0 and first <= _MOST_VIEWS * each
+        for each in rows
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._backends.products import is_of_rows
+from hvd_keras._backends.products import is_of_rows, rows_of
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum")
 
@@ -20,26 +20,27 @@ _OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
 def products_of_rows(data: list[Any], found: list[str]) -> Iterator[None]:
     """See `Backend.products_of_rows`; for steps that are traced."""
     yield
-    rows_of = [x for x in data if tf.is_tensor(x) and x.shape.rank]
+    parts = [x for x in data if tf.is_tensor(x) and x.shape.rank]
     graph = tf.compat.v1.get_default_graph()
-    if tf.executing_eagerly() or not rows_of:
+    if tf.executing_eagerly() or not parts:
         return
     operations = graph.get_operations()
     # A user who gathers rows knows of it.
     if any(each.type == "HorovodAllgather" for each in operations):
         return
-    sources = {id(x.op) for x in rows_of}
+    sources = {id(x.op) for x in parts}
+    rows = rows_of(list(x.shape) for x in parts)
     for each in operations:
         if (
             each.type in _PRODUCTS
             and len(each.inputs) == 2
-            and _has_shape_of_rows(each, rows_of[0].shape[0])
+            and _has_shape_of_rows(each, rows)
             and all(_depends_on(x.op, sources) for x in each.inputs)
         ):
             found.append(f"{each.name!r} (a {each.type})")
 
 
-def _has_shape_of_rows(product: tf.Operation, rows: int | None) -> bool:
+def _has_shape_of_rows(product: tf.Operation, rows: set[int | None]) -> bool:
     first, second = (x.shape for x in product.inputs)
     if first.rank != 2 or second.rank != 2:
         return False

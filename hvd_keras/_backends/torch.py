@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._backends.products import is_of_rows
+from hvd_keras._backends.products import is_of_rows, rows_of
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras._keras import torch as keras_torch
@@ -133,8 +133,8 @@ class TorchBackend(Backend):
     def products_of_rows(
         self, data: list[Any], found: list[str]
     ) -> contextlib.AbstractContextManager[Any]:
-        rows = [len(x) for x in data if isinstance(x, torch.Tensor) and x.ndim]
-        return _Products(rows[0], found) if rows else contextlib.nullcontext()
+        rows = rows_of(x.shape for x in data if isinstance(x, torch.Tensor))
+        return _Products(rows, found) if rows else contextlib.nullcontext()
 
     def held(self, value: Any) -> Array | None:
         if isinstance(value, torch.Tensor) and not value.is_meta:
@@ -163,7 +163,7 @@ class TorchBackend(Backend):
 class _Products(TorchFunctionMode):
     """Finds products of rows by rows while it is entered."""
 
-    def __init__(self, rows: int, found: list[str]) -> None:
+    def __init__(self, rows: set[int | None], found: list[str]) -> None:
         super().__init__()
         self._rows, self._found = rows, found
 

@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
-import numpy as np
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import at_end_of_fit
@@ -55,7 +54,7 @@ def check_names() -> None:
 def patch_make_train_function(
     guards: Callable[[Any], bool],
     typed_errors: Callable[[], contextlib.AbstractContextManager[None]],
-    look: Callable[[Any, Any, int, int], None],
+    look: Callable[[Any, Any, int], None],
 ) -> None:
     """Makes a model survive a failing step if `guards(model)`.
 
@@ -67,7 +66,7 @@ def patch_make_train_function(
         guards: Whether the steps of a model may fail because of another rank.
         typed_errors: Makes the context in which a step runs.
         look: Looks at the program of a step before it runs: its model, jaxpr,
-            number of arguments before the batch, and rows of the batch.
+            number of arguments before those of the batch.
     """
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +109,7 @@ def _forget(model: Any) -> None:
 def _compiled(
     train_step: Callable[[Any, Any], Any],
     steps_per_execution: int,
-    look: Callable[[Any, int, int], None],
+    look: Callable[[Any, int], None],
 ) -> Callable[[Any, Any], Any]:
     """Compiles a step that does not overwrite its input state.
 
@@ -134,10 +133,9 @@ def _compiled(
         spare = _spare(before, large)
         if not is_seen:
             is_seen = True
-            rows = [len(a) for a in jax.tree.leaves(data) if np.ndim(a)]
             program = compiled.trace(spare, state, data).jaxpr
             num_state = len(large) + len(jax.tree.leaves(state))
-            look(program, num_state, rows[0] if rows else 0)
+            look(program, num_state)
         before[:] = large
         return compiled(spare, state, data)
 
