@@ -36,6 +36,13 @@ def supervised_loss(y: Any, rows: Any) -> Any:
     return -ops.mean(scores * ops.cast(same, "float32"), axis=-1)
 
 
+class Sum(keras.layers.Layer):
+    """Adds to each row a number of all rows: `tensordot` sums over two axes."""
+
+    def call(self, x: Any) -> Any:
+        return x + ops.tensordot(x, x + 1.0, 2)
+
+
 def gathered_loss(y: Any, rows: Any) -> Any:
     rows = _gather()(rows, name="rows")
     return ops.mean(similarities(rows, rows), axis=-1)[: ops.shape(y)[0]]
@@ -69,6 +76,18 @@ class Attention(keras.layers.Layer):
         return ops.mean(scores, axis=-1)
 
 
+class Narrow(keras.layers.Layer):
+    """Has weights of one number, whose gradients are sums over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = [keras.layers.Dense(1) for _ in range(2)]
+
+    def call(self, x: Any) -> Any:
+        x = self.narrow[1](self.narrow[0](x[:, :, None]))
+        return x[:, :, 0] + self.narrow[1](x[:, 0])
+
+
 def fit(
     loss: Any, kind: Any = keras.Sequential, *layers: Any, units: int = SIZE
 ) -> Any:
@@ -90,13 +109,17 @@ def fit(
         (in_batch_loss, keras.Sequential, "the step of Sequential"),
         (supervised_loss, keras.Sequential, "the step of Sequential"),
         (None, Views, "`compute_loss` of Views"),
+        ("mse", Sum, "the step of Sequential"),
     ],
 )
 def test_losses_of_several_rows_are_told(
     loss: Any, kind: Any, words: str, caplog: Any
 ) -> None:
     caplog.set_level(logging.WARNING, logger="hvd_keras")
-    fit(loss, kind, units=CODE)
+    if kind is Sum:
+        fit(loss, keras.Sequential, Sum(), units=CODE)
+    else:
+        fit(loss, kind, units=CODE)
     told = [r.message for r in caplog.records if "by each other" in r.message]
     assert len(told) == (hvd.rank() == 0 and hvd.size() > 1)
     assert all(words in each for each in told)
@@ -107,6 +130,7 @@ def test_losses_of_several_rows_are_told(
     [
         ("mse", []),
         ("mse", [Attention]),
+        ("mse", [Narrow]),
         (gathered_loss, []),
     ],
 )

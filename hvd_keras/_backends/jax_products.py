@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hvd_keras._backends.products import is_of_rows, rows_of
@@ -43,9 +44,11 @@ def _look(
             found.insert(0, "allgather")
         if equation.primitive.name == "dot_general" and all(inputs):
             ((axes, _), _) = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            contracted = shape[axes[0]] if len(axes) == 1 else None
-            if is_of_rows(equation.outvars[0].aval.shape, contracted, rows):
+            taken = equation.invars[0].aval.shape
+            contracted = math.prod(taken[axis] for axis in axes)
+            shape = equation.outvars[0].aval.shape
+            # Gradients of weights sum over the rows.
+            if shape != (1, 1) and is_of_rows(shape, contracted, rows):
                 found.append(_place_of(equation))
         for inner in _programs_in(equation.params):
             # A condition comes before what its branches take.
@@ -74,5 +77,5 @@ def _programs_in(parameters: dict[str, Any]) -> list[Any]:
 
 def _place_of(equation: Any) -> str:
     stack = str(equation.source_info.name_stack)
-    first, second = equation.outvars[0].aval.shape
-    return f"a product of {first} x {second}" + (stack and f" in {stack!r}")
+    shape = equation.outvars[0].aval.shape
+    return f"a product of shape {shape}" + (stack and f" in {stack!r}")

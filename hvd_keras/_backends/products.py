@@ -26,7 +26,7 @@ def rows_of(shapes: Iterable[Sequence[int | None]]) -> set[int | None]:
 def is_of_rows(
     shape: Sequence[Any], contracted: Any, rows: set[int | None]
 ) -> bool:
-    """Whether a product has the shape of rows by rows.
+    """Whether a product has the shape of rows by rows, or adds up all of them.
 
     Args:
         shape: That of the result.
@@ -34,6 +34,11 @@ def is_of_rows(
         rows: From `rows_of`. None: not known while the step is traced, nor are
             the sizes that depend on it.
     """
+    if all(size == 1 for size in shape):
+        return (None in rows and contracted is None) or any(
+            contracted and each and each < contracted and contracted % each == 0
+            for each in rows
+        )
     if len(shape) != 2 or contracted is None or contracted in rows:
         return False
     first, second = shape

@@ -53,6 +53,9 @@ def _has_shape_of_rows(product: tf.Operation, rows: set[int | None]) -> bool:
         name = "transpose_a" if product.type == "MatMul" else "adj_x"
         contracted = first[0 if product.get_attr(name) else 1]
     shape = product.outputs[0].shape
+    # Gradients of weights sum over the rows.
+    if shape == (1, 1) and "gradient" in product.name:
+        return False
     return shape.rank is not None and is_of_rows(list(shape), contracted, rows)
 
 

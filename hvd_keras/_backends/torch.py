@@ -29,7 +29,7 @@ from hvd_keras.torch.allreduce import allreduce
 # An einsum tells rows from features by its letters: it is not looked at.
 _PRODUCTS = (
     *(torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm),
-    *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__),
+    *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.tensordot),
 )
 
 
@@ -173,14 +173,18 @@ class _Products(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if (
             function in _PRODUCTS
-            and len(args) == 2
-            and is_of_rows(result.shape, args[0].shape[-1], self._rows)
-            and not any(map(_is_weight, args))
-            and not any(map(_is_gathered, args))
+            and is_of_rows(result.shape, _contracted(args, result), self._rows)
+            and not any(map(_is_weight, args[:2]))
+            and not any(map(_is_gathered, args[:2]))
         ):
-            first, second = result.shape
-            self._found.append(f"a product of {first} x {second}")
+            self._found.append(f"a product of shape {tuple(result.shape)}")
         return result
+
+
+def _contracted(args: Any, result: torch.Tensor) -> int:
+    if len(result.shape) == 0:  # all is
+        return int(args[0].numel())
+    return int(args[0].shape[-1])
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

@@ -78,8 +78,8 @@ _OWN_METRICS = (
 )
 _MIXED_ROWS = (
     "A step multiplies the rows of a batch by each other, as contrastive "
-    "losses do: each rank compares its own rows alone, and N ranks train on "
-    "another loss than one process. Gather the others' rows first, by "
+    "losses and `tensordot` over the batch do: each rank has its own rows "
+    "alone, and N ranks train on another loss than one process. Gather the others' rows first, by "
     '`hvd.allgather` ("A contrastive loss over all ranks" in '
     "docs/collectives.md). Received: %s."
 )
