@@ -5,6 +5,7 @@
 #include "tests/cc/coordinator_util.h"
 #include "tests/cc/test_util.h"
 #include "tf_ops/negotiation/coordinator.h"
+#include "tf_ops/negotiation/mismatch.h"
 
 namespace hvd {
 namespace {
@@ -84,6 +85,79 @@ VOICES_TEST_CASE("a stalled gradient asks for equally many steps") {
     CHECK(Contains(response.error.message(), "instead. Do all ranks run"));
     CHECK(!Contains(response.error.message(), "pass `name`"));
   }
+}
+
+// Of ranks 0 and 1: whether the call runs, and the error of each otherwise.
+std::vector<std::string> CallTogether(Negotiation* c, const std::string& name,
+                                      Clock::time_point now) {
+  for (int rank : {0, 1}) REQUIRE_OK(c->OnMessage(rank, ACall(name), now));
+  std::vector<std::string> errors;
+  for (const Response& response : c->TakeResponses()) {
+    if (response.type != Response::Type::kError) continue;
+    errors.push_back(RanksToString(response.ranks) + ": " +
+                     response.error.message());
+  }
+  return errors;
+}
+
+void SkipOnRank1(Negotiation* c, const std::string& name, double seconds) {
+  REQUIRE_OK(c->OnMessage(0, ACall(name), After(seconds)));
+  c->CheckStalls(After(seconds + 61));
+  const std::vector<Response> responses = c->TakeResponses();
+  REQUIRE(responses.back().error.code() == StatusCode::kStalled);
+}
+
+VOICES_TEST_CASE("a skipped call is over when all have met in another one") {
+  Negotiation c(voices, 2);
+  SkipOnRank1(&c, "a", 0);
+  SkipOnRank1(&c, "b", 0);
+  CHECK(CallTogether(&c, "other", After(62)).empty());
+  CHECK(CallTogether(&c, "a", After(63)).empty());
+  CHECK(CallTogether(&c, "b", After(64)).empty());
+}
+
+VOICES_TEST_CASE("the rank that has skipped may come for that one early") {
+  Negotiation c(voices, 2);
+  REQUIRE_OK(c.OnMessage(1, ACall("other"), After(30)));
+  SkipOnRank1(&c, "a", 0);
+  REQUIRE_OK(c.OnMessage(0, ACall("other"), After(62)));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  CHECK(CallTogether(&c, "a", After(63)).empty());
+}
+
+VOICES_TEST_CASE("a call that began before one was skipped proves nothing") {
+  Negotiation c(voices, 2);
+  REQUIRE_OK(c.OnMessage(0, ACall("long"), After(30)));
+  SkipOnRank1(&c, "a", 0);
+  REQUIRE_OK(c.OnMessage(1, ACall("long"), After(62)));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(63)));  // late, or the next one
+  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
+}
+
+VOICES_TEST_CASE("a skipped call costs one more at most") {
+  Negotiation c(voices, 2);
+  SkipOnRank1(&c, "a", 0);
+  // Rank 1 comes for this one; it might be late for the one before.
+  const std::vector<std::string> errors = CallTogether(&c, "a", After(62));
+  REQUIRE(errors.size() == 1);
+  CHECK(Contains(errors[0], "rank 1: rank 0 waits, rank 1 has not come"));
+  c.CheckStalls(After(123));
+  REQUIRE(c.TakeResponses().back().error.code() == StatusCode::kStalled);
+  for (double seconds : {124.0, 125.0}) {
+    CHECK(CallTogether(&c, "a", After(seconds)).empty());
+  }
+}
+
+VOICES_TEST_CASE("a late rank is told, and the next call runs") {
+  Negotiation c(voices, 2);
+  SkipOnRank1(&c, "a", 0);
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(62)));
+  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
+  CHECK(CallTogether(&c, "a", After(63)).empty());
+  SkipOnRank1(&c, "a", 64);
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(126)));
+  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
 }
 
 }  // namespace

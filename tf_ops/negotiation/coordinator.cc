@@ -63,7 +63,7 @@ Status Coordinator::OnMessage(int group, const RankMessage& message,
       for (int rank : ranks) OnJoin(rank, message.average_over_active);
       return Status::Ok();
     case RankMessage::Type::kElsewhere:
-      for (int rank : ranks) OnElsewhere(rank, message);
+      for (int rank : ranks) OnElsewhere(rank, message, now);
       return Status::Ok();
   }
   return Status::Internal("unknown control message from " + NameOf(group));
@@ -189,10 +189,11 @@ void Coordinator::OnJoin(int rank, bool average_over_active) {
   for (Entry* entry : pending) CompleteIfAllCame(entry);
 }
 
-void Coordinator::OnElsewhere(int rank, const RankMessage& message) {
+void Coordinator::OnElsewhere(int rank, const RankMessage& message,
+                              Clock::time_point now) {
   const auto found = entries_.find(message.name);
   if (found == entries_.end()) return;
-  Apply(stalls_.OnElsewhere(*found->second, rank, message.process_set_id));
+  Apply(stalls_.OnElsewhere(*found->second, rank, message.process_set_id, now));
 }
 
 bool Coordinator::AnswerLate(const std::string& name, Speakers* speakers) {
@@ -302,6 +303,7 @@ std::vector<Response> Coordinator::TakeResponses() {
     item.last_rank = GlobalRank(entry->last_rank);
     item.late_by = entry->last_arrival - entry->first_arrival;
     if (Conclude(entry, &item, &error)) {
+      if (stalls_.remembers()) stalls_.OnMeeting(*entry);
       plan.Add(std::move(item), params, divisor);
     } else {
       error.items[0].last_rank = item.last_rank;

@@ -92,7 +92,7 @@ class Coordinator {
   }
   void OnRequest(const Speakers& speakers, const RankMessage& message);
   void OnJoin(int rank, bool average_over_active);
-  void OnElsewhere(int rank, const RankMessage& message);
+  void OnElsewhere(int rank, const RankMessage& message, Clock::time_point now);
   void Apply(StallMonitor::Findings findings);
   Status OnForgotten(uint32_t id, size_t num_ranks);
   void Arrive(Entry* entry, const Speakers& speakers, const KnownParams& params,

@@ -113,7 +113,7 @@ StallMonitor::Findings StallMonitor::Check(
         *call,
         Status::Stalled(WaitingText(*call) + " within " +
                         SecondsToString(Seconds(timeout)) + Advice(call->name)),
-        /*may_come=*/true, &findings);
+        /*may_come=*/true, now, &findings);
   }
   return findings;
 }
@@ -178,7 +178,8 @@ void StallMonitor::Query(const Call& call, Watched* watched,
 // come. But if a waiting rank has the name in another set too, the program uses
 // it in both, and the others may still come.
 StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
-                                                 int32_t process_set_id) {
+                                                 int32_t process_set_id,
+                                                 Clock::time_point now) {
   Findings findings;
   const auto found = watched_.find(call.name);
   if (found == watched_.end()) return findings;
@@ -201,7 +202,7 @@ StallMonitor::Findings StallMonitor::OnElsewhere(const Call& call, int rank,
   }
   values.insert(values.end(), watched->elsewhere.begin(),
                 watched->elsewhere.end());
-  GiveUp(call, Disagreement("the process set", values), /*may_come=*/true,
+  GiveUp(call, Disagreement("the process set", values), /*may_come=*/true, now,
          &findings);
   return findings;
 }
@@ -226,7 +227,7 @@ void StallMonitor::FailSkipped(const std::vector<const Call*>& pending,
     }
   }
   for (const auto& [call, error] : failed) {
-    GiveUp(*call, error, /*may_come=*/false, findings);
+    GiveUp(*call, error, /*may_come=*/false, now, findings);
   }
 }
 
@@ -247,7 +248,7 @@ int StallMonitor::RankAhead(const Call& later, const Call& call) const {
 }
 
 void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
-                          Findings* findings) {
+                          Clock::time_point now, Findings* findings) {
   const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
   Missed missed;
   missed.error.type = Response::Type::kError;
@@ -256,21 +257,28 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
   missed.error.error = std::move(error);
   missed.error.is_misplaced = !elsewhere.empty();
   missed.by_rank.resize(global_ranks_.size());
-  Response now = missed.error;
+  missed.since = now;
+  // A rank that was told of the call before this one, and has not come for this
+  // one, had skipped that: it came when the others came for this one.
+  const auto told = told_late_.find(call.name);
+  Response response = missed.error;
   bool any_missed = false;
   for (int rank = 0; rank < size(); ++rank) {
     if (call.HasCome(rank)) {
-      now.ranks.push_back(rank);
+      response.ranks.push_back(rank);
       continue;
     }
-    bool will_come = may_come && !joins_.has(rank);
+    bool will_come =
+        may_come && !joins_.has(rank) &&
+        (told == told_late_.end() || !told->second[static_cast<size_t>(rank)]);
     for (const ValueOnRank& other : elsewhere) {
       will_come = will_come && other.rank != GlobalRank(rank);
     }
     missed.by_rank[static_cast<size_t>(rank)] = will_come;
     any_missed = any_missed || will_come;
   }
-  findings->responses.push_back(std::move(now));
+  if (told != told_late_.end()) told_late_.erase(told);
+  findings->responses.push_back(std::move(response));
   findings->given_up.push_back(call.name);
   if (any_missed) missed_[call.name] = std::move(missed);
 }
@@ -282,6 +290,9 @@ bool StallMonitor::AnswerLate(const std::string& name, int rank,
   std::vector<bool>& by_rank = found->second.by_rank;
   if (!by_rank[static_cast<size_t>(rank)]) return false;
   by_rank[static_cast<size_t>(rank)] = false;
+  std::vector<bool>& told = told_late_[name];
+  told.resize(by_rank.size());
+  told[static_cast<size_t>(rank)] = true;
   *error = found->second.error;
   error->ranks = {rank};
   if (std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end()) {
@@ -296,6 +307,20 @@ void StallMonitor::OnJoin(int rank) {
     by_rank[static_cast<size_t>(rank)] = false;
     const bool is_over =
         std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end();
+    it = is_over ? missed_.erase(it) : std::next(it);
+  }
+}
+
+// A rank that had waited for a call made this one after it; so did one that had
+// not come for it, or it would have come for it first.
+void StallMonitor::OnMeeting(const Call& call) {
+  told_late_.erase(call.name);
+  for (auto it = missed_.begin(); it != missed_.end();) {
+    const Missed& missed = it->second;
+    const bool is_over =
+        missed.since < call.first_arrival ||
+        (missed.since < call.last_arrival && call.last_rank >= 0 &&
+         !missed.by_rank[static_cast<size_t>(call.last_rank)]);
     it = is_over ? missed_.erase(it) : std::next(it);
   }
 }

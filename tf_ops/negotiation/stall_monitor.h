@@ -44,7 +44,8 @@ class StallMonitor {
                  Clock::time_point now);
 
   // `rank` answers a question about `call`.
-  Findings OnElsewhere(const Call& call, int rank, int32_t process_set_id);
+  Findings OnElsewhere(const Call& call, int rank, int32_t process_set_id,
+                       Clock::time_point now);
 
   // The call of this name is no longer pending.
   void Forget(const std::string& name) {
@@ -53,10 +54,14 @@ class StallMonitor {
 
   // Whether a rank may come for a call that was given up without it.
   bool expects_late() const { return !missed_.empty(); }
+  // Whether a meeting may change what it knows.
+  bool remembers() const { return !missed_.empty() || !told_late_.empty(); }
   // Whether `rank` comes for such a call; `*error` then tells it so.
   bool AnswerLate(const std::string& name, int rank, Response* error);
   // `rank` has joined: it will not come for any of those.
   void OnJoin(int rank);
+  // All ranks have made `call`: whoever missed an earlier call has skipped it.
+  void OnMeeting(const Call& call);
 
  private:
   // What has been done about a call that has waited long.
@@ -73,6 +78,7 @@ class StallMonitor {
   struct Missed {
     Response error;
     std::vector<bool> by_rank;
+    Clock::time_point since;  // when it was given up
   };
 
   std::string Warn(const std::vector<const Call*>& pending, const Call& call);
@@ -86,7 +92,7 @@ class StallMonitor {
   // Fails it on the ranks that have come, and, if they `may_come`, on the
   // others when they do.
   void GiveUp(const Call& call, Status error, bool may_come,
-              Findings* findings);
+              Clock::time_point now, Findings* findings);
   int RankAhead(const Call& later, const Call& call) const;
   std::vector<int> MissingRanks(const Call& call) const;  // in the set
   // Since when which processes are missing.
@@ -104,6 +110,9 @@ class StallMonitor {
   const JoinRound& joins_;
   std::unordered_map<std::string, Watched> watched_;  // by name of the call
   std::unordered_map<std::string, Missed> missed_;    // likewise
+  // Ranks that came for a missed call, or for the next one: which it was shows
+  // when that is given up, too. By name.
+  std::unordered_map<std::string, std::vector<bool>> told_late_;
 };
 
 // For ranks other than the coordinator, which itself fails stalled calls.
