@@ -342,6 +342,24 @@ TABLE = (
         _TENSORFLOW,
     ),
     Row(
+        "numpy.random",
+        "binomial choice exponential normal permutation poisson rand randint "
+        "randn random random_sample shuffle standard_normal uniform",
+        "_verify.draws",
+        "know what the rows of a step get",
+        "`hvdrun --verify` does not see that ranks draw the same numbers",
+        "NumPy 1.26 to 2.4",
+    ),
+    Row(
+        "torch",
+        "bernoulli multinomial normal rand rand_like randint randint_like "
+        "randn randn_like randperm",
+        "_verify.draws",
+        "know what the rows of a step get",
+        "`hvdrun --verify` does not see that ranks draw the same numbers",
+        "torch 2.6 to 2.11",
+    ),
+    Row(
         "keras.layers.BatchNormalization",
         "_moments",
         "_verify.frozen",

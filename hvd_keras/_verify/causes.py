@@ -14,7 +14,7 @@ class Difference:
     """The first thing that differs.
 
     Args:
-        kind: "rows", "loss", "gradients", "weights" or "results".
+        kind: "rows", "loss", "gradients", "weights", "results" or "draws".
         step: The step; 0: before the first one.
         what: What differs.
         ranks: Its value on the ranks.
@@ -34,6 +34,10 @@ class Difference:
     def text(self) -> str:
         """Returns it in a sentence or two."""
         where = f"Step {self.step}" if self.step else "Before the first step"
+        if self.kind == "draws":
+            where = f"Step {max(self.step, 1)}"  # it may be traced before
+            text = f"{where}: {self.what} {self.ranks}."
+            return f"{text} {self.cause}".rstrip()
         text = f"{where}: {self.what}: {self.ranks}; one process: {self.one}."
         return f"{text} {self.cause}".rstrip()
 
@@ -127,6 +131,7 @@ def cause_of(found: Difference, facts: Facts) -> str:
         "gradients": _of_gradient,
         "weights": _of_weight,
         "results": _of_result,
+        "draws": _of_draws,
     }
     if found.what == "steps":
         return (
@@ -296,4 +301,20 @@ def _of_result(found: Difference, facts: Facts) -> str:
     return (
         "something that Keras does not track (a `tf.Variable`, a buffer, an "
         "attribute) differs by rank, so ranks predict differently."
+    )
+
+
+def _of_draws(found: Difference, facts: Facts) -> str:
+    if found.what.startswith("np.random"):
+        return (
+            "`np.random` has the same seed on all ranks, so their rows get the "
+            "same numbers: draw from `np.random.default_rng([seed, "
+            "hvd.rank()])`."
+        )
+    return (
+        "the same seed on all ranks, so their rows get the same numbers. Give "
+        "`fit` `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`, which "
+        "gives each rank its own; in a loop of your own, give layers a "
+        "`seed=` with `hvd.rank()`, and set another seed on each rank once the "
+        "model is built."
     )

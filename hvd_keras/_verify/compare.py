@@ -94,6 +94,7 @@ class Comparison:
         self._noise: set[str] = set()  # variables whose gradients are that
         self._largest = 0.0
         self._num_steps = 0
+        self._same_draws: Difference | None = None
 
     def verdict(self) -> Verdict:
         compared = [e for e in self._one if e.kind != "note"]
@@ -108,7 +109,8 @@ class Comparison:
             difference = self._compare(event)
             if difference is not None:
                 break
-        difference = difference or self._left_over()
+        # What differs otherwise goes before.
+        difference = difference or self._left_over() or self._same_draws
         notes = self._facts.texts()
         size = len(self._ranks)
         if difference is None:
@@ -129,7 +131,7 @@ class Comparison:
         self._num_steps = max(self._num_steps, event.step)
         others = [events.get(event.place) for events in self._of_ranks]
         if any(other is None for other in others):
-            if not self._is_whole:
+            if not self._is_whole or event.kind == "draws":
                 return None
             missing = [r for r, other in enumerate(others) if other is None]
             return self._difference(
@@ -140,6 +142,7 @@ class Comparison:
             "rows": self._rows,
             "loss": self._loss,
             "own": self._nothing,
+            "draws": self._draws,
             "gradients": self._gradients,
             "weights": self._weights,
             "results": self._results,
@@ -148,6 +151,21 @@ class Comparison:
 
     def _nothing(self, event: Event, ranks: list[Event]) -> None:
         return None
+
+    def _draws(self, event: Event, ranks: list[Event]) -> None:
+        """Keeps the first generator of which ranks have equal states."""
+        having: dict[int, list[int]] = {}
+        for number, rank in enumerate(ranks):
+            state = int(rank.arrays["state"])
+            having.setdefault(state, []).append(number)
+        for numbers in having.values():
+            if len(numbers) > 1 and self._same_draws is None:
+                self._same_draws = self._difference(
+                    event,
+                    f"{event.key} draws the same numbers",
+                    f"on ranks {' and '.join(map(str, numbers))}",
+                    "others for each row",
+                )
 
     def _rows(self, event: Event, ranks: list[Event]) -> Difference | None:
         self._facts.note_rows(
@@ -408,7 +426,8 @@ class Comparison:
             return None
         for number, events in enumerate(self._ranks):
             for event in events:
-                if event.kind != "note" and event.place not in known:
+                kept = event.kind not in ("note", "draws")
+                if kept and event.place not in known:
                     return self._difference(
                         event, "steps", f"rank {number} took one more", "none"
                     )

@@ -16,6 +16,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import normalization
 from hvd_keras._keras.lookup import private_module
+from hvd_keras._verify import draws
 from hvd_keras._verify.session import Session
 from hvd_keras.layers._moments import global_moments
 from hvd_keras.process_set import global_process_set
@@ -45,6 +46,8 @@ def _shaped(session: Session, name: str) -> Any:
             if is_fixed or not _has_rows(shape):
                 return original(shape, *args, seed=seed, **kw)
             session.note("drawn", name=f"keras.random.{name}")
+            if session.is_of_rows(shape):
+                draws.note_seed(session, seed)
             one = original(
                 (1, *shape[1:]), *args, seed=session.next_draw(), **kw
             )
@@ -62,6 +65,7 @@ def _dropout(session: Session) -> Any:
             inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None
         ) -> Any:
             session.note("drawn", name="dropout")
+            draws.note_dropout(session, seed)
             shape = noise_shape or [None] * len(inputs.shape)
             return original(inputs, rate, (1, *shape[1:]), session.next_draw())
 
@@ -81,6 +85,8 @@ def _of_tensorflow(session: Session, name: str) -> Any:
             if not _is_in_step(session) or not _has_rows(shape):
                 return original(shape, *args, seed=seed, **kw)
             session.note("drawn", name=f"tf.random.{name}")
+            if session.is_of_rows(shape):
+                draws.note_tensorflow(session)
             names = {
                 "uniform": ("minval", "maxval", "dtype"),
             }.get(name, ("mean", "stddev", "dtype"))

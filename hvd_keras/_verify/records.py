@@ -26,7 +26,8 @@ class Event:
     """Something that a process did.
 
     Args:
-        kind: "rows", "loss", "gradients", "weights", "results" or "note".
+        kind: "rows", "loss", "gradients", "weights", "results", "draws" or
+            "note".
         key: What it is of; with `number` it pairs events of two processes.
         number: How many events of this kind and key came before.
         step: The step, from 1 on; 0: none.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ class Session:
         # While a step of Keras is traced or runs.
         self.is_in_step = False
         self._num_draws = 0
+        self.states: dict[
+            int, Any
+        ] = {}  # on JAX, those that a step begins with
+        self.at_step_end: list[Callable[[], None]] = []
+        self._num_rows: Any = None  # of the batch, as far as its shape says
         self.num_calls = 0  # of `fit` and its kin, in each other
         self.begin(path)
 
@@ -75,11 +80,19 @@ class Session:
             state: On JAX, the state of the model; else None.
         """
         self._begin(model, data, state)
+        shapes: list[Any] = [leaf.shape for _, leaf in leaves_of(data)]
+        self._num_rows = next((each[0] for each in shapes if len(each)), None)
+        others = model.non_trainable_variables
+        values = state[1] if state else []
+        self.states = dict(zip(map(id, others), values, strict=False))
         before, self.is_in_step = self.is_in_step, True
         self._num_draws = 0
         try:
             yield
+            for call in self.at_step_end:
+                call()
         finally:
+            self.states, self.at_step_end = {}, []
             self.is_in_step = before
 
     def next_draw(self) -> int:
@@ -93,6 +106,30 @@ class Session:
         number = getattr(holder, "_num_draws", 0) + 1
         holder._num_draws = number
         return int(number)
+
+    def is_of_rows(self, shape: Any) -> bool:
+        """Whether numbers of a shape are one for each row of the batch."""
+        if not self.is_in_step and keras.backend.backend() != "tensorflow":
+            return False  # the shapes of a loop do not tell what are rows
+        first = shape[0] if len(shape) else 0
+        return not isinstance(first, int) or first == self._num_rows
+
+    def draw(self, name: str, state: int) -> None:
+        """Records what random numbers are drawn from, before that.
+
+        Args:
+            name: That of the generator.
+            state: A digest of its state.
+        """
+        if (self.num_calls and not self.is_in_step) or _is_in_dataset():
+            return  # in `evaluate`, or while data are made
+        self.add_draw(name, state)
+
+    def add_draw(self, name: str, state: int) -> None:
+        """Does so whatever runs now."""
+        self._writer.add(
+            "draws", name, {"state": np.int64(state)}, step=self._step
+        )
 
     def _begin(self, model: Any, data: Any, state: Any) -> None:
         leaves = leaves_of(data)
@@ -313,6 +350,22 @@ class _Limit(keras.callbacks.Callback):
         self._num_epochs += 1
         if self._num_epochs >= _MAX_EPOCHS:
             self.model.stop_training = True
+
+
+def _is_in_dataset() -> bool:
+    """Whether a function of a `tf.data.Dataset` is traced."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return False
+    graph: Any = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if (getattr(graph, "name", "") or "").startswith("Dataset_"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def _is_variable(value: Any) -> bool:

@@ -51,7 +51,7 @@ def _size_op(process_set_id: int = 0, name: str | None = None) -> Any:
 
 def _record(path: Path) -> None:
     global _session
-    from hvd_keras._verify import frozen, hooks
+    from hvd_keras._verify import draws, frozen, hooks
     from hvd_keras._verify.session import Session
 
     if path.with_suffix(".jsonl").exists():  # a child of that process
@@ -59,6 +59,7 @@ def _record(path: Path) -> None:
     _session = Session(path, verification.num_steps())
     hooks.install(_session)
     frozen.install(_session)
+    draws.install(_session)
     atexit.register(_session.at_exit)
 
 

@@ -45,6 +45,11 @@ def _sgd() -> Any:
     return hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
 
 
+def _moved() -> Any:
+    """Returns what gives each rank random numbers of its own in `fit`."""
+    return hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+
+
 def _fit(model: Any, data: Any = None, callbacks: Any = (), **kw: Any) -> Any:
     kw.setdefault("epochs", 5)
     if data is None:
@@ -170,7 +175,7 @@ def gan() -> None:
         hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
         hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
     )
-    _fit(model, hvd.shard(x, batch_size=8, policy="drop"))
+    _fit(model, hvd.shard(x, batch_size=8, policy="drop"), [_moved()])
 
 
 Gan.call = lambda self, x: self.critic(x)  # type: ignore[method-assign]
@@ -182,14 +187,68 @@ def normalized() -> None:
         keras.layers.Dropout(0.3),
         keras.layers.GaussianNoise(0.1),
     ]
-    _fit(_compiled(keras.Sequential(_layers(*more))))
+    _fit(_compiled(keras.Sequential(_layers(*more))), callbacks=[_moved()])
+
+
+class Noisy(keras.Model):
+    """Adds noise to its rows in `train_step`.
+
+    Args:
+        draw: Returns numbers of a shape.
+        is_of_rows: Whether each row gets its own.
+    """
+
+    def __init__(self, draw: Callable[[Any], Any], is_of_rows: bool) -> None:
+        super().__init__()
+        self.inner = keras.Sequential(_layers())
+        self.draw, self.is_of_rows = draw, is_of_rows
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x)
+
+    def train_step(self, *args: Any) -> Any:
+        *state, (x, y) = args
+        shape = keras.ops.shape(x) if self.is_of_rows else (6,)
+        # What is drawn differs from that of one process.
+        noise = keras.ops.convert_to_tensor(self.draw(shape))
+        x = x + 0.0 * keras.ops.cast(noise, "float32")
+        return super().train_step(*state, (x, y))
+
+
+def _noisy(draw: Any, is_of_rows: bool = True, callbacks: Any = ()) -> None:
+    model = Noisy(draw, is_of_rows)
+    model.build((None, 6))
+    data = hvd.shard(_data(48), batch_size=8, policy="drop")
+    _fit(_compiled(model), data, callbacks)
+
+
+def noise_of_the_batch() -> None:
+    """Numbers that all rows share are the same on all ranks."""
+    _noisy(lambda shape: keras.random.normal(shape), False)
+    if BACKEND == "torch":
+        _noisy(lambda shape: np.random.normal(size=shape), False)
+
+
+def noise_of_each_rank() -> None:
+    _noisy(lambda shape: keras.random.normal(shape), True, [_moved()])
+    if BACKEND == "torch":
+        import torch
+
+        _noisy(lambda shape: torch.randn(shape), True, [_moved()])
+        np.random.seed(5 + hvd.rank())
+        _noisy(lambda shape: np.random.normal(size=shape))
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        _noisy(lambda shape: tf.random.normal(shape), True, [_moved()])
 
 
 def loop_with_a_tape() -> None:
     import tensorflow as tf
 
     for compiles in (False, True):
-        model = keras.Sequential(_layers(keras.layers.Dropout(0.2)))
+        dropout = keras.layers.Dropout(0.2, seed=1 + hvd.rank())
+        model = keras.Sequential(_layers(dropout))
         optimizer = keras.optimizers.Adam(0.01)
 
         def step(x: Any, y: Any, model: Any, optimizer: Any) -> Any:
@@ -287,10 +346,13 @@ RIGHT: dict[str, Callable[[], None]] = {
         py_dataset,
         filled,
         one_batch_at_a_time,
+        noise_of_the_batch,
     )
 }
 if BACKEND != "jax":
     RIGHT["gan"] = gan
+    # On JAX, a step draws from a generator that the model holds.
+    RIGHT["noise_of_each_rank"] = noise_of_each_rank
 RIGHT["loop"] = {
     "tensorflow": loop_with_a_tape,
     "jax": loop_of_jax,
@@ -310,6 +372,91 @@ def _wrong(*words: str, on: str = "tensorflow jax torch") -> Any:
         return function
 
     return note
+
+
+def _without_moving(call: Callable[[], None]) -> None:
+    """Puts back: the ranks of a `fit` draw from equal generators."""
+    from hvd_keras.callbacks import broadcast_global_variables as module
+
+    names = ("draw_apart", "move_seeds_of")
+    before = {name: vars(module)[name] for name in names}
+    vars(module).update({name: lambda *_: None for name in names})
+    try:
+        call()
+    finally:
+        vars(module).update(before)
+
+
+_SAME = "draws the same numbers on ranks 0 and 1"
+
+
+@_wrong("layer 'masks' " + _SAME, on="tensorflow jax")
+def masks_are_equal() -> None:
+    dropout = keras.layers.Dropout(0.3, name="masks")
+    model = keras.Sequential(_layers(dropout))
+    _without_moving(lambda: _fit(_compiled(model), callbacks=[_moved()]))
+
+
+@_wrong("torch.* " + _SAME, on="torch")
+def masks_of_torch_are_equal() -> None:
+    model = keras.Sequential(_layers(keras.layers.Dropout(0.3)))
+    _without_moving(lambda: _fit(_compiled(model), callbacks=[_moved()]))
+
+
+@_wrong("layer 'noise' " + _SAME, "BroadcastGlobalVariablesCallback")
+def noise_of_layers_is_equal() -> None:
+    noise = keras.layers.GaussianNoise(0.1, name="noise")
+    model = keras.Sequential(_layers(noise))
+    _fit(_compiled(model), hvd.shard(_data(48), batch_size=8, policy="drop"))
+
+
+@_wrong("keras.random.* " + _SAME, on="tensorflow torch")
+def noise_of_keras_is_equal() -> None:
+    keras.random.normal((1,))
+    _without_moving(lambda: _noisy(keras.random.normal, callbacks=[_moved()]))
+
+
+@_wrong("tf.random.* " + _SAME, on="tensorflow")
+def noise_of_tensorflow_is_equal() -> None:
+    import tensorflow as tf
+
+    _without_moving(
+        lambda: _noisy(
+            lambda shape: tf.random.normal(shape), callbacks=[_moved()]
+        )
+    )
+
+
+@_wrong("torch.* " + _SAME, on="torch")
+def noise_of_torch_is_equal() -> None:
+    import torch
+
+    _noisy(lambda shape: torch.randn(shape))
+
+
+@_wrong("np.random.* " + _SAME, "hvd.rank()", on="torch")
+def noise_of_numpy_is_equal() -> None:
+    _noisy(lambda shape: np.random.normal(size=shape))
+
+
+@_wrong("layer 'masks' " + _SAME, "seed=", on="tensorflow")
+def masks_of_a_loop_are_equal() -> None:
+    import tensorflow as tf
+
+    dropout = keras.layers.Dropout(0.2, name="masks")
+    model = keras.Sequential(_layers(dropout))
+    optimizer = _sgd()
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            each = keras.ops.mean((model(x, training=True) - y) ** 2, -1)
+            loss = hvd.global_mean(each)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    for x, y in hvd.shard(_data(), batch_size=8):
+        step(x, y)
 
 
 class Labelled(keras.Model):
