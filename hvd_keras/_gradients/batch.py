@@ -126,6 +126,16 @@ class Batch:
         self._is_weighed = False
 
     @property
+    def has_part_of_loss(self) -> bool:
+        """Whether the loss that was computed has this rank's weight."""
+        return self.has_weight and self._weight is not None
+
+    @property
+    def real_rows(self) -> Any:
+        """The rows that do not only fill it; an integer or a scalar tensor."""
+        return self._real
+
+    @property
     def weight(self) -> Any:
         """This rank's rows over the mean of the ranks' rows; None: 1."""
         if self._asks:

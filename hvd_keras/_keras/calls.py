@@ -45,6 +45,10 @@ class Call:
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
         self.draws_apart = False  # its random numbers are the rank's own
+        # Rows of the last step that count, where Python runs each step.
+        self.rows_of_step: Any = None
+        # Whether the mean over the ranks of a step's loss is that of all rows.
+        self.has_parts_of_loss = False
         # Whether a step of it was watched op by op.
         self.is_watched = False
         # Whether ranks compare the data when it ends; None: nobody has asked.

@@ -13,8 +13,10 @@ from hvd_keras._gradients import order_check
 from hvd_keras._gradients.aggregation import aggregation_of
 from hvd_keras._keras import advice, metric_functions
 from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras.data._shares import kept_counts_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
@@ -35,6 +37,10 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     `train_step` that are no value of a metric of the model, metrics with a
     variable whose `aggregation` is other than "sum", and those without any
     variable. They are weighted by samples if Keras counts samples for the loss.
+    Logs that are no metric's are those of an epoch's last step, and weighted by
+    its rows, where these are known: for data of `hvd.shard` of known length,
+    for arrays, and where Python runs each step (torch, `run_eagerly`). A loss
+    that `compute_loss` has returned has its weight already.
     So are functions that return one value for a batch: their means over the
     batches of all ranks are reported. Both are told once by name, unless you
     have said so.
@@ -164,7 +170,8 @@ def global_logs(
             ]
         if names:
             of_metrics[key] = names[0]
-    return _average(values, num_samples, summed, of_metrics)
+    of_last_step = set() if is_keras else set(values) - set(of_metrics)
+    return _average(values, num_samples, summed, of_metrics, of_last_step)
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -200,6 +207,7 @@ def _average(
     weight: float,
     summed: dict[str, Any],
     of_metrics: dict[str, str],
+    of_last_step: set[str],
 ) -> dict[str, Any]:
     """Averages values over the ranks; equal ones stay as they are."""
     numbers = {
@@ -215,6 +223,8 @@ def _average(
     gathered = objects.allgather_object(
         {
             "weight": weight,
+            "rows": _rows_of_last_step(),
+            "of_last_step": sorted(of_last_step),
             "values": numbers,
             "sums": sums,
             "may_lack_rows": any(
@@ -242,15 +252,41 @@ def _average(
         if known and all(_is_equal(value, known[0]) for value in known):
             for each in gathered:
                 each["values"][key] = known[0]
-    weights = [each["weight"] for each in gathered]
-    if sum(weights) <= 0.0:
-        weights = [1.0] * basics.size()
+    samples = [each["weight"] for each in gathered]
+    if sum(samples) <= 0.0:
+        samples = [1.0] * basics.size()
+    rows = [each["rows"] for each in gathered]
+    has_rows = None not in rows and sum(rows) > 0.0
     averages = {}
     for key in numbers:
+        is_of_step = all(key in each["of_last_step"] for each in gathered)
+        weights = rows if has_rows and is_of_step else samples
         columns = [np.asarray(each["values"][key]) for each in gathered]
         average = np.average(np.stack(columns), axis=0, weights=weights)
         averages[key] = _as_value(average)
     return {**values, **averages}
+
+
+def _rows_of_last_step() -> float | None:
+    """Returns this rank's rows in the last step, as it weighs; None: unknown.
+
+    What Keras gives as the logs of an epoch is what its last step has logged.
+    """
+    for call in keras_calls.running_calls()[:1]:
+        if call.has_parts_of_loss:
+            return 1.0
+        if call.rows_of_step is not None:
+            return float(_as_value(call.rows_of_step))
+        if call.epochs is None or keras_epochs.is_capped(call):
+            return None
+        counts = kept_counts_of(call.data)
+        if counts is not None:
+            rows = counts.own_rows_at_end(basics.rank())
+            is_for_all = counts.num_ranks == basics.size()
+            return float(rows) if is_for_all and rows is not None else None
+        sizes = keras_epochs.batch_sizes_of(call)
+        return None if sizes is None else float(sizes[2] or sizes[1])
+    return None
 
 
 def num_samples_of(model: keras.Model) -> float:

@@ -42,6 +42,13 @@ class Counts:
         largest = -(-self.rest // self.num_ranks)
         return largest < self.batch_size
 
+    def own_rows_at_end(self, rank: int) -> int | None:
+        """Returns a rank's rows in the last step that count; None: unknown."""
+        if not self.rest:
+            return self.batch_size if self.rest == 0 else None
+        end = self.rest * (rank + 1) // self.num_ranks
+        return end - self.rest * rank // self.num_ranks
+
 
 def mark(data: Any, counts: Counts) -> Any:
     """Returns `data`, which is a rank's share, after noting its counts."""

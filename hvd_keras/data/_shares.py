@@ -97,7 +97,7 @@ def _has_ragged(data: Any, tf: Any) -> bool:
 def _share_of_sharded(
     data: Any, batch_size: int | None, process_set: ProcessSet
 ) -> Share:
-    counts = counts_of(data) or _kept_counts_of(data)
+    counts = counts_of(data) or kept_counts_of(data)
     if counts is None or counts.num_ranks != process_set.size():
         raise ValueError(
             "`data` must be all of the data, or what `hvd.shard` returned for "
@@ -129,7 +129,7 @@ def _share_of_sharded(
     return Share(data, int(data.cardinality()), end - begin)
 
 
-def _kept_counts_of(data: Any) -> Counts | None:
+def kept_counts_of(data: Any) -> Counts | None:
     """Returns the counts of data whose batches have those of a share."""
     while counts_of(data) is None:
         name = type(data).__name__.lstrip("_").removesuffix("Dataset")
