@@ -44,6 +44,9 @@ __all__ = [
 class HvdError(Exception):
     """The base of all exceptions that hvd_keras raises on purpose."""
 
+    # AutoGraph keeps the types of such exceptions while it traces a function.
+    __init__ = Exception.__init__
+
 
 class NotInitializedError(HvdError, ValueError):
     """`init()` was not called, or `shutdown()` was."""

@@ -26,14 +26,20 @@ _PAYLOAD_KEY = b"hvd_keras/error"  # kErrorPayloadKey in tf_convert.h
 class _FromText:
     """Mixin: an error can be made from its text alone.
 
-    Keras does so when it adds to the text of an error from a layer.
+    Keras does so when it adds to the text of an error from a layer. AutoGraph
+    adds to the text of errors whose arguments have the names of TensorFlow's.
     """
 
-    def __init__(self, *args: Any) -> None:
-        if len(args) == 1:
-            args = (None, None, *args)
-        node_def, op, message, *others = args
-        self._init(node_def, op, self._text_of(message), *others)
+    def __init__(
+        self,
+        node_def: Any = None,
+        op: Any = None,
+        message: Any = None,
+        *args: Any,
+    ) -> None:
+        if message is None:
+            node_def, message = None, node_def
+        self._init(node_def, op, self._text_of(message), *args)
 
     def _text_of(self, message: str) -> str:
         return with_subject(MARK.sub("", message, count=1))
@@ -138,6 +144,10 @@ def _dynamic_shape_text(found: re.Match[str]) -> str:
     )
 
 
+_TRACED = re.compile(
+    r"^hvd_keras\.(?:exceptions|ops\._errors)\.(\w+)Error: ", re.MULTILINE
+)
+
 _CLASSES: dict[str, type[tf.errors.OpError]] = {
     "NotInitialized": NotInitializedError,
     "InvalidArgument": InvalidArgumentError,
@@ -176,10 +186,37 @@ def install() -> None:
             ours = _class_for(argument)
             if ours is not None and issubclass(ours, cls):
                 return Exception.__new__(ours, *args, **kwargs)
+        ours = _raised_in_python(args)
+        if ours is not None and not issubclass(cls, exceptions.HvdError):
+            return Exception.__new__(_also(ours, cls), *args, **kwargs)
         return Exception.__new__(cls, *args, **kwargs)
 
     # Python then runs the subclass's `__init__`: the error is a `cls` too.
     replace(tf.errors.OpError, "__new__", lambda _: staticmethod(new))
+
+
+def _raised_in_python(args: Any) -> type[tf.errors.OpError] | None:
+    """Returns the class of an error that Python has raised in an op.
+
+    `tf.py_function` and generators of tf.data tell a text that ends with the
+    traceback, and have a code of their own.
+    """
+    text = args[2] if len(args) > 2 else ""
+    found = _TRACED.findall(text) if isinstance(text, str) else []
+    return _CLASSES.get(found[-1]) if found else None
+
+
+_both: dict[tuple[Any, Any], Any] = {}
+
+
+def _also(ours: Any, cls: Any) -> Any:
+    """Returns a class of errors of both classes."""
+    if issubclass(ours, cls):
+        return ours
+    if (ours, cls) not in _both:
+        names = {"__module__": ours.__module__}
+        _both[ours, cls] = type(ours.__name__, (ours, cls), names)
+    return _both[ours, cls]
 
 
 def _class_for(argument: Any) -> type[tf.errors.OpError] | None:
