@@ -152,7 +152,8 @@ def _begin_training(
     counts = None
     if call is not None and call.method == "fit":
         counts = call.counts
-    number = part.hvd_next_loss()
+    # A step has one batch; a count would outlive a step that fails.
+    number = part.hvd_next_loss() if call is None else 0
     return Batch(
         **arguments,
         counts=counts,

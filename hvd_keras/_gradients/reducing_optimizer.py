@@ -21,6 +21,7 @@ from hvd_keras._gradients.reducer import (
     weighted,
 )
 from hvd_keras._gradients.start_check import StartCheck
+from hvd_keras._job import state
 from hvd_keras._keras import names as private
 from hvd_keras._keras.optimizer import OptimizerHooks
 
@@ -147,7 +148,7 @@ class ReducingOptimizer(OptimizerHooks):
     ) -> None:
         grads = list(grads)
         is_inner = "_hvd_is_early" in vars(self)
-        vars(self)["_hvd_num_losses"] = 0
+        vars(self).pop("_hvd_num_losses", None)
         if not is_inner:
             vars(self)["_hvd_num_reductions"] = 0
             refuse_reduced_twice(grads, self.name)
@@ -222,12 +223,12 @@ class ReducingOptimizer(OptimizerHooks):
     ) -> list[Any]:
         if not gradients:
             return gradients
-        state = vars(self)
-        state["_hvd_num_reductions"] = state.get("_hvd_num_reductions", 0) + 1
-        if "_hvd_is_checked" not in state:
+        own = vars(self)
+        own["_hvd_num_reductions"] = own.get("_hvd_num_reductions", 0) + 1
+        if "_hvd_is_checked" not in own:
             self._check_clipping()
             self._check_variables()
-            state["_hvd_is_checked"] = True
+            own["_hvd_is_checked"] = True
         trained = variables or []
         if variables is None:  # `_clip_gradients` was called by hand
             variables = gradients
@@ -257,9 +258,13 @@ class ReducingOptimizer(OptimizerHooks):
         return reduced
 
     def hvd_next_loss(self) -> int:
-        """Returns how many losses were computed before this one in the step."""
-        number = int(vars(self).get("_hvd_num_losses", 0))
-        vars(self)["_hvd_num_losses"] = number + 1
+        """Returns how many losses were computed before this one in the step.
+
+        A step that failed with an earlier membership does not count.
+        """
+        number, epoch = vars(self).get("_hvd_num_losses", (0, None))
+        number = number if epoch == state.epoch() else 0
+        vars(self)["_hvd_num_losses"] = number + 1, state.epoch()
         return number
 
     def hvd_scale_next(self, factor: float) -> None:
