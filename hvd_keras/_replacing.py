@@ -32,6 +32,7 @@ from hvd_keras._keras import (
 )
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
+from hvd_keras.callbacks import steps_guard
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.layers import _moments
 from hvd_keras.optimizer import DistributedOptimizer
@@ -53,11 +54,15 @@ def install() -> None:
     backend.keep_from_averaging(advice.any_reduces)
     patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
-    callback_lists.at_train_begin.add(fit_check.check_beginning_fit)
+    keras_epochs.at_data.add(fit_check.compare_data)
+    fit_check.at_data.add(steps_guard.compare_plans)
+    fit_check.at_data.add(loss_means.know_rows)
+    fit_check.at_data.add(rank_files.share_out)
+    fit_check.at_data.add(order_check.find_shared)
+    callback_lists.at_train_begin.add(fit_check.compare_models)
     callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
-    callback_lists.at_train_begin.add(order_check.watch_beginning_fit)
-    writers.call_before_set_model(rank_files.share_out_files)
+    callback_lists.at_train_begin.add(order_check.watch)
     writers.patch_saving(rank_files.name_of_writer)
     normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":

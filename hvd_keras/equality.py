@@ -10,6 +10,7 @@ import keras
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._gradients import model_state
 from hvd_keras._keras import models
+from hvd_keras._values.agreement import together
 from hvd_keras._values.members import members_of
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -64,9 +65,8 @@ def assert_equal_on_all_ranks(
             "`model` must be a Keras model, layer or optimizer, or a list of "
             f"variables. Received: {type(model).__name__}."
         )
-    difference = model_state.difference(
-        "assert_equal_on_all_ranks", variables, states, process_set=process_set
-    )
+    check = model_state.comparing(variables, states, process_set)
+    (difference,) = together("assert_equal_on_all_ranks", [check], process_set)
     if difference is not None:
         raise MismatchError(
             f"All ranks must have equal values. Received: {difference}."

@@ -11,9 +11,11 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._keras import models
 from hvd_keras._keras import predictions as keras_predictions
 from hvd_keras._values import object_exchange
+from hvd_keras._values.agreement import together
 from hvd_keras._values.members import members_of, to_root_rank
 from hvd_keras._values.row_exchange import gather_rows
 from hvd_keras.data._shares import Share, share_of
+from hvd_keras.data._taken import comparing
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -96,7 +98,7 @@ def predict(
         taken.watch()
     outputs, num_rows = _predict_share(model, share, options)
     if taken is not None:
-        taken.compare("predict/order")
+        together("predict/order", [comparing(taken)], taken.process_set)
         taken.forget()
     has_stopped = bool(model.stop_predicting)
     of_ranks = _rows_of_ranks(num_rows, steps, has_stopped, process_set)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,10 +75,21 @@ def broadcast_variables(
     operation = backend.broadcast_in_graph(variables, root_rank, process_set)
     if operation is not None:
         return operation
-    what = "broadcast_variables"
-    root_rank = to_root_rank(root_rank, process_set, what)
+    to_root_rank(root_rank, process_set, "broadcast_variables")
     infos = [backend.describe(variable) for variable in variables]
     _agree(infos, [path_of(variable) for variable in variables], process_set)
+    broadcast_alike(variables, root_rank, process_set)
+    return None
+
+
+def broadcast_alike(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Broadcasts variables, not in a graph, that the ranks have compared."""
+    root_rank = to_root_rank(root_rank, process_set, "broadcast_variables")
+    infos = list(map(_backends.current().describe, variables))
     described = list(zip(variables, infos, strict=True))
     sizes = [info.num_bytes for info in infos]
     for step, group in enumerate(in_steps(described, sizes)):
@@ -93,7 +104,6 @@ def broadcast_variables(
             continue
         for (variable, info), data in zip(group, received, strict=True):
             assign_bytes(variable, info, data)
-    return None
 
 
 @as_it_is
@@ -130,15 +140,15 @@ def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
 def _agree(
     infos: list[TensorInfo], paths: list[str], process_set: ProcessSet
 ) -> None:
-    values = agreement.disagreement(
-        "broadcast_variables/agreement",
+    check = agreement.differing(
         [[info.dtype, info.shape] for info in infos],
         [
             f"{path!r} ({info.dtype}, {list(info.shape)})"
             for path, info in zip(paths, infos, strict=True)
         ],
-        process_set=process_set,
     )
+    name = "broadcast_variables/agreement"
+    (values,) = agreement.together(name, [check], process_set)
     if values is None:
         return
     index, entries = agreement.first_difference([v for v, _ in values])

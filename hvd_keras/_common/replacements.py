@@ -68,13 +68,6 @@ TABLE = (
         "models that differ between ranks train without a word",
     ),
     Row(
-        "keras.callbacks.CallbackList",
-        "set_model",
-        "_keras.writers",
-        "let one rank write where all have the same path",
-        "ranks overwrite each other's checkpoints and logs",
-    ),
-    Row(
         "keras.Model",
         "save save_weights",
         "_keras.writers",

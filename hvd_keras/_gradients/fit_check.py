@@ -1,21 +1,35 @@
-"""Refuses a `fit` that the ranks would begin with different models."""
+"""What the ranks of a `fit` compare before its first step, in two exchanges.
+
+They make the first as soon as `fit` has its data. The second follows when all
+callbacks have begun: they may have changed the model.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from hvd_keras import basics
 from hvd_keras._gradients import model_state
 from hvd_keras._gradients.distributed_class import distributed_parts_of
+from hvd_keras._gradients.loss_means import distributed_part_of
 from hvd_keras._gradients.start_check import unequal_start
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
+from hvd_keras._keras.hooks import Hooks
+from hvd_keras._values.agreement import Check, together
+from hvd_keras.process_set import ProcessSet
+
+# Make the checks of the first exchange, of a `fit` and the ranks that train
+# together. They judge in the order in which they were added.
+at_data: Hooks[Callable[[keras_calls.Call, ProcessSet], Check]] = Hooks()
 
 
-def note_as_equal(model: Any) -> None:
-    """Notes that the ranks need not compare a model in its next step."""
+def note_as_equal(model: Any, is_equal: bool = True) -> None:
+    """Notes whether the ranks need not compare a model in its next step."""
     for optimizer in models.optimizers_of(model):
         for part in distributed_parts_of(optimizer):
-            part.hvd_start_check.note()
+            part.hvd_start_check.note(is_equal)
 
 
 def never_compare(optimizer: Any) -> None:
@@ -24,35 +38,50 @@ def never_compare(optimizer: Any) -> None:
         part.hvd_start_check.is_off = True
 
 
-def check_beginning_fit(callback_list: Any) -> None:
-    """Compares the ranks' models, once, after the callbacks have begun.
-
-    They have nothing to compare if a callback has broadcast the model. A model
-    that is not built is compared in its first step.
-
-    Raises:
-        MismatchError: The models differ; on all ranks.
-    """
-    if keras_calls.running_fit() is None:
+def compare_data(fit: keras_calls.Call) -> None:
+    """Makes the first exchange of a `fit`, if its ranks train together."""
+    part = distributed_part_of(fit.model)
+    if fit.method != "fit" or part is None:
         return
-    model = callback_list.model
+    process_set = part.hvd_settings.reduce.process_set
+    if process_set.included():
+        checks = [make(fit, process_set) for make in at_data]
+        checks.append(part.hvd_reducer.naming())
+        together("fit/data", checks, process_set)
+
+
+def compare_models(callback_list: Any) -> None:
+    """Makes the second exchange of a `fit`, of what callbacks hand over.
+
+    The ranks compare their models, once, unless a callback has broadcast them.
+    A model that is not built is compared in its first step.
+    """
+    fit, model = keras_calls.running_fit(), callback_list.model
+    if fit is None:
+        return
+    checks, fit.checks = fit.checks, {}
     due = [
         part.hvd_settings.reduce.process_set
         for optimizer in models.optimizers_of(model)
         for part in distributed_parts_of(optimizer)
         if part.hvd_start_check.is_due()
     ]
-    if not due or not models.is_fully_built(model):
-        return
-    note_as_equal(model)
-    process_set = due[0]
-    if not process_set.included():
-        return
-    difference = model_state.difference(
-        "DistributedOptimizer/start",
+    if due and "model" not in checks and models.is_fully_built(model):
+        if not due[0].included():
+            note_as_equal(model)
+        elif due[0].size() == basics.size():
+            checks = {"model": _comparing(model, due[0]), **checks}
+        else:
+            together("fit/model", [_comparing(model, due[0])], due[0])
+    together("fit/begin", checks.values())
+
+
+def _comparing(model: Any, process_set: ProcessSet) -> Check:
+    difference = yield from model_state.comparing(
         model_state.common_variables(model, model_state.local_variables(model)),
         models.adapted_states_of(model),
-        process_set=process_set,
+        process_set,
     )
     if difference is not None:
         raise unequal_start(difference)
+    note_as_equal(model)

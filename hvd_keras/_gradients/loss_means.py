@@ -20,7 +20,7 @@ from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import steps as keras_steps
 from hvd_keras._keras.step_hook import trace_anew
-from hvd_keras._values import agreement
+from hvd_keras._values.agreement import Check, differing, together
 from hvd_keras.data import _own_loops
 from hvd_keras.data._counts import (
     Counts,
@@ -127,7 +127,7 @@ def _begin(
 def _begin_training(
     model: Any, call: Any, arguments: dict[str, Any]
 ) -> Batch | None:
-    part = _distributed_part_of(model)
+    part = distributed_part_of(model)
     if part is None:
         return None
     options = part.hvd_settings.reduce
@@ -195,7 +195,7 @@ def _begin_test(
     )
 
 
-def _distributed_part_of(model: Any) -> Any:
+def distributed_part_of(model: Any) -> Any:
     """Returns the first distributed optimizer of a model, or None."""
     part = distributed_part(getattr(model, "optimizer", None))
     if part is not None:
@@ -248,17 +248,14 @@ def _note_data(call: Any) -> None:
     call.has_same_rows = is_array or counts_of(call.data) is not None
     call.has_fixed_rows = is_array or has_fixed_rows(call.data)
     call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
-    if call.method != "fit":
-        return
-    part = _distributed_part_of(call.model)
-    if part is None:
-        return
-    process_set = part.hvd_settings.reduce.process_set
-    if not process_set.included() or _is_alone(process_set, call):
-        return
+
+
+def know_rows(call: Any, process_set: ProcessSet) -> Check:
+    """Notes what all ranks know of the rows of a `fit`, and traces for it."""
     if process_set.size() != 1:
-        call.counts = _agreed_counts(call, process_set)
-    traces.switch(call.model, (call.counts, call.may_fill))
+        yield from _agree_on_counts(call, process_set)
+    if not _is_alone(process_set, call):
+        traces.switch(call.model, (call.counts, call.may_fill))
 
 
 def _adds_weights(data: Any) -> bool:
@@ -287,8 +284,7 @@ def forget_counts(fit: Any, rest: int | None) -> None:
     traces.note(fit.model, (None, fit.may_fill))
 
 
-def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
-    """Returns what all ranks know of the rows of a `fit`; they compare it."""
+def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:
     counts = counts_of(call.data)
     if counts is None and not call.may_fill:
         sizes = keras_epochs.batch_sizes_of(call)
@@ -306,12 +302,10 @@ def _agreed_counts(call: Any, process_set: ProcessSet) -> Counts | None:
         own += keras_epochs.batch_sizes_of(call) or []
     # Whether the ranks ask each other must be equal on all.
     all_of_it = [own, call.has_same_rows, call.has_fixed_rows]
-    values = agreement.disagreement(
-        "fit/batches", all_of_it, process_set=process_set
-    )
+    values = yield from differing(all_of_it)
     if values is not None:
         call.has_same_rows = call.has_fixed_rows = False
-    return counts if own is not None and values is None else None
+    call.counts = counts if own is not None and values is None else None
 
 
 def _key_of_test(call: Any) -> tuple[Any, ...]:
@@ -330,7 +324,8 @@ def _renew_test_function(call: Any) -> None:
         and len(keras_losses.reductions_of(call.model)) > 1
         and not _is_alone(global_process_set, call)
     ):
-        call.counts = _agreed_counts(call, global_process_set)
+        check = _agree_on_counts(call, global_process_set)
+        together("evaluate/batches", [check])
     traced_for = vars(call.model).get(_TESTS_FOR)
     if traced_for is not None and traced_for != _key_of_test(call):
         del vars(call.model)[_TESTS_FOR]

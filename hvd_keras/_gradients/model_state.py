@@ -18,6 +18,7 @@ from hvd_keras._gradients.start_check import shared_variables
 from hvd_keras._keras import held, models
 from hvd_keras._keras import names as private
 from hvd_keras._values import checksums
+from hvd_keras._values.agreement import Check
 from hvd_keras._values.object_format import encode
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -99,34 +100,25 @@ def without(left_out: Iterable[Any], variables: Iterable[Any]) -> list[Any]:
     return [v for v in variables if private.identity_of(v) not in ids]
 
 
-def difference(
-    name: str,
+def comparing(
     variables: Iterable[Any],
     states: Iterable[tuple[str, Any]] = (),
-    *,
     process_set: ProcessSet = global_process_set,
-) -> str | None:
-    """Compares values over the ranks, as `checksums.first_difference` does.
+) -> Check:
+    """Compares values over the ranks, as `checksums.comparing` does.
 
     Args:
-        name: Pairs the call across ranks.
-        variables: Variables of Keras or TensorFlow.
+        variables: Variables of Keras or TensorFlow; read at once.
         states: Names and values of other states.
         process_set: The ranks that compare.
     """
-    if process_set.size() == 1:
-        return None
     read = _backends.current().read
     # The states come first: a difference there has other cures.
     values = [
         (label, np.frombuffer(encode(state), np.uint8))
         for label, state in states
     ]
-    numbers = [checksums.checksum(value) for _, value in values]
-    labels = [label for label, _ in values]
-    for variable in variables:
-        labels.append(repr(path_of(variable)))
-        numbers.append(checksums.checksum(read(variable)))
-    return checksums.first_difference(
-        name, labels, numbers, process_set=process_set
-    )
+    if process_set.size() != 1:
+        values += [(repr(path_of(each)), read(each)) for each in variables]
+    numbers = [(label, checksums.checksum(value)) for label, value in values]
+    return checksums.comparing(numbers, process_set)

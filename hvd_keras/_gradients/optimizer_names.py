@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import re
+from typing import Any
 
-import numpy as np
-
-from hvd_keras import _native
 from hvd_keras._job import membership
-from hvd_keras.process_set import ProcessSet
+from hvd_keras._values.agreement import Check
 
 
 def label_of(optimizer_name: str, base: type) -> str:
@@ -29,28 +27,21 @@ _num_named: collections.Counter[tuple[int, int | None, str]] = (
 )
 
 
-def agreed_name(label: str, epoch: int, process_set: ProcessSet) -> str:
+def agreed_name(label: str, epoch: int, set_id: Any) -> Check:
     """Returns a name that no other optimizer of the epoch has.
 
-    All ranks of the set call this together when they first use an optimizer.
-    They all get the same name, because they take the largest of their numbers.
-    So the name does not depend on how many optimizers a rank used before.
+    All ranks of the set do this together when they first use an optimizer. They
+    all get the same name, because they take the largest of their numbers. So
+    the name does not depend on how many optimizers a rank used before.
 
     Args:
         label: First part of the name.
         epoch: The epoch of the job's membership. A program that was traced in
             another epoch uses other names.
-        process_set: The ranks that use the optimizer; this rank is one.
+        set_id: The process set of the ranks that use the optimizer.
     """
-    key = (epoch, process_set.process_set_id, label)
-    number = _num_named[key] + 1
-    if process_set.size() != 1:
-        (numbers,) = _native.core().allgather(
-            "DistributedOptimizer/name",
-            [np.array([number])],
-            process_set.process_set_id or 0,
-        )
-        number = int(numbers.max())
-    _num_named[key] = number
+    key = (epoch, set_id, label)
+    numbers = yield _num_named[key] + 1
+    _num_named[key] = number = max(numbers)
     name = label if number == 1 else f"{label}#{number}"
     return name + membership.name_suffix()

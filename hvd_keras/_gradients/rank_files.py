@@ -6,39 +6,26 @@ from typing import Any
 
 from hvd_keras import basics
 from hvd_keras._common import log
-from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._job import state
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import models, writers
-from hvd_keras._values import agreement
+from hvd_keras._keras import writers
+from hvd_keras._values.agreement import Check
+from hvd_keras.process_set import ProcessSet
 
 _told: set[str] = set()
 
 
-def share_out_files(callbacks: list[Any], model: Any) -> None:
+def share_out(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
     """Lets the first of the ranks that have the same path write there.
 
-    It acts when `fit` gives its callbacks the model: `TensorBoard` then begins
-    to write.
+    `TensorBoard` begins to write when `fit` gives its callbacks the model.
     """
-    if state.job() is None or keras_calls.running_fit() is None:
-        return
-    sets = [
-        part.hvd_settings.reduce.process_set
-        for optimizer in models.optimizers_of(model)
-        for part in distributed_parts_of(optimizer)
-    ]
-    if not sets or sets[0].size() == 1 or not sets[0].included():
-        return
-    mine = writers.paths_of(callbacks)
+    mine = [writers.path_of(callback) for callback in fit.callbacks]
     files = sorted(filter(any, mine))
-    differing = agreement.disagreement("fit/files", files, process_set=sets[0])
-    plans = [files] * (sets[0].size() or 1)
-    if differing is not None:
-        plans = [plan for plan, _ in differing]
-    rank = sets[0].rank() or 0
+    plans = yield files
+    rank = process_set.rank() or 0
     before = [entry for plan in plans[:rank] for entry in plan]
-    for callback, entry in zip(callbacks, mine, strict=True):
+    for callback, entry in zip(fit.callbacks, mine, strict=True):
         if entry in before:
             writers.keep_from_writing(callback, basics.rank())
     if rank == 0:

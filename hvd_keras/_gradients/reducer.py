@@ -21,6 +21,7 @@ from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
 from hvd_keras._keras.steps import running_batch
 from hvd_keras._values import agreement
+from hvd_keras._values.agreement import Check, together
 from hvd_keras.compression import name_of
 from hvd_keras.data import _own_loops
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
@@ -82,16 +83,20 @@ class GradientReducer:
         """Returns the first part of the names of all its collectives.
 
         In each epoch, all ranks of the process set make the first call
-        together.
+        together, unless they have run the check `naming` before.
         """
         process_set = self._options.process_set
-        epoch = membership.trace_epoch()
-        scope = (epoch, process_set.process_set_id)
-        if self._agrees and scope != self._scope:
-            self._name = agreed_name(self._label, epoch, process_set)
-            self._scope = scope
-            self._agreed.clear()
+        together("DistributedOptimizer/name", [self.naming()], process_set)
         return self._name
+
+    def naming(self) -> Check:
+        """Finds a name that is the same on all ranks."""
+        epoch = membership.trace_epoch()
+        set_id = self._options.process_set.process_set_id
+        if self._agrees and (epoch, set_id) != self._scope:
+            self._name = yield from agreed_name(self._label, epoch, set_id)
+            self._scope = epoch, set_id
+            self._agreed.clear()
 
     def __call__(
         self,
@@ -289,11 +294,10 @@ class GradientReducer:
             *(str(info) for info in infos),
             f"{grouping}, so buckets {layout}",
         ]
-        values = agreement.disagreement(
+        (values,) = together(
             "DistributedOptimizer/gradients",
-            key,
-            detail,
-            process_set=options.process_set,
+            [agreement.differing(key, detail)],
+            options.process_set,
         )
         if values is not None:
             raise MismatchError(

@@ -9,7 +9,7 @@ from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
 from hvd_keras._job import state
 from hvd_keras._keras import names as private
-from hvd_keras._values import checksums
+from hvd_keras._values import agreement, checksums
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
@@ -29,9 +29,9 @@ class StartCheck:
         """Whether the ranks have to compare; the same on all ranks."""
         return not self.is_off and self._epoch != state.epoch()
 
-    def note(self) -> None:
-        """Notes that the ranks have compared, or need not."""
-        self._epoch = state.epoch()
+    def note(self, is_equal: bool = True) -> None:
+        """Notes whether the ranks have compared, or need not."""
+        self._epoch = state.epoch() if is_equal else None
         self._num_attempts = 0
 
     def __call__(
@@ -59,22 +59,22 @@ class StartCheck:
             *shared_variables(optimizer.variables, optimizer, local_variables),
         ]
         backend = _backends.current()
-        values = [backend.peek(variable) for variable in compared]
-        are_known = all(value is not None for value in values)
-        numbers = [
-            checksums.checksum(value) for value in values if value is not None
+        values = [(repr(path_of(v)), backend.peek(v)) for v in compared]
+        known = [
+            (label, checksums.checksum(value))
+            for label, value in values
+            if value is not None
         ]
-        difference = checksums.first_difference(
-            "DistributedOptimizer/start",
-            [repr(path_of(variable)) for variable in compared],
-            numbers if are_known else None,
-            process_set=process_set,
+        are_known = len(known) == len(values)
+        check = checksums.comparing(known if are_known else None, process_set)
+        (difference,) = agreement.together(
+            "DistributedOptimizer/start", [check], process_set
         )
+        if difference is not None:
+            raise unequal_start(difference)
         self._num_attempts += 1
         if are_known or not backend.has_values_later or self._num_attempts > 1:
             self.note()
-        if difference is not None:
-            raise unequal_start(difference)
 
 
 def shared_variables(

@@ -25,9 +25,20 @@ _, *_FIT_PARAMETERS = inspect.signature(_Trainer.fit).parameters
 class Call:
     """A running call of `fit`, `evaluate` or `predict`."""
 
-    def __init__(self, method: str, model: Any) -> None:
+    def __init__(
+        self, method: str, model: Any, arguments: dict[str, Any]
+    ) -> None:
         self.method = method
         self.model = model
+        # Those of `fit`, and all its callbacks.
+        self.arguments = arguments
+        self.callbacks = _flat(arguments.get("callbacks"))
+        # Whether ranks must ask each other for batches; None: it is unknown.
+        self.must_vote: bool | None = None
+        # What notes the order of its data, if all its ranks have that.
+        self.taken: Any = None
+        # What its ranks compare when its callbacks have begun.
+        self.checks: dict[str, Any] = {}
         # Whether its metrics are those of all ranks.
         self.sums_metrics = False
         # What all ranks know of the rows of its batches, for `_gradients`.
@@ -60,8 +71,9 @@ class Call:
         """Drops model and data, so that it does not keep them alive."""
         while self.at_end:
             self.at_end.pop()()
-        self.model = self.epochs = self.data = None
-        self.others = []
+        self.model = self.epochs = self.data = self.taken = None
+        self.others, self.callbacks = [], []
+        self.arguments, self.checks = {}, {}
 
 
 # Called with the model when a `fit` has ended or raised.
@@ -121,8 +133,11 @@ def install() -> None:
 def _noting_call(
     method: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
+    is_fit = method == "fit"
+
     def run(self: Any, *args: Any, **kw: Any) -> Any:
-        call = Call(method, self)
+        arguments = dict(zip(_FIT_PARAMETERS, args, strict=False))
+        call = Call(method, self, {**arguments, **kw} if is_fit else {})
         before = _running.set((call, *_running.get()))
         _all.append(call)
         try:
@@ -130,7 +145,7 @@ def _noting_call(
         finally:
             _running.reset(before)
             _all.remove(call)
-            if method == "fit":
+            if is_fit:
                 for function in at_end_of_fit:
                     function(self)
             for each in at_end:
@@ -144,18 +159,23 @@ def _noting_call(
             return run(self, *args, **kw)
         return around(self, functools.partial(run, self), arguments)
 
-    return fit if method == "fit" else run
+    return fit if is_fit else run
 
 
 def _around_fit(callbacks: Any) -> Callable[..., Any] | None:
     """Returns the method `hvd_around_fit` of a callback that has it."""
-    callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
-    for callback in keras.tree.flatten(callbacks):
+    for callback in _flat(callbacks):
         around: Callable[..., Any] | None
         around = getattr(callback, "hvd_around_fit", None)
         if around is not None:
             return around
     return None
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
+    flat: list[Any] = keras.tree.flatten(callbacks or [])
+    return flat
 
 
 def _bound(attribute: Any, instance: Any) -> Any:

@@ -23,6 +23,13 @@ def set_initial_epoch(model: Any, epoch: int | None) -> None:
     model._initial_epoch = epoch
 
 
+def first_epoch_of(fit: Call) -> int | None:
+    """Returns the epoch with which a `fit` of now begins; None: with none."""
+    initial = fit.arguments.get("initial_epoch") or 0
+    first = int(fit.model._initial_epoch or initial)
+    return first if first < fit.arguments.get("epochs", 1) else None
+
+
 def begin_epoch_at(
     fit: Call,
     first_batch: int,

@@ -53,15 +53,11 @@ class CheckpointOfAllRanks(keras.callbacks.ModelCheckpoint):
         self.hvd_save(lambda: save(epoch, batch, logs))
 
 
-def paths_of(callbacks: list[Any]) -> list[tuple[str, str]]:
-    """Returns Keras's name and the path of each callback that writes files.
+def path_of(callback: Any) -> tuple[str, str]:
+    """Returns Keras's name and the path of a callback that writes files.
 
     Both are empty for other callbacks.
     """
-    return [_path_of(callback) for callback in callbacks]
-
-
-def _path_of(callback: Any) -> tuple[str, str]:
     if not isinstance(callback, CheckpointOfAllRanks):
         for kind, attribute in _PATHS.items():
             path = str(getattr(callback, attribute, ""))
@@ -99,19 +95,6 @@ def keep_from_writing(callback: Any, rank: int) -> None:
 
 def _save_nothing(*args: Any, **kw: Any) -> None:
     pass
-
-
-def call_before_set_model(function: Callable[[Any, Any], None]) -> None:
-    """Calls `function(callbacks, model)` before callbacks get their model."""
-
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_model(self: Any, model: Any) -> None:
-            function(self.callbacks, model)
-            original(self, model)
-
-        return set_model
-
-    replace(keras.callbacks.CallbackList, "set_model", calling)
 
 
 def patch_saving(writer: Callable[[], str | None]) -> None:

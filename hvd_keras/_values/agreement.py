@@ -3,51 +3,70 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hvd_keras import _native
+from hvd_keras._job import membership
 from hvd_keras._values import object_exchange
 from hvd_keras._values.object_format import encode
 from hvd_keras.process_set import ProcessSet, global_process_set
 
+# A check yields what this rank has, and gets that of each rank, in the order of
+# the process set. It raises on all ranks, yields again on all, or returns.
+Check = Generator[Any, list[Any], Any]
 
-def disagreement(
+
+def together(
     name: str,
-    value: Any,
-    detail: Any = None,
-    *,
+    checks: Iterable[Check],
     process_set: ProcessSet = global_process_set,
-) -> list[tuple[Any, Any]] | None:
-    """Compares `value` over the ranks. All ranks call it, outside TensorFlow.
+) -> list[Any]:
+    """Runs checks that share their exchanges; returns what each returns.
 
-    While the ranks agree, it costs one gather of 32 bytes a rank.
+    All ranks call it, outside TensorFlow, with the same checks. The first that
+    refuses raises, so the most telling comes first.
 
     Args:
         name: Pairs the call across ranks.
-        value: The value to compare: anything that `broadcast_object` takes.
-        detail: Words for an error message. It may differ by rank, and is sent
-            only if the ranks disagree.
+        checks: The checks.
         process_set: The ranks that compare; this rank is one of them.
+    """
+    results = dict.fromkeys(checks)
+    answers: dict[Check, Any] = dict(results)
+    while answers:
+        asked = {}
+        for check, answer in answers.items():
+            try:
+                asked[check] = check.send(answer)
+            except StopIteration as end:
+                results[check] = end.value
+        mine, num_ranks = list(asked.values()), process_set.size()
+        of_ranks = [mine] * (num_ranks or 1)
+        # A rank that waits for the job gets ready as if the others were alike.
+        if mine and num_ranks != 1 and not membership.is_waiting():
+            of_ranks = object_exchange.allgather(mine, name, process_set)
+        columns = map(list, zip(*of_ranks, strict=True))
+        answers = dict(zip(asked, columns, strict=True))
+    return list(results.values())
+
+
+def differing(value: Any, detail: Any = None) -> Check:
+    """Compares `value` over the ranks.
+
+    While they agree, 32 bytes a rank travel.
+
+    Args:
+        value: The value to compare: anything that `broadcast_object` takes.
+        detail: Words for an error message. It may differ by rank.
 
     Returns:
         None if all ranks have the same value. Otherwise the same list on all
         ranks: (value, detail) of each, in the order of the process set.
     """
-    if process_set.size() == 1:
-        return None
-    digest = hashlib.sha256(encode(value)).digest()
-    mine = np.frombuffer(digest, np.uint8).reshape(1, -1)
-    (digests,) = _native.core().allgather(
-        f"{name}/digest", [mine], process_set.process_set_id or 0
-    )
-    if (digests == digests[0]).all():
-        return None
-    return object_exchange.allgather(
-        (value, detail), f"{name}/values", process_set
-    )
+    digests = yield hashlib.sha256(encode(value)).digest()
+    return (yield value, detail) if len(set(digests)) > 1 else None
 
 
 def differing_indices(
@@ -55,23 +74,16 @@ def differing_indices(
 ) -> list[int]:
     """Returns the indices of arrays that differ by rank in any bit.
 
-    It costs one gather of 32 bytes for each array and rank.
+    It costs one gather of about 40 bytes for each array and rank.
 
     Args:
         name: Pairs the call across ranks.
         arrays: Arrays in host memory; the same number on all ranks.
     """
-    if global_process_set.size() == 1 or not arrays:
-        return []
-    mine = np.stack(
-        [
-            np.frombuffer(hashlib.sha256(array.tobytes()).digest(), np.uint8)
-            for array in arrays
-        ]
-    )
-    (digests,) = _native.core().allgather(name, [mine[np.newaxis]])
-    differs = (digests != digests[0]).any(axis=(0, 2))
-    return [int(index) for index in np.flatnonzero(differs)]
+    digests = [hashlib.sha256(array.tobytes()).digest() for array in arrays]
+    of_ranks = object_exchange.allgather(digests, name, global_process_set)
+    columns = enumerate(zip(*of_ranks, strict=True))
+    return [index for index, column in columns if len(set(column)) > 1]
 
 
 def first_difference(lists: list[list[Any]]) -> tuple[int, list[Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,21 +20,15 @@ def checksum(array: np.ndarray[Any, Any]) -> int:
     return zlib.crc32(data.view(np.uint8).data)
 
 
-def first_difference(
-    name: str,
-    labels: Sequence[str],
-    checksums: Sequence[int] | None,
-    *,
+def comparing(
+    mine: list[tuple[str, int]] | None,
     process_set: ProcessSet = global_process_set,
-) -> str | None:
-    """Compares lists of checksums over the ranks. All ranks call it.
-
-    While they are equal, it costs one gather of 32 bytes a rank.
+) -> agreement.Check:
+    """Compares lists of checksums over the ranks.
 
     Args:
-        name: Pairs the call across ranks.
-        labels: What each checksum is of. They may differ by rank.
-        checksums: This rank's checksums; None: it knows none yet.
+        mine: What each checksum of this rank is of, which may differ by rank,
+            and the checksum; None: it knows none yet.
         process_set: The ranks that compare; this rank is one of them.
 
     Returns:
@@ -43,16 +36,14 @@ def first_difference(
         text, the same on all ranks, which names the first value that differs
         and the ranks.
     """
-    mine = None if checksums is None else list(checksums)
-    values = agreement.disagreement(
-        name, mine, list(labels), process_set=process_set
-    )
+    numbers = None if mine is None else [number for _, number in mine]
+    values = yield from agreement.differing(numbers, mine)
     if values is None or any(each is None for each, _ in values):
         return None
     index, entries = agreement.first_difference([each for each, _ in values])
     members = process_set.ranks or []
     label = next(
-        detail[index]
+        detail[index][0]
         for entry, (_, detail) in zip(entries, values, strict=True)
         if entry is not None
     )

@@ -1,4 +1,4 @@
-"""Sends Python objects from rank to rank: first their lengths, then bytes."""
+"""Sends Python objects from rank to rank: their lengths, then bytes."""
 
 from __future__ import annotations
 
@@ -49,22 +49,17 @@ def broadcast(
 def allgather(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
     """Returns the objects of all ranks. See `objects.allgather_object`."""
     ranks = members_of(process_set, f"object {name!r}")
-    process_set_id = process_set.process_set_id
     status, payload = _try_encode(obj)
-    header = np.array([[status, len(payload)]], np.int64)
-    (headers,) = _native.core().allgather(
-        f"{name}/header", [header], process_set_id
-    )
-    data = np.frombuffer(payload, np.uint8)
-    (data,) = _native.core().allgather(
-        f"{name}/payload", [data], process_set_id
-    )
-    ends = np.cumsum(headers[:, 1])
-    payloads = [
-        data[end - num_bytes : end].tobytes()
-        for end, num_bytes in zip(ends, headers[:, 1], strict=True)
-    ]
-    statuses = [int(status) for status in headers[:, 0]]
+    header = np.array([status, len(payload)], np.int64).tobytes()
+    mine = np.frombuffer(header + payload, np.uint8)
+    (data,) = _native.core().allgather(name, [mine], process_set.process_set_id)
+    statuses, payloads = [], []
+    while len(data):
+        status, num_bytes = map(int, data[: len(header)].view(np.int64))
+        data = data[len(header) :]
+        statuses.append(status)
+        payloads.append(data[:num_bytes].tobytes())
+        data = data[num_bytes:]
     _raise_if_refused(statuses, payloads, ranks, name)
     return [decode(payload) for payload in payloads]
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import keras
 
-from hvd_keras import _backends, basics
+from hvd_keras import _backends, basics, objects
 from hvd_keras._gradients import model_state
 from hvd_keras._keras import advice
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._values import agreement, checksums
+from hvd_keras._values import checksums
+from hvd_keras._values.agreement import together
 
 _NAME = "BroadcastGlobalVariablesCallback"
 
@@ -56,9 +57,9 @@ class Habits:
     ) -> None:
         if self._looks_for_reductions and num_steps >= 1:
             self._looks_for_reductions = False
-            difference = model_state.difference(
-                f"{_NAME}/trained", model_state.trained_variables(model, local)
-            )
+            variables = model_state.trained_variables(model, local)
+            trained = model_state.comparing(variables)
+            (difference,) = together(f"{_NAME}/trained", [trained])
             if difference is not None and basics.rank() == 0:
                 advice.tell_of_different_weights(model, difference)
         # Not after one step: the first loss of a last layer that begins with
@@ -67,10 +68,10 @@ class Habits:
             self._looks_at_data = False
             read = _backends.current().read
             states = [read(each) for each in model.metrics_variables]
-            differs = agreement.disagreement(
-                f"{_NAME}/metrics", list(map(checksums.checksum, states))
-            )
+            mine = list(map(checksums.checksum, states))
+            of_ranks = objects.allgather_object(mine, name=f"{_NAME}/metrics")
             # A user's `train_step` may leave all of them at 0.
             is_used = any(state.any() for state in states)
-            if is_used and differs is None and basics.rank() == 0:
+            are_equal = all(other == mine for other in of_ranks)
+            if is_used and are_equal and basics.rank() == 0:
                 advice.tell_of_same_data(model, "equal metrics after two steps")

@@ -1,4 +1,4 @@
-"""Compares the ranks' learning rates, within an exchange that others make."""
+"""Compares the ranks' learning rates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _backends, basics, objects
+from hvd_keras import _backends, basics
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._keras import models
-from hvd_keras._values import agreement, checksums
+from hvd_keras._values import agreement
+from hvd_keras._values.agreement import Check
 from hvd_keras.exceptions import MismatchError
-
-_NUM_DIGITS = 4  # bytes of a checksum
-NUM_BYTES = 2 * _NUM_DIGITS  # of a code
 
 # The cure if callbacks have done other things on other ranks.
 CURE = (
@@ -50,43 +48,17 @@ def parts_of(model: Any) -> list[Any]:
     ]
 
 
-def code_of(values: Sequence[float]) -> list[int]:
-    """Returns bytes whose largest values over the ranks tell if values differ.
-
-    These are the bytes of a checksum, and 255 less each of them. Without values
-    they are 0, which changes no largest value.
-    """
-    if not values:
-        return [0] * NUM_BYTES
-    number = checksums.checksum(np.array(values, np.float64))
-    digits = list(number.to_bytes(_NUM_DIGITS, "little"))
-    return [*digits, *(255 - digit for digit in digits)]
+def comparing(rates: list[float]) -> Check:
+    """Compares rates over the ranks; returns what `difference_in` says."""
+    return difference_in((yield rates))
 
 
-def are_equal(largest: Sequence[Any]) -> bool:
-    """Whether the ranks had equal values, by the largest bytes of their codes.
-
-    Ranks that have sent none do not count.
-    """
-    sums = {
-        int(digit) + int(rest)
-        for digit, rest in zip(
-            largest[:_NUM_DIGITS], largest[_NUM_DIGITS:], strict=True
-        )
-    }
-    return sums in ({0}, {255})
-
-
-def refuse_different(rates: list[float]) -> None:
-    """Raises on all ranks if their rates differ by more than rounding.
-
-    All ranks call it.
+def refuse(difference: str | None) -> None:
+    """Raises if rates differ by more than rounding.
 
     Raises:
         MismatchError: The ranks have different rates.
     """
-    gathered = objects.allgather_object(rates, name="SyncEarlyStopping/rates")
-    difference = difference_in(gathered)
     if difference is not None:
         raise MismatchError(
             "All ranks must train with the same learning rate. Otherwise their "

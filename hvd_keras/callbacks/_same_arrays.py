@@ -65,15 +65,15 @@ def state_of_draws() -> int | None:
 
 
 def tell_if_equal(
-    model: Any, samples: list[Sample | None], draws: list[int | None]
+    model: Any, given: list[tuple[Sample | None, int | None]]
 ) -> None:
     """Warns, on rank 0, if the samples of all ranks are equal.
 
     Args:
         model: The model that is trained.
-        samples: `sample_of` of each rank.
-        draws: `state_of_draws` of each rank.
+        given: `sample_of` and `state_of_draws` of each rank.
     """
+    samples, draws = zip(*given, strict=True)
     if basics.rank() or len(samples) == 1 or samples[0] is None:
         return
     if any(sample != samples[0] for sample in samples):

@@ -14,6 +14,7 @@ from hvd_keras._gradients.aggregation import State
 from hvd_keras._keras import advice
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement, checksums
+from hvd_keras._values.agreement import Check, together
 from hvd_keras._values.object_format import encode
 from hvd_keras.reduce_op import Average, Sum
 from hvd_keras.variables import broadcast_variables
@@ -33,10 +34,10 @@ class States:
         # The values when the ranks agreed, of what depends on them.
         self._agreed: dict[int, Array] = {}
 
-    def on_begin(self, model: keras.Model) -> None:
-        """Call this when all ranks have begun with the same model."""
+    def on_begin(self, model: keras.Model) -> Check:
+        """Call this, and run the check, when all have begun with one model."""
         self._note(aggregation.states_of(model))
-        self._tell_of_untracked(model, _untracked(model))
+        return _comparing_untracked(model, _untracked(model))
 
     def on_epoch_begin(self, model: keras.Model, local: list[Any]) -> None:
         """Call this before the steps of an epoch."""
@@ -53,7 +54,8 @@ class States:
             f"{_NAME}/states", [*values, np.frombuffer(encode(untracked), "u1")]
         )
         if len(states) in differing:
-            self._tell_of_untracked(model, untracked)
+            check = _comparing_untracked(model, untracked)
+            together(f"{_NAME}/untracked", [check])
         of_ranks = [
             (states[index], values[index])
             for index in differing
@@ -115,16 +117,13 @@ class States:
             for each, value in zip(group, merge(before, of_ranks), strict=True):
                 _assign(each, np.asarray(value))
 
-    def _tell_of_untracked(
-        self, model: keras.Model, untracked: list[tuple[str, int]]
-    ) -> None:
-        difference = checksums.first_difference(
-            f"{_NAME}/untracked",
-            [label for label, _ in untracked],
-            [number for _, number in untracked],
-        )
-        if difference is not None and basics.rank() == 0:
-            advice.tell_of_untracked_state(model, difference)
+
+def _comparing_untracked(
+    model: keras.Model, untracked: list[tuple[str, int]]
+) -> Check:
+    difference = yield from checksums.comparing(untracked)
+    if difference is not None and basics.rank() == 0:
+        advice.tell_of_untracked_state(model, difference)
 
 
 def _shared_states(model: keras.Model, local: list[Any]) -> list[State]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from hvd_keras import _backends, basics, objects
+from hvd_keras import _backends, basics
 from hvd_keras._backends.options import path_of
 from hvd_keras._common import log
 from hvd_keras._gradients import model_state
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement, checksums
+from hvd_keras._values.agreement import Check
 from hvd_keras.callbacks import _rates
 from hvd_keras.exceptions import MismatchError
 
-_NAME = "SyncEarlyStopping/weights"
 # What a comparison may cost of the time of an epoch.
 _MOST = 0.01
 _BYTES_A_SECOND = 0.5e9  # until it was measured
@@ -70,27 +70,27 @@ class TrainedWeights:
             seconds = 1e-3 + num_bytes / _BYTES_A_SECOND
         return seconds <= _MOST * epoch_seconds
 
-    def refuse_different(
-        self, numbers: Sequence[int], rates: Sequence[float], callbacks: Any
-    ) -> None:
-        """Raises on all ranks if their weights differ. All ranks call it.
+    def comparing(self, is_due: bool, callbacks: Any) -> Check:
+        """Compares them over the ranks that are due.
 
         Args:
-            numbers: The checksums; none if this rank has not taken them.
-            rates: The learning rates.
+            is_due: Whether this rank takes their checksums.
             callbacks: Those of the training.
 
         Raises:
             MismatchError: The ranks have different weights.
         """
+        numbers = self.numbers() if is_due else []
+        digest = checksums.checksum(np.array(numbers)) if numbers else None
+        if len(set((yield digest)) - {None}) < 2:
+            return
         restores = sorted(
             type(each).__name__
             for each in callbacks
             if getattr(each, "restore_best_weights", False)
         )
-        gathered = objects.allgather_object(
-            (list(numbers), list(rates), restores), name=_NAME
-        )
+        rates = _rates.rates_of(self._model)
+        gathered = yield (numbers, rates, restores)
         lists = [each for each, _, _ in gathered if each]
         index, _ = agreement.first_difference(lists)
         ranks = [rank for rank, (each, _, _) in enumerate(gathered) if each]
@@ -99,7 +99,7 @@ class TrainedWeights:
             variable = self._variables[index]
             value = np.asarray(_backends.current().read(variable), np.float64)
             mine = path_of(variable), f"{np.linalg.norm(value):.9g}"
-        told = objects.allgather_object(mine, name=f"{_NAME}/values")
+        told = yield mine
         known = [each for each in told if each is not None]
         if not known:
             return
@@ -133,12 +133,8 @@ class TrainedWeights:
         )
 
 
-def tell_of_different_rates(rates: Sequence[float]) -> None:
-    """Warns of rates that differ after the last step. All ranks call it."""
-    gathered = objects.allgather_object(
-        list(rates), name="SyncEarlyStopping/last_rates"
-    )
-    difference = _rates.difference_in(gathered)
+def tell_of_different_rates(difference: str | None) -> None:
+    """Warns of rates that differ after the last step."""
     if difference is not None and basics.rank() == 0:
         log.warning(
             "The learning rates differ by rank after training. Its weights are "

@@ -8,19 +8,19 @@ from typing import Any
 import keras
 
 from hvd_keras._gradients import fit_check, model_state
+from hvd_keras._keras import callback_lists, models
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import models
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
-from hvd_keras.callbacks._building import build_on_all_ranks
+from hvd_keras._values.agreement import Check, together
+from hvd_keras.callbacks._building import build_on_all_ranks, building_slots
 from hvd_keras.callbacks._draws import draw_apart, move_seeds_of
 from hvd_keras.callbacks._habits import Habits
-from hvd_keras.callbacks._slots import build_slots_on_all_ranks
 from hvd_keras.callbacks._states import States
 from hvd_keras.callbacks.steps_guard import StepsGuard
 from hvd_keras.callbacks.sync_early_stopping import stop_together
 from hvd_keras.exceptions import MismatchError
-from hvd_keras.variables import broadcast_variables
+from hvd_keras.variables import broadcast_alike, broadcast_variables
 
 _NAME = "BroadcastGlobalVariablesCallback"
 
@@ -115,7 +115,6 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        self._steps_guard.on_epoch_begin(epoch)
         self._is_unaveraged = True
         if not self._is_pending:
             self._states.on_epoch_begin(self.model, self._local())
@@ -125,7 +124,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     ) -> None:
         self._is_unaveraged = True
         if self._is_pending and batch > 0:
-            self._begin()
+            self._begin(True)
         if not self._habits.is_done:
             self._habits.on_step_begin(self.model, self._local())
 
@@ -142,7 +141,7 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
 
     def _finish_epoch(self) -> None:
         if self._is_pending:
-            self._begin()
+            self._begin(True)
         if self._is_unaveraged:
             self._is_unaveraged = False
             model, local = self.model, self._local()
@@ -152,24 +151,44 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     def _local(self) -> list[Any]:
         return model_state.local_variables(self.model, self.local_variables)
 
-    def _begin(self) -> None:
-        """Gives the model, which is built, the state of the root rank."""
-        self._is_pending = False
+    def _begin(self, is_built: bool) -> bool:
+        """Gives the model the state of the root rank, if all have built it."""
         model, local = self.model, self._local()
-        build_slots_on_all_ranks(model)
         variables = model_state.common_variables(model, local)
-        broadcast_variables(variables, self.root_rank)
+        check = building_slots(model, is_built, variables)
+        (are_alike,) = together(f"{_NAME}/variables", [check])
+        if are_alike is None:
+            return False
+        self._is_pending = False
+        if are_alike:
+            broadcast_alike(variables, self.root_rank)
+        else:
+            variables = model_state.common_variables(model, local)
+            broadcast_variables(variables, self.root_rank)
         if models.finalize(model):
             trace_anew(model)
-        difference = model_state.difference(
-            f"{_NAME}/equal", variables, models.adapted_states_of(model)
+        equal = model_state.comparing(
+            variables, models.adapted_states_of(model)
         )
-        if difference is not None:
-            raise MismatchError(
-                "All ranks must have equal models. Call `adapt` of a "
-                "preprocessing layer with the same data on all ranks. "
-                f"Received: {difference}."
-            )
-        fit_check.note_as_equal(model)
-        self._states.on_begin(model)
+        checks = {
+            "model": _refusing(model, equal),
+            "untracked": self._states.on_begin(model),
+        }
+        fit = keras_calls.running_fit()
+        if fit is None or callback_lists.beginning_callback_list() is None:
+            together(f"{_NAME}/model", checks.values())
+        else:
+            fit.checks.update(checks)
         move_seeds_of(model, self._offset_states)
+        return True
+
+
+def _refusing(model: Any, equal: Check) -> Check:
+    difference = yield from equal
+    fit_check.note_as_equal(model, difference is None)
+    if difference is not None:
+        raise MismatchError(
+            "All ranks must have equal models. Call `adapt` of a "
+            "preprocessing layer with the same data on all ranks. "
+            f"Received: {difference}."
+        )

@@ -15,6 +15,7 @@ from hvd_keras._keras import callback_lists, models
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
+from hvd_keras._values.agreement import together
 from hvd_keras.exceptions import MismatchError
 
 _ACTIONS = ("raise", "skip", "ignore")
@@ -107,12 +108,11 @@ class ConsistencyCheck(ForKeras3, keras.callbacks.Callback):
 
     def _compare(self, batch: int) -> None:
         model = self.model
-        difference = model_state.difference(
-            "ConsistencyCheck",
-            model_state.trained_variables(
-                model, model_state.local_variables(model)
-            ),
+        variables = model_state.trained_variables(
+            model, model_state.local_variables(model)
         )
+        check = model_state.comparing(variables)
+        (difference,) = together("ConsistencyCheck", [check])
         if difference is not None:
             raise MismatchError(
                 "All ranks must have equal weights after each step. Received, "

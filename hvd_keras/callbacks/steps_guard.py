@@ -10,14 +10,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras import _native, basics, objects
+from hvd_keras import _native, basics
 from hvd_keras._gradients import order_check
-from hvd_keras._keras import callback_lists
+from hvd_keras._keras import callback_lists, resume
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
-from hvd_keras._values import agreement
+from hvd_keras._values.agreement import Check, together
 from hvd_keras.callbacks._same_arrays import (
     sample_of,
     state_of_draws,
@@ -25,7 +25,10 @@ from hvd_keras.callbacks._same_arrays import (
 )
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Min
+
+_GUARDS = {"StepsGuard", "BroadcastGlobalVariablesCallback"}
 
 
 class StepsGuard(ForKeras3, keras.callbacks.Callback):
@@ -55,55 +58,59 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
     >>> model.fit(dataset, callbacks=[hvd.callbacks.StepsGuard()])
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_first_epoch = False
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._is_first_epoch = True
         fit = keras_calls.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised
-        plans = objects.allgather_object(
-            _plan(self.model, self.params or {}, fit), name="StepsGuard/plan"
-        )
-        _check_equal(plans)
-        tell_if_equal(
-            self.model,
-            [plan["sample"] for plan in plans],
-            [plan["draws"] for plan in plans],
-        )
-        callback_list = callback_lists.beginning_callback_list()
-        if callback_list is not None:
-            order_check.watch(callback_list)
-        if len(plans) == 1 or fit is None or not _must_vote(plans):
+        must_vote = None if fit is None else fit.must_vote
+        if must_vote is None:
+            callback_list = callback_lists.beginning_callback_list()
+            callbacks = getattr(callback_list, "callbacks", [])
+            plan = _plan(self.model, callbacks, self.params or {}, fit)
+            shared = order_check.find_shared(fit, global_process_set)
+            checks = [_comparing(self.model, plan), shared]
+            must_vote, _ = together("StepsGuard/plan", checks)
+        if fit is None:
             return
-        if _ends_together(fit):
+        fit.checks["first_epoch"] = _comparing_first_epochs(fit)
+        if basics.size() == 1 or not must_vote or _ends_together(fit):
             return
         if not keras_epochs.let_decide(fit, _smallest):
             _Vote(self.model, fit)
 
-    def on_epoch_begin(
-        self, epoch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        self._check_first_epoch(epoch)
-
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._check_first_epoch(None)
         remove_step_hooks(self.model)
 
-    def _check_first_epoch(self, epoch: int | None) -> None:
-        """Compares, once, the ranks' first epochs; None: they run none."""
-        if not self._is_first_epoch:
-            return
-        self._is_first_epoch = False
-        values = agreement.disagreement("StepsGuard/first_epoch", epoch)
-        if values is not None:
-            raise MismatchError(
-                "All ranks must begin with the same epoch (`initial_epoch` of "
-                "`fit`). Otherwise they run different numbers of epochs. "
-                f"Received: {[value for value, _ in values]} on ranks 0 to "
-                f"{len(values) - 1}."
-            )
+
+def compare_plans(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
+    """Compares what ranks are about to run, if one has the callback."""
+    if process_set.size() == basics.size():
+        epochs = fit.arguments.get("epochs", 1)
+        params = {"epochs": epochs, "steps": fit.epochs.num_batches}
+        plan = None
+        if not _GUARDS.isdisjoint(_names_of_ours(fit.callbacks)):
+            plan = _plan(fit.model, fit.callbacks, params, fit)
+        fit.must_vote = yield from _comparing(fit.model, plan)
+
+
+def _comparing(model: Any, plan: dict[str, Any] | None) -> Check:
+    """Returns whether ranks must vote; None: none of them has a plan."""
+    plans = yield plan
+    if not any(plans):
+        return None
+    plans = [plan or {"callbacks": []} for plan in plans]
+    _check_equal(plans)
+    tell_if_equal(model, [plan["given"] for plan in plans])
+    return _must_vote(plans)
+
+
+def _comparing_first_epochs(fit: keras_calls.Call) -> Check:
+    epochs = yield resume.first_epoch_of(fit)
+    if len(set(epochs)) > 1:
+        raise MismatchError(
+            "All ranks must begin with the same epoch (`initial_epoch` of "
+            "`fit`). Otherwise they run different numbers of epochs. "
+            f"Received: {epochs} on ranks 0 to {len(epochs) - 1}."
+        )
 
 
 class _Vote(StepHook):
@@ -128,22 +135,23 @@ def _smallest(count: int) -> int:
 
 
 def _plan(
-    model: keras.Model, params: dict[str, Any], fit: keras_calls.Call | None
+    model: keras.Model,
+    callbacks: list[Any],
+    params: dict[str, Any],
+    fit: keras_calls.Call | None,
 ) -> dict[str, Any]:
     """Returns what this rank is about to run."""
     is_capped = fit is not None and keras_epochs.is_capped(fit)
     num_batches = None
     if fit is not None and is_capped:
         num_batches = keras_epochs.num_batches_of(fit)
-    callback_list = callback_lists.beginning_callback_list()
     return {
         "steps": params.get("steps"),
         "epochs": params.get("epochs"),
         "num_batches": num_batches,
         "is_capped": is_capped,
-        "callbacks": _names_of_ours(getattr(callback_list, "callbacks", [])),
-        "sample": sample_of(model, fit) if basics.size() > 1 else None,
-        "draws": state_of_draws(),
+        "callbacks": _names_of_ours(callbacks),
+        "given": (sample_of(model, fit), state_of_draws()),
     }
 
 
@@ -163,28 +171,27 @@ def _names_of_ours(callbacks: list[Any]) -> list[str]:
 
 
 def _check_equal(plans: list[dict[str, Any]]) -> None:
-    for key, words in (
-        ("callbacks", "callbacks of hvd_keras, in the same order"),
-        ("epochs", "number of epochs"),
-        ("steps", "number of steps per epoch"),
+    for key, words, remedy in (
+        (
+            "callbacks",
+            "callbacks of hvd_keras, in the same order",
+            "; those that write files write on rank 0 only.",
+        ),
+        ("epochs", "number of epochs", "."),
+        (
+            "steps",
+            "number of steps per epoch",
+            " (None: unknown); share the data out with `hvd.shard`, or pass "
+            "`steps_per_epoch` on all ranks.",
+        ),
     ):
-        values = [plan[key] for plan in plans]
+        values = [plan.get(key) for plan in plans]
         if any(value != values[0] for value in values):
             raise MismatchError(
                 f"All ranks must have the same {words}. Otherwise they wait "
                 f"for each other for ever. Received: {values} on ranks 0 to "
-                f"{len(values) - 1}" + _REMEDIES[key]
+                f"{len(values) - 1}{remedy}"
             )
-
-
-_REMEDIES = {
-    "callbacks": "; those that write files write on rank 0 only.",
-    "epochs": ".",
-    "steps": (
-        " (None: unknown); share the data out with `hvd.shard`, or pass "
-        "`steps_per_epoch` on all ranks."
-    ),
-}
 
 
 def _ends_together(fit: keras_calls.Call) -> bool:

@@ -10,12 +10,16 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics
+from hvd_keras._gradients import order_check
 from hvd_keras._keras import callback_lists
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras._values.agreement import Check, together
 from hvd_keras.callbacks import _rates
 from hvd_keras.callbacks._weights import TrainedWeights, tell_of_different_rates
 from hvd_keras.reduce_op import Max
 
+_NAME = "SyncEarlyStopping/epoch"
 _BATCH_HOOKS = (
     "on_batch_begin",
     "on_batch_end",
@@ -118,15 +122,15 @@ class _StopTogether(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._epoch_begin = 0.0
         self._weights: TrainedWeights | None = None
+        self._watching: list[order_check.Watch] = []  # what they compare
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_first_epoch = True
-        asks = self.asks_each_batch or any(
-            _may_stop_in_an_epoch(each) for each in self._list.callbacks
-        )
-        self.asks_each_batch = self._agree(asks)
-        if self.asks_each_batch:
-            callback_lists.call_batch_ends_in_order(self._list)
+        fit = keras_calls.running_fit()
+        if fit is None:
+            together(_NAME, [self._asking()])
+        else:
+            fit.checks["each_batch"] = self._asking()
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -135,14 +139,28 @@ class _StopTogether(keras.callbacks.Callback):
         # before the first: its first step may broadcast the rate.
         rates = [] if self._is_first_epoch else _rates.rates_of(self.model)
         self._is_first_epoch = False
-        self._agree(rates=rates)
+        checks = [self._stopping(), _rates.comparing(rates)]
+        _, difference = together(_NAME, checks)
+        _rates.refuse(difference)
+        self._watching = [
+            each
+            for each in self._list.callbacks
+            if isinstance(each, order_check.Watch)
+            and each.process_set.size() == basics.size()
+        ]
+        for each in self._watching:
+            each.is_led = True
         self._epoch_begin = time.monotonic()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         if self.asks_each_batch:
-            self._agree()
+            mine = np.array([self._stops()], np.uint8)
+            ((stops,),) = _native.core().allreduce(
+                "SyncEarlyStopping", [mine], int(Max)
+            )
+            self._stop(bool(stops))
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -150,53 +168,43 @@ class _StopTogether(keras.callbacks.Callback):
         if self._weights is None:
             self._weights = TrainedWeights(self.model, self.local_variables)
         seconds = time.monotonic() - self._epoch_begin
-        self._agree(compares=self._weights.are_cheap(seconds))
+        is_due = self._weights.are_cheap(seconds)
+        checks = [check for each in self._watching for check in each.checks()]
+        weights = self._weights.comparing(is_due, self._list.callbacks)
+        together(_NAME, [*checks, self._stopping(), weights])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         callback_lists.remove_callback(self._list, self)
-        self._weights = TrainedWeights(self.model, self.local_variables)
-        self._agree(compares=True)
-        rates = _rates.rates_of(self.model)
-        code = np.array(_rates.code_of(rates), np.uint8)
-        (largest,) = _native.core().allreduce(
-            "SyncEarlyStopping/last_rates", [code], int(Max)
-        )
-        if not _rates.are_equal(largest):
-            tell_of_different_rates(rates)
+        weights = TrainedWeights(self.model, self.local_variables)
+        checks = [
+            self._stopping(),
+            weights.comparing(True, self._list.callbacks),
+            _rates.comparing(_rates.rates_of(self.model)),
+        ]
+        *_, difference = together(_NAME, checks)
+        tell_of_different_rates(difference)
 
-    def _agree(
-        self,
-        asks: bool = False,
-        rates: Iterable[float] = (),
-        *,
-        compares: bool = False,
-    ) -> bool:
-        """Stops this rank if any stops; returns whether any asks."""
-        model, rates = self.model, list(rates)
-        stop = bool(model.stop_training or self._is_late)
-        numbers = []
-        if compares and self._weights is not None:
-            numbers = self._weights.numbers()
-        codes = [*_rates.code_of(rates), *_rates.code_of(numbers)]
-        mine = np.array([stop, asks, *codes], np.uint8)
-        ((stops, any_asks, *largest),) = _native.core().allreduce(
-            "SyncEarlyStopping", [mine], int(Max)
+    def _asking(self) -> Check:
+        of_ranks = yield self.asks_each_batch or any(
+            _may_stop_in_an_epoch(each) for each in self._list.callbacks
         )
+        self.asks_each_batch = any(of_ranks)
+        if self.asks_each_batch:
+            callback_lists.call_batch_ends_in_order(self._list)
+
+    def _stops(self) -> bool:
+        return bool(self.model.stop_training or self._is_late)
+
+    def _stopping(self) -> Check:
+        """Stops this rank if any stops."""
+        self._stop(any((yield self._stops())))
+
+    def _stop(self, stops: bool) -> None:
         # A signal handler may have set it meanwhile. That is too late for the
         # others: they hear of it next time.
-        self._is_late = not stops and bool(model.stop_training)
+        self._is_late = not stops and bool(self.model.stop_training)
         if self._is_late or stops:
-            model.stop_training = bool(stops)
-        if not _rates.are_equal(largest[: _rates.NUM_BYTES]):
-            _rates.refuse_different(rates)
-        if not _rates.are_equal(largest[_rates.NUM_BYTES :]):
-            weights = self._weights
-            if weights is None:  # this rank could not afford to compare
-                weights = TrainedWeights(model, self.local_variables)
-            weights.refuse_different(
-                numbers, _rates.rates_of(model), self._list.callbacks
-            )
-        return bool(any_asks)
+            self.model.stop_training = stops
 
 
 def _may_stop_in_an_epoch(callback: Any) -> bool:

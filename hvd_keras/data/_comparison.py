@@ -56,7 +56,8 @@ def check_equal(
         MismatchError: On all ranks: they differ.
     """
     mine = [kind, arguments, description]
-    values = agreement.disagreement("shard", mine, process_set=process_set)
+    check = agreement.differing(mine)
+    (values,) = agreement.together("shard", [check], process_set)
     if values is None:
         return
     kinds, all_arguments, lists = zip(

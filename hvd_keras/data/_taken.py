@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from hvd_keras import _native
 from hvd_keras._values import agreement
+from hvd_keras._values.agreement import Check
+from hvd_keras._values.object_format import encode
 from hvd_keras.data import _orders
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
 _NUM_KEPT = 3  # iterations: tf.data may begin one before the last has ended
 _AT_END = "at the end: "
-_SHIFT = 40  # bits for the steps of an iteration
 _NUM_TARGETS = 64  # batches whose targets are looked at in an epoch
+_MOST_SENT = 2048  # steps of an iteration
 _MOST_TOLD = 4096  # steps that an error looks through
 
 _RULE = (
@@ -87,35 +88,10 @@ class _Iteration:
         last = self.notes[-1][0] if self.notes else self.folded
         self.notes.append((zlib.crc32(note.encode(), last), note))
 
-    @property
-    def num_steps(self) -> int:
-        return self.num_agreed + len(self.notes)
-
-    def folded_at(self, step: int) -> int | None:
-        """Returns the checksum of the first steps; None if it is gone."""
+    def folded_at(self, step: int) -> int:
+        """Returns the checksum of the first steps."""
         index = step - self.num_agreed
-        if index <= 0:
-            return None if index else self.folded
-        return self.notes[index - 1][0]
-
-    def told(self, step: int, num_looks: int) -> dict[str, Any]:
-        """Returns what an error tells of a rank, if steps differ."""
-        count = min(step - self.num_agreed, _MOST_TOLD)
-        return {
-            "epoch": self.epoch,
-            "num_agreed": self.num_agreed,
-            "notes": [note for _, note in self.notes[:count]],
-            "num_looks": num_looks,
-        }
-
-    def agree(self, step: int) -> None:
-        """Drops the notes of the first steps."""
-        folded = self.folded_at(step)
-        if folded is None:
-            return
-        self.folded = folded
-        del self.notes[: step - self.num_agreed]
-        self.num_agreed = step
+        return self.notes[index - 1][0] if index else self.folded
 
 
 class Taken:
@@ -197,17 +173,15 @@ class Taken:
         elif len(running.own_targets) < _NUM_TARGETS:
             running.own_targets[place] = checksum
 
-    def have_same_targets(self, name: str) -> bool:
+    def comparing_targets(self) -> Check:
         """Whether all ranks have read the same targets in other batches.
 
-        All ranks call it, at the end of an epoch.
+        They run it at the end of an epoch.
         """
         running = self._running()
         own = sorted(running.own_targets.items()) if running else []
         checksums = [checksum for _, checksum in own]
-        values = agreement.disagreement(
-            name, checksums, process_set=self.process_set
-        )
+        values = yield from agreement.differing(checksums)
         # Equal targets in all batches tell nothing.
         return values is None and len(set(checksums)) > 1
 
@@ -216,47 +190,43 @@ class Taken:
             return None
         return self._iterations[max(self._iterations)]
 
-    def progress(self) -> int:
-        """Returns a number that grows with each step that was noted."""
-        self._collect()
-        number = max(self._iterations, default=-1)
-        if number < 0:
-            return -1
-        return (number << _SHIFT) + self._iterations[number].num_steps
+    def sent(self) -> dict[int, Any]:
+        """Returns what ranks compare, by the number of the iteration.
 
-    def compare(self, name: str) -> None:
-        """Compares what all ranks have taken so far. All ranks call it.
-
-        Args:
-            name: Pairs the call across ranks.
-
-        Raises:
-            MismatchError: On all ranks: they have taken other rows, or in
-                another order.
+        That is a place, and the checksums of steps from an agreed one on.
         """
-        (progress,) = _native.core().allgather(
-            f"{name}/progress",
-            [np.array([self.progress()], np.int64)],
-            self.process_set.process_set_id or 0,
-        )
-        # What some ranks have read ahead, the others will read.
-        number, step = divmod(int(min(progress)), 1 << _SHIFT)
-        mine = self._iterations.get(number)
-        value: list[Any] | None = None
-        if mine is not None:
-            epoch = mine.epoch if self.is_shuffled else None
-            value = [epoch, mine.first, mine.folded_at(step), mine.orders]
-            value.append(sorted(mine.targets.items()))
-        values = agreement.disagreement(
-            name,
-            value,
-            None if mine is None else mine.told(step, self._num_looks),
-            process_set=self.process_set,
-        )
-        if values is not None:
-            self._refuse(values)
-        if mine is not None:
-            mine.agree(step)
+        self._collect()
+        sent: dict[int, Any] = {}
+        for number, one in sorted(self._iterations.items()):
+            epoch = one.epoch if self.is_shuffled else None
+            rest = [one.orders, sorted(one.targets.items())]
+            place = epoch, one.first, zlib.crc32(encode(rest))
+            notes = [checksum for checksum, _ in one.notes[: _MOST_SENT - 1]]
+            folded = np.array([one.folded, *notes], np.uint32)
+            sent[number] = place, one.num_agreed, folded
+        return sent
+
+    def told(self, number: int, step: int) -> list[Any]:
+        """Returns what `refuse` gets of a rank, if steps differ."""
+        one = self._iterations[number]
+        epoch = one.epoch if self.is_shuffled else None
+        count = min(step - one.num_agreed, _MOST_TOLD)
+        words = {
+            "epoch": one.epoch,
+            "num_agreed": one.num_agreed,
+            "notes": [note for _, note in one.notes[:count]],
+            "num_looks": self._num_looks,
+        }
+        value = [epoch, one.first, one.folded_at(step), one.orders]
+        return [[*value, sorted(one.targets.items())], words]
+
+    def agree(self, number: int, step: int) -> None:
+        """Drops the notes of the first steps of an iteration."""
+        one = self._iterations.get(number)
+        if one is not None:
+            one.folded = one.folded_at(step)
+            del one.notes[: step - one.num_agreed]
+            one.num_agreed = step
 
     def _collect(self) -> None:
         for number, note in self.fetch():
@@ -264,10 +234,8 @@ class Taken:
             if iteration is not None:
                 iteration.add(note)
 
-    def _refuse(self, values: list[tuple[Any, Any]]) -> None:
-        """Raises if values of `compare` differ in what must be equal."""
-        if any(value is None or value[2] is None for value, _ in values):
-            return  # a rank has long begun the next iteration but one
+    def refuse(self, values: list[Any]) -> None:
+        """Raises if what ranks have told differs in what must be equal."""
         told = [each for _, each in values]
         places = [value[:2] for value, _ in values]
         folded = {value[2] for value, _ in values}
@@ -312,6 +280,46 @@ class Taken:
         if len(set(each)) == 1:
             received += "; what follows differs"
         raise MismatchError(f"{_RULE}{where}{received}. {cure}")
+
+
+def comparing(taken: Taken | None) -> Check:
+    """Compares what ranks have taken so far of the data that they share.
+
+    Args:
+        taken: What this rank has taken; None: nothing. Then nobody compares.
+
+    Raises:
+        MismatchError: On all ranks: they have taken other rows, or in another
+            order.
+    """
+    of_ranks = yield None if taken is None else taken.sent()
+    if taken is None or any(sent is None for sent in of_ranks):
+        return
+    # What some ranks have read ahead, the others will read.
+    place = min(map(_end, of_ranks))
+    found = {_at(sent, *place) for sent in of_ranks}
+    if None in found:
+        return  # a rank has long begun the next iteration but one
+    if len(found) > 1:
+        taken.refuse((yield taken.told(*place)))
+    taken.agree(*place)
+
+
+def _end(sent: dict[int, Any]) -> tuple[int, int]:
+    """Returns the iteration and the step at which ends what a rank has sent."""
+    end = -1, 0
+    for number, (_, num_agreed, folded) in sent.items():
+        end = number, num_agreed + len(folded) - 1
+        if len(folded) == _MOST_SENT:
+            break
+    return end
+
+
+def _at(sent: dict[int, Any], number: int, step: int) -> Any:
+    """Returns what must be equal at a step; None if a rank has not sent it."""
+    place, num_agreed, folded = sent.get(number, (None, 0, []))
+    index = step - num_agreed
+    return (place, int(folded[index])) if 0 <= index < len(folded) else None
 
 
 def _words(note: str | None) -> str:

@@ -11,7 +11,8 @@ from hvd_keras import _backends
 from hvd_keras._backends.interface import Array
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._keras.models import is_fully_built
-from hvd_keras.callbacks._slots import build_slots_on_all_ranks
+from hvd_keras._values.agreement import together
+from hvd_keras.callbacks._building import building_slots
 from hvd_keras.elastic.state import ObjectState
 from hvd_keras.variables import broadcast_variables
 
@@ -112,7 +113,7 @@ class TensorFlowKerasState(TensorFlowState):
         holder: Any = self.model
         if self.optimizer is not getattr(holder, "optimizer", None):
             holder = _Holder(self.model, self.optimizer)
-        build_slots_on_all_ranks(holder)
+        together("KerasState/slots", [building_slots(holder, True, [])])
         super().sync()
 
     def _hvd_all(self) -> list[Any]:
