@@ -18,6 +18,7 @@ from hvd_keras._gradients import (
     mixed_rows,
     order_check,
     rank_files,
+    settings_check,
     step_counts,
     step_times,
 )
@@ -57,6 +58,7 @@ def install() -> None:
     keras_epochs.at_data.add(fit_check.compare_data)
     fit_check.at_data.add(steps_guard.compare_plans)
     fit_check.at_data.add(loss_means.know_rows)
+    fit_check.at_data.add(settings_check.compare_settings)
     fit_check.at_data.add(rank_files.share_out)
     fit_check.at_data.add(order_check.find_shared)
     callback_lists.at_train_begin.add(fit_check.compare_models)

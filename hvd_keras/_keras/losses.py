@@ -9,7 +9,7 @@ when this module is imported.
 | `CompileMetrics._flat_metrics`, `_flat_weighted_metrics` | leave rows out |
 | `Trainer._loss_tracker`, `_compile_metrics` | know the metrics of a batch |
 | `Trainer._compile_loss` | know the losses of a model |
-| `CompileLoss._user_loss` | know the reductions of a model's losses |
+| `CompileLoss._user_loss`, `_user_loss_weights` | know a model's losses |
 | `get_keras_mask` | know if a mask will weigh a loss |
 | `in_symbolic_scope` | know that there are shapes and no values |
 """
@@ -245,7 +245,7 @@ def _takes_rows(model: Any) -> bool:
             # It may hold a function of the user's.
             and type(loss).__name__ != "LossFunctionWrapper"
         )
-        for loss in _losses_of(model)
+        for loss in losses_of(model)
     )
 
 
@@ -365,7 +365,7 @@ def reductions_of(model: Any) -> list[str]:
     """Returns the reductions of the losses that a model was compiled with."""
     return [
         getattr(loss, "reduction", "sum_over_batch_size")
-        for loss in _losses_of(model)
+        for loss in losses_of(model)
     ]
 
 
@@ -374,7 +374,7 @@ def losses_of_whole_batches(model: Any) -> list[str]:
     kinds: Any = keras.losses.Dice, keras.losses.Tversky
     return [
         f"{loss.name}(axis=None)"
-        for loss in map(_as_object, _losses_of(model))
+        for loss in map(_as_object, losses_of(model))
         if isinstance(loss, kinds) and getattr(loss, "axis", None) is None
     ]
 
@@ -390,12 +390,19 @@ def _as_object(loss: Any) -> Any:
     return loss if kind is None else kind()
 
 
-def _losses_of(model: Any) -> list[Any]:
+def losses_of(model: Any) -> list[Any]:
+    """Returns the losses that a model was compiled with, as they were given."""
     compiled = model._compile_loss
     if compiled is None:
         return []
     losses = keras.tree.flatten(require(compiled, "_user_loss"))
     return [loss for loss in losses if loss is not None]
+
+
+def loss_weights_of(model: Any) -> Any:
+    """Returns the weights of a model's losses, as they were given."""
+    compiled = model._compile_loss
+    return compiled and compiled._user_loss_weights
 
 
 def check_names() -> None:
