@@ -26,6 +26,7 @@ from hvd_keras import _backends
 from hvd_keras._keras import advice
 from hvd_keras._keras import losses as keras_losses
 from hvd_keras._keras import steps as keras_steps
+from hvd_keras._keras.calls import Rows
 from hvd_keras.data._counts import Counts
 from hvd_keras.process_set import ProcessSet
 
@@ -69,8 +70,7 @@ class Batch:
         is_shared: Whether its loss is that of all ranks.
         asks: Whether the ranks ask each other for their rows in any case, and
             not only where a mean over rows does not do.
-        has_same_rows: Whether the first dimension of all tensors is the rows.
-        has_fixed_rows: Whether all rows have the same shape.
+        known: What else is known of the rows.
         is_eager: Whether the step runs op by op.
         can_cut: Whether tensors can have as many rows as values say.
     """
@@ -89,8 +89,7 @@ class Batch:
         sum_factor: float,
         is_shared: bool,
         asks: bool,
-        has_same_rows: bool,
-        has_fixed_rows: bool,
+        known: Rows,
         is_eager: bool,
         can_cut: bool,
     ) -> None:
@@ -107,8 +106,7 @@ class Batch:
         self._name = name
         self._sum_factor = sum_factor
         self._is_shared, self._asks = is_shared, asks
-        self._has_same_rows = has_same_rows
-        self._has_fixed_rows = has_fixed_rows
+        self._known = known
         self._is_eager = is_eager
         self._numbers = itertools.count()
         self._chain: list[Any] = []
@@ -257,7 +255,7 @@ class Batch:
         has_rows = is_of_rows or (
             is_static and isinstance(self._rows, int) and first == self._rows
         )
-        return has_rows and (not others or self._has_fixed_rows)
+        return has_rows and (not others or self._known.are_fixed)
 
     def _counts_of(
         self,
@@ -317,7 +315,7 @@ class Batch:
         own = self.weight
         if weight is None:
             return own
-        if is_of_output and own is not None and not self._has_same_rows:
+        if is_of_output and own is not None and not self._known.are_same:
             mean = keras.ops.cast(
                 keras.ops.convert_to_tensor(weight), "float32"
             )
@@ -328,7 +326,7 @@ class Batch:
         return weight
 
     def has_rows_of(self, structure: Any) -> bool:
-        return self._has_same_rows or len(tensors_in(structure)) == 1
+        return self._known.are_same or len(tensors_in(structure)) == 1
 
     def row_weights(self) -> Any:
         return self._is_row

@@ -5,6 +5,7 @@ Each step gets a batch that knows which rows count, and the other ranks' rows.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -104,18 +105,17 @@ def _begin(
         return None
     rows = keras.ops.shape(tensors[0])[0]
     first = rows
-    if inputs and not _has_rows_of(inputs[0], tensors[0], call):
+    known = keras_calls.Rows(may_fill=False) if call is None else call.rows
+    if inputs and inputs[0] is not tensors[0] and not known.are_same:
         first = keras.ops.shape(inputs[0])[0]
-    may_fill = call is not None and call.may_fill
-    weights = tensors_in(sample_weight) if may_fill else []
+    weights = tensors_in(sample_weight) if known.may_fill else []
     arguments = {
         "rows": rows,
         "first": first,
         "weights": weights[0] if weights else None,
         "marks": marks,
-        "is_partial": bool(weights) and call.fills_in_part,
-        "has_same_rows": call is not None and call.has_same_rows,
-        "has_fixed_rows": call is not None and call.has_fixed_rows,
+        "is_partial": bool(weights) and known.fills_in_part,
+        "known": known,
         "is_eager": bool(model.run_eagerly),
         "can_cut": _can_cut(model),
     }
@@ -151,7 +151,7 @@ def _begin_training(
         part.hvd_scale_next(1.0 / sum_factor)
     counts = None
     if call is not None and call.method == "fit":
-        counts = call.counts
+        counts = call.rows.counts
     # A step has one batch; a count would outlive a step that fails.
     number = part.hvd_next_loss() if call is None else 0
     return Batch(
@@ -176,8 +176,8 @@ def _begin_test(
     )
     if not is_global and arguments["weights"] is None:
         return None
-    counts = call.counts if is_global else None
-    if is_global and counts is None and call.asks_in_tests:
+    counts = call.rows.counts if is_global else None
+    if is_global and counts is None and call.rows.asks_in_tests:
         known = counts_of(call.data)
         counts = known if known is not None and known.are_known() else None
     return Batch(
@@ -191,7 +191,8 @@ def _begin_test(
         is_shared=is_global,
         # Means over rows add up without a word between the ranks, unless
         # Keras weighs a batch by something else.
-        asks=is_global and (call.counts is not None or call.asks_in_tests),
+        asks=is_global
+        and (call.rows.counts is not None or call.rows.asks_in_tests),
     )
 
 
@@ -212,7 +213,7 @@ def _can_cut(model: Any) -> bool:
 
 def _is_alone(process_set: ProcessSet, call: Any) -> bool:
     """Whether Keras's own means are right: one rank, nothing to leave out."""
-    return process_set.size() == 1 and not (call and call.may_fill)
+    return process_set.size() == 1 and not (call and call.rows.may_fill)
 
 
 def _is_sum(model: Any) -> bool:
@@ -221,32 +222,27 @@ def _is_sum(model: Any) -> bool:
     return bool(reductions) and set(reductions) == {"sum"}
 
 
-def _has_rows_of(tensor: Any, other: Any, call: Any) -> bool:
-    """Whether two tensors of a batch have the same rows on all ranks."""
-    return tensor is other or (call is not None and call.has_same_rows)
-
-
 # ---- What a call knows of its data ----
 
 
 def _note_data(call: Any) -> None:
     """Notes what all ranks know of the batches of `fit` or `evaluate`."""
-    source = source_of(call.data)
-    call.may_fill = call.adds_weights = call.fills_in_part = False
-    if source is not None and source.may_fill:
-        call.may_fill, call.adds_weights = True, source.adds_weights
-        call.fills_in_part = source.fills_in_part
-    call.asks_in_tests = (
-        source is not None
+    source, counts = source_of(call.data), counts_of(call.data)
+    filled = source if source is not None and source.may_fill else None
+    is_array = keras_epochs.arrays_of(call) is not None
+    call.rows = keras_calls.Rows(
+        may_fill=filled is not None,
+        adds_weights=filled is not None and filled.adds_weights,
+        fills_in_part=filled is not None and filled.fills_in_part,
+        are_same=is_array or counts is not None,
+        are_fixed=is_array or has_fixed_rows(call.data),
+        asks_in_tests=source is not None
         and source.ends_together
         and (
-            counts_of(call.data) is None
+            counts is None
             or keras_steps.own_method_of(call.model, training=False) is not None
-        )
+        ),
     )
-    is_array = keras_epochs.arrays_of(call) is not None
-    call.has_same_rows = is_array or counts_of(call.data) is not None
-    call.has_fixed_rows = is_array or has_fixed_rows(call.data)
     call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
 
 
@@ -255,7 +251,7 @@ def know_rows(call: Any, process_set: ProcessSet) -> Check:
     if process_set.size() != 1:
         yield from _agree_on_counts(call, process_set)
     if not _is_alone(process_set, call):
-        traces.switch(call.model, (call.counts, call.may_fill))
+        traces.switch(call.model, (call.rows.counts, call.rows.may_fill))
 
 
 def _adds_weights(data: Any) -> bool:
@@ -277,16 +273,17 @@ def forget_counts(fit: Any, rest: int | None) -> None:
         rest: Rows of the last step of its first epoch, or 0 if that is full.
             Nothing changes if all ranks know it.
     """
-    if fit.counts is None or fit.counts.rest == rest:
+    counts = fit.rows.counts
+    if counts is None or counts.rest == rest:
         return
-    fit.counts = None
+    fit.rows = dataclasses.replace(fit.rows, counts=None)
     trace_anew(fit.model)
-    traces.note(fit.model, (None, fit.may_fill))
+    traces.note(fit.model, (None, fit.rows.may_fill))
 
 
 def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:
     counts = counts_of(call.data)
-    if counts is None and not call.may_fill:
+    if counts is None and not call.rows.may_fill:
         sizes = keras_epochs.batch_sizes_of(call)
         num_ranks = process_set.size() or 1
         # A strategy cuts the batches into parts for the ranks.
@@ -301,18 +298,18 @@ def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:
         own = [counts.num_ranks, counts.batch_size, counts.rest]
         own += keras_epochs.batch_sizes_of(call) or []
     # Whether the ranks ask each other must be equal on all.
-    all_of_it = [own, call.has_same_rows, call.has_fixed_rows]
+    all_of_it = [own, call.rows.are_same, call.rows.are_fixed]
     values = yield from differing(all_of_it)
     if values is not None:
-        call.has_same_rows = call.has_fixed_rows = False
-    call.counts = counts if own is not None and values is None else None
+        call.rows = dataclasses.replace(
+            call.rows, counts=None, are_same=False, are_fixed=False
+        )
+    elif own is not None:
+        call.rows = dataclasses.replace(call.rows, counts=counts)
 
 
 def _key_of_test(call: Any) -> tuple[Any, ...]:
-    if call is None:
-        return (False,)
-    asks = call.asks_in_tests, call.has_same_rows, call.has_fixed_rows
-    return call.sums_metrics, call.may_fill, call.counts, *asks
+    return (False,) if call is None else (call.sums_metrics, call.rows)
 
 
 def _renew_test_function(call: Any) -> None:

@@ -7,6 +7,7 @@ and train functions can find the call that runs them.
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -20,6 +21,29 @@ from hvd_keras._keras.lookup import private_module
 
 _Trainer: Any = private_module("trainers.trainer").Trainer
 _, *_FIT_PARAMETERS = inspect.signature(_Trainer.fit).parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What is known of the rows of a call's batches.
+
+    Args:
+        counts: What all ranks know of them, for `_gradients`.
+        may_fill: Whether some may only fill a batch.
+        adds_weights: Whether weights were added to say that.
+        fills_in_part: Whether such rows may stand beside others.
+        are_same: Whether they are the first dimension of each tensor.
+        are_fixed: Whether all have the same shape.
+        asks_in_tests: Whether `evaluate` needs those of the other ranks.
+    """
+
+    counts: Any = None
+    may_fill: bool = True
+    adds_weights: bool = False
+    fills_in_part: bool = False
+    are_same: bool = False
+    are_fixed: bool = False
+    asks_in_tests: bool = False
 
 
 class Call:
@@ -41,16 +65,7 @@ class Call:
         self.checks: dict[str, Any] = {}
         # Whether its metrics are those of all ranks.
         self.sums_metrics = False
-        # What all ranks know of the rows of its batches, for `_gradients`.
-        self.counts: Any = None
-        self.may_fill = True
-        self.adds_weights = False
-        self.fills_in_part = False
-        # Whether the first dimension of each tensor of a batch are its rows,
-        # and whether all rows have the same shape.
-        self.has_same_rows = self.has_fixed_rows = False
-        # Whether `evaluate` needs the other ranks' rows of each batch.
-        self.asks_in_tests = False
+        self.rows = Rows()
         self.class_weight: Any = None  # what we apply instead of Keras
         self.epochs: Any = None  # the first EpochIterator that it has made
         self.data: Any = None  # the data of that iterator

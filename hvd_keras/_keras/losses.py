@@ -272,7 +272,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         batch = _batch_of_step() if running is None else running.batch
         if batch is not None and batch.is_partial:
             _check_has_rows(values)
-        if any(call.adds_weights for call in running_calls()[:1]):
+        if any(call.rows.adds_weights for call in running_calls()[:1]):
             sample_weight = spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
         if batch is None or reduction in (None, "none"):

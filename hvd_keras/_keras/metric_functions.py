@@ -44,7 +44,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
         is_whole = len(getattr(values, "shape", ())) == 0
         vars(self)[_WHOLE] = is_whole
         calls = keras_calls.running_calls()[:1]
-        if is_whole and any(call.fills_in_part for call in calls):
+        if is_whole and any(call.rows.fills_in_part for call in calls):
             # Weights that mark what fills a batch: the function has no rows.
             sample_weight = None
         # Keras tracks what `__setattr__` sets.

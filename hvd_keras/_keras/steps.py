@@ -44,7 +44,7 @@ class Step:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         self.x, self.y, self.sample_weight = x, y, weights
         self.marks: Any = None
-        if call.adds_weights:
+        if call.rows.adds_weights:
             if weights is None:
                 raise ValueError(
                     "What maps data from `hvd.shard` must keep the last entry "

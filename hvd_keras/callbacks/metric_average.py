@@ -228,7 +228,7 @@ def _average(
             "values": numbers,
             "sums": sums,
             "may_lack_rows": any(
-                call.may_fill and not call.fills_in_part
+                call.rows.may_fill and not call.rows.fills_in_part
                 for call in keras_calls.running_calls()[:1]
             ),
         },
