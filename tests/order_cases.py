@@ -1,4 +1,4 @@
-"""Data that ranks read in unequal orders, for tests on every backend."""
+"""Data that ranks read in unequal orders, and tests for every backend."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
+from hvd_keras._common import log
 
 NUM_ROWS = 96
+
+needs_peers = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+thorough = pytest.mark.thorough
+ways = pytest.mark.parametrize(
+    ("when", "what", "workers"),
+    [
+        ("init", "numbers", 1),
+        ("end", "numbers", 1),
+        ("end", "names", 1),
+        pytest.param("init", "rows", 1, marks=thorough),
+        pytest.param("end", "rows", 2, marks=thorough),
+    ],
+)
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +150,11 @@ def weights_after_fit(
     return np.concatenate([np.ravel(w) for w in trained.get_weights()])
 
 
-def check_unequal_shuffles_are_told(when: str, what: str, workers: int) -> None:
+@needs_peers
+@ways
+def test_unequal_shuffles_of_a_py_dataset_are_told(
+    when: str, what: str, workers: int
+) -> None:
     data = ShufflesItself(None, when, what, workers=workers)
     for _ in range(3):  # a caught error does not let the next `fit` pass
         with pytest.raises(hvd.MismatchError) as raised:
@@ -148,13 +166,16 @@ def check_unequal_shuffles_are_told(when: str, what: str, workers: int) -> None:
     assert "np.random.default_rng(1)" in text
 
 
-def check_equal_shuffles_pass(when: str, what: str, workers: int) -> None:
+@ways
+def test_equal_shuffles_of_a_py_dataset_pass(
+    when: str, what: str, workers: int
+) -> None:
     data = ShufflesItself(1, when, what, workers=workers)
     weights = weights_after_fit(hvd.shard(data))
     assert np.isfinite(weights).all()
 
 
-def check_a_look_changes_nothing() -> None:
+def test_a_look_at_the_data_changes_nothing() -> None:
     """Rank 0 alone looks at its data, before `fit` and in it."""
 
     def share() -> Any:
@@ -175,7 +196,7 @@ def check_a_look_changes_nothing() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def check_a_new_process_goes_on_with_the_orders() -> None:
+def test_a_new_process_goes_on_with_the_orders() -> None:
     """`initial_epoch` of a new share gives the orders of these epochs."""
 
     def share() -> Any:
@@ -194,7 +215,8 @@ def check_a_new_process_goes_on_with_the_orders() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def check_validation_is_compared() -> None:
+@needs_peers
+def test_validation_is_compared() -> None:
     data, held_out = hvd.shard(rows(), batch_size=4), ShufflesItself
     equal = hvd.shard(held_out(1, "end", "numbers"))
     weights_after_fit(data, validation_data=equal)
@@ -206,7 +228,7 @@ def check_validation_is_compared() -> None:
     weights_after_fit(data, validation_data=alone if hvd.rank() else None)
 
 
-def check_fit_does_not_shuffle() -> None:
+def test_fit_does_not_shuffle_batches() -> None:
     """Keras would shuffle the batches by `random`, which differs by rank."""
 
     def weights(**options: bool) -> np.ndarray:
@@ -216,7 +238,11 @@ def check_fit_does_not_shuffle() -> None:
     np.testing.assert_array_equal(weights(), weights(shuffle=False))
 
 
-def check_orders_elsewhere_are_told(where: str) -> None:
+@needs_peers
+@pytest.mark.parametrize(
+    "where", ["global", "class", "closure", "lazy", "draw"]
+)
+def test_orders_outside_of_attributes_are_told(where: str) -> None:
     size = hvd.size()
     num = 2 * size + 1 if where == "draw" else 6 * size
     with pytest.raises(hvd.MismatchError) as raised:
@@ -231,7 +257,8 @@ def check_orders_elsewhere_are_told(where: str) -> None:
     assert "hvd.shard" in text
 
 
-def check_equal_orders_elsewhere_pass(where: str) -> None:
+@pytest.mark.parametrize("where", ["global", "class", "closure", "draw"])
+def test_equal_orders_outside_of_attributes_pass(where: str) -> None:
     data = Elsewhere(1, where, 2 * hvd.size() + 1)
     if where == "draw":  # of the number of the batch alone
         draw = Elsewhere.__getitem__
@@ -247,7 +274,7 @@ def check_equal_orders_elsewhere_pass(where: str) -> None:
     assert np.isfinite(weights_after_fit(hvd.shard(data))).all()
 
 
-def check_caches_of_batches_are_no_orders() -> None:
+def test_caches_of_batches_are_no_orders() -> None:
     """A rank may visit batches in an order of its own."""
 
     class Caching(Elsewhere):
@@ -259,7 +286,10 @@ def check_caches_of_batches_are_no_orders() -> None:
     assert np.isfinite(weights_after_fit(hvd.shard(data))).all()
 
 
-def check_equal_draws_are_told(lines: list[str]) -> None:
+@needs_peers
+def test_equal_draws_of_rows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warning", lines.append)
     data = Elsewhere(1, "draw", 4 * hvd.size())
     weights_after_fit(hvd.shard(data))
     told = [line for line in lines if "train on the same batches" in line]
@@ -270,7 +300,8 @@ def check_equal_draws_are_told(lines: list[str]) -> None:
     assert not any("train on the same batches" in line for line in lines)
 
 
-def check_evaluate_alone_is_compared() -> None:
+@needs_peers
+def test_evaluate_alone_is_compared() -> None:
     trained = model()
     average = hvd.callbacks.MetricAverageCallback()
 
