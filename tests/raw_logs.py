@@ -151,23 +151,26 @@ def test_logs_of_unequal_arrays_are_those_of_all_rows() -> None:
 
 
 @needs_peers
-def test_logs_of_steps_that_python_runs_are_those_of_all_rows() -> None:
-    """Nobody knows the length of the data before."""
+@pytest.mark.parametrize("policy", ["split", "pad"])
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_logs_of_batches_of_any_length_are_those_of_all_rows(
+    is_eager: bool, policy: str
+) -> None:
 
     class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
-            return hvd.size()
+            return num
 
         def __getitem__(self, index: int) -> Any:
-            x, y = rows(4 * hvd.size())
-            own = slice(4 * index, 4 * index + 4 - index)
+            x, y = rows(4 * num)
+            own = slice(4 * index, 4 * index + 4 - index % 4)
             return x[own], y[own]
 
-    if BACKEND == "jax":
-        return  # its steps do not know
-    model = model_of("mean", run_eagerly=True)
-    logs = logged(model, hvd.shard(Batches()))
-    batches = [Batches()[i] for i in range(hvd.size())]
+    # With "pad", the last rank has a copy of the first batch.
+    num = hvd.size() - (policy == "pad")
+    model = model_of("mean", run_eagerly=is_eager)
+    logs = logged(model, hvd.shard(Batches(), policy=policy))
+    batches = [Batches()[i] for i in range(num)]
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     wanted = of_last_step(model, x, y, len(x), "mean")
     assert logs["d_loss"] == pytest.approx(wanted, rel=1e-5)

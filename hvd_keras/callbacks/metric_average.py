@@ -17,6 +17,7 @@ from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras.data._shares import kept_counts_of
+from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
@@ -39,8 +40,9 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     variable. They are weighted by samples if Keras counts samples for the loss.
     Logs that are no metric's are those of an epoch's last step, and weighted by
     its rows, where these are known: for data of `hvd.shard` of known length,
-    for arrays, and where Python runs each step (torch, `run_eagerly`). A loss
-    that `compute_loss` has returned has its weight already.
+    for arrays, and where Python runs each step (torch, `run_eagerly`). With
+    `steps_per_epoch`, all ranks count as much otherwise. A loss that
+    `compute_loss` has returned has its weight already.
     So are functions that return one value for a batch: their means over the
     batches of all ranks are reported. Both are told once by name, unless you
     have said so.
@@ -279,7 +281,9 @@ def _rows_of_last_step() -> float | None:
             return float(_as_value(call.rows_of_step))
         if call.epochs is None or keras_epochs.is_capped(call):
             return None
-        counts = kept_counts_of(call.data)
+        handle, counts = handle_of(call.data), kept_counts_of(call.data)
+        if handle is not None and handle.rows_at_end is not None:
+            return float(handle.rows_at_end)
         if counts is not None:
             rows = counts.own_rows_at_end(basics.rank())
             is_for_all = counts.num_ranks == basics.size()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raw_logs import (  # noqa: F401
+    test_logs_of_batches_of_any_length_are_those_of_all_rows,
     test_logs_of_shares_are_those_of_all_rows,
-    test_logs_of_steps_that_python_runs_are_those_of_all_rows,
     test_logs_of_unequal_arrays_are_those_of_all_rows,
 )
