@@ -38,6 +38,10 @@ _MAY_DIFFER = frozenset(
         "trainable",
     }
 )
+# What `adapt` has learnt is compared with the model.
+_LEARNT = frozenset(
+    {"bin_boundaries", "idf_weights", "mean", "variance", "vocabulary"}
+)
 # Weights are broadcast, or compared.
 _OF_WEIGHTS = ("initializer", "_weights")
 
@@ -127,7 +131,7 @@ def _flat(place: str, value: Any, name: str = "") -> Iterator[tuple[str, str]]:
             "class_name": type(value).__name__,
             "config": _config_of(value),
         }
-    if name in _MAY_DIFFER or name.endswith(_OF_WEIGHTS):
+    if name in _MAY_DIFFER | _LEARNT or name.endswith(_OF_WEIGHTS):
         return
     if name == "learning_rate" and not isinstance(value, dict):
         return  # not a schedule
