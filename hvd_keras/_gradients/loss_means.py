@@ -72,7 +72,7 @@ def _end_step(step: keras_steps.Step) -> None:
             f'"drop" drops the rest. Received: {method or "a step"} with data '
             'dealt by `policy="pad"`.'
         )
-    step.call.has_parts_of_loss = batch.has_part_of_loss
+    step.note_loss(is_part=batch.has_part_of_loss)
     model = step.model
     is_compiled = keras.backend.backend() != "torch" or model.jit_compile
     if model.run_eagerly or not is_compiled:

@@ -73,8 +73,6 @@ class Call:
         self.draws_apart = False  # its random numbers are the rank's own
         # Rows of the last step that count, where Python runs each step.
         self.rows_of_step: Any = None
-        # Whether the mean over the ranks of a step's loss is that of all rows.
-        self.has_parts_of_loss = False
         # Whether a step of it was watched op by op.
         self.is_watched = False
         # Whether ranks compare the data when it ends; None: nobody has asked.

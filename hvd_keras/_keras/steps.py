@@ -25,6 +25,10 @@ from hvd_keras._keras.lookup import owner_of, private_module
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
 
 
+# An attribute of a model in `vars(model)`: that of its training and test steps.
+_PARTS = "_hvd_has_parts_of_loss"
+
+
 class Step:
     """A step that runs or is traced.
 
@@ -55,6 +59,11 @@ class Step:
             self.marks, self.sample_weight = weights, None
         self.batch: Any = None
 
+    def note_loss(self, *, is_part: bool) -> None:
+        """Notes whether its loss has the weight of this rank's rows."""
+        # A later call may use what was traced.
+        vars(self.model).setdefault(_PARTS, {})[self.training] = is_part
+
     @property
     def own_method(self) -> str | None:
         """The method of the step that the user has written, if any."""
@@ -64,6 +73,12 @@ class Step:
 _running: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
     "_running_step", default=None
 )
+
+
+def has_parts_of_loss(call: keras_calls.Call) -> bool:
+    """Whether the mean over the ranks of a step's loss is that of all rows."""
+    parts: dict[bool, bool] = vars(call.model).get(_PARTS, {})
+    return parts.get(call.method == "fit", False)
 
 
 def own_method_of(model: Any, training: bool) -> str | None:

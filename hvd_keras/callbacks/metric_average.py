@@ -16,6 +16,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras._keras.steps import has_parts_of_loss
 from hvd_keras.data._shares import kept_counts_of
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
@@ -41,8 +42,8 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     Logs that are no metric's are those of an epoch's last step, and weighted by
     its rows, where these are known: for data of `hvd.shard` of known length,
     for arrays, and where Python runs each step (torch, `run_eagerly`). With
-    `steps_per_epoch`, all ranks count as much otherwise. A loss that
-    `compute_loss` has returned has its weight already.
+    `steps_per_epoch`, all ranks count as much otherwise. A loss
+    of Keras's own steps has its weight already.
     So are functions that return one value for a batch: their means over the
     batches of all ranks are reported. Both are told once by name, unless you
     have said so.
@@ -222,16 +223,17 @@ def _average(
         for key, name in of_metrics.items()
         if key in numbers
     }
+    calls, rows = keras_calls.running_calls()[:1], _rows_of_last_step()
     gathered = objects.allgather_object(
         {
             "weight": weight,
-            "rows": _rows_of_last_step(),
+            "rows": 1.0 if any(map(has_parts_of_loss, calls)) else rows,
             "of_last_step": sorted(of_last_step),
             "values": numbers,
             "sums": sums,
             "may_lack_rows": any(
-                call.rows.may_fill and not call.rows.fills_in_part
-                for call in keras_calls.running_calls()[:1]
+                call.rows.may_fill and not call.rows.fills_in_part and not rows
+                for call in calls
             ),
         },
         name="MetricAverageCallback/values",
@@ -257,12 +259,15 @@ def _average(
     samples = [each["weight"] for each in gathered]
     if sum(samples) <= 0.0:
         samples = [1.0] * basics.size()
-    rows = [each["rows"] for each in gathered]
-    has_rows = None not in rows and sum(rows) > 0.0
+    of_step = [each["rows"] for each in gathered]
+    has_rows = None not in of_step and sum(of_step) > 0.0
     averages = {}
     for key in numbers:
-        is_of_step = all(key in each["of_last_step"] for each in gathered)
-        weights = rows if has_rows and is_of_step else samples
+        is_of_step = all(
+            key in each["of_last_step"] or each["may_lack_rows"]
+            for each in gathered
+        )
+        weights = of_step if has_rows and is_of_step else samples
         columns = [np.asarray(each["values"][key]) for each in gathered]
         average = np.average(np.stack(columns), axis=0, weights=weights)
         averages[key] = _as_value(average)
@@ -270,13 +275,11 @@ def _average(
 
 
 def _rows_of_last_step() -> float | None:
-    """Returns this rank's rows in the last step, as it weighs; None: unknown.
+    """Returns this rank's rows in the last step that count; None: unknown.
 
     What Keras gives as the logs of an epoch is what its last step has logged.
     """
     for call in keras_calls.running_calls()[:1]:
-        if call.has_parts_of_loss:
-            return 1.0
         if call.rows_of_step is not None:
             return float(_as_value(call.rows_of_step))
         if call.epochs is None or keras_epochs.is_capped(call):
