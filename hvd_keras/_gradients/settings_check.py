@@ -56,6 +56,7 @@ _OBJECTS = (
     keras.regularizers.Regularizer,
 )
 
+_LAYER = "layer "
 _LONGEST = 50  # members that a text may name
 
 
@@ -66,17 +67,16 @@ def compare_settings(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
         MismatchError: A setting differs. It names the first, with the values.
     """
     mine = list(settings_of(fit.model, fit.arguments))
-    of_ranks = yield from agreement.differing(mine)
+    names = [layer.name for layer in models.layers_of(fit.model)]
+    of_ranks = yield from agreement.differing(mine, names)
     if of_ranks is None:
         return
     lists = [[tuple(each) for each in listed] for listed, _ in of_ranks]
-    names = [name for name, _ in lists[0]]
-    if any([name for name, _ in each] != names for each in lists):
-        _, entries = agreement.first_difference(lists)
-        texts = ["nothing" if e is None else f"{e[0]}={e[1]}" for e in entries]
-    else:
-        index, entries = agreement.first_difference(lists)
-        texts = [f"{names[index]}={each[1]}" for each in entries]
+    _, entries = agreement.first_difference(lists)
+    texts = [
+        "nothing" if entry is None else "=".join(_named(entry, names))
+        for entry, (_, names) in zip(entries, of_ranks, strict=True)
+    ]
     ranks = process_set.ranks or []
     raise MismatchError(
         "All ranks must train with the same settings. Received: "
@@ -104,8 +104,17 @@ def settings_of(
         for name, value in _config_of(layer).items():
             if is_of_keras or name.endswith(_OF_ALL_LAYERS):
                 # The names of layers may differ: Keras counts them.
-                place = f"{type(layer).__name__} (layer {number})"
-                yield from _flat(f"{place}.{name}", value, name)
+                place = f"{number} ({type(layer).__name__})"
+                yield from _flat(f"{_LAYER}{place}.{name}", value, name)
+
+
+def _named(entry: tuple[str, str], names: list[str]) -> tuple[str, str]:
+    """Returns the place and the value of a setting; with names of layers."""
+    place, value = entry
+    if place.startswith(_LAYER):
+        number, _, rest = place.removeprefix(_LAYER).partition(" ")
+        place = f"{_LAYER}{names[int(number)]!r} {rest}"
+    return place, value
 
 
 def _config_of(part: Any) -> dict[str, Any]:

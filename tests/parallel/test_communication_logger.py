@@ -74,7 +74,9 @@ def test_rank_0_warns_of_a_late_rank(caplog: Any) -> None:
     if hvd.rank() > 0 or hvd.size() == 1:
         assert not lines
     else:
-        assert f": rank {hvd.size() - 1} came last to " in lines[-1]
+        # Other work may delay another rank in a short one.
+        words = f": rank {hvd.size() - 1} came last to "
+        assert sum(words in line for line in lines) > len(lines) / 2
 
 
 def test_tensorboard_shows_the_values(tmp_path: Any) -> None:
