@@ -171,20 +171,21 @@ class _Products(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
+        factors = [*args, *(kwargs or {}).values()][:2]
         if (
             function in _PRODUCTS
-            and is_of_rows(result.shape, _contracted(args, result), self._rows)
-            and not any(map(_is_weight, args[:2]))
-            and not any(map(_is_gathered, args[:2]))
+            # Over which axes it sums is not looked at, unless over all.
+            and (function is not torch.tensordot or result.ndim == 0)
+            and self._has_shape_of_rows(factors[0], result)
+            and not any(map(_is_weight, factors))
+            and not any(map(_is_gathered, factors))
         ):
             self._found.append(f"a product of shape {tuple(result.shape)}")
         return result
 
-
-def _contracted(args: Any, result: torch.Tensor) -> int:
-    if len(result.shape) == 0:  # all is
-        return int(args[0].numel())
-    return int(args[0].shape[-1])
+    def _has_shape_of_rows(self, first: Any, result: torch.Tensor) -> bool:
+        contracted = first.shape[-1] if result.ndim else first.numel()
+        return is_of_rows(result.shape, contracted, self._rows)
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

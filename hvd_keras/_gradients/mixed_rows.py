@@ -31,11 +31,10 @@ def watching(step: steps.Step) -> Iterator[None]:
     names = losses.losses_of_whole_batches(step.model)
     if names and steps.own_method_of(step.model, training=True) is None:
         advice.tell_of_losses_of_whole_batches(step.model, names)
-    backend = _backends.current()
-    step.call.is_watched = not backend.traces
+    step.call.is_watched = True
     found: list[str] = []
     data = keras.tree.flatten((step.x, step.y))
-    with backend.products_of_rows(data, found):
+    with _backends.current().products_of_rows(data, found):
         yield
     tell(step.model, found)
 

@@ -85,12 +85,12 @@ class ReducingOptimizer(OptimizerHooks):
 
     @property
     def hvd_reducer(self) -> GradientReducer:
-        state = vars(self)
-        if "_hvd_reducer" not in state:
+        own = vars(self)
+        if "_hvd_reducer" not in own:
             settings = self.hvd_settings
             label = settings.name or label_of(self.name, self.hvd_base)
-            state["_hvd_reducer"] = GradientReducer(label, settings.reduce)
-        reducer: GradientReducer = state["_hvd_reducer"]
+            own["_hvd_reducer"] = GradientReducer(label, settings.reduce)
+        reducer: GradientReducer = own["_hvd_reducer"]
         return reducer
 
     @property
@@ -104,12 +104,12 @@ class ReducingOptimizer(OptimizerHooks):
 
         Equal settings may hold a process set that now has another id.
         """
-        state = vars(self)
-        old = state.get("_hvd_settings")
+        own = vars(self)
+        old = own.get("_hvd_settings")
         new_id = settings.reduce.process_set.process_set_id
         if old != settings or old.reduce.process_set.process_set_id != new_id:
-            state["_hvd_settings"] = settings
-            state.pop("_hvd_reducer", None)
+            own["_hvd_settings"] = settings
+            own.pop("_hvd_reducer", None)
 
     def register_local_var(self, variable: Any) -> None:
         """Keeps the gradient of `variable` on this rank.

@@ -135,13 +135,13 @@ def _loss_text(loss: Any) -> str:
 
 def _flat(place: str, value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yields the numbers and texts in a configuration."""
+    if name in _MAY_DIFFER or name in _LEARNT or name.endswith(_OF_WEIGHTS):
+        return
     if isinstance(value, _OBJECTS):
         value = {
             "class_name": type(value).__name__,
             "config": _config_of(value),
         }
-    if name in _MAY_DIFFER | _LEARNT or name.endswith(_OF_WEIGHTS):
-        return
     if name == "learning_rate" and not isinstance(value, dict):
         return  # not a schedule
     if isinstance(value, dict):

@@ -74,7 +74,7 @@ _OWN_METRICS = (
     "`evaluate` has returned the metrics of each rank's own rows. For those of "
     "all rows, on all ranks: "
     "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
-    "Received: a share of `hvd.shard` without %s."
+    "Received: %s."
 )
 _MIXED_ROWS = (
     "A step multiplies the rows of a batch by each other, as contrastive "
@@ -161,7 +161,7 @@ def tell_of_metrics(model: Any, received: str) -> None:
 
 def tell_of_own_metrics(model: Any) -> None:
     """Warns of metrics that differ by rank."""
-    _tell(model, _OWN_METRICS, "that callback")
+    _tell(model, _OWN_METRICS, "a share of `hvd.shard`, and no such callback")
 
 
 def tell_of_filled_metric(metric: Any) -> None:

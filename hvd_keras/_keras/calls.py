@@ -73,7 +73,7 @@ class Call:
         self.draws_apart = False  # its random numbers are the rank's own
         # Rows of the last step that count, where Python runs each step.
         self.rows_of_step: Any = None
-        # Whether a step of it was watched op by op.
+        # Whether `mixed_rows` has looked at a step of it.
         self.is_watched = False
         # Whether ranks compare the data when it ends; None: nobody has asked.
         self.compares_order: bool | None = None

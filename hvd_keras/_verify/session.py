@@ -38,9 +38,8 @@ class Session:
         # While a step of Keras is traced or runs.
         self.is_in_step = False
         self._num_draws = 0
-        self.states: dict[
-            int, Any
-        ] = {}  # on JAX, those that a step begins with
+        # On JAX, those that a step begins with.
+        self.states: dict[int, Any] = {}
         self.at_step_end: list[Callable[[], None]] = []
         self._num_rows: Any = None  # of the batch, as far as its shape says
         self.num_calls = 0  # of `fit` and its kin, in each other

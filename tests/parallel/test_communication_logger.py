@@ -66,17 +66,15 @@ def test_rank_0_warns_of_a_late_rank(caplog: Any) -> None:
     logging.getLogger("hvd_keras").propagate = True
     try:
         # Several reports, of enough collectives that other work does not count.
-        callbacks = CommunicationLogger(report_seconds=0.2), SlowLastRank()
-        fit(*callbacks, epochs=6)
+        callbacks = CommunicationLogger(report_seconds=0.6), SlowLastRank()
+        fit(*callbacks, epochs=8)
     finally:
         logging.getLogger("hvd_keras").propagate = False
     lines = [r.message for r in caplog.records if "came last" in r.message]
     if hvd.rank() > 0 or hvd.size() == 1:
         assert not lines
     else:
-        # Other work may delay another rank in a short one.
-        words = f": rank {hvd.size() - 1} came last to "
-        assert sum(words in line for line in lines) > len(lines) / 2
+        assert f": rank {hvd.size() - 1} came last to " in lines[-1]
 
 
 def test_tensorboard_shows_the_values(tmp_path: Any) -> None:

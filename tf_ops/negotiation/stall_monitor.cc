@@ -234,17 +234,22 @@ void StallMonitor::FailSkipped(const std::vector<const Call*>& pending,
 // A rank that has come for `later` alone, after the step in which another one,
 // that has not, waits for `call`. -1: none.
 int StallMonitor::RankAhead(const Call& later, const Call& call) const {
-  for (int waiting = 0; waiting < size(); ++waiting) {
-    if (!call.HasCome(waiting) || later.HasCome(waiting)) continue;
-    const TrainingStep step = call.steps.of(waiting);
-    for (int rank = 0; rank < size(); ++rank) {
-      if (later.HasCome(rank) && !call.HasCome(rank) &&
-          IsLater(later.steps.of(rank), step)) {
-        return rank;
+  int waiting = -1;  // in the earliest step that is known
+  int ahead = -1;    // in the latest
+  for (int rank = 0; rank < size(); ++rank) {
+    if (call.HasCome(rank) == later.HasCome(rank)) continue;
+    if (call.HasCome(rank)) {
+      const TrainingStep step = call.steps.of(rank);
+      if (step != 0 && (waiting < 0 || step < call.steps.of(waiting))) {
+        waiting = rank;
       }
+    } else if (ahead < 0 || later.steps.of(rank) > later.steps.of(ahead)) {
+      ahead = rank;
     }
   }
-  return -1;
+  const bool has_left = waiting >= 0 && ahead >= 0 &&
+                        IsLater(later.steps.of(ahead), call.steps.of(waiting));
+  return has_left ? ahead : -1;
 }
 
 void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,

@@ -35,7 +35,7 @@ inline std::string ToString(TrainingStep step) {
 class StepsOfRanks {
  public:
   void Add(TrainingStep step, const std::vector<int>& ranks) {
-    if (std::exchange(has_any_, true) == false) first_ = step;
+    if (!std::exchange(has_any_, true)) first_ = step;
     if (step == first_) return;
     for (int rank : ranks) others_.emplace_back(rank, step);
   }
