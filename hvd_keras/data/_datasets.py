@@ -207,7 +207,6 @@ def shard_dataset(
     spec = own(handle.upcoming()).element_spec
     notes = _passing.Notes()
     handle.taken.fetch = notes.fetch
-    handle.taken.number_of = _passing.number_of
 
     def begin() -> tuple[tf.Tensor, int]:
         part, number = handle.begin_numbered()
@@ -246,22 +245,20 @@ def _own_part(
     """
 
     @as_it_is
-    def take(number: tf.Tensor, data: Any) -> Any:
-        data = data[0] if isinstance(data, tuple) and len(data) == 1 else data
+    def take(*batch: Any) -> Any:
+        data = batch if len(batch) > 1 else batch[0]
         places, weights = own_rows(deal, _num_rows(data))
         if is_static:
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
-        note = tf.constant("")
-        if deal.size > 1:
-            note = _passing.sparse_note_of(data, number)
+        note = _passing.note_of(data) if deal.size > 1 else tf.constant("")
         if note_rows is not None:
             with tf.control_dependencies([note_rows(_num_rows(data))]):
                 note = tf.identity(note)
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
         return weighted(data, weights) if fills else data, note
 
-    dataset = batches.enumerate().map(take)
+    dataset = batches.map(take)
     if deal.policy == "join":
         dataset = dataset.filter(as_it_is(lambda data, note: _has_rows(data)))
     return dataset

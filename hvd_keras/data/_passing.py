@@ -12,10 +12,6 @@ _NUM_VALUES = 8  # of each row
 _MOST_VALUES = 1 << 14  # of a vector
 _NUM_ROWS, _NUM_TENSORS = 3, 3  # that a note tells
 
-# A note costs as much as a tenth of a small step. The first batches have one
-# each, and one of so many later: data in another order show it there too.
-_NUM_FIRST, _EVERY = 16, 16
-
 
 class Notes:
     """The notes of iterations over one dataset."""
@@ -38,15 +34,14 @@ class Notes:
 
         @as_it_is
         def keep(batch: Any, note: tf.Tensor) -> Any:
-            def put(note: tf.Tensor) -> tf.Tensor:
-                kept = self._queue.enqueue([number, note])
-                graph: Any = tf.compat.v1.get_default_graph()
-                graph.experimental_acd_manager.run_independently(kept)
-                with tf.control_dependencies([kept]):
-                    return tf.identity(note)
+            def put() -> tf.Tensor:
+                with tf.control_dependencies(
+                    [self._queue.enqueue([number, note])]
+                ):
+                    return tf.constant(True)
 
-            is_wanted = (number >= 0) & (tf.strings.length(note) > 0)
-            with tf.control_dependencies([_text_if(is_wanted, put, note)]):
+            is_kept = tf.cond(number >= 0, put, lambda: tf.constant(False))
+            with tf.control_dependencies([is_kept]):
                 return tf.nest.map_structure(
                     tf.identity, batch, expand_composites=True
                 )
@@ -63,39 +58,6 @@ class Notes:
             (int(number), note.decode("utf-8", "replace"))
             for number, note in zip(numbers.numpy(), notes.numpy(), strict=True)
         ]
-
-
-def number_of(index: int) -> int:
-    """Returns which batch has the note of this index."""
-    return index + max(0, index + 1 - _NUM_FIRST) * (_EVERY - 1)
-
-
-def sparse_note_of(batch: Any, number: tf.Tensor) -> tf.Tensor:
-    """Returns `note_of(batch)`, or an empty text for most batches.
-
-    Args:
-        batch: The batch.
-        number: Its number in the iteration.
-    """
-    has_note = (number < _NUM_FIRST) | tf.equal(
-        (number - _NUM_FIRST) % _EVERY, _EVERY - 1
-    )
-    return _text_if(has_note, note_of, batch)
-
-
-def _text_if(condition: tf.Tensor, make: Any, value: Any) -> tf.Tensor:
-    """Returns `make(value)` if the condition holds, else an empty text.
-
-    A `tf.cond` costs 50 microseconds in a function of tf.data. Here what gets
-    nothing from a switch does not run.
-    """
-    nothing, _ = tf.raw_ops.Switch(data=tf.constant(""), pred=condition)
-    given = tf.nest.map_structure(
-        lambda part: tf.raw_ops.Switch(data=part, pred=condition).output_true,
-        value,
-        expand_composites=True,
-    )
-    return tf.raw_ops.Merge(inputs=[nothing, make(given)]).output
 
 
 def note_of(batch: Any) -> tf.Tensor:

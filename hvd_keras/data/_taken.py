@@ -108,8 +108,6 @@ class Taken:
         self.has_targets = False  # those of its batches are noted
         self.is_shuffled = False  # by the number of the epoch
         self.fetch: Callable[[], Iterable[tuple[int, str]]] = tuple
-        # Returns which batch has the note of an index.
-        self.number_of: Callable[[int], int] = int
         self._num_looks = 0  # iterations that nobody watched
         self._iterations: dict[int, _Iteration] = {}
         self._numbers = itertools.count()
@@ -254,7 +252,7 @@ class Taken:
             index, notes = agreement.first_difference(
                 [one["notes"] for one in told]
             )
-            number = self.number_of(told[0]["num_agreed"] + index)
+            number = told[0]["num_agreed"] + index
             where = f"in batch {number} of epoch {told[0]['epoch']}, "
             each = [f"rows that begin with {_words(note)}" for note in notes]
             looks = {one["num_looks"] for one in told}
