@@ -76,6 +76,18 @@ class Attention(keras.layers.Layer):
         return ops.mean(scores, axis=-1)
 
 
+class ByKeywords(keras.layers.Layer):
+    """Calls torch by keywords, and sums over rows by `tensordot`."""
+
+    def call(self, x: Any) -> Any:
+        if keras.backend.backend() != "torch":
+            return x
+        import torch
+
+        gram = torch.tensordot(x, x, dims=([0], [0]))
+        return torch.matmul(input=x, other=gram)
+
+
 class Narrow(keras.layers.Layer):
     """Has weights of one number, whose gradients are sums over rows."""
 
@@ -131,6 +143,7 @@ def test_losses_of_several_rows_are_told(
         ("mse", []),
         ("mse", [Attention]),
         ("mse", [Narrow]),
+        ("mse", [ByKeywords]),
         (gathered_loss, []),
     ],
 )
