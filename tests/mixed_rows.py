@@ -28,6 +28,22 @@ def in_batch_loss(y: Any, rows: Any) -> Any:
     )
 
 
+class Lookup(keras.Sequential):
+    """Compares rows with those of an embedding, as a recommender does."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__(layers)
+        self.codes = keras.layers.Embedding(3 * SIZE, CODE)
+        self.codes.build()
+
+    def compute_loss(
+        self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any
+    ) -> Any:
+        codes = self.codes(ops.argmax(y, axis=-1))
+        scores = ops.matmul(y_pred, ops.transpose(codes))
+        return ops.mean(ops.logsumexp(scores, axis=-1))
+
+
 def supervised_loss(y: Any, rows: Any) -> Any:
     """Rows of the same class belong together."""
     classes = ops.argmax(y, axis=-1)
@@ -121,6 +137,7 @@ def fit(
         (in_batch_loss, keras.Sequential, "the step of Sequential"),
         (supervised_loss, keras.Sequential, "the step of Sequential"),
         (None, Views, "`compute_loss` of Views"),
+        (None, Lookup, "`compute_loss` of Lookup"),
         ("mse", Sum, "the step of Sequential"),
     ],
 )

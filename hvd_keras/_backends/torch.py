@@ -32,6 +32,12 @@ _PRODUCTS = (
     *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.tensordot),
 )
 
+# Gradients of what casts or turns a weight. A lookup in one gives rows.
+_OF_WHOLE_WEIGHTS = (
+    *("ToCopyBackward", "TBackward", "TransposeBackward", "PermuteBackward"),
+    *("ViewBackward", "ReshapeAliasBackward", "AliasBackward"),
+)
+
 
 class TorchBackend(Backend):
     """Adapts torch."""
@@ -193,7 +199,7 @@ def _is_weight(tensor: torch.Tensor) -> bool:
     if isinstance(tensor, torch.nn.Parameter):
         return True
     node = tensor.grad_fn
-    while node is not None and len(node.next_functions) == 1:
+    while type(node).__name__.rstrip("0") in _OF_WHOLE_WEIGHTS:
         node = node.next_functions[0][0]
     return type(node).__name__ == "AccumulateGrad"
 
