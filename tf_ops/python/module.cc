@@ -85,9 +85,10 @@ void DefineJob(py::module_* m) {
       "set_local_topology",
       [](int rank, int size) { hvd::SetLocalTopology({rank, size}); }, "rank"_a,
       "size"_a, "Sets rank and size on this host; call it before init().");
-  m->def("set_training_step", &hvd::SetTrainingStep, "step"_a,
-         "Sets the step that later calls belong to, see training_step.h; 0: not "
-         "known. Ranks that reduce gradients of other steps get an error.");
+  m->def(
+      "set_training_step", &hvd::SetTrainingStep, "step"_a,
+      "Sets the step that later calls belong to, see training_step.h; 0: not "
+      "known. Ranks that reduce gradients of other steps get an error.");
   m->def("check_peers", &hvd::CheckPeers, "Raises if a rank is lost.");
   m->def("is_minority", &hvd::IsMinority,
          "Whether the network has come apart and this side must end.");
