@@ -194,7 +194,7 @@ def shard_dataset(
         if not part.first and part.deal in whole:
             return whole[part.deal]
         batches = source.global_batches(part, handle)
-        made = _own_part(batches, part.deal, *form, noting(part.deal))
+        made = _own_part(batches, part.deal, *form, notes, noting(part.deal))
         if not part.first and source.is_fixed:
             whole[part.deal] = made
         return made
@@ -204,21 +204,20 @@ def shard_dataset(
             return None  # they are known before
         return functools.partial(_note_unequal, handle, deal)
 
-    spec = own(handle.upcoming()).element_spec
     notes = _passing.Notes()
     handle.taken.fetch = notes.fetch
+    spec = own(handle.upcoming()).element_spec
 
-    def begin() -> tuple[tf.Tensor, int]:
+    def begin() -> tf.Tensor:
         part, number = handle.begin_numbered()
+        notes.begin(number)
         running[:] = [*running[-1:], own(part)]
-        return running[-1]._variant_tensor, number
+        return running[-1]._variant_tensor
 
     @as_it_is
     def of_iteration(_: tf.Tensor) -> tf.data.Dataset:
-        begun = tf.py_function(begin, [], [tf.variant, tf.int64])
-        variant, number = (tf.ensure_shape(each, []) for each in begun)
-        dataset = tf.data.experimental.from_variant(variant, spec)
-        return notes.noted(dataset, number)
+        variant = tf.ensure_shape(tf.py_function(begin, [], tf.variant), [])
+        return tf.data.experimental.from_variant(variant, spec)
 
     dataset = tf.data.Dataset.from_tensors(0).flat_map(of_iteration)
     if num_rows is not None and not deal.is_elastic:
@@ -232,15 +231,17 @@ def _own_part(
     deal: Deal,
     is_static: bool,
     fills: bool,
+    notes: _passing.Notes,
     note_rows: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tf.data.Dataset:
-    """Returns this rank's part of each batch, and a note of the whole.
+    """Returns this rank's part of each batch.
 
     Args:
         batches: Those of all ranks.
         deal: Assigns the rows to the ranks.
         is_static: Whether all parts have the same shape.
         fills: Whether the parts have weights that tell what fills them.
+        notes: Get what ranks compare of each batch.
         note_rows: Gets the rows of each batch.
     """
 
@@ -251,17 +252,21 @@ def _own_part(
         if is_static:
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
-        note = _passing.note_of(data) if deal.size > 1 else tf.constant("")
         if note_rows is not None:
-            with tf.control_dependencies([note_rows(_num_rows(data))]):
-                note = tf.identity(note)
+            note_rows(_num_rows(data))
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
-        return weighted(data, weights) if fills else data, note
+        return weighted(data, weights) if fills else data
 
-    dataset = batches.map(take)
-    if deal.policy == "join":
-        dataset = dataset.filter(as_it_is(lambda data, note: _has_rows(data)))
-    return dataset
+    @as_it_is
+    def take_noted(number: tf.Tensor, *batch: Any) -> Any:
+        notes.note(number, batch)
+        return take(*batch)
+
+    if deal.size == 1:
+        dataset = batches.map(take)
+    else:
+        dataset = notes.numbered(batches).map(take_noted)
+    return dataset.filter(_has_rows) if deal.policy == "join" else dataset
 
 
 def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:

@@ -35,6 +35,8 @@ enum TF_DataType : int {
   TF_BFLOAT16 = 14,
   TF_UINT16 = 17,
   TF_HALF = 19,
+  TF_RESOURCE = 20,
+  TF_VARIANT = 21,
   TF_UINT32 = 22,
   TF_UINT64 = 23,
   TF_FLOAT8_E5M2 = 24,

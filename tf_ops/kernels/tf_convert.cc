@@ -77,18 +77,18 @@ union TString {
 };
 static_assert(sizeof(TString) == 24, "TF_TString has 24 bytes");
 
-std::string ReadTString(const TString& text) {
+std::string_view View(const TString& text) {
   switch (text.small.size & 3) {
     case TString::kSmall:
-      return std::string(text.small.characters, text.small.size >> 2);
+      return std::string_view(text.small.characters, text.small.size >> 2);
     case TString::kLarge:
-      return std::string(text.large.characters, text.large.size >> 2);
+      return std::string_view(text.large.characters, text.large.size >> 2);
     case TString::kOffset:
-      return std::string(
+      return std::string_view(
           reinterpret_cast<const char*>(&text) + text.offset.offset,
           text.offset.size >> 2);
     default:
-      return std::string(text.view.characters, text.view.size >> 2);
+      return std::string_view(text.view.characters, text.view.size >> 2);
   }
 }
 
@@ -137,8 +137,12 @@ Status ReadStringScalar(const TF_Tensor* tensor, std::string* value) {
     return Status::InvalidArgument(
         "`tensor_name` must be a string tensor with one element.");
   }
-  *value = ReadTString(*static_cast<const TString*>(TF_TensorData(tensor)));
+  *value = StringAt(tensor, 0);
   return Status::Ok();
+}
+
+std::string_view StringAt(const TF_Tensor* tensor, size_t index) {
+  return View(static_cast<const TString*>(TF_TensorData(tensor))[index]);
 }
 
 }  // namespace hvd

@@ -1,7 +1,9 @@
 // Converts between our types and TensorFlow's: statuses, dtypes, strings.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
@@ -25,5 +27,8 @@ TF_DataType ToTfDataType(DataType dtype);
 
 // The value of a string tensor with one element.
 Status ReadStringScalar(const TF_Tensor* tensor, std::string* value);
+
+// An element of a string tensor, valid as long as the tensor is.
+std::string_view StringAt(const TF_Tensor* tensor, size_t index);
 
 }  // namespace hvd

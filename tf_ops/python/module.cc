@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tf_ops/engine/gpu_packing.h"
+#include "tf_ops/observe/batch_notes.h"
 #include "tf_ops/observe/flight_writer.h"
 #include "tf_ops/observe/profiler_ranges.h"
 #include "tf_ops/observe/timeline.h"
@@ -89,6 +90,18 @@ void DefineJob(py::module_* m) {
       "set_training_step", &hvd::SetTrainingStep, "step"_a,
       "Sets the step that later calls belong to, see training_step.h; 0: not "
       "known. Ranks that reduce gradients of other steps get an error.");
+  m->def(
+      "take_batch_notes",
+      [](int32_t pipeline) {
+        py::list notes;
+        for (const hvd::BatchNote& note : hvd::TakeBatchNotes(pipeline)) {
+          notes.append(py::make_tuple(note.iteration, py::bytes(note.text)));
+        }
+        return notes;
+      },
+      "pipeline"_a,
+      "What HorovodNoteBatch has noted since the last call, each with the "
+      "number of its iteration.");
   m->def("check_peers", &hvd::CheckPeers, "Raises if a rank is lost.");
   m->def("is_minority", &hvd::IsMinority,
          "Whether the network has come apart and this side must end.");

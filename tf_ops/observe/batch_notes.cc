@@ -1,0 +1,40 @@
+#include "tf_ops/observe/batch_notes.h"
+
+#include <map>
+#include <utility>
+
+#include "tf_ops/common/thread_annotations.h"
+
+namespace hvd {
+namespace {
+
+struct Store {
+  Mutex mutex;
+  std::map<int32_t, std::vector<BatchNote>> by_pipeline GUARDED_BY(mutex);
+};
+
+// Threads of tf.data may run while the process ends.
+Store* TheStore() {
+  static Store* const store = new Store;
+  return store;
+}
+
+}  // namespace
+
+void AddBatchNote(int32_t pipeline, BatchNote note) {
+  Store* const store = TheStore();
+  const MutexLock lock(&store->mutex);
+  store->by_pipeline[pipeline].push_back(std::move(note));
+}
+
+std::vector<BatchNote> TakeBatchNotes(int32_t pipeline) {
+  Store* const store = TheStore();
+  const MutexLock lock(&store->mutex);
+  const auto found = store->by_pipeline.find(pipeline);
+  if (found == store->by_pipeline.end()) return {};
+  std::vector<BatchNote> notes = std::move(found->second);
+  store->by_pipeline.erase(found);
+  return notes;
+}
+
+}  // namespace hvd
