@@ -53,7 +53,7 @@ class NotInitializedError(HvdError, ValueError):
 
 
 class InvalidArgumentError(HvdError, ValueError):
-    """A call is wrong in itself; this rank can tell without the others."""
+    """A call is wrong in itself, on this rank or on another one."""
 
 
 class ConfigError(HvdError, ValueError):

@@ -11,7 +11,7 @@ from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.interface import TensorInfo
 from hvd_keras._backends.options import path_of
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras._values import agreement
+from hvd_keras._values import agreement, refusals
 from hvd_keras._values.members import to_root_rank
 from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
@@ -19,6 +19,8 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_AGREEMENT = "broadcast_variables/agreement"
 
 
 @as_it_is
@@ -63,6 +65,22 @@ def broadcast_variables(
 
     >>> hvd.broadcast_variables(model.weights, root_rank=0)
     """
+    with refusals.told("allgather", _AGREEMENT, process_set):
+        variables = _checked(variables)
+        backend = _backends.current()
+        operation = backend.broadcast_in_graph(
+            variables, root_rank, process_set
+        )
+        if operation is not None:
+            return operation
+        to_root_rank(root_rank, process_set, "broadcast_variables")
+        infos = [backend.describe(variable) for variable in variables]
+    _agree(infos, [path_of(variable) for variable in variables], process_set)
+    broadcast_alike(variables, root_rank, process_set)
+    return None
+
+
+def _checked(variables: Iterable[Any]) -> list[Any]:
     is_one = hasattr(variables, "assign")
     if not isinstance(variables, Iterable) or is_one:
         name = f" {getattr(variables, 'name', '')!r}" if is_one else ""
@@ -70,16 +88,7 @@ def broadcast_variables(
             "`variables` must be a list of variables. Received: "
             f"{type(variables).__name__}{name}."
         )
-    variables = list(variables)
-    backend = _backends.current()
-    operation = backend.broadcast_in_graph(variables, root_rank, process_set)
-    if operation is not None:
-        return operation
-    to_root_rank(root_rank, process_set, "broadcast_variables")
-    infos = [backend.describe(variable) for variable in variables]
-    _agree(infos, [path_of(variable) for variable in variables], process_set)
-    broadcast_alike(variables, root_rank, process_set)
-    return None
+    return list(variables)
 
 
 def broadcast_alike(
@@ -147,8 +156,7 @@ def _agree(
             for path, info in zip(paths, infos, strict=True)
         ],
     )
-    name = "broadcast_variables/agreement"
-    (values,) = agreement.together(name, [check], process_set)
+    (values,) = agreement.together(_AGREEMENT, [check], process_set)
     if values is None:
         return
     index, entries = agreement.first_difference([v for v, _ in values])

@@ -9,6 +9,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job import state
+from hvd_keras._values import refusals
 from hvd_keras._values.members import members_of
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
@@ -25,7 +26,12 @@ _rounds: collections.Counter[tuple[int | None, int]] = collections.Counter()
 
 
 def checked_name(
-    where: str, kind: str, name: str | None, process_set: ProcessSet
+    where: str,
+    kind: str,
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    is_in_program: bool = False,
 ) -> str:
     """Returns the name of a call; counts those without one.
 
@@ -34,6 +40,7 @@ def checked_name(
         kind: The collective.
         name: The name that the user gave, if any.
         process_set: The ranks that take part.
+        is_in_program: Whether the call is traced into a program.
 
     Raises:
         InvalidArgumentError: `name` or `process_set` cannot be used.
@@ -44,14 +51,16 @@ def checked_name(
             f"name={name!r}."
         )
     members_of(process_set, f"{kind} {name!r}")
-    if name is not None:
-        return name
-    scope = (process_set.process_set_id, state.epoch())
-    number = _rounds[scope]
-    key = (where, kind, *scope, number)
-    if number:
-        where = f"{where}.round_{number}"
-    return f"{where}.{next(_counters[key])}"
+    if name is None:
+        scope = (process_set.process_set_id, state.epoch())
+        number = _rounds[scope]
+        key = (where, kind, *scope, number)
+        if number:
+            where = f"{where}.round_{number}"
+        name = f"{where}.{next(_counters[key])}"
+    told = refusals.WHOLE_PROGRAM if is_in_program else name
+    refusals.prepare(lambda: (kind, told, process_set))
+    return name
 
 
 def barrier(name: str | None, process_set: ProcessSet) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _native
+from hvd_keras._values import refusals
 from hvd_keras._values.members import members_of, to_root_rank
 from hvd_keras._values.object_format import MAX_BYTES, decode, encode
 from hvd_keras.exceptions import InvalidArgumentError
@@ -21,7 +22,8 @@ def broadcast(
     obj: Any, root_rank: int, name: str, process_set: ProcessSet
 ) -> Any:
     """Returns the object of `root_rank`. See `objects.broadcast_object`."""
-    root_rank = to_root_rank(root_rank, process_set, f"object {name!r}")
+    with refusals.told("broadcast", f"{name}/header", process_set):
+        root_rank = to_root_rank(root_rank, process_set, f"object {name!r}")
     process_set_id = process_set.process_set_id
     status, payload = _OK, b""
     if _native.core().rank() == root_rank:

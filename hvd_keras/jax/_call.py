@@ -14,7 +14,7 @@ import numpy as np
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.replacements import replace
-from hvd_keras._values import calls
+from hvd_keras._values import calls, refusals
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.process_set import ProcessSet
@@ -60,6 +60,7 @@ def call(
     arrays = [jnp.asarray(array) for array in arrays]
     for array in arrays:
         check_dtype(str(array.dtype), kind, name)
+    refusals.submit()
     if not is_traced(arrays):
         results = _run(kind, arrays, name, process_set_id, **attributes)
         return results if token is None else [*results, token]
@@ -162,8 +163,15 @@ def checked_name(
     Raises:
         InvalidArgumentError: `name` or `process_set` cannot be used.
     """
-    where = "program" if is_traced(jax.tree.leaves(arrays)) else "call"
-    return calls.checked_name(f"jax.{kind}.{where}", kind, name, process_set)
+    is_in_program = is_traced(jax.tree.leaves(arrays))
+    where = "program" if is_in_program else "call"
+    return calls.checked_name(
+        f"jax.{kind}.{where}",
+        kind,
+        name,
+        process_set,
+        is_in_program=is_in_program,
+    )
 
 
 def refuse_gradient(kind: str, name: str, op: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -17,6 +18,7 @@ from hvd_keras.reduce_op import Sum
 _Settings = tuple[str, int, int, int]
 
 
+@refuses
 def allgather(
     tensor: jax.typing.ArrayLike,
     *,
@@ -48,8 +50,8 @@ def allgather(
     >>> hvd_keras.jax.allgather(jnp.array([hvd.rank()]))
     Array([0, 1], dtype=int32)
     """
+    name = _call.checked_name("allgather", name, tensor, process_set)
     array = jnp.asarray(tensor)
-    name = _call.checked_name("allgather", name, array, process_set)
     if array.ndim == 0:
         raise InvalidArgumentError(
             "`tensor` must have one dimension or more. Received: a scalar "

@@ -42,7 +42,7 @@ def allreduce(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -15,6 +16,7 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 _Settings = tuple[str, int]  # name, id of the process set
 
 
+@refuses
 def alltoall(
     tensor: jax.typing.ArrayLike,
     *,
@@ -42,8 +44,8 @@ def alltoall(
     >>> hvd_keras.jax.alltoall(jnp.arange(2) + 10 * hvd.rank())  # on rank 1
     Array([ 1, 11], dtype=int32)
     """
+    name = _call.checked_name("alltoall", name, tensor, process_set)
     array = jnp.asarray(tensor)
-    name = _call.checked_name("alltoall", name, array, process_set)
     size = process_set.size() or 1
     if array.ndim == 0 or array.shape[0] % size:
         raise InvalidArgumentError(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from hvd_keras import basics
 from hvd_keras._values.members import to_root_rank
+from hvd_keras._values.refusals import refuses
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
@@ -17,6 +18,7 @@ from hvd_keras.reduce_op import Sum
 _Settings = tuple[str, int, int]  # name, id of the process set, root rank
 
 
+@refuses
 def broadcast(
     tensor: jax.typing.ArrayLike,
     root_rank: int,
@@ -49,8 +51,8 @@ def broadcast(
     >>> hvd_keras.jax.broadcast(jnp.array(hvd.rank() + 5), root_rank=1)
     Array(6, dtype=int32)
     """
+    name = _call.checked_name("broadcast", name, tensor, process_set)
     array = jnp.asarray(tensor)
-    name = _call.checked_name("broadcast", name, array, process_set)
     root = to_root_rank(root_rank, process_set, f"broadcast {name!r}")
     return _sent((name, process_set.process_set_id or 0, root), array)
 

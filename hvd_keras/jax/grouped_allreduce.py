@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from hvd_keras._values.calls import checked_reduction
+from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
@@ -20,6 +21,7 @@ from hvd_keras.reduce_op import ReduceOp
 _Settings = tuple[str, int, int, float, float]
 
 
+@refuses
 def grouped_allreduce(
     tensors: Sequence[jax.typing.ArrayLike],
     op: ReduceOp | None = None,
@@ -55,6 +57,7 @@ def grouped_allreduce(
     >>> hvd_keras.jax.grouped_allreduce([jnp.ones(2), jnp.array(3)], hvd.Sum)
     [Array([2., 2.], dtype=float32), Array(6, dtype=int32)]
     """
+    name = _call.checked_name("allreduce", name, tensors, process_set)
     compression = to_compressor(compression)
     arrays = [jnp.asarray(tensor) for tensor in tensors]
     if not arrays:
@@ -62,7 +65,6 @@ def grouped_allreduce(
             "`tensors` must hold one or more arrays. Received: an empty list "
             f"(name {name!r})."
         )
-    name = _call.checked_name("allreduce", name, arrays, process_set)
     reduction = checked_reduction(op, prescale_factor, postscale_factor)
     settings = (name, process_set.process_set_id or 0, *reduction)
     wires = [compression.compress(array) for array in arrays]

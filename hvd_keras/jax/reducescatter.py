@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from hvd_keras._values.calls import checked_reduction
+from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -18,6 +19,7 @@ from hvd_keras.reduce_op import Average, ReduceOp
 _Settings = tuple[str, int, int, int, int, float, float]
 
 
+@refuses
 def reducescatter(
     tensor: jax.typing.ArrayLike,
     op: ReduceOp | None = None,
@@ -54,8 +56,8 @@ def reducescatter(
     >>> hvd_keras.jax.reducescatter(jnp.arange(4), hvd.Sum)  # on rank 1
     Array([4, 6], dtype=int32)
     """
+    name = _call.checked_name("reducescatter", name, tensor, process_set)
     array = jnp.asarray(tensor)
-    name = _call.checked_name("reducescatter", name, array, process_set)
     if array.ndim == 0:
         raise InvalidArgumentError(
             "`tensor` must have one dimension or more. Received: a scalar "

@@ -5,15 +5,19 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from hvd_keras import _native
 from hvd_keras._job import state
+from hvd_keras._values import refusals
 from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Install now: TensorFlow makes the key of a traced function before its first
 # op. `import hvd_keras` or that of TensorFlow, the later one, gets here.
@@ -68,11 +72,10 @@ def emit(
     function = getattr(_native.ops(), f"horovod_{kind}")
     if tf.executing_eagerly():
         if name is None:
-            key = (kind, process_set_id, state.epoch())
-            number = next(_counters[key])
-            name = _name_tensor(f"{kind}.{number}")
+            name = _name_tensor(_next_name(kind, process_set_id))
         elif isinstance(name, str):
             name = _known_name_tensor(name)
+        refusals.submit()
         try:
             return function(*inputs, name, **attributes)
         except tf.errors.OpError as error:
@@ -92,6 +95,48 @@ def emit(
     if not in_program_order:
         run_independently(graph, output)
     return output
+
+
+def _next_name(kind: str, process_set_id: int) -> str:
+    number = next(_counters[kind, process_set_id, state.epoch()])
+    return f"{kind}.{number}"
+
+
+def refuses(kind: str) -> Callable[[Function], Function]:
+    """Decorates a function that emits a collective of this kind.
+
+    The other ranks are told if its arguments are wrong. In a graph, they wait
+    for any of its collectives, for a graph is not built by halves.
+    """
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def refusing(*args: Any, **kwargs: Any) -> Any:
+            call = functools.partial(_call, kind, args, kwargs)
+            return refusals.run(function, args, kwargs, call)
+
+        return refusing  # type: ignore[return-value]
+
+    return decorate
+
+
+def _call(kind: str, args: Any, kwargs: Any) -> refusals.Call | None:
+    """Returns what the other ranks then wait for; counts a nameless call."""
+    name = kwargs.get("name")
+    process_set = kwargs.get("process_set", global_process_set)
+    if not isinstance(name, str | None) or name == "":
+        return None  # no rank has such a name
+    if not isinstance(process_set, ProcessSet):
+        return None  # others may wait in any
+    if not tf.executing_eagerly():
+        return kind, refusals.WHOLE_PROGRAM, process_set
+    if any(
+        isinstance(x, tf.IndexedSlices) for x in tf.nest.flatten((args, kwargs))
+    ):
+        kind, name = "grouped_allgather", name and f"{name}/indices"
+    if name is None:
+        name = _next_name(kind, process_set.process_set_id or 0)
+    return kind, name, process_set
 
 
 def _ends_early() -> bool:

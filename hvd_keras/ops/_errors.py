@@ -61,7 +61,7 @@ class NotInitializedError(
 class InvalidArgumentError(
     _FromText, tf.errors.InvalidArgumentError, exceptions.InvalidArgumentError
 ):
-    """A call is wrong, and this rank can tell without the others."""
+    """A call is wrong in itself, on this rank or on another one."""
 
 
 class MismatchError(

@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients, _xla
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
+@refuses("allgather")
 def allgather(
     tensor: Any,
     *,
@@ -45,7 +46,7 @@ def allgather(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on a dimension after the first or on the
             dtype.
         PeerLostError: A rank left before all had answered.

@@ -9,13 +9,14 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops._slices import Reduction, allreduce_slices
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp, Sum
 
 
 @as_it_is
+@refuses("allreduce")
 def allreduce(
     tensor: Any,
     op: ReduceOp | None = None,
@@ -75,7 +76,7 @@ def allreduce(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         NotImplementedError: `tensor` is a `tf.IndexedSlices` and `op` is
             neither `Average` nor `Sum`.
         MismatchError: Ranks disagree on shape, dtype, `op` or a factor.

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _errors, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 @as_it_is
+@refuses("alltoall")
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -50,7 +51,7 @@ def alltoall(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on a dimension after the first or on the
             dtype.
         PeerLostError: A rank left before all had answered.

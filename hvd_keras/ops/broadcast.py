@@ -9,12 +9,13 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
+@refuses("broadcast")
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -46,7 +47,7 @@ def broadcast(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on shape, dtype or `root_rank`.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.

@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _errors
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 @as_it_is
+@refuses("grouped_broadcast")
 def broadcast_(
     variables: Iterable[Any],
     root_rank: int,
@@ -42,7 +43,7 @@ def broadcast_(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on a shape, a dtype, the number of
             variables or `root_rank`.
         PeerLostError: A rank left before all had answered.

@@ -9,13 +9,14 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.ops import _arguments, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops.allgather import own_rows, rows_of_this_rank
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
 
 
 @as_it_is
+@refuses("grouped_allgather")
 def grouped_allgather(
     tensors: Sequence[Any],
     *,
@@ -43,7 +44,7 @@ def grouped_allgather(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on the number of tensors, a dimension
             after the first or a dtype.
         PeerLostError: A rank left before all had answered.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops._slices import allreduce_slices
 from hvd_keras.ops.allreduce import (
     member_gradient,
@@ -22,6 +22,7 @@ from hvd_keras.reduce_op import ReduceOp
 
 
 @as_it_is
+@refuses("grouped_allreduce")
 def grouped_allreduce(
     tensors: Sequence[Any],
     op: ReduceOp | None = None,
@@ -60,7 +61,7 @@ def grouped_allreduce(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         NotImplementedError: A member is a `tf.IndexedSlices` and `op` is
             neither `Average` nor `Sum`.
         MismatchError: Ranks disagree on the number of tensors, a shape, a

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _gradients
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops.reducescatter import (
     gather_shares,
     linear_gradient,
@@ -23,6 +23,7 @@ from hvd_keras.reduce_op import ReduceOp
 
 
 @as_it_is
+@refuses("grouped_reducescatter")
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: ReduceOp | None = None,
@@ -58,7 +59,7 @@ def grouped_reducescatter(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on the number of tensors, a shape, a
             dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.

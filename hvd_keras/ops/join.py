@@ -47,7 +47,7 @@ def join(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on `average_over_active`.
         PeerLostError: A rank left before all had joined.
 

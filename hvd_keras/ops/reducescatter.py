@@ -10,7 +10,7 @@ from hvd_keras import _native
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.ops import _arguments, _errors, _gradients, _xla
-from hvd_keras.ops._emit import emit
+from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops.allreduce import reduction_attributes
 from hvd_keras.ops.topology import size_op
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -18,6 +18,7 @@ from hvd_keras.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 @as_it_is
+@refuses("reducescatter")
 def reducescatter(
     tensor: Any,
     op: ReduceOp | None = None,
@@ -63,7 +64,7 @@ def reducescatter(
 
     Raises:
         NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on this rank.
+        InvalidArgumentError: The call is wrong on a rank.
         MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.

@@ -11,7 +11,7 @@ import torch
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
-from hvd_keras._values import calls
+from hvd_keras._values import calls, refusals
 from hvd_keras._values.calls import checked_name, checked_reduction
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
@@ -59,13 +59,22 @@ class Reduction:
         return self.prescale * self.postscale
 
 
-def checked_call(kind: str, name: str | None, process_set: ProcessSet) -> Call:
-    """Returns the call; counts those without a name.
+def checked_call(
+    kind: str, tensors: Sequence[Any], name: str | None, process_set: ProcessSet
+) -> Call:
+    """Returns the call that has `name`, or a count of the nameless calls.
 
     Raises:
-        InvalidArgumentError: `name` or `process_set` cannot be used.
+        InvalidArgumentError: `name` or `process_set` cannot be used, or
+            `tensors` holds something else.
     """
     own = checked_name(f"torch.{kind}", kind, name, process_set)
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgumentError(
+                "A tensor must be a `torch.Tensor`. Received: "
+                f"{type(tensor).__name__} ({kind} {own!r})."
+            )
     return Call(own, process_set)
 
 
@@ -105,6 +114,7 @@ def run(
     if kind in ("allreduce", "reducescatter"):
         (how,) = arguments
         arguments = (how.op, how.prescale, how.postscale)
+    refusals.submit()
     results = getattr(core, kind)(call.name, arrays, *arguments, call.set_id)
     return [
         as_tensor(result).to(tensor.device)

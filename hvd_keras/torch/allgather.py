@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._values.refusals import refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
 from hvd_keras.torch._call import (
@@ -18,6 +19,7 @@ from hvd_keras.torch._call import (
 
 
 @torch.compiler.disable
+@refuses
 def allgather(
     tensor: torch.Tensor,
     *,
@@ -48,7 +50,7 @@ def allgather(
     >>> hvd_keras.torch.allgather(torch.tensor([hvd.rank()]))
     tensor([0, 1])
     """
-    call = checked_call("allgather", name, process_set)
+    call = checked_call("allgather", [tensor], name, process_set)
     check_has_rows("allgather", tensor, call)
     return gathered(tensor, call)
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from hvd_keras import _native
+from hvd_keras._values import refusals
+from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.torch._call import (
@@ -20,6 +22,7 @@ from hvd_keras.torch._memory import as_tensor
 
 
 @torch.compiler.disable
+@refuses
 def alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int] | None = None,
@@ -55,7 +58,7 @@ def alltoall(
     >>> hvd_keras.torch.alltoall(rows)  # on rank 1
     tensor([ 1, 11])
     """
-    call = checked_call("alltoall", name, process_set)
+    call = checked_call("alltoall", [tensor], name, process_set)
     check_has_rows("alltoall", tensor, call)
     size, num_rows = call.size, len(tensor)
     counts = [num_rows // size] * size
@@ -82,6 +85,7 @@ class _Exchanged(torch.autograd.Function):
         tensor: torch.Tensor,
     ) -> torch.Tensor:
         (array,) = to_arrays("alltoall", [tensor], call)
+        refusals.submit()
         result, counts = _native.core().alltoall(
             call.name, array, splits, call.set_id
         )

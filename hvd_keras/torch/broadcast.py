@@ -8,12 +8,14 @@ import torch
 
 from hvd_keras import basics
 from hvd_keras._values.members import to_root_rank
+from hvd_keras._values.refusals import refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
 from hvd_keras.torch._call import Call, Reduction, checked_call, run
 
 
 @torch.compiler.disable
+@refuses
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -45,7 +47,7 @@ def broadcast(
     >>> hvd_keras.torch.broadcast(torch.tensor(hvd.rank() + 5), root_rank=1)
     tensor(6)
     """
-    call = checked_call("broadcast", name, process_set)
+    call = checked_call("broadcast", [tensor], name, process_set)
     root = to_root_rank(root_rank, process_set, f"broadcast {call.name!r}")
     result: torch.Tensor = _Sent.apply(call, root, tensor)
     return result

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -24,6 +25,7 @@ from hvd_keras.torch._spread import spread
 
 
 @torch.compiler.disable
+@refuses
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     op: ReduceOp | None = None,
@@ -61,13 +63,13 @@ def grouped_allreduce(
     >>> hvd_keras.torch.grouped_allreduce(tensors, hvd.Sum)
     [tensor([2., 2.]), tensor(6)]
     """
+    call = checked_call("allreduce", tensors, name, process_set)
     compression = to_compressor(compression)
     if not tensors:
         raise InvalidArgumentError(
             "`tensors` must hold one or more tensors. Received: an empty list "
             f"(name {name!r})."
         )
-    call = checked_call("allreduce", name, process_set)
     how = reduction(op, prescale_factor, postscale_factor)
     wires = [compression.compress(tensor) for tensor in tensors]
     reduced = _Reduced.apply(call, how, *(wire for wire, _ in wires))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Adasum, Average, ReduceOp
@@ -23,6 +24,7 @@ from hvd_keras.torch.allgather import gathered
 
 
 @torch.compiler.disable
+@refuses
 def reducescatter(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
@@ -59,7 +61,7 @@ def reducescatter(
     >>> hvd_keras.torch.reducescatter(torch.arange(4), hvd.Sum)  # on rank 1
     tensor([4, 6])
     """
-    call = checked_call("reducescatter", name, process_set)
+    call = checked_call("reducescatter", [tensor], name, process_set)
     check_has_rows("reducescatter", tensor, call)
     how = reduction(op, prescale_factor, postscale_factor)
     if how.op == Adasum:

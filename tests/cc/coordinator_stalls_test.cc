@@ -160,5 +160,97 @@ VOICES_TEST_CASE("a late rank is told, and the next call runs") {
   CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
 }
 
+RankMessage ARefusal(const std::string& name) {
+  RankMessage message = ACall(name);
+  message.params.failure = Status::InvalidArgument("bad op");
+  return message;
+}
+
+std::vector<int> RanksOf(const Response& response) {
+  return {response.ranks.begin(), response.ranks.end()};
+}
+
+VOICES_TEST_CASE("a rank that cannot take part fails the call at once") {
+  Negotiation c(voices, 4);
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ARefusal("a"), After(1)));
+  const std::vector<Response> responses = c.TakeResponses();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].error.message() == "rank 2 cannot take part: bad op");
+  CHECK(RanksOf(responses[0]) == std::vector<int>{0, 2});
+  CHECK(!c.has_pending());
+  // The others are told when they come, whatever they bring.
+  REQUIRE_OK(c.OnMessage(3, ACall("a", {7}), After(2)));
+  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{3});
+  REQUIRE_OK(c.OnMessage(1, ARefusal("a"), After(3)));
+  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+  // The name serves again.
+  for (int rank = 0; rank < 4; ++rank) {
+    REQUIRE_OK(c.OnMessage(rank, ACall("a"), After(4)));
+  }
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
+VOICES_TEST_CASE("each refused call is told to a rank that comes later") {
+  Negotiation c(voices, 2);
+  for (int call = 0; call < 3; ++call) {
+    REQUIRE_OK(c.OnMessage(0, ARefusal("a"), After(call)));
+    CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{0});
+  }
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), After(3)));
+  for (int call = 0; call < 3; ++call) {
+    REQUIRE_OK(c.OnMessage(1, ACall("a"), After(4 + call)));
+    const Response response = c.TakeResponses()[0];
+    CHECK(response.type == Response::Type::kError);
+    CHECK(RanksOf(response) == std::vector<int>{1});
+  }
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(8)));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
+VOICES_TEST_CASE("ranks that wait for a program that was not built are told") {
+  Negotiation c(voices, 4);
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  REQUIRE_OK(c.OnMessage(1, ARefusal(kWholeProgram), After(1)));
+  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+  REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1.1)));
+  CHECK(c.CheckStalls(After(1.2)).empty());
+  CHECK(c.TakeResponses().empty());
+  CHECK(c.CheckStalls(After(2)).empty());
+  const std::vector<Response> responses = c.TakeResponses();
+  REQUIRE(responses.size() == 2);
+  for (const Response& response : responses) {
+    CHECK(response.error.message() ==
+          "rank 1 could not build its program: bad op");
+  }
+  // Once.
+  REQUIRE_OK(c.OnMessage(0, ACall("c"), After(3)));
+  CHECK(c.CheckStalls(After(5)).empty());
+  CHECK(c.TakeResponses().empty());
+}
+
+VOICES_TEST_CASE("a program that no rank could build stops nothing") {
+  Negotiation c(voices, 2);
+  REQUIRE_OK(c.OnMessage(0, ARefusal(kWholeProgram), kStart));
+  REQUIRE_OK(c.OnMessage(1, ARefusal(kWholeProgram), kStart));
+  c.TakeResponses();
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), After(1)));
+  CHECK(c.CheckStalls(After(5)).empty());
+  CHECK(c.TakeResponses().empty());
+}
+
+VOICES_TEST_CASE("a later meeting ends what a failed program has left") {
+  Negotiation c(voices, 2);
+  REQUIRE_OK(c.OnMessage(0, ARefusal(kWholeProgram), kStart));
+  c.TakeResponses();
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE_OK(c.OnMessage(rank, ACall("a"), After(1)));
+  }
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  REQUIRE_OK(c.OnMessage(1, ACall("b"), After(2)));
+  CHECK(c.CheckStalls(After(5)).empty());
+  CHECK(c.TakeResponses().empty());
+}
+
 }  // namespace
 }  // namespace hvd

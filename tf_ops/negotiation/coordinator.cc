@@ -95,6 +95,19 @@ Status Coordinator::CheckIds(int group, const std::vector<IdRun>& ids) const {
 
 void Coordinator::OnRequest(const Speakers& speakers,
                             const RankMessage& message) {
+  if (message.name == kWholeProgram) {
+    const std::vector<int>& ranks = RanksOf(speakers);
+    for (int rank : ranks) {
+      stalls_.OnFailedProgram(rank, message.params.failure, speakers.now);
+    }
+    early_.emplace_back();
+    early_.back().type = Response::Type::kError;
+    early_.back().items.resize(1);
+    early_.back().items[0].name = message.name;
+    early_.back().error = message.params.failure;
+    early_.back().ranks.assign(ranks.begin(), ranks.end());
+    return;
+  }
   Speakers in_time = speakers;
   if (!AnswerLate(message.name, &in_time)) return;
   Entry* entry = FindOrAdd(message.name);
@@ -104,7 +117,13 @@ void Coordinator::OnRequest(const Speakers& speakers,
   const Params params =
       is_like_first ? entry->leader
                     : std::make_shared<const RequestParams>(message.params);
-  Arrive(entry, in_time, KnownParams(params), /*by_id=*/false);
+  if (params->failure.ok()) {
+    Arrive(entry, in_time, KnownParams(params), /*by_id=*/false);
+    return;
+  }
+  Add(entry, in_time, KnownParams(params), /*by_id=*/false);
+  const int rank = RanksOf(in_time).front();
+  Apply(stalls_.Refuse(*entry, rank, params->failure, in_time.now));
 }
 
 // Mostly all groups are ready for the same ids: then each is looked up once for
@@ -246,6 +265,14 @@ Coordinator::Entry* Coordinator::FindOrAdd(const std::string& name) {
 
 void Coordinator::Arrive(Entry* entry, const Speakers& speakers,
                          const KnownParams& params, bool by_id) {
+  Add(entry, speakers, params, by_id);
+  if (entry->arrivals.num_ranks() + joins_.num_joined() >= size_) {
+    CompleteIfAllCame(entry);
+  }
+}
+
+void Coordinator::Add(Entry* entry, const Speakers& speakers,
+                      const KnownParams& params, bool by_id) {
   const std::vector<int>& ranks = RanksOf(speakers);
   Arrivals& arrivals = entry->arrivals;
   if (arrivals.num_ranks() == 0) {
@@ -261,9 +288,6 @@ void Coordinator::Arrive(Entry* entry, const Speakers& speakers,
   entry->last_arrival = speakers.now;
   entry->last_rank = speakers.last_rank < 0 ? ranks.back() : speakers.last_rank;
   entry->all_cached = entry->all_cached && by_id;
-  if (arrivals.num_ranks() + joins_.num_joined() >= size_) {
-    CompleteIfAllCame(entry);
-  }
 }
 
 void Coordinator::CompleteIfAllCame(Entry* entry) {
@@ -374,7 +398,6 @@ Status Coordinator::Check(const Entry& entry,
         " before its first call had finished; a name may be in flight once");
   }
   if (!entry.all_cached) {
-    HVD_RETURN_IF_ERROR(FailureOf(by_rank));
     HVD_RETURN_IF_ERROR(CheckAgreement(by_rank, options_.global_ranks));
   }
   if (!entry.steps.agree() && ReducesGradients(entry.name)) {
@@ -382,17 +405,6 @@ Status Coordinator::Check(const Entry& entry,
   }
   return entry.arrivals.num_ranks() == size_ ? Status::Ok()
                                              : CheckWithoutJoined(entry);
-}
-
-// Of the first rank that cannot take part.
-Status Coordinator::FailureOf(const ParamsByRank& by_rank) const {
-  for (int rank = 0; rank < size_; ++rank) {
-    const Params& params = by_rank[static_cast<size_t>(rank)];
-    if (params == nullptr || params->failure.ok()) continue;
-    return params->failure.WithContext(
-        "rank " + std::to_string(GlobalRank(rank)) + " cannot take part");
-  }
-  return Status::Ok();
 }
 
 Status Coordinator::CheckWithoutJoined(const Entry& entry) const {

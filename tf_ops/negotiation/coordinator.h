@@ -97,6 +97,9 @@ class Coordinator {
   Status OnForgotten(uint32_t id, size_t num_ranks);
   void Arrive(Entry* entry, const Speakers& speakers, const KnownParams& params,
               bool by_id);
+  // The same, but does not look whether that completes it.
+  void Add(Entry* entry, const Speakers& speakers, const KnownParams& params,
+           bool by_id);
   void CompleteIfAllCame(Entry* entry);
   // Answers those who come for a call that has failed without them. False if
   // that is all; else `*speakers` are the others.
@@ -107,7 +110,6 @@ class Coordinator {
   // Decides what a complete entry gets: `*item` to run (true) or `*error`.
   bool Conclude(Entry* entry, ResponseItem* item, Response* error);
   Status Check(const Entry& entry, const ParamsByRank& by_rank) const;
-  Status FailureOf(const ParamsByRank& by_rank) const;
   Status CheckWithoutJoined(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;
   void Remember(Entry* entry, ParamsByRank by_rank);

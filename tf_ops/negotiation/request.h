@@ -27,6 +27,10 @@ struct GpuPlace {
   bool done_in_stream_order = false;
 };
 
+// The name of a request with a failure that stands for all calls of a program
+// which this rank could not build.
+inline constexpr char kWholeProgram[] = "hvd_keras/program";
+
 // One tensor of a request. The memory is borrowed until `done` was called.
 struct RequestTensor {
   DataType dtype = DataType::kFloat32;
@@ -61,8 +65,8 @@ struct Request {
   // The collective runs behind what its stream has queued at submission.
   GpuPlace gpu;
   std::shared_ptr<GpuEvent> ready;  // GPU: the end of that work; Submit sets it
-  // Not ok: this rank comes but cannot take part. Once all ranks have come, the
-  // call fails on all of them with this error.
+  // Not ok: this rank comes but cannot take part. The call fails with this error
+  // at once, and on ranks that come later when they do.
   Status failure;
 
   // Allgather, alltoall and reducescatter: allocates output `index` of shape

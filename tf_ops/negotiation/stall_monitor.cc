@@ -19,6 +19,12 @@ constexpr double kCoordinatorGraceSeconds = 3.0;
 // Reductions of gradients as old as this are looked at for skipped updates.
 constexpr double kSkippedSeconds = 0.5;
 
+// Calls of one name that a rank may still come for.
+constexpr size_t kMostMissed = 1024;
+
+// Other ranks may need a moment until they wait for what a rank cannot build.
+constexpr double kUnbuiltSeconds = 0.3;
+
 // Of the missing ranks, so many processes are named.
 constexpr size_t kMostNamed = 4;
 
@@ -84,6 +90,7 @@ StallMonitor::Findings StallMonitor::Check(
     const std::vector<const Call*>& pending, Clock::time_point now) {
   Findings findings;
   FailSkipped(pending, now, &findings);
+  FailUnbuilt(pending, now, &findings);
   if (!findings.given_up.empty()) return findings;  // the others next time
   const double warning = options_.warning_seconds;
   const double timeout = options_.timeout_seconds;
@@ -252,6 +259,52 @@ int StallMonitor::RankAhead(const Call& later, const Call& call) const {
   return has_left ? ahead : -1;
 }
 
+void StallMonitor::OnFailedProgram(int rank, const Status& failure,
+                                   Clock::time_point now) {
+  failed_[rank] = {
+      failure.WithContext("rank " + std::to_string(GlobalRank(rank)) +
+                          " could not build its program"),
+      now};
+  // Then none of them waits for another one.
+  if (failed_.size() == global_ranks_.size()) failed_.clear();
+}
+
+void StallMonitor::FailUnbuilt(const std::vector<const Call*>& pending,
+                               Clock::time_point now, Findings* findings) {
+  for (auto it = failed_.begin(); it != failed_.end();) {
+    const auto& [rank, failed] = *it;
+    bool any = false;
+    for (const Call* call : pending) {
+      const Clock::time_point since =
+          std::max(call->first_arrival, failed.since);
+      const std::vector<std::string>& given_up = findings->given_up;
+      if (call->is_complete || call->HasCome(rank) || joins_.has(rank) ||
+          now - since < Seconds(kUnbuiltSeconds) ||
+          std::find(given_up.begin(), given_up.end(), call->name) !=
+              given_up.end()) {
+        continue;
+      }
+      GiveUp(*call, failed.failure, /*may_come=*/false, now, findings);
+      any = true;
+    }
+    it = any ? failed_.erase(it) : std::next(it);
+  }
+}
+
+StallMonitor::Findings StallMonitor::Refuse(const Call& call, int rank,
+                                            const Status& failure,
+                                            Clock::time_point now) {
+  Findings findings;
+  GiveUp(call,
+         failure.WithContext("rank " + std::to_string(GlobalRank(rank)) +
+                             " cannot take part"),
+         /*may_come=*/true, now, &findings);
+  // That a rank comes late for it does not mean that it has skipped a call.
+  const auto missed = missed_.find(call.name);
+  if (missed != missed_.end()) missed->second.back().was_awaited = false;
+  return findings;
+}
+
 void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
                           Clock::time_point now, Findings* findings) {
   const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
@@ -273,9 +326,13 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
       response.ranks.push_back(rank);
       continue;
     }
-    bool will_come =
-        may_come && !joins_.has(rank) &&
-        (told == told_late_.end() || !told->second[static_cast<size_t>(rank)]);
+    bool will_come = may_come && !joins_.has(rank);
+    if (told != told_late_.end() && told->second[static_cast<size_t>(rank)]) {
+      will_come = false;
+      for (Missed& earlier : missed_[call.name]) {
+        earlier.by_rank[static_cast<size_t>(rank)] = false;
+      }
+    }
     for (const ValueOnRank& other : elsewhere) {
       will_come = will_come && other.rank != GlobalRank(rank);
     }
@@ -285,49 +342,70 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
   if (told != told_late_.end()) told_late_.erase(told);
   findings->responses.push_back(std::move(response));
   findings->given_up.push_back(call.name);
-  if (any_missed) missed_[call.name] = std::move(missed);
+  if (any_missed) {
+    std::deque<Missed>* const all = &missed_[call.name];
+    if (all->size() == kMostMissed) all->pop_front();
+    all->push_back(std::move(missed));
+  }
+  DropMissed([](const Missed&) { return false; });
+}
+
+template <typename IsOver>
+void StallMonitor::DropMissed(IsOver is_over) {
+  for (auto it = missed_.begin(); it != missed_.end();) {
+    std::deque<Missed>& all = it->second;
+    const auto is_past = [&](const Missed& missed) {
+      const std::vector<bool>& by_rank = missed.by_rank;
+      return std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end() ||
+             is_over(missed);
+    };
+    all.erase(std::remove_if(all.begin(), all.end(), is_past), all.end());
+    it = all.empty() ? missed_.erase(it) : std::next(it);
+  }
 }
 
 bool StallMonitor::AnswerLate(const std::string& name, int rank,
                               Response* error) {
   const auto found = missed_.find(name);
   if (found == missed_.end()) return false;
-  std::vector<bool>& by_rank = found->second.by_rank;
-  if (!by_rank[static_cast<size_t>(rank)]) return false;
-  by_rank[static_cast<size_t>(rank)] = false;
-  std::vector<bool>& told = told_late_[name];
-  told.resize(by_rank.size());
-  told[static_cast<size_t>(rank)] = true;
-  *error = found->second.error;
-  error->ranks = {rank};
-  if (std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end()) {
-    missed_.erase(found);
+  const size_t index = static_cast<size_t>(rank);
+  const auto missed =
+      std::find_if(found->second.begin(), found->second.end(),
+                   [&](const Missed& one) { return one.by_rank[index]; });
+  if (missed == found->second.end()) return false;
+  missed->by_rank[index] = false;
+  if (missed->was_awaited) {
+    std::vector<bool>& told = told_late_[name];
+    told.resize(missed->by_rank.size());
+    told[index] = true;
   }
+  *error = missed->error;
+  error->ranks = {rank};
+  DropMissed([](const Missed&) { return false; });
   return true;
 }
 
 void StallMonitor::OnJoin(int rank) {
-  for (auto it = missed_.begin(); it != missed_.end();) {
-    std::vector<bool>& by_rank = it->second.by_rank;
-    by_rank[static_cast<size_t>(rank)] = false;
-    const bool is_over =
-        std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end();
-    it = is_over ? missed_.erase(it) : std::next(it);
+  for (auto& [name, all] : missed_) {
+    for (Missed& missed : all)
+      missed.by_rank[static_cast<size_t>(rank)] = false;
   }
+  DropMissed([](const Missed&) { return false; });
 }
 
 // A rank that had waited for a call made this one after it; so did one that had
 // not come for it, or it would have come for it first.
 void StallMonitor::OnMeeting(const Call& call) {
   told_late_.erase(call.name);
-  for (auto it = missed_.begin(); it != missed_.end();) {
-    const Missed& missed = it->second;
-    const bool is_over =
-        missed.since < call.first_arrival ||
-        (missed.since < call.last_arrival && call.last_rank >= 0 &&
-         !missed.by_rank[static_cast<size_t>(call.last_rank)]);
-    it = is_over ? missed_.erase(it) : std::next(it);
+  for (auto it = failed_.begin(); it != failed_.end();) {
+    const bool is_over = it->second.since < call.first_arrival;
+    it = is_over ? failed_.erase(it) : std::next(it);
   }
+  DropMissed([&](const Missed& missed) {
+    return missed.since < call.first_arrival ||
+           (missed.since < call.last_arrival && call.last_rank >= 0 &&
+            !missed.by_rank[static_cast<size_t>(call.last_rank)]);
+  });
 }
 
 std::vector<int> StallMonitor::WaitingRanks(const Call& call) const {

@@ -1,9 +1,11 @@
-// Handles calls that some ranks make and others do not: warns, asks the ranks
-// whether they wait elsewhere, fails the call.
+// Handles calls that some ranks make and others do not, or cannot: warns, asks
+// the ranks whether they wait elsewhere, fails the call.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -43,6 +45,15 @@ class StallMonitor {
   Findings Check(const std::vector<const Call*>& pending,
                  Clock::time_point now);
 
+  // `rank` has come for `call` but cannot take part because of `failure`. The
+  // call fails at once; ranks that come later are told then.
+  Findings Refuse(const Call& call, int rank, const Status& failure,
+                  Clock::time_point now);
+
+  // `rank` could not build a program: nobody knows which calls that would have
+  // made. The next ones that wait for this rank fail soon.
+  void OnFailedProgram(int rank, const Status& failure, Clock::time_point now);
+
   // `rank` answers a question about `call`.
   Findings OnElsewhere(const Call& call, int rank, int32_t process_set_id,
                        Clock::time_point now);
@@ -55,7 +66,9 @@ class StallMonitor {
   // Whether a rank may come for a call that was given up without it.
   bool expects_late() const { return !missed_.empty(); }
   // Whether a meeting may change what it knows.
-  bool remembers() const { return !missed_.empty() || !told_late_.empty(); }
+  bool remembers() const {
+    return !missed_.empty() || !told_late_.empty() || !failed_.empty();
+  }
   // Whether `rank` comes for such a call; `*error` then tells it so.
   bool AnswerLate(const std::string& name, int rank, Response* error);
   // `rank` has joined: it will not come for any of those.
@@ -79,6 +92,12 @@ class StallMonitor {
     Response error;
     std::vector<bool> by_rank;
     Clock::time_point since;  // when it was given up
+    bool was_awaited = true;  // a rank has waited for the others
+  };
+
+  struct FailedProgram {
+    Status failure;
+    Clock::time_point since;
   };
 
   std::string Warn(const std::vector<const Call*>& pending, const Call& call);
@@ -89,10 +108,16 @@ class StallMonitor {
   // Fails calls between which ranks have come apart by a skipped update.
   void FailSkipped(const std::vector<const Call*>& pending,
                    Clock::time_point now, Findings* findings);
+  // Fails calls of programs that a rank could not build.
+  void FailUnbuilt(const std::vector<const Call*>& pending,
+                   Clock::time_point now, Findings* findings);
   // Fails it on the ranks that have come, and, if they `may_come`, on the
   // others when they do.
   void GiveUp(const Call& call, Status error, bool may_come,
               Clock::time_point now, Findings* findings);
+  // Drops the missed calls that are over, or for which nobody may come.
+  template <typename IsOver>
+  void DropMissed(IsOver is_over);
   int RankAhead(const Call& later, const Call& call) const;
   std::vector<int> MissingRanks(const Call& call) const;  // in the set
   // Since when which processes are missing.
@@ -109,10 +134,12 @@ class StallMonitor {
   const std::vector<int>& global_ranks_;
   const JoinRound& joins_;
   std::unordered_map<std::string, Watched> watched_;  // by name of the call
-  std::unordered_map<std::string, Missed> missed_;    // likewise
+  // Likewise, in the order in which they were given up.
+  std::unordered_map<std::string, std::deque<Missed>> missed_;
   // Ranks that came for a missed call, or for the next one: which it was shows
   // when that is given up, too. By name.
   std::unordered_map<std::string, std::vector<bool>> told_late_;
+  std::map<int, FailedProgram> failed_;  // by rank
 };
 
 // For ranks other than the coordinator, which itself fails stalled calls.

@@ -100,10 +100,10 @@ class PendingCall {
   Arrays* arrays_ = nullptr;  // owned in kLeft
 };
 
-// Submits and waits without the GIL; raises on error, and what a signal handler
-// raises. The request may use the memory of the arrays, but nothing else of the
-// caller's stack.
-void SubmitAndWait(Request request, Arrays* inputs, Arrays* outputs) {
+// Submits and waits without the GIL; raises what a signal handler raises. The
+// request may use the memory of the arrays, but nothing else of the caller's
+// stack.
+Status Await(Request request, Arrays* inputs, Arrays* outputs) {
   auto call = std::make_shared<PendingCall>();
   request.done = [call](const Status& status) { call->End(status); };
   Status status;
@@ -113,7 +113,12 @@ void SubmitAndWait(Request request, Arrays* inputs, Arrays* outputs) {
     call->Leave(std::move(arrays));
     throw py::error_already_set();
   }
-  RaiseIfError(status);
+  return status;
+}
+
+// The same; raises on error.
+void SubmitAndWait(Request request, Arrays* inputs, Arrays* outputs) {
+  RaiseIfError(Await(std::move(request), inputs, outputs));
 }
 
 void SubmitAndWait(Request request) {
@@ -139,6 +144,16 @@ Request MakeRequest(CollectiveKind kind, const std::string& name,
   request.name = name;
   request.process_set_id = process_set_id;
   return request;
+}
+
+CollectiveKind KindOf(const std::string& name) {
+  for (CollectiveKind kind :
+       {CollectiveKind::kAllgather, CollectiveKind::kBroadcast,
+        CollectiveKind::kAlltoall, CollectiveKind::kReducescatter,
+        CollectiveKind::kBarrier}) {
+    if (name == CollectiveKindName(kind)) return kind;
+  }
+  return CollectiveKind::kAllreduce;
 }
 
 void SetReduceArguments(const ReduceArguments& arguments, Request* request) {
@@ -294,6 +309,17 @@ std::pair<py::array, std::vector<int64_t>> AlltoallArray(
 
 void Barrier(const std::string& name, int32_t process_set_id) {
   SubmitAndWait(MakeRequest(CollectiveKind::kBarrier, name, process_set_id));
+}
+
+void RefuseCollective(const std::string& kind, const std::string& name,
+                      int32_t process_set_id, const std::string& why) {
+  Request request = MakeRequest(
+      KindOf(kind), name.empty() ? kWholeProgram : name, process_set_id);
+  request.failure = Status::InvalidArgument(why);
+  if (request.kind != CollectiveKind::kBarrier) request.tensors.resize(1);
+  Arrays none;
+  // It fails: that is its purpose.
+  static_cast<void>(Await(std::move(request), &none, &none));
 }
 
 int64_t Join(int32_t process_set_id, bool average_over_active) {

@@ -220,6 +220,9 @@ void DefineCollectives(py::module_* m) {
          "Sends rows to each rank; returns (array, rows from each); blocks.");
   m->def("barrier", &hvd::Barrier, "name"_a, "process_set_id"_a = 0,
          "Blocks until all ranks have come.");
+  m->def("refuse", &hvd::RefuseCollective, "kind"_a, "name"_a,
+         "process_set_id"_a, "why"_a,
+         "Fails a collective on all ranks; blocks until they are told.");
   m->def("join", &hvd::Join, "process_set_id"_a = 0,
          "average_over_active"_a = false,
          "Blocks until all ranks have joined; returns the one that was last.");
