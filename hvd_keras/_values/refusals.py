@@ -89,7 +89,9 @@ def run(
     """Runs a function that prepares a call and submits it, or refuses it.
 
     Args:
-        function: What runs with `args` and `kwargs`.
+        function: What runs.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
         call: Describes the call. None: the function tells it to `prepare`.
     """
     _prepared.call = call

@@ -65,8 +65,8 @@ struct Request {
   // The collective runs behind what its stream has queued at submission.
   GpuPlace gpu;
   std::shared_ptr<GpuEvent> ready;  // GPU: the end of that work; Submit sets it
-  // Not ok: this rank comes but cannot take part. The call fails with this error
-  // at once, and on ranks that come later when they do.
+  // Not ok: this rank comes but cannot take part. The call fails with this
+  // error at once, and on ranks that come later when they do.
   Status failure;
 
   // Allgather, alltoall and reducescatter: allocates output `index` of shape
