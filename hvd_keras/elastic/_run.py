@@ -26,7 +26,7 @@ from hvd_keras.elastic._callback_states import (
 from hvd_keras.elastic._commit_files import CommitFiles
 from hvd_keras.elastic._commits import Array, Commits
 from hvd_keras.elastic._entrance import Entrance, Entry
-from hvd_keras.elastic._errors import goes_on_after
+from hvd_keras.elastic._errors import Changes
 from hvd_keras.elastic._traces import depends_on_size
 from hvd_keras.elastic._training_state import TrainingState
 
@@ -67,6 +67,7 @@ class Run:
         self._files = None if directory is None else CommitFiles(directory)
         self._commits = Commits()
         self._entrance = Entrance(self._commits, self._files)
+        self._changes = Changes()
         self._has_begun = False
         self._traces: int | None = None  # the epoch of this rank's programs
         self._muted: dict[int, tuple[Any, Any]] = {}
@@ -84,7 +85,7 @@ class Run:
                 history = self._call_fit()
                 break
             except Exception as error:
-                if not goes_on_after(error):
+                if not self._changes.begin_after(error):
                     raise
             finally:
                 self.unmute()
@@ -95,6 +96,7 @@ class Run:
 
     def note_step(self) -> None:
         """Notes that all ranks have done a step since the last change."""
+        self._changes.note_progress()
         # A rank that is alone traces other programs.
         if self._traces is None and basics.size() > 1:
             self._traces = membership.trace_epoch()

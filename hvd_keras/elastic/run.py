@@ -8,7 +8,7 @@ from typing import Any
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._job import membership
-from hvd_keras.elastic._errors import goes_on_after
+from hvd_keras.elastic._errors import Changes
 from hvd_keras.elastic.interrupts import HostsUpdatedInterrupt
 from hvd_keras.elastic.state import State
 
@@ -46,6 +46,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kw: Any) -> Any:
         membership.announce_elastic()
+        changes = Changes()
+        state._hvd_at_progress = changes.note_progress
         if membership.is_waiting():
             membership.rejoin()
             state.on_reset()
@@ -56,7 +58,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             except HostsUpdatedInterrupt:
                 state.save()
             except Exception as error:
-                if not goes_on_after(error):
+                if not changes.begin_after(error):
                     raise
                 state.restore()
             membership.rejoin()

@@ -22,6 +22,7 @@ class State:
 
     def __init__(self) -> None:
         self._hvd_at_reset: list[Callable[[], None]] = []
+        self._hvd_at_progress: Callable[[], None] = _do_nothing
         self._hvd_rhythm = Rhythm("elastic/host_updates")
 
     def register_reset_callbacks(
@@ -62,6 +63,7 @@ class State:
         It raises what `commit` raises. All ranks call it together; they ask
         each other a few times a second.
         """
+        self._hvd_at_progress()
         if not membership.is_elastic() or not self._hvd_rhythm.is_due():
             return
         must_leave = membership.must_leave()
@@ -91,6 +93,10 @@ class State:
 
     def reset(self) -> None:
         """Called when a new membership has begun; does nothing."""
+
+
+def _do_nothing() -> None:
+    """What `run` replaces."""
 
 
 class ObjectState(State):

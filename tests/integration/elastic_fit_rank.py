@@ -117,6 +117,10 @@ def act(action: str) -> None:
         os.kill(*kill)
     elif action == "leave":
         os.kill(os.getpid(), signal.SIGTERM)
+    elif action == "stall":
+        time.sleep(6)
+    elif action == "hang":
+        time.sleep(1000)
     elif action == "commit":  # die in the next one, when it is half made
         written = _commits.Commits._written
 

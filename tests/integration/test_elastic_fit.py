@@ -119,6 +119,20 @@ def test_a_job_that_was_killed_goes_on_from_disk(
     assert not (tmp_path / "commits").exists()
 
 
+@pytest.mark.parametrize("action", ["stall", "hang"])
+def test_a_rank_that_does_not_come_loses_no_state(action: str) -> None:
+    outcome, told = _run(
+        3,
+        *("--action", action, "--at", "13", "--members", "1"),
+        HVD_STALL_CHECK_TIME_SECONDS="1",
+        HVD_STALL_SHUTDOWN_TIME_SECONDS="3",
+        HVD_START_TIMEOUT="8",
+    )
+    assert outcome.status == 0, outcome.stderr
+    assert "a new membership begins: StalledError" in outcome.stderr
+    _check(told, [0, 1, 2] if action == "stall" else [0, 2], epochs=2)
+
+
 def test_a_slow_rank_is_left_out() -> None:
     outcome, told = _run(
         3,
