@@ -74,6 +74,10 @@ settings-table:  ## Writes the settings into docs/settings.md
 	echo >> docs/settings.md
 	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
 
+.PHONY: elastic-moments
+elastic-moments: build  ## Kills a rank at each moment of a change of members
+	HVD_TEST_ALL_MOMENTS=1 $(PYTHON) -m pytest tests/integration/test_elastic_fit.py -k dies_while
+
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md
 	PYTHONPATH=$(CURDIR):tests $(PYTHON) -m resume.table --write

@@ -14,6 +14,7 @@ import pathlib
 import signal
 import time
 
+import elastic_moments
 import keras
 import numpy as np
 
@@ -100,6 +101,8 @@ class Act(keras.callbacks.Callback):
         if NUM_DONE[0] == 5:
             self.hvd_args.traces_before = NUM_TRACES
             print("training", flush=True)
+        if self.hvd_args.dies == MEMBER and NUM_DONE[0] == self.hvd_args.at:
+            elastic_moments.arm(self.hvd_args.moment)
         if MEMBER in self.hvd_args.members and NUM_DONE[0] == self.hvd_args.at:
             act(self.hvd_args.action)
 
@@ -136,6 +139,8 @@ def main() -> None:
     parser.add_argument("--action", default="")
     parser.add_argument("--at", type=int, default=0)
     parser.add_argument("--members", type=int, nargs="*", default=[])
+    parser.add_argument("--moment", help="at which member --dies")
+    parser.add_argument("--dies", type=int)
     parser.add_argument("--commit-seconds", type=float, default=0.3)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--pause", type=float, default=0.02)

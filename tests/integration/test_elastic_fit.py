@@ -7,6 +7,7 @@ import pathlib
 import sys
 from typing import Any
 
+import elastic_moments
 import jobs
 import pytest
 
@@ -131,6 +132,20 @@ def test_a_rank_that_does_not_come_loses_no_state(action: str) -> None:
     assert outcome.status == 0, outcome.stderr
     assert "a new membership begins: StalledError" in outcome.stderr
     _check(told, [0, 1, 2] if action == "stall" else [0, 2], epochs=2)
+
+
+@pytest.mark.parametrize("number", elastic_moments.chosen())
+def test_a_rank_dies_while_the_members_change(number: int) -> None:
+    moment, action = elastic_moments.MOMENTS[number]
+    outcome, told = _run(
+        3,
+        *("--action", action, "--at", "9", "--members", "2"),
+        *("--moment", moment, "--dies", "1", "--pause", "0.01"),
+        HVD_STALL_CHECK_TIME_SECONDS="2",
+        HVD_STALL_SHUTDOWN_TIME_SECONDS="5",
+    )
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [0], epochs=2)
 
 
 def test_a_slow_rank_is_left_out() -> None:
