@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 
 
@@ -46,3 +47,27 @@ def write(path: str, data: bytes) -> None:
     """
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(data)
+
+
+def read_bounded(path: str, most: int) -> bytes | None:
+    """Returns the content of a file that others have made.
+
+    Args:
+        path: The file.
+        most: The bytes that it may have.
+
+    Returns:
+        The content; None: there is no regular file that can be read, or it has
+        more bytes.
+    """
+    try:
+        # A pipe would have us wait for who writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+                return None
+            data = file.read(most + 1)
+    except OSError:
+        return None
+    return data if len(data) <= most else None

@@ -14,6 +14,7 @@ from typing import IO
 from hvd_keras import _native
 from hvd_keras._common import files, log
 from hvd_keras._job.bootstrap import Topology, interfaces
+from hvd_keras._observe import evidence
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 
@@ -55,7 +56,7 @@ def _prepare(folder: str, topology: Topology, host: str) -> dict[Part, str]:
         part: os.path.join(folder, part.name_for(topology.rank))
         for part in Part
     }
-    if _writer_of(paths[Part.IDENTITY]) != os.getpid():
+    if evidence.process_of(paths[Part.IDENTITY]) != os.getpid():
         for path in paths.values():
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
@@ -68,14 +69,6 @@ def _prepare(folder: str, topology: Topology, host: str) -> dict[Part, str]:
     }
     files.write(paths[Part.IDENTITY], json.dumps(said).encode())
     return paths
-
-
-def _writer_of(path: str) -> int:
-    try:
-        with open(path) as file:
-            return int(json.load(file)["pid"])
-    except (OSError, ValueError, LookupError):
-        return 0
 
 
 def _foreign_folders() -> list[str]:

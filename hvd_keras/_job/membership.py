@@ -13,6 +13,7 @@ from collections.abc import Callable
 from hvd_keras._job import bootstrap, preemption, state
 from hvd_keras._job.bootstrap import Rendezvous
 from hvd_keras._job.bootstrap.wire import (
+    BEGINS,
     ELASTIC,
     LEAVES,
     LEAVES_SOON,
@@ -25,6 +26,7 @@ _connection: Rendezvous | None = None  # to hvdrun, while in an epoch
 _watch: preemption.Watch | None = None
 _has_told = False  # that this rank must leave
 _has_told_elastic = False  # see `announce_elastic`
+_has_state = False  # see `note_state`
 _is_waiting = False  # see `is_waiting`
 _has_waited = False
 _kept_traces: tuple[int, int] | None = None  # an epoch, and that of its traces
@@ -104,6 +106,23 @@ def announce_elastic() -> None:
     global _has_told_elastic
     if not _has_told_elastic and is_elastic():
         _has_told_elastic = _report(ELASTIC)
+
+
+def note_state(*, is_first: bool) -> None:
+    """Notes that this process has the state of the training.
+
+    hvdrun hears of a rank 0 that begins without that of others. If others have
+    trained before, their work is lost.
+
+    Args:
+        is_first: Whether it begins as the program has made it.
+    """
+    global _has_state
+    job = state.job()
+    is_new = is_first and not _has_state and is_elastic()
+    if is_new and job is not None and job.topology.rank == 0:
+        _report(BEGINS)
+    _has_state = True
 
 
 def report_straggler(rank: int, text: str) -> None:

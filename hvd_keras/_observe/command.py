@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from hvd_keras._common.terminal import cell, one_line, printable, tell
 from hvd_keras._observe import doctor, evidence
 from hvd_keras._observe.evidence import Job, Rank
 from hvd_keras._observe.stacks import Stack
@@ -40,13 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         job = evidence.read(folder)
     except OSError as error:
-        print(f"hvd-doctor: {error}", file=sys.stderr)
+        tell("hvd-doctor", error)
         return 2
     if not any(rank.has_record for rank in job.ranks.values()):
-        print(f"hvd-doctor: {folder} holds no flight records", file=sys.stderr)
+        tell("hvd-doctor", f"{folder} holds no flight records")
         return 2
     verdict = doctor.diagnose(job)
-    print(_as_json(verdict) if arguments.json else _report(job, verdict))
+    text = _as_json(verdict) if arguments.json else _report(job, verdict)
+    print(printable(text))
     return 0 if verdict else 1
 
 
@@ -69,7 +71,7 @@ def _report(job: Job, verdict: Verdict | None) -> str:
     """The verdict, a line for each rank, and the stack of the one at fault."""
     lines = ["No rank can be named: no collective has failed or waits long."]
     if verdict is not None:
-        lines = [f"{verdict.sentence}.", f"Cause: {verdict.cause.value}."]
+        lines = [f"{verdict.shown()}.", f"Cause: {verdict.cause.value}."]
     lines += ["", *_table(job)]
     if verdict is not None:
         # Of all ranks alike, one speaks for the others.
@@ -87,12 +89,12 @@ def _table(job: Job) -> list[str]:
         rows.append(
             (
                 str(rank.rank),
-                rank.host,
+                cell(rank.host),
                 str(rank.pid or ""),
-                _end_of(rank),
-                last.name if last else "",
+                cell(_end_of(rank)),
+                cell(last.name) if last else "",
                 clock(last.ended) if last else "",
-                waiting[0].name if waiting else "",
+                cell(waiting[0].name) if waiting else "",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -116,7 +118,10 @@ def _end_of(rank: Rank) -> str:
 
 def _shown(rank: Rank, stack: Stack) -> list[str]:
     head = f"Stack of rank {rank.rank}, the innermost call first:"
-    return [head, *(f"  {frame.file}:{frame.line}" for frame in stack)]
+    return [
+        head,
+        *(f"  {one_line(frame.file)}:{frame.line}" for frame in stack),
+    ]
 
 
 if __name__ == "__main__":

@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from hvd_keras._common import files
+from hvd_keras._common.json_text import parsed, whole, words
 from hvd_keras._observe import stacks
 from hvd_keras._observe.stacks import Frame, Stack
 
 JOB = "job.json"
+MAX_BYTES = 16 << 20  # of a file: larger ones are not of a rank
+MAX_RANKS = 1 << 16  # of a job
+_MOST_RECORDS = 1 << 14  # of a rank, which keeps 4,096 and what waits
 
 
 class Part(enum.Enum):
@@ -152,35 +156,41 @@ def read(folder: str) -> Job:
     """
     names = os.listdir(folder)
     told = _json(os.path.join(folder, JOB))
+    size = told_size = _number(told, "size", MAX_RANKS)
     ranks: dict[int, Rank] = {}
-    size = int(told.get("size", 0))
-    known = {Part.FLIGHT: _read_flight, Part.IDENTITY: _read_rank}
     for name in names:
         rank = _rank_of(name)
-        if rank is None or (size and rank >= size):
-            continue
-        ranks.setdefault(rank, Rank(rank))
+        if rank is not None and rank < (told_size or MAX_RANKS):
+            ranks.setdefault(rank, Rank(rank))
     for rank, found in ranks.items():
-        path = os.path.join(folder, Part.IDENTITY.name_for(rank))
-        found.foreign = tuple(_json(path).get("foreign", ()))
-        for part in (Part.IDENTITY, Part.FLIGHT):
-            path = os.path.join(folder, part.name_for(rank))
-            size = max(size, known[part](path, found))
+        said = _json(os.path.join(folder, Part.IDENTITY.name_for(rank)))
+        size = max(size, _take_identity(said, found))
+        path = os.path.join(folder, Part.FLIGHT.name_for(rank))
+        size = max(size, _take_flight(_text(path), found))
         text = _text(os.path.join(folder, Part.STACKS.name_for(rank)))
         found.samples = stacks.of_main_thread(text)
         text = _text(os.path.join(folder, Part.ERROR.name_for(rank)))
         found.error = stacks.of_error(text)
         seen = _json(os.path.join(folder, Part.PROCESS.name_for(rank)))
-        found.state = str(seen.get("state", ""))
+        found.state = _word(seen, "state")
     for rank in range(size):
         ranks.setdefault(rank, Rank(rank))
-    for row in told.get("ranks", []):
-        _take_exit(row, ranks[int(row["rank"])])
+    for row in _list(told, "ranks"):
+        _take_exit(row, ranks)
     if len({one.host for one in ranks.values()}) == 1:
         for one in ranks.values():
             one.host = ""  # says nothing
-    leavers = [int(one) for one in told.get("leavers", [])]
+    leavers = [
+        one
+        for one in _list(told, "leavers")
+        if type(one) is int and one in ranks
+    ]
     return Job(size, ranks, leavers, bool(told.get("was_interrupted")))
+
+
+def process_of(path: str) -> int:
+    """Returns the process that an identity tells of; 0: none."""
+    return _number(_json(path), "pid")
 
 
 def _rank_of(name: str) -> int | None:
@@ -196,67 +206,106 @@ def _rank_of(name: str) -> int | None:
     return None
 
 
-def _take_exit(row: Mapping[str, Any], rank: Rank) -> None:
-    rank.host = rank.host or str(row["host"])
-    rank.pid = rank.pid or int(row["pid"])
-    rank.exit_status = row["exit_status"]
-    rank.signal = str(row["signal"])
-    rank.was_ended = bool(row["was_ended"])
-    rank.told = str(row["told"])
-    rank.is_lost = bool(row["is_lost"])
-
-
-def _read_rank(path: str, rank: Rank) -> int:
-    said = _json(path)
-    rank.host = str(said.get("host", ""))
-    rank.pid = int(said.get("pid", 0))
-    return int(said.get("size", 0))
-
-
-def _read_flight(path: str, rank: Rank) -> int:
-    lines = _text(path).splitlines()
+def _take_exit(row: Any, ranks: Mapping[int, Rank]) -> None:
     try:
-        header, *rows = map(json.loads, lines)
-        offset = (header["unix_ns"] - header["monotonic_ns"]) / 1e9
-        rank.host, rank.pid = str(header["host"]), int(header["pid"])
-        rank.reason = str(header["reason"])
-        rank.num_steps = int(header["steps"])
-        rank.written = header["unix_ns"] / 1e9
-        rank.records = [_record(row, offset) for row in rows]
-        size = int(header["size"])
+        rank = ranks[whole(row["rank"])]
+        status = row["exit_status"]
+        told = dataclasses.replace(
+            rank,
+            host=rank.host or words(row["host"]),
+            pid=rank.pid or whole(row["pid"]),
+            exit_status=None if status is None else whole(status),
+            signal=words(row["signal"]),
+            was_ended=bool(row["was_ended"]),
+            told=words(row["told"]),
+            is_lost=bool(row["is_lost"]),
+        )
     except (ValueError, LookupError, TypeError):
+        return
+    vars(rank).update(vars(told))
+
+
+def _take_identity(said: Mapping[str, Any], rank: Rank) -> int:
+    rank.host = _word(said, "host")
+    rank.pid = _number(said, "pid")
+    rank.foreign = tuple(
+        one for one in _list(said, "foreign") if isinstance(one, str)
+    )
+    return _number(said, "size", MAX_RANKS)
+
+
+def _take_flight(text: str, rank: Rank) -> int:
+    lines = text.splitlines()
+    try:
+        header = parsed(lines[0])
+        rows = map(parsed, lines[1:][-_MOST_RECORDS:])
+        unix_ns = whole(header["unix_ns"])
+        offset = (unix_ns - whole(header["monotonic_ns"])) / 1e9
+        told = dataclasses.replace(
+            rank,
+            host=words(header["host"]),
+            pid=whole(header["pid"]),
+            reason=words(header["reason"]),
+            num_steps=whole(header["steps"]),
+            written=unix_ns / 1e9,
+            has_record=True,
+            records=[_record(row, offset) for row in rows],
+        )
+        size = whole(header["size"], 1, MAX_RANKS)
+    except (ValueError, LookupError, TypeError, AttributeError):
         return 0
-    rank.has_record = True
+    vars(rank).update(vars(told))
     return size
 
 
+_IS_TEXT = {
+    each.name: each.type == "str" for each in dataclasses.fields(Record)
+}
+
+
 def _record(row: Mapping[str, Any], offset: float) -> Record:
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in row.items():
         if key == "late_ns":
-            values["late"] = value / 1e9
+            values["late"] = whole(value) / 1e9
         elif key.endswith("_ns"):
-            values[key.removesuffix("_ns")] = value / 1e9 + offset
+            values[key.removesuffix("_ns")] = whole(value) / 1e9 + offset
         elif key == "shape":
-            values["shape"] = tuple(value)
-        elif key in Record.__dataclass_fields__:
+            values["shape"] = tuple(map(whole, value))
+        elif key in _IS_TEXT:
             # Thousands of records on each rank have the same few texts.
-            is_text = isinstance(value, str)
-            values[key] = sys.intern(value) if is_text else value
+            is_text = _IS_TEXT[key]
+            values[key] = sys.intern(words(value)) if is_text else whole(value)
     return Record(**values)
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    data = files.read_bounded(path, MAX_BYTES)
+    return "" if data is None else data.decode("utf-8", "replace")
 
 
 def _json(path: str) -> dict[str, Any]:
     try:
-        value = json.loads(_text(path))
+        value = parsed(_text(path))
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _number(said: Mapping[str, Any], key: str, most: int = 1 << 62) -> int:
+    try:
+        return whole(said.get(key), 0, most)
+    except ValueError:
+        return 0
+
+
+def _word(said: Mapping[str, Any], key: str) -> str:
+    try:
+        return words(said.get(key))
+    except ValueError:
+        return ""
+
+
+def _list(said: Mapping[str, Any], key: str) -> list[Any]:
+    value = said.get(key)
+    return value if isinstance(value, list) else []

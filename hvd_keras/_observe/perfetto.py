@@ -89,7 +89,7 @@ class _Writer:
         packet.timestamp = min(times)
         for number, time in (
             (_BOOTTIME, min(times)),
-            (_RAW_CLOCK, min(times) - offset_ns),
+            (_RAW_CLOCK, max(0, min(times) - offset_ns)),
         ):
             clock = packet.clock_snapshot.clocks.add()
             clock.clock_id = number

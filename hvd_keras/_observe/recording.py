@@ -10,12 +10,14 @@ measured how far their clock is from that of host 0; `read` adds it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from hvd_keras._common.files import read_bounded
+from hvd_keras._common.json_text import parsed, whole, words
 from hvd_keras._observe.files import NAME, VERSION, file_name
 
 KINDS = (
@@ -91,6 +93,13 @@ _TEXT_BYTES = _RECORD.itemsize - 8
     _NAME, _HEADER, _ADMITTED, _NEGOTIATED, _BEGUN, _ENDED, _PHASE, _STEP,
     _CLOCK, _DROPPED,
 ) = range(1, 11)  # fmt: skip
+MAX_BYTES = 4 << 30  # of a file
+MAX_RANKS = 1 << 16  # of a job
+# Numbers beyond these are of no job; sums of those within fit 64 bits.
+_MOST_NS = 1 << 60
+_MOST_BYTES = 1 << 50
+_MOST_IDS = 1 << 40
+_MOST_SETS = 1 << 20
 # Without a reading of the clock, that of the wall is taken for it.
 _WALL_ERROR_NS = 10**9
 
@@ -134,11 +143,11 @@ def read(folder: str | os.PathLike[str]) -> Recording:
         RecordingError: There is no file of a rank, or one is malformed.
         OSError: A file cannot be read.
     """
-    files = []
+    files: list[_File] = []
     for name in sorted(os.listdir(folder)):
         if NAME.fullmatch(name):
-            one = _File(os.path.join(folder, name))
-            if one.header is not None:
+            one = _File.read(os.path.join(folder, name))
+            if one is not None:
                 files.append(one)
     if not files:
         raise RecordingError(
@@ -146,95 +155,137 @@ def read(folder: str | os.PathLike[str]) -> Recording:
             f"{file_name(0)}, ... Received: none that has begun."
         )
     files.sort(key=lambda one: one.rank)
-    size = int(files[0].header["size"])
+    size = files[0].header.size
     # An earlier, larger job may have left the others.
-    files = [one for one in files if int(one.header["size"]) == size]
+    files = [one for one in files if one.header.size == size]
+    if len({one.rank for one in files}) < len(files):
+        raise RecordingError(
+            f"{os.fspath(folder)!r} must hold one file of each rank. Received: "
+            f"ranks {', '.join(str(one.rank) for one in files[:64])}."
+        )
     clocks = _Clocks(files)
     ranks = [one.recording(clocks) for one in files]
     return Recording(ranks, size)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    """What a rank says of itself."""
+
+    rank: int
+    size: int
+    pid: int
+    host: str
+    clock: str
+    monotonic_ns: int
+    unix_ns: int
+    settings: dict[str, str]
+
+    @classmethod
+    def of(cls, said: Any) -> _Header:
+        size = whole(said["size"], 1, MAX_RANKS)
+        return cls(
+            rank=whole(said["rank"], 0, size - 1),
+            size=size,
+            pid=whole(said["pid"]),
+            host=words(said["host"]),
+            clock=words(said["clock"]),
+            monotonic_ns=whole(said.get("monotonic_ns", 0), 0, _MOST_NS),
+            unix_ns=whole(said.get("unix_ns", 0), 0),
+            settings={
+                words(key): words(str(value))
+                for key, value in said.get("settings", {}).items()
+            },
+        )
+
+
 class _File:
     """One rank's file."""
 
-    def __init__(self, path: str) -> None:
-        with open(path, "rb") as file:
-            data = file.read()
-        whole = len(data) - len(data) % _RECORD.itemsize
-        self._data = data[:whole]
-        self._records = np.frombuffer(self._data, _RECORD)
-        self.header: Any = self._read_header(path)
-        if self.header is not None:
-            self.rank = int(self.header["rank"])
-            self.clock = str(self.header["clock"])
-            self.clocks = self.of_type(_CLOCK)
+    def __init__(self, header: _Header, data: bytes) -> None:
+        self.header = header
+        self.rank, self.clock = header.rank, header.clock
+        self._data = data
+        self._records = np.frombuffer(data, _RECORD)
+        self._makes_sense = _makes_sense(self._records)
+        self.clocks = self.of_type(_CLOCK)
 
-    def of_type(self, number: int) -> np.ndarray:
-        return self._records[self._records["type"] == number]
-
-    def texts(self, number: int) -> dict[int, str]:
-        """The texts of a type by id; their parts come one after the other."""
-        parts: dict[int, bytearray] = {}
-        for index in np.flatnonzero(self._records["type"] == number):
-            at = int(index) * _RECORD.itemsize
-            length = self._data[at + 1]
-            key = int.from_bytes(self._data[at + 4 : at + 8], "little")
-            parts.setdefault(key, bytearray()).extend(
-                self._data[at + 8 : at + 8 + min(length, _TEXT_BYTES)]
+    @classmethod
+    def read(cls, path: str) -> _File | None:
+        """Returns the file at `path`; None: its rank had not begun it."""
+        data = read_bounded(path, MAX_BYTES)
+        if data is None:
+            raise RecordingError(
+                f"{path!r} must be a regular file that can be read, of "
+                f"{MAX_BYTES:,} bytes at most."
             )
-        return {k: v.decode(errors="replace") for k, v in parts.items()}
-
-    def _read_header(self, path: str) -> dict[str, Any] | None:
-        texts = self.texts(_HEADER)
-        if not len(self._records):
+        data = data[: len(data) - len(data) % _RECORD.itemsize]
+        records = np.frombuffer(data, _RECORD)
+        if not len(records):
             return None  # killed before it had begun
         try:
-            header: dict[str, Any] = json.loads(texts[0])
-            version = header["version"]
-            for name in ("rank", "size", "pid", "host", "clock"):
-                _ = header[name]
-        except (LookupError, TypeError, ValueError):
-            if (self._records["type"] == _HEADER).all():
+            said = parsed(_texts(data, records, _HEADER)[0])
+            version = said["version"]
+            header = _Header.of(said) if version == VERSION else None
+        except (LookupError, TypeError, ValueError, AttributeError):
+            if (records["type"] == _HEADER).all():
                 return None  # killed in the middle of it
             raise RecordingError(f"{path!r} must be a timeline.") from None
-        if version != VERSION:
+        if header is None:
             raise RecordingError(
                 f"{path!r} must be a timeline of version {VERSION}. "
-                f"Received: version {version!r}."
+                f"Received: version {str(version)[:20]!r}."
             )
-        return header
+        return cls(header, data)
+
+    def of_type(self, number: int) -> np.ndarray:
+        is_one = self._records["type"] == number
+        return self._records[is_one & self._makes_sense]
 
     def recording(self, clocks: _Clocks) -> RankRecording:
-        names = self.texts(_NAME)
-        size = max(names, default=-1) + 1
+        header = self.header
+        names, places = self._names()
         clock = clocks.of(self.clock)
         calls, phases, steps = self._calls(), self._phases(), self._steps()
-        calls["name"][calls["name"] >= size] = size  # its record was dropped
+        calls["name"] = places(calls["name"])
         times = [calls[n] for n in CALL.names or () if n.endswith("_ns")]
         for column in times[:-1]:  # the last is a duration
-            column[column != 0] += clock.offsets(column[column != 0])
+            own = column[column != 0]
+            column[column != 0] = np.maximum(own + clock.offsets(own), 1)
         for array in (phases, steps):
             for name in ("begin_ns", "end_ns"):
-                array[name] += clock.offsets(array[name])
+                own = array[name]
+                array[name] = np.maximum(own + clock.offsets(own), 0)
         return RankRecording(
             rank=self.rank,
-            host=str(self.header["host"]),
-            pid=int(self.header["pid"]),
+            host=header.host,
+            pid=header.pid,
             clock_offset_ns=int(
-                clock.offsets(np.array([self.header.get("monotonic_ns", 0)]))[0]
+                clock.offsets(np.array([header.monotonic_ns]))[0]
             ),
             clock_error_ns=clock.error_ns,
             num_dropped=int(self.of_type(_DROPPED)["number"].sum()),
-            settings={
-                str(k): str(v)
-                for k, v in self.header.get("settings", {}).items()
-            },
-            names=[names.get(i, "(unknown)") for i in range(size)]
-            + ["(unknown)"],
+            settings=header.settings,
+            names=names,
             calls=calls,
             phases=phases,
             steps=steps,
         )
+
+    def _names(self) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
+        """Returns the names, and what finds their places by their ids."""
+        texts = _texts(self._data, self._records, _NAME)
+        ids = np.array(sorted(texts), np.int64)
+        names = [texts[one] for one in ids.tolist()]
+
+        def places(wanted: np.ndarray) -> np.ndarray:
+            found = np.searchsorted(ids, wanted)
+            known = found < len(ids)
+            known[known] = ids[found[known]] == wanted[known]
+            # The record of others was dropped.
+            return np.where(known, found, len(ids))
+
+        return [*names, "(unknown)"], places
 
     def _calls(self) -> np.ndarray:
         admitted = self.of_type(_ADMITTED)
@@ -300,6 +351,40 @@ class _File:
         return steps
 
 
+def _texts(data: bytes, records: np.ndarray, number: int) -> dict[int, str]:
+    """The texts of a type by id; their parts come one after the other."""
+    parts: dict[int, bytearray] = {}
+    for index in np.flatnonzero(records["type"] == number):
+        at = int(index) * _RECORD.itemsize
+        length = data[at + 1]
+        key = int.from_bytes(data[at + 4 : at + 8], "little")
+        parts.setdefault(key, bytearray()).extend(
+            data[at + 8 : at + 8 + min(length, _TEXT_BYTES)]
+        )
+    return {k: v.decode(errors="replace") for k, v in parts.items()}
+
+
+def _makes_sense(records: np.ndarray) -> np.ndarray:
+    """Which records hold numbers that a job may have; not of texts."""
+    is_call = records["type"] == _ADMITTED
+    is_step = records["type"] == _STEP
+    in_bounds = [
+        (records["time_ns"] >= 0) & (records["time_ns"] <= _MOST_NS),
+        np.abs(records["other_ns"].astype("f8")) <= _MOST_NS,
+        records["num_bytes"] <= _MOST_BYTES,  # or ns, of a clock
+        records["number"] <= _MOST_IDS,
+        records["collective_id"] <= _MOST_IDS,
+        # There, it is the epoch.
+        is_step
+        | (records["process_set"] >= 0) & (records["process_set"] < _MOST_SETS),
+        ~is_call | (records["kind"] < len(KINDS)),
+        ~is_call | (records["op"] < len(OPS)),
+        ~is_call | (records["dtype"] < len(DTYPES)),
+    ]
+    found: np.ndarray = np.logical_and.reduce(in_bounds)
+    return found
+
+
 class _Clock:
     """How far one clock is from that of host 0, at times."""
 
@@ -351,11 +436,9 @@ def _reading_of_wall_clocks(file: _File, first: _File) -> np.ndarray:
     """What stands in for a reading of host 0's clock."""
     reading = np.zeros(1, _RECORD)
     here, there = (
-        int(each.header.get("unix_ns", 0))
-        - int(each.header.get("monotonic_ns", 0))
-        for each in (file, first)
+        one.header.unix_ns - one.header.monotonic_ns for one in (file, first)
     )
-    reading["time_ns"] = int(file.header.get("monotonic_ns", 0))
-    reading["other_ns"] = here - there
+    reading["time_ns"] = file.header.monotonic_ns
+    reading["other_ns"] = max(-_MOST_NS, min(here - there, _MOST_NS))
     reading["num_bytes"] = _WALL_ERROR_NS
     return reading

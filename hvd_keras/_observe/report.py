@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras._common import files, version
+from hvd_keras._common.terminal import tell
 from hvd_keras._observe import page_data, recording
 from hvd_keras._observe.analysis import analyze
 from hvd_keras._observe.recording import Recording, RecordingError
@@ -151,9 +152,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.folder, options.output, measure_copy=options.measure_copy
         )
     except (OSError, RecordingError, _OtherMachineError) as error:
-        print(f"hvd-report: {error}", file=sys.stderr)
+        tell("hvd-report", error)
         return 1
-    print(f"hvd-report: wrote {options.output}", file=sys.stderr)
+    except MemoryError:
+        tell("hvd-report", "there is too little memory for this recording")
+        return 1
+    tell("hvd-report", f"wrote {options.output}")
     return 0
 
 

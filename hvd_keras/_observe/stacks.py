@@ -8,7 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (.+)$')
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>.*)", line (?P<line>[0-9]{1,9}),? in (.+)$'
+)
 _THREAD = re.compile(r"^(Current thread|Thread) 0x")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 

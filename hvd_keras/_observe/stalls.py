@@ -63,9 +63,12 @@ def find_stall(job: Job) -> Stall | None:
         ),
         key=lambda one: one.enqueued,
     )
+    members_of: dict[int, list[Rank]] = {}
     # Many ranks wait for one call: the first of them speaks for all.
     for key in dict.fromkeys(one.key for one in calls):
-        members = _members(job, key[0])
+        if key[0] not in members_of:
+            members_of[key[0]] = _members(job, key[0])
+        members = members_of[key[0]]
         missing = [rank for rank in members if key not in keys[rank.rank]]
         if missing:
             return Stall(

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from hvd_keras._common import files
+from hvd_keras._common.terminal import tell
 from hvd_keras._observe import chrome, perfetto, recording, tracks
+from hvd_keras._observe.page_data import rank_ranges
 
 _NO_PERFETTO = (
     "hvd-trace: the package `perfetto` must be installed to write "
@@ -56,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_NO_PERFETTO, file=sys.stderr)
         return NO_PERFETTO_STATUS
     except (recording.RecordingError, OSError) as error:
-        print(f"hvd-trace: {error}", file=sys.stderr)
+        tell("hvd-trace", error)
+        return 1
+    except MemoryError:
+        tell("hvd-trace", "there is too little memory for this recording")
         return 1
     for line in describe(job):
         print(line)
@@ -67,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def describe(job: recording.Recording) -> list[str]:
     """Says what is there, what is missing, and how good the clocks are."""
     lines = []
-    there = [rank.rank for rank in job.ranks]
+    there = {rank.rank for rank in job.ranks}
     missing = [rank for rank in range(job.size) if rank not in there]
     if missing:
-        numbers = ", ".join(map(str, missing))
+        numbers = rank_ranges(missing)
         lines.append(
             f"no file of rank{'s' * (len(missing) > 1)} {numbers}: copy it "
             "from its host, or it had not begun"

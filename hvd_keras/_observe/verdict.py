@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import time
 
+from hvd_keras._common.terminal import one_line
 from hvd_keras._observe.evidence import Rank
 from hvd_keras._observe.stacks import Frame
 
@@ -31,6 +32,10 @@ class Verdict:
     rank: int | None  # None: all of them alike
     sentence: str
     frame: Frame | None = None
+
+    def shown(self) -> str:
+        """Returns the sentence for a terminal, in one line."""
+        return one_line(self.sentence)
 
 
 def name_of(rank: Rank) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_keras._common.terminal import printable
 from hvd_keras._verify import causes
 from hvd_keras._verify.causes import Difference, Facts
 from hvd_keras._verify.records import Array, Event, read
@@ -524,7 +525,7 @@ def main() -> int:
     if arguments.json:
         print(found.as_json())
     else:
-        print("\n".join([found.text, *found.notes]))
+        print(printable("\n".join([found.text, *found.notes])))
     return found.status
 
 

@@ -81,6 +81,7 @@ class Run:
         while True:
             try:
                 self.entry = self._entrance.enter(self._traces is not None)
+                membership.note_state(is_first=self.entry.commit is None)
                 self._keep_or_drop_traces()
                 history = self._call_fit()
                 break

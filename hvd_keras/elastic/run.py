@@ -54,6 +54,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         while True:
             try:
                 state.sync()
+                membership.note_state(is_first=True)
                 return func(state, *args, **kw)
             except HostsUpdatedInterrupt:
                 state.save()

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from hvd_keras._common.terminal import printable, tell
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run import (
@@ -23,6 +24,7 @@ from hvd_keras.run.agent import Agent, Own
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.check_hosts import HostsCheck
 from hvd_keras.run.elastic import ElasticJob
+from hvd_keras.run.file_limit import file_limit_named
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
 from hvd_keras.run.placement import Plan
@@ -59,10 +61,10 @@ def start(options: Options) -> int:
     except StartInterruptedError as interrupt:
         return interrupt.exit_status
     except UsageError as error:
-        print(f"hvdrun: {error}", file=sys.stderr)
+        tell("hvdrun", error)
         return error.exit_status
     except (HvdError, OSError) as error:
-        print(f"hvdrun: {error}", file=sys.stderr)
+        tell("hvdrun", error)
         return 2
 
 
@@ -73,12 +75,18 @@ def _run(options: Options) -> int:
     if plan.way != "hosts":
         arguments.check_outer_launcher(os.environ)
     environ.update(options.given_variables())
+    own = sum(host.slots or 0 for host in plan.hosts if host.is_local)
+    with file_limit_named(own):
+        return _run_planned(options, environ, plan)
+
+
+def _run_planned(options: Options, environ: dict[str, str], plan: Plan) -> int:
     if options.horovod_compat:
         environ["PYTHONPATH"] = horovod_compat.python_path(environ)
     # A bad setting is one message here, not one on every rank.
     config = Config.from_environ(environ)
     if options.dry_run:
-        print(dry_run.describe(options, plan))
+        print(printable(dry_run.describe(options, plan)))
         return 0
     if options.verify:
         return verify.run(options, environ, plan, _run_job)

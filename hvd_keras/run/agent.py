@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from hvd_keras._common.terminal import tell
 from hvd_keras._common.version import package_version
 from hvd_keras._job.bootstrap import addresses, interfaces, secret, tls
 from hvd_keras._job.bootstrap.client import Rendezvous
@@ -30,7 +31,8 @@ from hvd_keras.exceptions import HvdError
 from hvd_keras.run import environment, probe
 from hvd_keras.run.arguments import check_command
 from hvd_keras.run.environment import Place
-from hvd_keras.run.host_ranks import HostRanks, raise_file_limit
+from hvd_keras.run.file_limit import file_limit_named, raise_file_limit
+from hvd_keras.run.host_ranks import HostRanks
 from hvd_keras.run.hosts import KEEP_STOPPED
 from hvd_keras.run.link import (
     OUTPUT_HEADER,
@@ -147,7 +149,7 @@ class Agent:
         if self._error:
             # Nobody may be there to read it.
             with contextlib.suppress(OSError):
-                print(f"hvdrun: {self._error}", file=sys.stderr, flush=True)
+                tell("hvdrun", self._error)
         return 1 if self._exit_status is None else self._exit_status
 
     def _let_ranks_end(self) -> None:
@@ -253,9 +255,10 @@ class Agent:
             self._own = own
         self._place = place
         try:
-            if self._stdin is None:
-                self._get_ready(own, directory, place, str(message["host"]))
-            self._start_ranks(own, place, message["ranks"])
+            with file_limit_named(place.num_ranks):
+                if self._stdin is None:
+                    self._get_ready(own, directory, place, str(message["host"]))
+                self._start_ranks(own, place, message["ranks"])
         except UsageError as error:
             self._fail(str(error), error.exit_status)
         except (HvdError, OSError) as error:
@@ -379,7 +382,7 @@ def main() -> int:
         config = Config.from_environ(told["settings"])
         return Agent(config, index, told["num_hosts"]).run()
     except (HvdError, OSError) as error:
-        print(f"hvdrun: {error}", file=sys.stderr)
+        tell("hvdrun", error)
         return 2
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvd_keras._common.terminal import printable
 from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
@@ -86,7 +87,7 @@ class HostsCheck:
             reached = [h for h in self._hosts if h.name not in failures]
             self._print_hosts(reached)
             for name, why in failures.items():
-                print(f"{name}: NOT REACHED: {why}")
+                _show(f"{name}: NOT REACHED: {why}")
                 self._advice.append(
                     f"`ssh {name} true` must work without a question."
                 )
@@ -100,7 +101,7 @@ class HostsCheck:
             self._gathering.close(_FAREWELL_SECONDS)
             self._server.close()
         for line in self._advice:
-            print(f"advice: {line}")
+            _show(f"advice: {line}")
         return 1 if failures or self._lost else 0
 
     # ---- What agents say; see `AgentWatcher` ----
@@ -150,7 +151,7 @@ class HostsCheck:
             clock = f"clock {one.clock_seconds * 1e3:+.1f} ms"
             if isinstance(host, LocalHost):
                 clock = "this host"
-            print(f"{host.name}: {clock}, {shown}", flush=True)
+            _show(f"{host.name}: {clock}, {shown}")
             if abs(one.clock_seconds) > _MAX_CLOCK_SECONDS:
                 self._advice.append(f"Set the clock of {host.name}, by NTP.")
         for library in next(iter(found.values())).versions if found else ():
@@ -181,7 +182,7 @@ class HostsCheck:
         try:
             speed = self._measure(first, second)
         except (HvdError, OSError) as error:
-            print(f"{pair}: NOT CONNECTED: {error}", flush=True)
+            _show(f"{pair}: NOT CONNECTED: {error}")
             self._lost[pair] = str(error)
             self._advice.append(
                 f"No firewall may be between {first.name} and {second.name}; "
@@ -189,10 +190,7 @@ class HostsCheck:
             )
             return
         trip, rate = speed.round_trip_seconds, speed.bytes_per_second
-        print(
-            f"{pair}: round trip {trip * 1e6:.0f} us, {rate / 1e6:.0f} MB/s",
-            flush=True,
-        )
+        _show(f"{pair}: round trip {trip * 1e6:.0f} us, {rate / 1e6:.0f} MB/s")
         if rate < _MIN_BYTES_PER_SECOND or trip > _MAX_ROUND_TRIP_SECONDS:
             self._advice.append(
                 f"The network between {first.name} and {second.name} is slow "
@@ -246,3 +244,7 @@ class HostsCheck:
         if "error" in self._answer:
             raise LaunchError(str(self._answer["error"]))
         return self._answer
+
+
+def _show(text: str) -> None:
+    print(printable(text), flush=True)

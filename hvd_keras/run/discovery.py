@@ -16,6 +16,7 @@ from hvd_keras.run.usage import UsageError
 _PERIOD_SECONDS = 1.0
 _LIMIT_SECONDS = 30.0
 _MAX_BYTES = 1 << 20
+_MOST_SHOWN = 100  # characters of a bad line
 # From the end of its output to its own.
 _END_SECONDS = 0.5
 
@@ -28,18 +29,17 @@ def ask(path: str, slots_per_host: int) -> HostSlots:
     Raises:
         UsageError: It fails, or prints something else than hosts.
     """
+    loop, found, wrong = Loop(), list[HostSlots](), list[str]()
+    asking = Discovery(loop, path, slots_per_host, found.append, wrong.append)
     try:
-        done = subprocess.run(
-            [os.path.abspath(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            timeout=_LIMIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(_bad(path, str(error))) from None
-    if done.returncode != 0:
-        raise UsageError(_bad(path, f"exit status {done.returncode}"))
-    return _parsed(path, done.stdout, slots_per_host)
+        while not found and not wrong:
+            asking.step()
+            loop.step(max(0.0, asking.next_deadline() - time.monotonic()))
+    finally:
+        asking.close()
+    if wrong:
+        raise UsageError(wrong[0])
+    return found[0]
 
 
 class Discovery:
@@ -96,8 +96,8 @@ class Discovery:
                 stdout=subprocess.PIPE,
                 preexec_fn=die_with_parent(),  # safe: there are no threads
             )
-        except OSError as error:
-            self._note_error(str(error))
+        except (OSError, ValueError) as error:
+            self._note_error(_bad(self._path, str(error)))
             self._next = time.monotonic() + _PERIOD_SECONDS
             return
         assert self._popen.stdout is not None
@@ -108,11 +108,17 @@ class Discovery:
         assert self._popen.stdout is not None
         data = os.read(self._popen.stdout.fileno(), _MAX_BYTES)
         self._text += data
-        if data and len(self._text) < _MAX_BYTES:
+        if data and len(self._text) <= _MAX_BYTES:
             return
+        is_long = len(self._text) > _MAX_BYTES
+        if is_long:
+            self._popen.kill()
         status = self._end(self._popen)
         self._next = time.monotonic() + _PERIOD_SECONDS
         try:
+            if is_long:
+                what = f"more than {_MAX_BYTES:,} bytes"
+                raise UsageError(_bad(self._path, what))
             if status != 0:
                 raise UsageError(_bad(self._path, f"exit status {status}"))
             found = _parsed(self._path, self._text, self._slots_per_host)
@@ -125,7 +131,7 @@ class Discovery:
     def _note_error(self, text: str) -> None:
         if text != self._last_error:
             self._last_error = text
-            self._say(f"{text} The hosts stay as they are.")
+            self._say(text)
 
     def close(self) -> None:
         """Ends the program if it runs, and hears no more of it."""
@@ -151,8 +157,11 @@ def _parsed(path: str, text: bytes, slots_per_host: int) -> HostSlots:
         try:
             ((name, slots),) = placement.parse_hosts(line)
         except (UsageError, ValueError):
-            raise UsageError(_bad(path, repr(line))) from None
+            raise UsageError(_bad(path, repr(line[:_MOST_SHOWN]))) from None
         hosts[name] = hosts.get(name, 0) + (slots or slots_per_host)
+    if sum(hosts.values()) > placement.MAX_SLOTS:
+        what = f"{sum(hosts.values())} slots, over {placement.MAX_SLOTS}"
+        raise UsageError(_bad(path, what))
     return hosts
 
 

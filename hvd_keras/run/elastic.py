@@ -18,6 +18,7 @@ from hvd_keras._job.bootstrap import tls
 from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.roster import Member
 from hvd_keras._job.bootstrap.wire import (
+    BEGINS,
     ELASTIC,
     LEAVES,
     LEAVES_SOON,
@@ -74,6 +75,7 @@ class ElasticJob(Job):
             lambda numbers: self._server.ask_to_leave(numbers),
         )
         self._is_prepared = False  # the program takes new members in
+        self._has_begun = False  # a member trains, or has trained
         self._is_done = False  # a member has finished
         self._is_over = False  # there are too few members
 
@@ -283,10 +285,15 @@ class ElasticJob(Job):
             f"{one.number} ({self._ranks[one.number].process})"
             for one in members
         )
+        whom = f"member{'s' * (len(members) > 1)} {names}"
+        if not members:
+            whom = (
+                f"more members: {self._server.num_waiting()} of at least "
+                f"{self._server.min_size} (--min-np) are there"
+            )
         self._output.say(
             f"the next epoch has waited "
-            f"{self._config.stall_warning_seconds:g} s for member"
-            f"{'s' * (len(members) > 1)} {names}"
+            f"{self._config.stall_warning_seconds:g} s for {whom}"
         )
 
     def members_are_late(self, members: Sequence[Member]) -> None:
@@ -338,6 +345,14 @@ class ElasticJob(Job):
     def _on_report(self, number: int, reason: str) -> None:
         if reason == ELASTIC:
             self._is_prepared = True
+            return
+        if reason == BEGINS:
+            if self._has_begun:
+                self._output.say(
+                    "no rank that has trained is left: training begins anew. "
+                    "Give `directory=` to `hvd.elastic.fit` to keep commits"
+                )
+            self._has_begun = True
             return
         if reason.startswith(STRAGGLER):
             min_size = self._server.min_size

@@ -88,7 +88,11 @@ class Fleet:
         """Asks a program for the hosts from now on."""
         self._tries_lost_again = False  # the program knows better
         self._discovery = Discovery(
-            loop, path, slots_per_host, self._on_hosts, self._say
+            loop,
+            path,
+            slots_per_host,
+            self._on_hosts,
+            lambda text: self._say(f"{text} The hosts stay as they are."),
         )
 
     def of_slot(self, name: str) -> Host:

@@ -8,6 +8,7 @@ FOLDER, and it ends when its caller PID has died.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 
@@ -23,7 +24,10 @@ def main() -> int:
     options = arguments.parse(argv)
     options.program = os.dup(0)
     options.results_dir = folder
-    return start(options)
+    status = start(options)
+    if os.getppid() != int(caller):  # nobody will read the results
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
 
 
 if __name__ == "__main__":

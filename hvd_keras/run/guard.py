@@ -12,6 +12,12 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
+import time
+from collections.abc import Iterator
+
+# Ranks that were killed may still write into a folder for a moment.
+_REMOVAL_SECONDS = 2.0
 
 
 class Guard:
@@ -51,6 +57,21 @@ class Guard:
             os.write(self._writer, change)
 
 
+@contextlib.contextmanager
+def guarded_folder(prefix: str) -> Iterator[str]:
+    """Yields a temporary folder that goes even if this process is killed.
+
+    Use it before any threads exist.
+    """
+    guard = Guard()
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+            guard.add_folder(folder)
+            yield folder
+    finally:
+        guard.close()
+
+
 def _watch(reader: int) -> None:
     os.setsid()  # so that the terminal's signals do not reach it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -70,8 +91,12 @@ def _watch(reader: int) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+    until = time.monotonic() + _REMOVAL_SECONDS
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+        while os.path.exists(folder) and time.monotonic() < until:
+            time.sleep(0.05)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _note(line: bytes, groups: set[int], folders: list[bytes]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -206,12 +205,3 @@ class HostRanks:
             process.reap()
             self._guard.remove(process.pid)
             del self._processes[process.rank]
-
-
-def raise_file_limit(num_ranks: int) -> None:
-    """Lets this process open what so many ranks need."""
-    # A rank needs two pipes, a pidfd, two log files and a connection.
-    needed = 8 * num_ranks + 256
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed <= hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

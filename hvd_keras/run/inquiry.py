@@ -11,9 +11,9 @@ from typing import Any
 
 from hvd_keras._common import files
 from hvd_keras._observe import doctor, evidence
-from hvd_keras._observe.evidence import Part
+from hvd_keras._observe.evidence import MAX_BYTES, Part
 from hvd_keras.run.hosts import Host
-from hvd_keras.run.look import MAX_BYTES, Folder, unpacked
+from hvd_keras.run.look import Folder, unpacked
 from hvd_keras.run.rank import Rank
 
 # Where each rank is, is looked at once after a failure, and so often if the
@@ -151,7 +151,7 @@ class Inquiry:
         verdict = doctor.diagnose(job)
         if verdict is not None and verdict.sentence != self.verdict:
             self.verdict = verdict.sentence
-            self._say(f"verdict: {self.verdict}")
+            self._say(f"verdict: {verdict.shown()}")
         elif verdict is None and not self._is_of_failure:
             self._say("no rank is at fault, as far as the records tell")
 

@@ -23,9 +23,9 @@ from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
 from hvd_keras.run.arguments import Options, check_shown_ranks
+from hvd_keras.run.file_limit import raise_file_limit
 from hvd_keras.run.gathering import Gathering
 from hvd_keras.run.grace import Grace
-from hvd_keras.run.host_ranks import raise_file_limit
 from hvd_keras.run.hosts import Host, Launch, LocalHost, RemoteHost
 from hvd_keras.run.inquiry import Inquiry
 from hvd_keras.run.job_output import JobOutput

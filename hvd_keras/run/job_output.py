@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hvd_keras._common.terminal import printable
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.log_file import LogFile
 from hvd_keras.run.output import RankStream, make_screens
@@ -79,8 +80,8 @@ class JobOutput:
         self.show(f"hvdrun: {message}")
 
     def show(self, text: str) -> None:
-        """Shows a text as it is."""
-        self._screens[1].show_own_line(text.encode("utf-8", "replace"))
+        """Shows lines of hvdrun, which may hold names that others chose."""
+        self._screens[1].show_own_line(printable(text).encode())
 
     def _open_file(self, rank: int, name: str) -> LogFile | None:
         if self._options.output_dir is None:

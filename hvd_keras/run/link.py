@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hvd_keras._common.json_text import parsed
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras.run.loop import READ, WRITE, Loop
 
@@ -214,7 +215,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     Raises:
         ValueError: There is none.
     """
-    value = json.loads(body)
+    value = parsed(body)
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value

@@ -12,14 +12,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from hvd_keras._common import files
-from hvd_keras._observe.evidence import Part
+from hvd_keras._observe.evidence import MAX_BYTES, Part, process_of
 from hvd_keras.run import processes
 
 VARIABLE = "HVD_FLIGHT_RECORD_DIR"
 # Where a rank stands is looked at that often; then its record must come.
 _PERIOD_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.4
-MAX_BYTES = 64 << 20  # of a file of another host
 
 
 class Folder:
@@ -104,12 +103,8 @@ class Look:
 
     def _process_of(self, rank: int, leader: int) -> int:
         """The rank itself, which a program such as a shell may have started."""
-        with contextlib.suppress(OSError, ValueError, LookupError):
-            with open(self._folder.path_of(rank, Part.IDENTITY)) as file:
-                pid = int(json.load(file)["pid"])
-            if processes.session_of(pid) == leader:
-                return pid
-        return leader
+        pid = process_of(self._folder.path_of(rank, Part.IDENTITY))
+        return pid if processes.session_of(pid) == leader else leader
 
     def _sample(self) -> None:
         for rank, pid in self._pids.items():
@@ -169,11 +164,10 @@ def packed(
     """Yields what ranks have left: compressed, in pieces, an empty one last."""
     for rank in ranks:
         for part in Part:
-            try:
-                with open(folder.path_of(rank, part), "rb") as file:
-                    data = zlib.compress(file.read(), level=1)
-            except OSError:
+            found = files.read_bounded(folder.path_of(rank, part), MAX_BYTES)
+            if found is None:
                 continue
+            data = zlib.compress(found, level=1)
             for begin in range(0, len(data), piece_bytes):
                 yield rank, part, data[begin : begin + piece_bytes]
             yield rank, part, b""

@@ -16,6 +16,9 @@ _HOSTFILE_LINE = re.compile(
     r"(?::(?P<mpich>\d+))?"
     r"(?:\s+(?:slots|max[-_]slots)\s*=\s*\d+|\s+\w+\s*=\s*\S+)*\s*"
 )
+MAX_SLOTS = 1 << 16
+_MAX_FILE = 1 << 20  # characters of a hostfile
+_MOST_SHOWN = 100  # of a bad line
 _SLOTS = re.compile(r"(?<![-\w])slots\s*=\s*(\d+)")
 
 
@@ -110,23 +113,27 @@ def read_hostfile(path: str) -> list[tuple[str, int | None]]:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            lines = [line.partition("#")[0].strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
+            text = file.read(_MAX_FILE + 1)
+        if len(text) > _MAX_FILE:
+            raise ValueError(f"more than {_MAX_FILE:,} characters")
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"`--hostfile` must be a text file. Received: {path!r}: {error}."
         ) from None
+    lines = [line.partition("#")[0].strip() for line in text.split("\n")]
     hosts = []
     for number, line in enumerate(lines, start=1):
         match = _HOSTFILE_LINE.fullmatch(line)
         if match is not None:
             slots = _SLOTS.search(line)
             text = slots[1] if slots else match["mpich"]
-            name = match["name"].strip("[]")
-            hosts.append((name, int(text) if text else None))
+            where = f"line {number} of {path!r}"
+            hosts.append(_host(match["name"], text, where))
         elif line:
             raise UsageError(
                 "`--hostfile` must have lines such as `host slots=4` or "
-                f"`host:4`. Received: {line!r} in line {number} of {path!r}."
+                f"`host:4`. Received: {line[:_MOST_SHOWN]!r} in line {number} "
+                f"of {path!r}."
             )
     if not hosts:
         raise UsageError(
@@ -218,6 +225,23 @@ def _parse_host(part: str, text: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", part)
     if match is None:
         raise UsageError(
-            f"`-H` must be hosts and slots such as a:4,b:4. Received: {text!r}."
+            "`-H` must be hosts and slots such as a:4,b:4. Received: "
+            f"{text[:_MOST_SHOWN]!r}."
         )
-    return match[1].strip("[]"), int(match[2]) if match[2] else None
+    return _host(match[1], match[2], "`-H`")
+
+
+def _host(name: str, slots: str | None, where: str) -> tuple[str, int | None]:
+    name = name.strip("[]")
+    if not name.isprintable():
+        raise UsageError(
+            "The name of a host must have printable characters. Received: "
+            f"{name[:_MOST_SHOWN]!r} in {where}."
+        )
+    # Python converts no text of thousands of digits.
+    if slots and (len(slots) > 9 or int(slots) > MAX_SLOTS):
+        raise UsageError(
+            f"A host must have {MAX_SLOTS} slots at most. Received: "
+            f"{slots[:_MOST_SHOWN]} for {name[:_MOST_SHOWN]!r} in {where}."
+        )
+    return name, int(slots) if slots else None

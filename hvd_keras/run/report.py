@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 from hvd_keras import exceptions
+from hvd_keras._common.terminal import cell, one_line
 from hvd_keras.run.output import RankStream
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.repeats import known_text
@@ -142,7 +143,8 @@ def table(rows: Sequence[tuple[Rank, str]], width: int) -> str:
         ("rank", "host", "pid", "exit", "last error line")
     ]
     for r, line in rows:
-        cells.append((str(r.rank), r.host, str(r.pid), exit_text(r), line))
+        host, text = cell(r.host), one_line(line)
+        cells.append((str(r.rank), host, str(r.pid), exit_text(r), text))
     if not any(rank.host for rank, _ in rows):
         cells = [(rank, *others) for rank, _, *others in cells]
     *columns, _ = zip(*cells, strict=True)

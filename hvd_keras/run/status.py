@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvd_keras._common.json_text import parsed
+from hvd_keras._common.terminal import cell
 from hvd_keras._job.bootstrap.status_marks import BEGIN, END
 from hvd_keras.run.rank import Rank
 
@@ -67,7 +68,7 @@ class Status:
 
     def _note(self, rank: int, text: bytes) -> None:
         try:
-            now: Any = json.loads(text)
+            now: Any = parsed(text)
         except ValueError:
             return
         keys = ("time", "steps", "pending", "running", "bytes", "memory")
@@ -91,7 +92,8 @@ class Status:
         rows: list[tuple[str, ...]] = [_HEADER]
         for rank in ranks:
             number = rank.rank
-            rows.append((str(number), rank.host or "-", *self._row(number, now),
+            host = cell(rank.host or "-")
+            rows.append((str(number), host, *self._row(number, now),
                          self._remark(rank, number, now)))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [

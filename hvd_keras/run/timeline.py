@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, MutableMapping
 
+from hvd_keras._common.terminal import tell
 from hvd_keras._observe import files
 from hvd_keras.run.arguments import Options
+from hvd_keras.run.guard import guarded_folder
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
@@ -38,7 +39,7 @@ def recorded(
                     "`--report` must come with `--timeline DIR`, a folder that "
                     "all hosts share, on several hosts. Received: none."
                 )
-            made = tempfile.TemporaryDirectory(prefix="hvdrun-report-")
+            made = guarded_folder("hvdrun-report-")
             environ["HVD_TIMELINE"] = stack.enter_context(made)
         if options.timeline is not None:
             files.remove_all(environ["HVD_TIMELINE"])  # of an earlier job
@@ -74,7 +75,7 @@ def _merge(folder: str) -> None:
     if done.returncode == _NO_PERFETTO_STATUS:
         done = _run([*command, folder, "--json"])
     for line in (done.stdout + done.stderr).splitlines():
-        print(f"hvdrun: timeline: {line}", file=sys.stderr)
+        tell("hvdrun", f"timeline: {line}")
 
 
 def _report(folder: str, path: str) -> None:
@@ -82,7 +83,7 @@ def _report(folder: str, path: str) -> None:
     command = [sys.executable, "-m", "hvd_keras._observe.report"]
     done = _run([*command, folder, "-o", path])
     for line in (done.stdout + done.stderr).splitlines():
-        print(f"hvdrun: {line}", file=sys.stderr)
+        tell("hvdrun", line)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -10,12 +10,12 @@ import copy
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from hvd_keras.run import arguments
 from hvd_keras.run.arguments import Options
+from hvd_keras.run.guard import guarded_folder
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
@@ -44,7 +44,7 @@ def run(
     """
     size = plan.num_ranks
     _check(options, plan)
-    with tempfile.TemporaryDirectory(prefix="hvdrun-verify-") as folder:
+    with guarded_folder("hvdrun-verify-") as folder:
         environ = {
             **environ,
             "HVD_VERIFY": folder,

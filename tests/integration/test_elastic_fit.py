@@ -104,6 +104,40 @@ def test_a_rank_that_is_told_to_leave_loses_no_step() -> None:
         assert each["steps_done"] == each["steps"]
 
 
+_ANEW = "no rank that has trained is left: training begins anew"
+
+
+def test_hvdrun_tells_that_all_work_is_lost() -> None:
+    options = ("--action", "kill", "--at", "30", "--members", "0", "1")
+    outcome, told = _run(2, *options, restarts=2)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [2, 3], epochs=2)
+    assert outcome.stderr.count(_ANEW) == 1
+    assert "`directory=`" in outcome.stderr
+    for each in told:
+        assert each["steps_done"] == each["steps"]
+
+
+def test_commits_on_disk_outlive_all_ranks(tmp_path: pathlib.Path) -> None:
+    options = ("--action", "kill", "--at", "30", "--members", "0", "1")
+    directory = ("--dir", str(tmp_path / "commits"))
+    outcome, told = _run(2, *options, *directory, restarts=2)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [2, 3], epochs=2)
+    assert _ANEW not in outcome.stderr
+    for each in told:
+        assert each["steps_done"] < each["steps"]
+
+
+def test_a_loss_that_leaves_a_rank_loses_no_work() -> None:
+    options = ("--action", "kill", "--at", "13", "--members", "0")
+    slow = ("--epochs", "6", "--pause", "0.05")
+    outcome, told = _run(2, *options, *slow, restarts=1)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [1, 2], epochs=6)
+    assert _ANEW not in outcome.stderr
+
+
 def test_a_job_that_was_killed_goes_on_from_disk(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -175,6 +175,21 @@ def test_a_member_that_does_not_come_is_left_behind(tmp_path: Path) -> None:
         assert job.end() == 0, job.text
 
 
+def test_waiting_for_enough_members_names_their_number(
+    tmp_path: Path,
+) -> None:
+    environ = {"HVD_STALL_CHECK_TIME_SECONDS": "0.3"}
+    options = ["-np", "3", "--min-np", "2", "--restart-delay", "1.5"]
+    with ElasticJob(tmp_path, *options, environ=environ) as job:
+        before = job.wait_for_epoch(1, 3)
+        kill(*before[1:])
+        job.wait_for(
+            "the next epoch has waited 0.3 s for more members: 1 of at least 2 "
+            "(--min-np) are there\n"
+        )
+        assert job.end() == 0, job.text
+
+
 def test_an_error_after_the_others_have_finished_fails_the_job(
     tmp_path: Path,
 ) -> None:

@@ -6,8 +6,10 @@ import json
 import pathlib
 import re
 import sys
+import time
 
 import jobs
+import pytest
 
 _RANK = pathlib.Path(__file__).with_name("report_rank.py")
 
@@ -38,3 +40,34 @@ def test_a_report_of_several_hosts_needs_a_shared_folder() -> None:
     job = jobs.run("-H", "a:1,b:1", "--report", "x.html", "--", "true")
     assert job.status == 2
     assert "`--report` must come with `--timeline DIR`" in job.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--report", "page.html"),
+        ("--verify",),
+        ("--report", "page.html", "--min-np", "1"),
+    ],
+)
+def test_nothing_stays_of_a_killed_hvdrun(
+    options: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    code = """
+        import time
+        import hvd_keras as hvd
+        hvd.init()
+        print("up", flush=True)
+        time.sleep(60)
+        """
+    job = jobs.start(
+        "-np", "2", *options, "--", *jobs.python(code),
+        environ=jobs.clean_environ(TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert job.stdout is not None
+    while "up" not in job.stdout.readline():
+        time.sleep(0.01)
+    assert list(tmp_path.glob("hvdrun-*"))
+    job.kill()
+    jobs.finish(job)
+    jobs.wait_for(lambda: not list(tmp_path.iterdir()))

@@ -125,22 +125,26 @@ except KeyboardInterrupt:
 def test_all_ranks_end_with_the_caller(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    code = textwrap.dedent(_CALLER.format(folder=str(tmp_path)))
+    folder, temporary = tmp_path / "ranks", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    code = textwrap.dedent(_CALLER.format(folder=str(folder)))
     caller = subprocess.Popen(
         [sys.executable, "-c", code],
-        env=jobs.clean_environ(),
+        env=jobs.clean_environ(TMPDIR=str(temporary)),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
-    jobs.wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 20)
+    jobs.wait_for(lambda: len(list(folder.iterdir())) == 2, 20)
     caller.send_signal(number)
     stdout, _ = caller.communicate(timeout=20)
     if number == signal.SIGINT:
         assert stdout.endswith("interrupted False False\n")
-    pids = [int(path.suffix[1:]) for path in tmp_path.iterdir()]
+    pids = [int(path.suffix[1:]) for path in folder.iterdir()]
     jobs.wait_for(lambda: not any(map(jobs.is_alive, pids)))
+    jobs.wait_for(lambda: not list(temporary.iterdir()))
 
 
 @pytest.mark.thorough

@@ -14,6 +14,7 @@ import json
 import os
 import time
 
+from hvd_keras._common.json_text import parsed
 from hvd_keras._job.bootstrap import processes
 
 _FORGET_SECONDS = 3600.0
@@ -100,7 +101,7 @@ def read(path: str) -> Announcement | None:
     """Returns what is announced at `path`; None if nothing is."""
     try:
         with open(path, encoding="utf-8") as file:
-            value = Announcement(**json.load(file))
+            value = Announcement(**parsed(file.read()))
     except (OSError, ValueError, TypeError):
         return None
     if value.failure is None:

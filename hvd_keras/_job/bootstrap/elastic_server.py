@@ -42,7 +42,7 @@ class Observer(Protocol):
         """A newcomer waits for the next epoch."""
 
     def members_are_awaited(self, members: Sequence[Member]) -> None:
-        """The others have waited for these for a while."""
+        """The others have waited for these for a while; none: for anyone."""
 
     def members_are_late(self, members: Sequence[Member]) -> None:
         """The others have waited for these for too long."""
@@ -186,6 +186,10 @@ class ElasticServer(ExchangeServer):
     def present(self) -> list[Member]:
         """Returns the members that run and are not leaving."""
         return [m for m in self._members.values() if not m.has_left]
+
+    def num_waiting(self) -> int:
+        """Returns how many members wait for the next epoch."""
+        return sum(member.waits for member in self._members.values())
 
     def short_seconds(self) -> float | None:
         """Returns how long there have been too few members; None: enough."""

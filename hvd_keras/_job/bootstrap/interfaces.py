@@ -32,7 +32,7 @@ def resolve(host: str) -> list[str]:
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # such as of too long a label
         raise LaunchError(
             f"The name of a host must have an address. Received: {host!r} "
             f"({error})."

@@ -126,6 +126,8 @@ LEAVES = "Leaves: "
 LEAVES_SOON = "Leaves soon"  # at the next change
 # A member goes on when others are lost, and takes new ones in.
 ELASTIC = "Trains elastically"
+# Rank 0 begins to train, and nobody has given it a state.
+BEGINS = "Begins to train"
 # The rank and what is said of it follow.
 STRAGGLER = "Straggler: "
 

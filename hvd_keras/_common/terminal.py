@@ -1,0 +1,42 @@
+"""Shows texts that others chose, such as names, on the user's terminal."""
+
+from __future__ import annotations
+
+import sys
+
+_MOST_SHOWN = 200  # characters of a cell of a table
+
+
+def printable(text: str) -> str:
+    """Returns `text` with escapes for what would steer a terminal.
+
+    These are the characters that Python does not call printable, such as ESC
+    and those that turn the direction of writing. Lines stay lines.
+    """
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """As `printable`, with escapes for line breaks too."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each
+        if each.isprintable()
+        else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+def cell(text: str) -> str:
+    """As `one_line`, and cut, for a cell of a table."""
+    shown = one_line(text[: _MOST_SHOWN + 1])
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[: _MOST_SHOWN - 4]} ..."
+    return shown
+
+
+def tell(program: str, what: object) -> None:
+    """Prints what a program says, on the standard error."""
+    text = printable(str(what))
+    print(f"{program}: {text}", file=sys.stderr, flush=True)
