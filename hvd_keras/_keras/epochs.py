@@ -10,6 +10,7 @@ when this module is imported.
 | `EpochIterator.data_adapter` | know how many batches a rank has |
 | `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
 | `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
+| `DataAdapter._get_iterator` | let TensorFlow forget a `PyDataset` |
 | `DataAdapter.enqueuer`, `OrderedEnqueuer.shuffle` | the same, of workers |
 | `EpochIterator.catch_stop_iteration` | end an epoch on torch |
 | `Model._eval_epoch_iterator` | know the data of validation; absent without |
@@ -21,6 +22,7 @@ import inspect
 import itertools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,6 +178,7 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
             given["class_weight"] = None
         original(*bound.args, **bound.kwargs)
         epochs = given["self"]
+        _hold_weakly(require(epochs, "data_adapter"))
         epochs._hvd_data = given["x"]
         epochs._hvd_others = [given.get("y"), given.get("sample_weight")]
         # Later ones hold validation data.
@@ -185,6 +188,18 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
                 note(call, epochs)
 
     return wrapper
+
+
+def _hold_weakly(adapter: Any) -> None:
+    """Lets go of a `PyDataset` after a call.
+
+    TensorFlow keeps what a dataset is generated from for as long as the process
+    lives, with all its rows. The iterator over epochs keeps it while it runs.
+    """
+    if getattr(adapter, "py_dataset", None) is not None:
+        iterate = require(type(adapter), "_get_iterator", ["self"])
+        held = weakref.ref(adapter)
+        adapter._get_iterator = lambda: iterate(held())
 
 
 def note(call: Call, epochs: Any) -> None:

@@ -22,13 +22,15 @@ def tell(call: Callable[..., None], tensors: Sequence[Any]) -> None:
     if backend == "tensorflow":
         import tensorflow as tf
 
+        from hvd_keras._common.python_calls import call_on_arrays
+
         if not tf.executing_eagerly():
 
             def told(*values: Any) -> Any:
                 call(*values)
                 return np.int64(0)
 
-            tf.numpy_function(told, tensors, tf.int64)
+            call_on_arrays(told, tensors, [tf.int64])
             return
         call(*[np.asarray(tensor) for tensor in tensors])
     elif backend == "jax":

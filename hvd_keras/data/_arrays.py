@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._pass import order_of
@@ -64,7 +65,7 @@ def shard_arrays(
 
     @as_it_is
     def steps(_: tf.Tensor) -> Any:
-        parts = tf.numpy_function(begin, [], [tf.int64] * 3)
+        parts = call_on_arrays(begin, [], [tf.int64] * 3)
         # tf.data takes the length from here. That of an iteration from the
         # middle of an epoch is smaller, which `unbatch` allows.
         length = None if deal.is_elastic else deal.num_steps(num_rows)

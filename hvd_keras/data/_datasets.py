@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _passing, _rows
@@ -216,7 +217,7 @@ def shard_dataset(
 
     @as_it_is
     def of_iteration(_: tf.Tensor) -> tf.data.Dataset:
-        variant = tf.ensure_shape(tf.py_function(begin, [], tf.variant), [])
+        variant = call_for_variant(begin)
         return tf.data.experimental.from_variant(variant, spec)
 
     dataset = tf.data.Dataset.from_tensors(0).flat_map(of_iteration)
@@ -272,9 +273,9 @@ def _own_part(
 def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:
     """Tells the handle of a batch that ranks have unequal parts of."""
 
-    def note(number: tf.Tensor) -> int:
+    def note(number: Any) -> Any:
         handle.own_loop.note_global(int(number), deal)
-        return int(number)
+        return number
 
     is_equal = tf.equal(num_rows % deal.size, 0)
     if deal.policy == "pad":
@@ -282,7 +283,7 @@ def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         is_equal,
         lambda: num_rows,
-        lambda: tf.py_function(note, [num_rows], tf.int64),
+        lambda: call_on_arrays(note, [num_rows], [tf.int64])[0],
     )
 
 

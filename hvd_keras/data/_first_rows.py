@@ -11,9 +11,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _rows
 from hvd_keras.data._pass import Pass
 
@@ -40,7 +42,7 @@ def noted(
                 for tensor in flat
                 for row in range(_NUM_ROWS)
             ]
-            told = tf.numpy_function(tell, [num_rows, *values], tf.int64)
+            (told,) = call_on_arrays(tell, [num_rows, *values], [tf.int64])
             return tf.ensure_shape(told, [])
 
         is_first = tf.equal(step, 0)
@@ -82,13 +84,13 @@ def left_batches(
                 "`reshuffle_each_iteration=False` to `shuffle`, or give "
                 "`hvd.shard` a function that makes the dataset of an epoch."
             )
-        return False
+        return np.False_
 
     @as_it_is
     def is_left(index: tf.Tensor, row: Any) -> tf.Tensor:
         def compared() -> tf.Tensor:
             values = [_values_of(part) for part in tf.nest.flatten(row)]
-            same = tf.numpy_function(compare, [index, *values], tf.bool)
+            (same,) = call_on_arrays(compare, [index, *values], [tf.bool])
             return tf.ensure_shape(same, [])
 
         is_known = index < min(len(known), part.first)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_keras import _core, _native
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.python_calls import call_on_arrays
 
 _pipelines = itertools.count()
 
@@ -23,6 +26,9 @@ class Notes:
     def __init__(self) -> None:
         self._pipeline = next(_pipelines)
         self._number = -1
+        # Notes that nobody has fetched.
+        done = weakref.finalize(self, _core.take_batch_notes, self._pipeline)
+        done.atexit = False
 
     def begin(self, number: int) -> None:
         """Begins an iteration; its number is negative if nobody wants notes."""
@@ -33,7 +39,9 @@ class Notes:
 
         @as_it_is
         def number_of(_: tf.Tensor) -> tf.Tensor:
-            number = tf.py_function(lambda: self._number, [], tf.int64)
+            (number,) = call_on_arrays(
+                lambda: np.int64(self._number), [], [tf.int64]
+            )
             return tf.ensure_shape(number, [])
 
         # Once an iteration, when it reads its first batch.
