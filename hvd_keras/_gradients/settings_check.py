@@ -18,6 +18,7 @@ from hvd_keras._gradients import aggregation
 from hvd_keras._gradients.distributed_class import unwrapped
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import losses, models
+from hvd_keras._keras import names as private
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check
 from hvd_keras.exceptions import MismatchError
@@ -119,7 +120,8 @@ def _named(entry: tuple[str, str], names: list[str]) -> tuple[str, str]:
 
 def _config_of(part: Any) -> dict[str, Any]:
     try:
-        config: Any = part.get_config()
+        with private.without_tensorflow():
+            config: Any = part.get_config()
     except Exception:  # of the user's, or of what it cannot write
         return {}
     return config if isinstance(config, dict) else {}

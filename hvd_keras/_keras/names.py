@@ -28,11 +28,14 @@ optimizer; `patches.py` replaces the others.
 | `load_optimizer_weights_from_hdf5_group` | load an optimizer from H5 |
 | `REGISTERED_OBJS_TO_NAMES` | save a swapped optimizer under Keras's name |
 | `GLOBAL_CUSTOM_NAMES` | the same for a user's registered optimizer |
+| `module_utils.tensorflow._available` | write configurations without it |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -41,6 +44,7 @@ import numpy as np
 from hvd_keras._keras.lookup import private_module, require
 
 _api_export = private_module("api_export")
+_lazy_modules = private_module("utils.module_utils")
 _legacy_h5_format = private_module("legacy.saving.legacy_h5_format")
 _object_registration = private_module("saving.object_registration")
 
@@ -76,6 +80,26 @@ def check_names() -> None:
     require(_legacy_h5_format, "load_optimizer_weights_from_hdf5_group")
     require(_api_export, "REGISTERED_OBJS_TO_NAMES")
     require(_object_registration, "GLOBAL_CUSTOM_NAMES")
+    require(type(_lazy_modules.tensorflow), "available")
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Keeps Keras from importing TensorFlow in order to write a configuration.
+
+    It would do so to see whether a value is one of TensorFlow's. That takes
+    seconds, and is never so before somebody has imported it.
+    """
+    lazy: Any = _lazy_modules.tensorflow
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    known = lazy._available
+    lazy._available = False
+    try:
+        yield
+    finally:
+        lazy._available = known
 
 
 def identity_of(variable: Any) -> int:
