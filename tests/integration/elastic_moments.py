@@ -65,8 +65,10 @@ def arm(moment: str) -> None:
 
     @functools.wraps(function)
     def dying(*args: Any, **kwargs: Any) -> Any:
-        if when == "after":
-            function(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            if when == "after":
+                function(*args, **kwargs)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(owner, name, dying)
