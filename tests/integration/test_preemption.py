@@ -57,7 +57,7 @@ def _preempt(
     _, stderr = job.communicate(timeout=60)
     status = int(extra.get("HVD_REQUEUE_EXIT_CODE", "75"))
     assert job.returncode == status, stderr
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 20
     assert os.listdir(directory) == ["backup"]
     assert "preempted at epoch 1, batch " in stderr
     assert "training_state.npz; run it again to go on" in stderr
