@@ -148,6 +148,8 @@ def main() -> None:
     parser.add_argument("--policy", default="split")
     args = parser.parse_args()
     hvd.init()
+    if args.moment:
+        elastic_moments.prepare()
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
