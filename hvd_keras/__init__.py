@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from hvd_keras.equality import assert_equal_on_all_ranks
     from hvd_keras.exceptions import (
         ConfigError,
+        DamagedFileError,
+        FileInUseError,
         HvdError,
         InternalError,
         InvalidArgumentError,
@@ -135,8 +137,10 @@ __all__ = [
     "Compression",
     "Compressor",
     "ConfigError",
+    "DamagedFileError",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "FileInUseError",
     "HvdError",
     "HvdStrategy",
     "InternalError",
@@ -241,7 +245,8 @@ _HOMES = {
     "data": "shard",
     "equality": "assert_equal_on_all_ranks",
     "exceptions": (
-        "ConfigError HvdError InternalError InvalidArgumentError "
+        "ConfigError DamagedFileError FileInUseError HvdError InternalError "
+        "InvalidArgumentError "
         "JobError LaunchError MismatchError NotInitializedError PeerLostError "
         "ProcessSetMismatchError RankError ShutdownError StalledError"
     ),

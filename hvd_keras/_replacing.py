@@ -65,7 +65,7 @@ def install() -> None:
     callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
     callback_lists.at_train_begin.add(order_check.watch)
-    writers.patch_saving(rank_files.name_of_writer)
+    writers.patch_saving(rank_files.has_others)
     normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":
         importlib.import_module("hvd_keras._keras.tensorflow").install()

@@ -182,7 +182,7 @@ def _leave(*, goes_on: bool) -> None:
             interrupts.unwatch()
             metrics.end()
             status.end()
-            timeline.stop_quietly()
+            timeline.stop()
             _stop("shutdown() was called", goes_on=goes_on)
             membership.hang_up()
 
@@ -305,6 +305,7 @@ def start_timeline(
         mark_cycles: Whether to mark when this rank hears what to run next.
 
     Raises:
+        FileInUseError: Another job records into that file.
         InvalidArgumentError: A timeline is being recorded already, or the
             file cannot be written. It is a `ValueError` too.
         NotInitializedError: `init()` has not been called.
@@ -328,10 +329,10 @@ def stop_timeline() -> None:
     """Completes the file that `start_timeline` or HVD_TIMELINE has begun.
 
     Without a timeline this does nothing. `shutdown()` and the end of the
-    process do the same.
+    process do the same. If the disk could not take all of it, a warning says
+    so.
 
     Raises:
-        InternalError: The disk could not take all of it.
         NotInitializedError: `init()` has not been called.
     """
     state.topology("stop_timeline")
@@ -471,7 +472,7 @@ def _leave_failing(reason: str, error: BaseException | None = None) -> None:
             job.topology, job.config, state.epoch(), reason
         )
         _stop(reason)
-    timeline.stop_quietly(reads_clock=False)
+    timeline.stop(reads_clock=False)
 
 
 @atexit.register
@@ -479,7 +480,7 @@ def _leave_at_exit() -> None:
     interrupts.finish()
     job = state.leave()
     if job is not None:
-        timeline.stop_quietly()
+        timeline.stop()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
         bootstrap.report_leaving(job.topology, job.config, state.epoch())
         _stop(_ENDED)

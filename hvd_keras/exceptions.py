@@ -7,6 +7,8 @@ The tree::
      ├── InvalidArgumentError (ValueError)  this rank's own call is wrong
      ├── ConfigError (ValueError)           a setting is unknown or bad
      ├── LaunchError                        the launcher's data are unusable
+     ├── FileInUseError                     another job writes the file
+     ├── DamagedFileError (ValueError)      a file is not whole
      ├── RankError                          a rank failed in `hvd.run`
      ├── MismatchError                      ranks disagree
      │    └── ProcessSetMismatchError (ValueError)  on the process sets
@@ -26,6 +28,8 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigError",
+    "DamagedFileError",
+    "FileInUseError",
     "HvdError",
     "InternalError",
     "InvalidArgumentError",
@@ -62,6 +66,14 @@ class ConfigError(HvdError, ValueError):
 
 class LaunchError(HvdError):
     """The launcher's description of the job is unusable: see the message."""
+
+
+class FileInUseError(HvdError):
+    """Another job, which still runs, writes the same file."""
+
+
+class DamagedFileError(HvdError, ValueError):
+    """A file is not whole, or not what it should be."""
 
 
 class RankError(HvdError):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import h5py
 import keras
 
+from hvd_keras._common import damage
 from hvd_keras._gradients.distributed_class import must_not_use_xla, unwrapped
 from hvd_keras._keras import names as private
+from hvd_keras.exceptions import DamagedFileError
 from hvd_keras.optimizer import DistributedOptimizer
 
 
@@ -36,6 +40,7 @@ def load_model(
         cannot run collectives, it is compiled without XLA.
 
     Raises:
+        DamagedFileError: The file is not whole.
         ValueError: As `keras.models.load_model` or `DistributedOptimizer`; or
             the state in an H5 file belongs to another optimizer.
 
@@ -44,6 +49,7 @@ def load_model(
     >>> model = hvd.load_model("model.keras")
     >>> model.fit(dataset, initial_epoch=3, epochs=10)
     """
+    _check_whole(str(filepath))
     model = keras.models.load_model(
         filepath, custom_objects=custom_objects, safe_mode=safe_mode
     )
@@ -53,6 +59,27 @@ def load_model(
         if model.jit_compile and must_not_use_xla(model):
             model.jit_compile = False  # the file holds what "auto" was then
     return model
+
+
+def _check_whole(path: str) -> None:
+    """Raises DamagedFileError if a file of Keras is damaged, as far as known.
+
+    H5 files have no checksums.
+    """
+    if not os.path.isfile(path):  # a store, a folder, or an error of Keras
+        return
+    try:
+        if path.endswith(".keras"):
+            damage.check_zip(path)
+        else:
+            h5py.File(path, "r").close()
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise DamagedFileError(
+            f"{damage.describe(path, error)}. Load another copy, or train the "
+            "model again."
+        ) from error
 
 
 def _restore_state(model: keras.Model, filepath: Any) -> None:

@@ -51,9 +51,7 @@ def _tell(mine: list[tuple[str, str]], of_others: list[Any]) -> None:
         )
 
 
-def name_of_writer() -> str | None:
-    """Returns what tells this rank from others; None in a job of one rank."""
+def has_others() -> bool:
+    """Whether this process is in a job of several ranks."""
     job = state.job()
-    if job is None or job.topology.size == 1:
-        return None
-    return f"_{job.topology.rank}"
+    return job is not None and job.topology.size > 1

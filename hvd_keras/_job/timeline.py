@@ -11,15 +11,17 @@ import time
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._common import log
+from hvd_keras._common import log, owners
 from hvd_keras._common.version import package_version, versions
 from hvd_keras._job import membership, state
 from hvd_keras._job.bootstrap import Topology, interfaces
 from hvd_keras._observe import files
 from hvd_keras.config import Config, settings
+from hvd_keras.exceptions import InvalidArgumentError
 
 # The value of HOROVOD_TIMELINE with which `start_timeline` decides.
 _LATER = "DYNAMIC"
+_path = ""  # of the file that is being recorded
 # They say where a rank is, not how it works.
 _PLACES = (
     "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size",
@@ -44,6 +46,7 @@ def start(
     """Begins to record into a file in `folder`, which is made if needed.
 
     Raises:
+        FileInUseError: Another job records into the file.
         InvalidArgumentError: A timeline is being recorded, or the file cannot
             be written.
         OSError: The folder cannot be made.
@@ -55,31 +58,45 @@ def start(
         folder = files.folder_of_epoch(folder, state.epoch())
     os.makedirs(folder, exist_ok=True)
     name = files.file_name(topology.rank)
-    _native.core().start_timeline(
-        os.path.join(os.path.realpath(folder), name),
-        json.dumps(_header(topology, config, mark_cycles)),
-    )
+    path = os.path.join(os.path.realpath(folder), name)
+    if is_on():
+        raise InvalidArgumentError("A timeline is being recorded already.")
+    try:
+        owners.claim(path, tell=log.info)
+    except OSError as error:
+        if not owners.is_full(error):  # else `stop` tells what is missing
+            raise
+    try:
+        # A job that has lost the file to this one writes the old one on.
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+        _native.core().start_timeline(
+            path, json.dumps(_header(topology, config, mark_cycles))
+        )
+    except BaseException:
+        owners.release(path)
+        raise
+    global _path
+    _path = path
 
 
 def stop(reads_clock: bool = True) -> None:
     """Completes the file. Without a timeline this does nothing.
 
+    A file that is not complete is a warning: training is worth more.
+
     Args:
         reads_clock: Whether to compare the clock with host 0's once more.
-
-    Raises:
-        InternalError: The file is not complete.
     """
-    _native.core().stop_timeline(reads_clock)
-
-
-def stop_quietly(reads_clock: bool = True) -> None:
-    """As `stop`; for the end of a job, which must not fail."""
+    global _path
+    path, _path = _path, ""
     try:
-        stop(reads_clock)
+        _native.core().stop_timeline(reads_clock)
     except Exception as error:
         with contextlib.suppress(Exception):
-            log.warning(str(error))
+            log.warning(f"{path!r} is not complete: {error}")
+    if path:
+        owners.release(path)
 
 
 def is_on() -> bool:

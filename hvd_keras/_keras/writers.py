@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common.files import replacing
+from hvd_keras._common import files
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.saving import saving_by
@@ -97,33 +97,33 @@ def _save_nothing(*args: Any, **kw: Any) -> None:
     pass
 
 
-def patch_saving(writer: Callable[[], str | None]) -> None:
-    """Makes models replace files as a whole while `writer()` is not None.
+def patch_saving(has_others: Callable[[], bool]) -> None:
+    """Makes models replace files as a whole.
 
-    It tells the process from others that write the same file.
+    Args:
+        has_others: Whether other processes may write the same file now.
     """
     for method in ("save", "save_weights"):
-        whole = functools.partial(_saving_whole, writer)
+        whole = functools.partial(_saving_whole, has_others)
         replace(owner_of(method), method, whole)
 
 
 def _saving_whole(
-    writer: Callable[[], str | None], original: Callable[..., Any]
+    has_others: Callable[[], bool], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     def save(self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
-        name = writer()
         is_path = isinstance(filepath, str | os.PathLike)
         # Keras may ask before it overwrites, or write many files.
         is_plain = not args and kw.keys() <= {"overwrite", "include_optimizer"}
         is_asked = not kw.get("overwrite", True)
-        if name is None or not is_path or not is_plain or is_asked:
+        if not (has_others() and is_path and is_plain) or is_asked:
             return original(self, filepath, *args, **kw)
         path = os.fspath(filepath)
         is_file = path.endswith((".keras", ".h5", ".hdf5"))
         # Our own callback replaces files itself.
-        if not is_file or os.path.basename(path).startswith(".partial"):
+        if not is_file or files.is_partial(path):
             return original(self, filepath, *args, **kw)
-        with replacing(path, writer=name) as partial:
+        with files.replacing(path) as partial:
             return original(self, partial, *args, **kw)
 
     return save

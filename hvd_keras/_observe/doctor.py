@@ -22,10 +22,11 @@ from hvd_keras._observe.verdict import (
     stay_of,
 )
 
-# Errors that tell of other ranks. A rank that ends by one is no cause.
+# Errors that tell of other ranks. A rank that ends by one is no cause. A plain
+# HvdError tells of what rank 0 has failed to do for all.
 _OF_OTHERS = (
     "PeerLostError", "StalledError", "ShutdownError", "KeyboardInterrupt",
-    *CLASSES,
+    "HvdError:", *CLASSES,
 )  # fmt: skip
 
 

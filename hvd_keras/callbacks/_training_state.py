@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,11 +13,16 @@ import numpy as np
 
 from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.options import path_of
-from hvd_keras._common.files import replacing
+from hvd_keras._common import damage, files, owners
 from hvd_keras._values import agreement
-from hvd_keras.callbacks._background import BackgroundWriter, wait_for_all
+from hvd_keras.callbacks._background import (
+    BackgroundWriter,
+    claim,
+    wait_for_all,
+)
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.data.position import Position
+from hvd_keras.exceptions import DamagedFileError
 from hvd_keras.variables import as_bytes, assign_bytes
 
 _NAME = "BackupAndRestore"
@@ -62,15 +68,16 @@ class TrainingState:
     def __init__(self, model: keras.Model, path: str) -> None:
         self._model = model
         self._path = path
-        self._writer = BackgroundWriter(f"{_NAME}/write")
+        self._writer = BackgroundWriter(f"{_NAME}/write", path, is_spare=True)
 
     def save(self, place: Place) -> None:
         """Replaces the file by one for a run that goes on at `place`.
 
-        It is written in a thread, after the last one.
+        It is written in a thread, after the last one. The file before stays
+        beside it. If the disk is full, a warning says so.
 
         Raises:
-            OSError: On rank 0: the last one could not be written.
+            FileInUseError: On rank 0: another job has taken the file.
             HvdError: On the other ranks: that.
         """
         variables, metrics = self._variables()
@@ -106,12 +113,34 @@ class TrainingState:
 
         on_rank_zero(f"{_NAME}/write", begin)
 
-    def finish(self) -> None:
-        """Waits for the file. It raises as `save` does."""
-        self._writer.finish()
+    def finish(self, *, deletes: bool = False) -> bool:
+        """Waits for the file, then lets other jobs write. It raises as `save`.
 
-    def place(self) -> Place | None:
-        """Returns where to go on, or None if there is no file."""
+        Args:
+            deletes: Whether to delete the file then.
+
+        Returns:
+            Whether the file has been written.
+        """
+        if deletes:
+            return self._writer.finish(self._delete)
+        return self._writer.finish()
+
+    def begin(self) -> Place | None:
+        """Makes this job the only one that writes the file.
+
+        Returns:
+            Where to go on; None if there is no file.
+
+        Raises:
+            DamagedFileError: On rank 0: the file is damaged, and there is none
+                before it.
+            FileInUseError: On rank 0: another job writes it.
+            InvalidArgumentError: On rank 0: something else is in its place.
+            OSError: On rank 0: nothing can be written there.
+            HvdError: On the other ranks: that.
+        """
+        claim(_NAME, self._path, self._check_places)
         header = on_rank_zero(f"{_NAME}/position", self._read_header)
         if header is None:
             return None
@@ -123,6 +152,15 @@ class TrainingState:
             Position(**data) if data else None,
             int(header["size"]),
         )
+
+    def _delete(self) -> None:
+        for path in self._paths():
+            for each in (path, damage.put_aside(path)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(each)
+        owners.release(self._path)
+        with contextlib.suppress(OSError):  # not empty: not ours alone
+            os.rmdir(os.path.dirname(self._path))
 
     def restore(self, *, only_metrics: bool = False) -> None:
         """Gives all variables their values from the file.
@@ -201,13 +239,17 @@ class TrainingState:
         own = [v for key, v in variables.items() if key not in metrics]
         return own, list(metrics.values())
 
+    def _paths(self) -> list[str]:
+        """Returns the paths of the file and of the one before."""
+        return [self._path, files.previous(self._path)]
+
+    def _check_places(self) -> None:
+        for path in self._paths():
+            files.check_place(path)
+
     def _read_header(self) -> dict[str, Any] | None:
         wait_for_all()
-        if not os.path.exists(self._path):
-            return None
-        with np.load(self._path, allow_pickle=False) as file:
-            header: dict[str, Any] = json.loads(file["header"].tobytes())
-        return header
+        return damage.read_newest(self._paths(), _read_whole)
 
     def _read(
         self, first: int
@@ -216,7 +258,8 @@ class TrainingState:
         arrays: dict[str, np.ndarray[Any, Any]] = {}
 
         def read() -> Any:
-            with np.load(self._path, allow_pickle=False) as file:
+            path = next(filter(os.path.exists, self._paths()))
+            with np.load(path, allow_pickle=False) as file:
                 for name in file.files:
                     if not name.isdigit() or int(name) >= first:
                         arrays[name] = file[name]
@@ -230,12 +273,14 @@ class TrainingState:
         values: list[np.ndarray[Any, Any]],
         random: np.ndarray[Any, Any],
     ) -> None:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        owners.claim(self._path)
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
         arrays = {str(index): value for index, value in enumerate(values)}
         arrays[_RANDOM] = random
-        with replacing(self._path) as path, open(path, "wb") as file:
-            np.savez(file, header=text, **arrays)  # type: ignore[arg-type]
+        with files.replacing(self._path, keeps_previous=True) as path:
+            with open(path, "wb") as file:
+                np.savez(file, header=text, **arrays)  # type: ignore[arg-type]
+            owners.claim(self._path)
 
     def _check(self, header: dict[str, Any], variables: list[Any]) -> None:
         mine = _describe(variables)
@@ -279,6 +324,16 @@ def own_value(
     else:
         value = total / (size if adds_up else len(copies))
     return value.astype(dtype).view(np.uint8)
+
+
+def _read_whole(path: str) -> dict[str, Any]:
+    """Checks a whole file, and returns its header."""
+    damage.check_zip(path)
+    with np.load(path, allow_pickle=False) as file:
+        if "header" not in file.files:
+            raise DamagedFileError("it is no backup")
+        header: dict[str, Any] = json.loads(file["header"].tobytes())
+    return header
 
 
 def _describe(variables: list[Any]) -> list[list[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -22,7 +21,6 @@ from hvd_keras._keras.models import build_metrics, is_fully_built
 from hvd_keras._keras.resume import begin_epoch_at
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._preemption import Preemption
-from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.callbacks._training_state import Place, TrainingState
 from hvd_keras.data.position import Position, handle_of
 
@@ -36,7 +34,9 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
     on while it writes a copy. A new file replaces the last one when it is
     complete; a save waits for the one before. A `fit` that finds such a file
     resumes there: all ranks get the state from rank 0 and begin with the next
-    epoch and batch. Only rank 0 needs to see the file.
+    epoch and batch. Only rank 0 needs to see the file. The file before stays
+    beside it, and is taken if the newer one is damaged. On a full disk training
+    goes on, with a warning for each save. One job at a time may use the folder.
 
     You may kill a job at any time and start it again. It ends with the weights,
     bit for bit, of a job that was not disturbed, if the data come again in
@@ -78,8 +78,13 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
             in the middle of an epoch of other data than those of `hvd.shard`.
         RuntimeError: Training began otherwise than by `fit`.
         SystemExit: From `fit`: a rank must stop soon; all have saved.
-        HvdError: From `fit`, on the other ranks: rank 0 could not read or
-            write the file.
+        DamagedFileError: From `fit`, on rank 0: the file is damaged, and so is
+            the one before, or there is none.
+        FileInUseError: From `fit`, on rank 0: another job uses the folder.
+        InvalidArgumentError: From `fit`, on rank 0: a folder or a link has the
+            name of the file.
+        OSError: From `fit`, on rank 0: the folder cannot be written to.
+        HvdError: From `fit`, on the other ranks: what rank 0 has raised.
 
     Example:
 
@@ -161,7 +166,7 @@ class _Backup(keras.callbacks.Callback):
     def resume(self, fit: keras_calls.Call) -> None:
         """Makes `fit` begin with the epoch and the batch of the backup."""
         self._state = state = TrainingState(self.model, self._path)
-        place = state.place()
+        place = state.begin()
         self._has_backup = place is not None
         if place is None:
             return
@@ -262,11 +267,11 @@ class _Backup(keras.callbacks.Callback):
         self._state.save(Place(epoch, batch, position, basics.size()))
 
     def _stop(self, epoch: int, batch: int) -> NoReturn:
-        self._state.finish()
+        what = f"saved to {self._path}"
+        if not self._state.finish():
+            what = f"not saved; {self._path} is an older state"
         self._preemption.end()
-        preemption.report(
-            f"preempted at epoch {epoch}, batch {batch}; saved to {self._path}"
-        )
+        preemption.report(f"preempted at epoch {epoch}, batch {batch}; {what}")
         raise SystemExit(state.config().requeue_exit_code)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -274,15 +279,7 @@ class _Backup(keras.callbacks.Callback):
         callback_lists.remove_callback(self._list, self)
         remove_step_hooks(self.model)
         resume.set_initial_epoch(self.model, None)
-        self._state.finish()
-        if self._owner.delete_checkpoint:
-            on_rank_zero("BackupAndRestore/delete", self._delete)
-
-    def _delete(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(self._path)
-        with contextlib.suppress(OSError):  # not empty: not ours alone
-            os.rmdir(self._owner.backup_dir)
+        self._state.finish(deletes=self._owner.delete_checkpoint)
 
 
 class _Skip(StepHook):

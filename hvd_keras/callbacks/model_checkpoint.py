@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,11 @@ import keras
 import numpy as np
 
 from hvd_keras import _backends
-from hvd_keras._common.files import replacing
+from hvd_keras._common import files, owners
 from hvd_keras._keras import callback_lists, writers
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.saving import saving_by, with_values
-from hvd_keras.callbacks._background import BackgroundWriter
+from hvd_keras.callbacks._background import BackgroundWriter, claim
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 
 
@@ -33,7 +34,12 @@ class ModelCheckpoint(ForKeras3, writers.CheckpointOfAllRanks):
     the moving statistics of `BatchNormalization`. If the model has that layer
     and `fit` has no validation data, this callback must come after it.
 
+    One job at a time may write to a path. Training ends if a file cannot be
+    written: the file is what it is for.
+
     Raises:
+        FileInUseError: From `fit`, on rank 0: another job writes to the path.
+        InvalidArgumentError: From `fit`, on rank 0: the path is a folder.
         OSError: From `fit`, on rank 0: a file could not be written. The next
             save raises it, or the end of training.
         HvdError: From `fit`, on the other ranks: rank 0 could not save.
@@ -46,7 +52,9 @@ class ModelCheckpoint(ForKeras3, writers.CheckpointOfAllRanks):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
-        self._writer = BackgroundWriter("ModelCheckpoint/write")
+        path = str(self.filepath)
+        claim("ModelCheckpoint", path, self._check_place)
+        self._writer = BackgroundWriter("ModelCheckpoint/write", path)
         callback_list = callback_lists.beginning_callback_list()
         if self.save_freq != "epoch" and callback_list is not None:
             callback_lists.call_batch_ends_in_order(callback_list)
@@ -54,6 +62,10 @@ class ModelCheckpoint(ForKeras3, writers.CheckpointOfAllRanks):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_end(logs)
         self._writer.finish()
+
+    def _check_place(self) -> None:
+        if "://" not in str(self.filepath):
+            files.check_place(os.path.realpath(self.filepath))
 
     def hvd_save(self, save: Callable[[], None]) -> None:
         def save_and_tell() -> Any:
@@ -70,10 +82,22 @@ class ModelCheckpoint(ForKeras3, writers.CheckpointOfAllRanks):
         def later(filepath: Any, **options: Any) -> None:
             values = _copied_values(self.model)
             self._writer.begin(
-                lambda: _write(write, values, str(filepath), options)
+                lambda: self._write(write, values, str(filepath), options)
             )
 
         return later
+
+    def _write(
+        self,
+        write: Callable[..., Any],
+        values: list[tuple[Any, Any]],
+        filepath: str,
+        options: dict[str, Any],
+    ) -> None:
+        owners.claim(str(self.filepath))
+        with with_values(values), files.replacing(filepath) as path:
+            write(path, **options)
+            owners.claim(str(self.filepath))
 
 
 def _copied_values(model: keras.Model) -> list[tuple[Any, Any]]:
@@ -90,13 +114,3 @@ def _copied_values(model: keras.Model) -> list[tuple[Any, Any]]:
         (variable, np.array(_backends.current().read(variable)))
         for variable in variables.values()
     ]
-
-
-def _write(
-    write: Callable[..., Any],
-    values: list[tuple[Any, Any]],
-    filepath: str,
-    options: dict[str, Any],
-) -> None:
-    with with_values(values), replacing(filepath) as path:
-        write(path, **options)

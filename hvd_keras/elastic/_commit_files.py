@@ -9,12 +9,12 @@ import threading
 
 import numpy as np
 
-from hvd_keras._common import log
-from hvd_keras._common.files import replacing
+from hvd_keras._common import damage, files, log, owners
 from hvd_keras._job.hosts import partition
-from hvd_keras.elastic._commits import Commit, Number
+from hvd_keras.elastic._commits import Commit
+from hvd_keras.exceptions import DamagedFileError
 
-_NAME = re.compile(r"(\.partial\.)?commit-(\d{8})-(\d{8})\.hvd")
+_NAME = re.compile(r"commit-(\d{8})-(\d{8})\.hvd")
 _MAGIC = b"HVDCOMMIT1\n"
 
 
@@ -22,14 +22,19 @@ class CommitFiles:
     """Writes commits in a thread, on rank 0; reads them after a restart.
 
     The number of a commit is in the name of its file. So a rank of an older
-    membership that still writes cannot replace a newer commit.
+    membership that still writes cannot replace a newer commit. The two newest
+    ones stay, in case that one is damaged.
 
     Args:
         directory: Holds the files, and nothing else.
+
+    Attributes:
+        owned: The path that stands for all of them: its owner writes them.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.owned = os.path.join(directory, "commits")
         self._changed = threading.Condition()
         self._next: Commit | None = None
         self._thread: threading.Thread | None = None
@@ -54,21 +59,38 @@ class CommitFiles:
             thread.join()
 
     def newest(self) -> Commit | None:
-        """Returns the newest commit that can be read."""
-        whole = {n: path for path, n, is_whole in self._files() if is_whole}
-        for number in sorted(whole, reverse=True):
-            try:
-                return _read(whole[number], number)
-            except (OSError, ValueError) as error:
-                log.warning(f"a commit on disk cannot be read: {error}")
-        return None
+        """Returns the newest commit that is whole.
+
+        Raises:
+            DamagedFileError: There are some, and all are damaged.
+        """
+        return damage.read_newest(self._newest_first(), _read)
+
+    def check_places(self) -> None:
+        """Checks that all that looks like a commit is a file.
+
+        Raises:
+            InvalidArgumentError: It is something else.
+        """
+        for path in self._newest_first():
+            files.check_place(path)
 
     def delete(self) -> None:
         """Deletes all commits, and the directory if nothing else is there."""
         self.finish()
-        self._delete_below(None)
+        self._delete(self._newest_first())
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._directory):
+                if _NAME.fullmatch(name.removesuffix(damage.put_aside(""))):
+                    self._delete([os.path.join(self._directory, name)])
+        self.let_go()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
+
+    def let_go(self) -> None:
+        """Waits until all is written, and lets other jobs write."""
+        self.finish()
+        owners.release(self.owned)
 
     def _write_all(self) -> None:
         while True:
@@ -85,49 +107,40 @@ class CommitFiles:
                 commit.is_in_use = False
 
     def _write(self, commit: Commit) -> None:
-        os.makedirs(self._directory, exist_ok=True)
+        owners.claim(self.owned)
         lengths = np.array([len(commit.header), commit.data.nbytes], "<u8")
         checksum = np.array([commit.checksum], "<u8")
-        path = self._path(commit.number)
-        with replacing(path) as partial:
+        name = f"commit-{commit.number[0]:08d}-{commit.number[1]:08d}.hvd"
+        path = os.path.join(self._directory, name)
+        with files.replacing(path) as partial:
             with open(partial, "wb") as file:
                 file.write(_MAGIC + lengths.tobytes() + checksum.tobytes())
                 file.write(commit.header)
                 file.write(commit.data.data)
             partition.check_may_write("A commit")
-        self._delete_below(commit.number)
+            owners.claim(self.owned)
+        newest_first = self._newest_first()
+        self._delete(newest_first[newest_first.index(path) + 2 :])
 
-    def _files(self) -> list[tuple[str, Number, bool]]:
-        """Returns path and number of each file, and whether it is whole.
-
-        Those that a killed rank was writing are not.
-        """
+    def _newest_first(self) -> list[str]:
+        """Returns the paths of the commits."""
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
             return []
-        found = [match for match in map(_NAME.fullmatch, names) if match]
-        return [
-            (
-                os.path.join(self._directory, match[0]),
-                (int(match[2]), int(match[3])),
-                match[1] is None,
-            )
-            for match in found
-        ]
+        names = sorted(filter(_NAME.fullmatch, names), reverse=True)
+        return [os.path.join(self._directory, name) for name in names]
 
-    def _path(self, number: Number) -> str:
-        name = f"commit-{number[0]:08d}-{number[1]:08d}.hvd"
-        return os.path.join(self._directory, name)
-
-    def _delete_below(self, limit: Number | None) -> None:
-        for path, number, _ in self._files():
-            if limit is None or number < limit:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(path)
+    def _delete(self, paths: list[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
 
 
-def _read(path: str, number: Number) -> Commit:
+def _read(path: str) -> Commit:
+    match = _NAME.fullmatch(os.path.basename(path))
+    assert match is not None
+    number = int(match[1]), int(match[2])
     with open(path, "rb") as file:
         content = file.read()
     begin = len(_MAGIC) + 24
@@ -141,7 +154,4 @@ def _read(path: str, number: Number) -> Commit:
             commit = Commit(number, content[begin:end], data, checksum)
             if commit.is_whole():
                 return commit
-    raise ValueError(
-        f"A commit must be a whole file of `hvd.elastic`. Received: {path!r} "
-        f"of {len(content)} bytes."
-    )
+    raise DamagedFileError("it is no whole commit, or its checksum is wrong")

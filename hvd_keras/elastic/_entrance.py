@@ -11,6 +11,8 @@ import numpy as np
 from hvd_keras import _native, basics, objects
 from hvd_keras._common import log
 from hvd_keras._job import state
+from hvd_keras.callbacks._background import claim
+from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.elastic._commit_files import CommitFiles
 from hvd_keras.elastic._commits import Commit, Commits, Number
 from hvd_keras.exceptions import StalledError
@@ -67,6 +69,11 @@ class Entrance:
 
         Raises:
             PeerLostError: A rank was lost. No rank has lost a commit.
+            DamagedFileError: On rank 0: all commits on disk are damaged.
+            FileInUseError: On rank 0: another job writes commits there.
+            InvalidArgumentError: On rank 0: something else has the name of a
+                commit.
+            HvdError: On the other ranks: that.
         """
         held = self._commits.held()
         mine = {
@@ -82,6 +89,10 @@ class Entrance:
         self._base = max(each["base"] for each in ranks)
         self._count_streams(ranks)
         self._has_traces = all(each["has_traces"] for each in ranks)
+        if self._files is not None:
+            claim(
+                "elastic/commits", self._files.owned, self._files.check_places
+            )
         number = newest_of([each["held"] for each in ranks])
         if number is not None:
             has_it = [number in each["held"] for each in ranks]
@@ -117,12 +128,17 @@ class Entrance:
     def _from_disk(self) -> Commit | None:
         if self._files is None:
             return None
-        commit = self._files.newest() if basics.rank() == 0 else None
-        is_there = objects.broadcast_object(
-            commit is not None, name="elastic/on_disk"
-        )
-        if not is_there:
+        found: list[Commit] = []
+
+        def find() -> bool:
+            assert self._files is not None
+            newest = self._files.newest()
+            found.extend([newest] if newest else [])
+            return newest is not None
+
+        if not on_rank_zero("elastic/on_disk", find):
             return None
+        commit = found[0] if found else None
         received = _given(commit, 0)
         commit = commit or received
         self._commits.put(commit)

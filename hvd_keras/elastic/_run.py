@@ -74,6 +74,13 @@ class Run:
 
     def to_end(self) -> Any:
         """Trains; returns what `fit` returns."""
+        try:
+            return self._to_end()
+        finally:
+            if self._files is not None:
+                self._files.let_go()
+
+    def _to_end(self) -> Any:
         membership.announce_elastic()
         if membership.is_waiting():
             self._get_ready()

@@ -49,11 +49,20 @@ class Elastic(ForKeras3, keras.callbacks.Callback):
         commit_seconds: The time between commits. They are made after a step,
             and at the end of each epoch.
         directory: Rank 0 also writes the commits there, in a thread. The same
-            job goes on from the newest one if all of it was ended. The files
-            are deleted when `fit` has ended. None: no files.
+            job goes on from the newest one if all of it was ended, or from the
+            one before if that is damaged. What cannot be written is a warning.
+            The files are deleted when `fit` has ended. One job at a time may
+            use the directory. None: no files.
 
     Raises:
         ValueError: An argument is wrong. From `fit`: the model is not built.
+        DamagedFileError: From `fit`, on rank 0: all commits in `directory` are
+            damaged.
+        FileInUseError: From `fit`, on rank 0: another job uses `directory`.
+        InvalidArgumentError: From `fit`, on rank 0: a folder or a link in
+            `directory` has the name of a commit.
+        OSError: From `fit`, on rank 0: `directory` cannot be written to.
+        HvdError: From `fit`, on other ranks: what rank 0 has raised.
         TypeError: From `fit`: the data cannot begin anew.
         SystemExit: From `fit`: this rank was told to leave; its status is 0.
 

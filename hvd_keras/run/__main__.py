@@ -27,6 +27,7 @@ from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.file_limit import file_limit_named
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
+from hvd_keras.run.owned_folders import owned_folders
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
@@ -91,7 +92,10 @@ def _run_planned(options: Options, environ: dict[str, str], plan: Plan) -> int:
     if options.verify:
         return verify.run(options, environ, plan, _run_job)
     if plan.way != "hosts" or arguments.node_rank(options) == 0:
-        with timeline.recorded(options, environ, plan):
+        with (
+            owned_folders([options.output_dir, options.timeline]),
+            timeline.recorded(options, environ, plan),
+        ):
             kind = Job if options.min_np is None else ElasticJob
             return kind(options, environ, plan).run()
     own = Own(

@@ -6,6 +6,8 @@ import selectors
 from collections.abc import Callable
 from typing import Protocol
 
+from hvd_keras.run import owned_folders
+
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
 
@@ -41,8 +43,11 @@ class Loop:
 
     def step(self, timeout_seconds: float | None) -> None:
         """Waits until something is ready, then makes the calls."""
-        for key, _ in self._selector.select(timeout_seconds):
+        owned_folders.renew_if_due()
+        due_seconds = owned_folders.seconds_until_due()
+        known = [t for t in (timeout_seconds, due_seconds) if t is not None]
+        for key, _ in self._selector.select(min(known, default=None)):
             # An earlier call may have forgotten this one.
-            known = self._selector.get_map().get(key.fileobj)
-            if known is not None and known.data is key.data:
+            now = self._selector.get_map().get(key.fileobj)
+            if now is not None and now.data is key.data:
                 key.data()

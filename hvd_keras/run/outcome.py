@@ -97,11 +97,14 @@ class Outcome:
         by_themselves = [
             r for r in failed if r.sent is None or r.rank in self.reasons
         ]
-        # Of another host, we may hear of the cause after its effects.
+        # Rank 0 tells the others of its error before it raises it. Of another
+        # host, we may hear of the cause after its effects.
+        effects: tuple[str, ...] = ("HvdError:",)
+        if not self._is_of_one_host:
+            effects += ("PeerLostError",)
         causes = [
             r
             for r in by_themselves
-            if self._is_of_one_host
-            or not self.reason(r.rank).startswith("PeerLostError")
+            if not self.reason(r.rank).startswith(effects)
         ]
         return next(iter(causes or by_themselves or failed), None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-# Errors that tell of other ranks, or that somebody else has wanted.
+# Errors that tell of other ranks, or that somebody else has wanted. An HvdError
+# that is nothing more special tells of what rank 0 has failed to do for all.
 OF_OTHERS = (
     "PeerLostError", "StalledError", "ShutdownError", "JobEndedError",
     "InternalError", "UnavailableError", "KeyboardInterrupt", "HorovodInternal",
-    "tensorflow.InternalError",
+    "tensorflow.InternalError", "HvdError:",
 )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -15,7 +17,12 @@ from hvd_keras.elastic._commit_files import CommitFiles
 from hvd_keras.elastic._commits import Commit, Commits
 from hvd_keras.elastic._entrance import newest_of
 from hvd_keras.elastic._errors import is_change
-from hvd_keras.exceptions import MismatchError, PeerLostError
+from hvd_keras.exceptions import (
+    DamagedFileError,
+    InvalidArgumentError,
+    MismatchError,
+    PeerLostError,
+)
 
 
 def commit(epoch: int, count: int) -> Commit:
@@ -64,43 +71,82 @@ def test_a_lower_commit_does_not_replace_a_higher_one(
     assert newest.read_header() == {"count": 1}
     files.write(commit(3, 2))
     files.finish()
-    assert [path.name for path in (tmp_path / "commits").iterdir()] == [
-        "commit-00000003-00000002.hvd"
+    files.write(commit(3, 3))
+    files.finish()
+    assert sorted(path.name for path in tmp_path.glob("commits/commit*")) == [
+        "commit-00000003-00000002.hvd",
+        "commit-00000003-00000003.hvd",
     ]
     files.delete()
     assert not (tmp_path / "commits").exists()
 
 
-def test_half_a_file_is_no_commit(tmp_path: pathlib.Path) -> None:
-    files = CommitFiles(str(tmp_path))
-    files.write(commit(1, 1))
-    files.finish()
-    (path,) = tmp_path.iterdir()
-    (tmp_path / "commit-00000001-00000002.hvd").write_bytes(
-        path.read_bytes()[:-1]
-    )
-    assert files.newest().number == (1, 1)
+def _damage_checksum(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
-def test_what_a_killed_rank_was_writing_does_not_stay(
-    tmp_path: pathlib.Path,
-) -> None:
-    directory = tmp_path / "commits"
-    directory.mkdir()
-    for count in (1, 3):
-        name = f".partial.commit-00000001-0000000{count}.hvd"
-        (directory / name).write_bytes(b"half")
+def _cut(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _empty(path: pathlib.Path) -> None:
+    path.write_bytes(b"")
+
+
+def _written(directory: pathlib.Path, *counts: int) -> CommitFiles:
     files = CommitFiles(str(directory))
-    assert files.newest() is None
-    files.write(commit(1, 2))
+    for count in counts:
+        files.write(commit(1, count))
+        files.finish()
+    return files
+
+
+@pytest.mark.parametrize("damage", [_damage_checksum, _cut, _empty])
+def test_the_commit_before_a_damaged_one_is_taken(
+    tmp_path: pathlib.Path,
+    damage: Callable[[pathlib.Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = _written(tmp_path, 1, 2)
+    damage(tmp_path / "commit-00000001-00000002.hvd")
+    with caplog.at_level(logging.WARNING, "hvd_keras"):
+        assert files.newest().number == (1, 1)
+    (line,) = caplog.messages
+    assert "00000002.hvd' is damaged" in line
+    assert "one before" in line
+    # Later commits do not push out the one that is whole.
+    files.write(commit(2, 1))
     files.finish()
-    # The third may be of a rank that is still there.
-    assert sorted(path.name for path in directory.iterdir()) == [
-        ".partial.commit-00000001-00000003.hvd",
-        "commit-00000001-00000002.hvd",
-    ]
+    assert (tmp_path / "commit-00000001-00000001.hvd").exists()
     files.delete()
-    assert not directory.exists()
+    assert not tmp_path.exists()
+
+
+@pytest.mark.parametrize("damage", [_damage_checksum, _cut, _empty])
+def test_damaged_commits_alone_are_an_error(
+    tmp_path: pathlib.Path, damage: Callable[[pathlib.Path], None]
+) -> None:
+    files = _written(tmp_path, 1, 2)
+    for path in tmp_path.glob("*.hvd"):
+        damage(path)
+    with pytest.raises(DamagedFileError, match=r"00000002\.hvd.*Remove it"):
+        files.newest()
+    files.let_go()
+
+
+def test_a_folder_or_link_in_the_way_is_told(tmp_path: pathlib.Path) -> None:
+    files = _written(tmp_path, 1)
+    in_the_way = tmp_path / "commit-00000099-00000099.hvd"
+    in_the_way.mkdir()
+    with pytest.raises(InvalidArgumentError, match="a folder; move"):
+        files.check_places()
+    in_the_way.rmdir()
+    in_the_way.symlink_to(tmp_path / "commit-00000001-00000001.hvd")
+    with pytest.raises(InvalidArgumentError, match="a link; move"):
+        files.check_places()
+    files.let_go()
 
 
 def test_callbacks_go_back_to_what_they_remembered() -> None:

@@ -15,7 +15,7 @@ def old(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_file_is_replaced_when_it_is_complete(old: pathlib.Path) -> None:
-    with replacing(str(old), writer="_1") as partial:
+    with replacing(str(old)) as partial:
         pathlib.Path(partial).write_text("new")
         assert old.read_text() == "old"
     assert old.read_text() == "new"

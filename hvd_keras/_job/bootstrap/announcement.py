@@ -14,8 +14,8 @@ import json
 import os
 import time
 
+from hvd_keras._common import processes
 from hvd_keras._common.json_text import parsed
-from hvd_keras._job.bootstrap import processes
 
 _FORGET_SECONDS = 3600.0
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hvd_keras._common import processes
 from hvd_keras._job.bootstrap import (
     addresses,
     announcement,
     dialing,
-    processes,
     wire,
 )
 from hvd_keras._job.bootstrap.errors import error_class

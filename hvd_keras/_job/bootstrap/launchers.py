@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hvd_keras._job.bootstrap import addresses, processes, slurm
+from hvd_keras._common import processes
+from hvd_keras._job.bootstrap import addresses, slurm
 
 Environ = Mapping[str, str]
 
