@@ -138,6 +138,22 @@ def test_a_loss_that_leaves_a_rank_loses_no_work() -> None:
     assert _ANEW not in outcome.stderr
 
 
+@pytest.mark.parametrize(
+    "action", ["kill", pytest.param("leave", marks=pytest.mark.thorough)]
+)
+def test_a_new_rank_0_writes_the_commits_at_once(
+    tmp_path: pathlib.Path, action: str
+) -> None:
+    options = ("--action", action, "--at", "13", "--members", "0")
+    directory = ("--dir", str(tmp_path / "commits"))
+    outcome, told = _run(3, *options, *directory)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [1, 2], epochs=2)
+    for complaint in ("waiting for its end", "was not written"):
+        assert complaint not in outcome.stderr
+    assert not (tmp_path / "commits").exists()
+
+
 def test_a_job_that_was_killed_goes_on_from_disk(
     tmp_path: pathlib.Path,
 ) -> None:

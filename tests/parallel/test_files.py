@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import pathlib
+import time
 from typing import Any
 
 import keras
@@ -13,8 +15,10 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
-from hvd_keras._common import log
+from hvd_keras._common import log, owners
 from hvd_keras._gradients import rank_files
+from hvd_keras.callbacks import _background
+from hvd_keras.callbacks._background import claim
 
 pytestmark = pytest.mark.thorough(1, 4)
 
@@ -126,3 +130,49 @@ def test_saving_on_all_ranks_leaves_whole_files(folder: pathlib.Path) -> None:
         loaded = keras.models.load_model(folder / f"{turn}.keras")
         kt.assert_close(loaded.get_weights(), model.get_weights(), 0.0)
         loaded.load_weights(folder / f"{turn}.weights.h5")
+
+
+def owner_of(path: str) -> dict[str, Any]:
+    folder, name = os.path.split(path)
+    owner: dict[str, Any] = json.loads(
+        pathlib.Path(folder, f".{name}.owner").read_text()
+    )
+    return owner
+
+
+def test_a_living_rank_hands_its_file_over(folder: pathlib.Path) -> None:
+    """As when another rank becomes rank 0."""
+    path, last = str(folder / "state"), hvd.size() - 1
+    if hvd.rank() == last:
+        owners.claim(path)
+    hvd.barrier()
+    began = time.monotonic()
+    claim("test", path)
+    assert time.monotonic() - began < 5
+    pid = hvd.broadcast_object(os.getpid())
+    assert owner_of(path)["pid"] == pid
+    hvd.barrier()
+    if hvd.rank() == last and last > 0:  # it is told if it writes on
+        with pytest.raises(hvd.FileInUseError, match=f"pid {pid},"):
+            owners.claim(path)
+    hvd.barrier()
+    owners.release(path)
+
+
+def test_survivors_know_who_wrote_on_a_lost_host(folder: pathlib.Path) -> None:
+    path = str(folder / "state")
+    claim("test", path)
+    if hvd.rank() == 0:  # as if it had been a process of another host
+        lost = {**owner_of(path), "kernel": "0" * 8}
+        pathlib.Path(folder, ".state.owner").write_text(json.dumps(lost))
+        name = f"{'0' * 8}-{lost['pid']}-{lost['start_ticks']}"
+    else:
+        name = ""
+    name = hvd.broadcast_object(name)
+    if hvd.rank() == hvd.size() - 1:
+        _background._known[path] = name
+    began = time.monotonic()
+    claim("test", path)
+    assert time.monotonic() - began < 5
+    hvd.barrier()
+    owners.release(path)
