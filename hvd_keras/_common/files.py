@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import glob
 import os
 import re
 import stat
@@ -12,6 +14,7 @@ from hvd_keras._common import owners
 from hvd_keras.exceptions import InvalidArgumentError
 
 _PARTIAL = re.compile(r"\.partial\.([0-9a-f]{8}-\d+-\d+)\.[0-9a-f]{8}\.(.+)")
+_BRACES = re.compile(r"\{[^{}]*\}")
 # What a process of another host has not touched for so long is left over.
 _LEFT_OVER_SECONDS = 3600.0
 
@@ -112,15 +115,18 @@ def remove_left_over(path: str, *, is_owned: bool = False) -> None:
     """Removes what dead processes have written of a file.
 
     Args:
-        path: The file.
+        path: The file. Parts in braces stand for anything, as in the paths of
+            ModelCheckpoint.
         is_owned: Whether this process is the only one that may write it.
     """
-    folder, name = os.path.split(os.path.realpath(path))
+    pattern = _BRACES.sub("*", glob.escape(os.path.realpath(path)))
+    folders, name = os.path.split(pattern)
     with contextlib.suppress(OSError):
-        for found in map(_PARTIAL.fullmatch, os.listdir(folder)):
-            if found is not None and found[2] == name:
-                partial = os.path.join(folder, found[0])
-                _remove_if_left_over(partial, found[1], is_owned)
+        for folder in glob.glob(folders):
+            for found in map(_PARTIAL.fullmatch, os.listdir(folder)):
+                if found is not None and fnmatch.fnmatchcase(found[2], name):
+                    partial = os.path.join(folder, found[0])
+                    _remove_if_left_over(partial, found[1], is_owned)
 
 
 def _remove_if_left_over(partial: str, writer: str, is_owned: bool) -> None:

@@ -34,7 +34,7 @@ class CommitFiles:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self.owned = os.path.join(directory, "commits")
+        self.owned = os.path.join(directory, "commit-{number}.hvd")
         self._changed = threading.Condition()
         self._next: Commit | None = None
         self._thread: threading.Thread | None = None

@@ -112,7 +112,9 @@ def first(
     tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> Iterator[subprocess.Popen[str]]:
     """Runs a job that saves all the time."""
-    arguments = command(tmp_path, request.param, "--pause", "0.5")
+    arguments = command(
+        tmp_path, request.param, "--pause", "0.5", "--epochs", "99"
+    )
     job = jobs.start("--output-dir", str(tmp_path / "output"), *arguments)
     wait_for_training(job)
     yield job

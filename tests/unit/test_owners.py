@@ -233,13 +233,28 @@ def test_partial_files_of_dead_writers_go(path: str) -> None:
     assert pathlib.Path(path).read_bytes() == b"3"
 
 
-def test_the_owner_removes_partial_files_of_other_hosts(path: str) -> None:
-    folder = pathlib.Path(path).parent
-    foreign = folder / ".partial.00000000-7-7.00000000.state.npz"
-    foreign.write_bytes(b"half")
-    owners.claim(path)
-    files.remove_left_over(path, is_owned=True)
-    assert not foreign.exists()
+@pytest.mark.parametrize(
+    ("owned", "left", "stays"),
+    [
+        ("state.npz", "state.npz", "state.npz.bak"),
+        ("{epoch:02d}.keras", "07.keras", "07.weights.h5"),
+        ("commit-{number}.hvd", "commit-00000001-00000002.hvd", "commit.hvd"),
+        ("run{epoch}/[best].h5", "run3/[best].h5", "run3/b.h5"),
+    ],
+)
+def test_the_owner_removes_partial_files_of_other_hosts(
+    tmp_path: pathlib.Path, owned: str, left: str, stays: str
+) -> None:
+    paths = []
+    for each in (left, stays):
+        folder, name = os.path.split(tmp_path / each)
+        os.makedirs(folder, exist_ok=True)
+        paths.append(
+            pathlib.Path(folder, f".partial.0000000f-7-7.{'0' * 8}.{name}")
+        )
+        paths[-1].write_bytes(b"half")
+    files.remove_left_over(str(tmp_path / owned), is_owned=True)
+    assert [path.exists() for path in paths] == [False, True]
 
 
 def test_paths_of_epochs_have_one_owner(tmp_path: pathlib.Path) -> None:
