@@ -16,7 +16,7 @@ from hvd_keras.elastic._callback_states import CallbackStates
 from hvd_keras.elastic._commit_files import CommitFiles
 from hvd_keras.elastic._commits import Commit, Commits
 from hvd_keras.elastic._entrance import newest_of
-from hvd_keras.elastic._errors import is_change
+from hvd_keras.elastic._errors import _comes_of
 from hvd_keras.exceptions import (
     DamagedFileError,
     InvalidArgumentError,
@@ -177,10 +177,10 @@ def test_a_wrapped_error_tells_of_the_change() -> None:
     text = "INTERNAL: hvd_keras.exceptions.PeerLostError: rank 1 died"
     wrapped = RuntimeError("in a thread")
     wrapped.__cause__ = PeerLostError("rank 1 died")
-    assert is_change(PeerLostError("rank 1 died"))
-    assert is_change(RuntimeError(text))
-    assert is_change(wrapped)
-    assert not is_change(MismatchError("shapes"))
+    assert _comes_of(PeerLostError("rank 1 died"), PeerLostError)
+    assert _comes_of(RuntimeError(text), PeerLostError)
+    assert _comes_of(wrapped, PeerLostError)
+    assert not _comes_of(MismatchError("shapes"), PeerLostError)
 
 
 def test_object_state_restores_what_was_saved() -> None:
