@@ -24,11 +24,11 @@ from bootstrap_server import (
     read,
 )
 
+from hvd_keras._common import processes
 from hvd_keras._job import bootstrap
 from hvd_keras._job.bootstrap import (
     announcement,
     local_server,
-    processes,
     wire,
 )
 from hvd_keras._job.bootstrap.client import Rendezvous, report
