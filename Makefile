@@ -74,10 +74,6 @@ settings-table:  ## Writes the settings into docs/settings.md
 	echo >> docs/settings.md
 	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
 
-.PHONY: elastic-moments
-elastic-moments: build  ## Kills a rank at each moment of a change of members
-	HVD_TEST_ALL_MOMENTS=1 $(PYTHON) -m pytest tests/integration/test_elastic_fit.py -k dies_while
-
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md
 	PYTHONPATH=$(CURDIR):tests $(PYTHON) -m resume.table --write
@@ -111,12 +107,16 @@ format:  ## Formats Python and C++
 
 # ---- Tests ----
 
-.PHONY: test test-all
+.PHONY: test test-all test-nightly
 test: build  ## The Python tests, on 1 to 4 ranks
 	$(PYTHON) -m pytest tests
 
 test-all: build  ## Those too that are slow and rarely fail
 	$(PYTHON) -m pytest tests --thorough
+
+test-nightly: build  ## All, on new random programs, with hundreds of faults
+	NIGHTLY=1 TEST_PROGRAMS=500 TEST_SEED=$$(date +%j%y0000) \
+	  $(PYTHON) -m pytest tests --thorough
 
 test-%: build  ## test-4: all of tests/parallel on 4 ranks, or any number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest --thorough \

@@ -41,14 +41,14 @@ MISTAKES: dict[str, list[str]] = {
 def seeds(count: int, *numbers: int) -> list[Any]:
     """Returns the seeds of programs; one in ten runs without `--thorough`.
 
-    HVD_TEST_SEED sets the first, HVD_TEST_PROGRAMS the count.
+    TEST_SEED sets the first, TEST_PROGRAMS the count.
 
     Args:
         count: How many.
         *numbers: Of ranks that try those of `--thorough`; none: all.
     """
-    first = int(os.environ.get("HVD_TEST_SEED", "0"))
-    count = int(os.environ.get("HVD_TEST_PROGRAMS", str(count)))
+    first = int(os.environ.get("TEST_SEED", "0"))
+    count = int(os.environ.get("TEST_PROGRAMS", str(count)))
     thorough = pytest.mark.thorough
     thorough = thorough(*numbers) if numbers else thorough
     return [

@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "thorough(*numbers): runs only with --thorough, on these numbers of "
         "ranks or on any",
     )
+    config.addinivalue_line(
+        "markers", "nightly: runs only with NIGHTLY=1 in the environment"
+    )
 
 
 def pytest_collection_modifyitems(
@@ -61,12 +64,17 @@ def pytest_collection_modifyitems(
     What holds on 2 and 3 ranks rarely fails on 4. On 1 rank one set of options
     is enough where other tests take the same path.
     """
-    if config.getoption("thorough"):
-        return
-    left_out = [item for item in items if _is_thorough(item)]
+    left_out = [item for item in items if _is_nightly(item)]
+    if not config.getoption("thorough"):
+        left_out += [item for item in items if _is_thorough(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_nightly(item: pytest.Item) -> bool:
+    is_night = os.environ.get("NIGHTLY") == "1"
+    return not is_night and any(item.iter_markers("nightly"))
 
 
 def _is_thorough(item: pytest.Item) -> bool:

@@ -214,7 +214,7 @@ def _check_said(name: str, out: str, err: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [25, pytest.param(2000, marks=pytest.mark.thorough)]
+    "count", [25, pytest.param(2000, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("name", TOOLS)
 @pytest.mark.filterwarnings("error")

@@ -50,12 +50,6 @@ MOMENTS = [
 ]
 
 
-def chosen() -> list[int]:
-    """Returns the numbers of moments to try: a few, unless all are wanted."""
-    step = 1 if os.environ.get("HVD_TEST_ALL_MOMENTS") == "1" else 9
-    return list(range(0, len(MOMENTS), step))
-
-
 def prepare() -> None:
     """Has ranks trace anew in each membership; on all of them."""
     _run.depends_on_size = lambda model: True

@@ -184,9 +184,14 @@ def test_a_rank_that_does_not_come_loses_no_state(action: str) -> None:
     _check(told, [0, 1, 2] if action == "stall" else [0, 2], epochs=2)
 
 
-@pytest.mark.parametrize("number", elastic_moments.chosen())
-def test_a_rank_dies_while_the_members_change(number: int) -> None:
-    moment, action = elastic_moments.MOMENTS[number]
+@pytest.mark.parametrize(
+    ("moment", "action"),
+    [
+        pytest.param(*each, marks=pytest.mark.nightly if number % 9 else ())
+        for number, each in enumerate(elastic_moments.MOMENTS)
+    ],
+)
+def test_a_rank_dies_while_the_members_change(moment: str, action: str) -> None:
     outcome, told = _run(
         3,
         *("--action", action, "--at", "9", "--members", "2"),

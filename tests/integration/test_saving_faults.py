@@ -74,7 +74,7 @@ def weights(folder: pathlib.Path) -> list[bytes]:
 
 @pytest.mark.parametrize("kinds", _ALL, ids=lambda kinds: kinds[0])
 @pytest.mark.parametrize(
-    "num_kills", [1, pytest.param(20, marks=pytest.mark.thorough)]
+    "num_kills", [1, pytest.param(20, marks=pytest.mark.nightly)]
 )
 def test_kills_while_saving_leave_whole_files(
     tmp_path: pathlib.Path, kinds: list[str], num_kills: int

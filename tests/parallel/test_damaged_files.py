@@ -85,7 +85,7 @@ def commits(folder: pathlib.Path) -> Any:
     return hvd.elastic.Elastic(100.0, folder)
 
 
-NUMBERS = [3, pytest.param(30, marks=pytest.mark.thorough)]
+NUMBERS = [3, pytest.param(30, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize("saver", [backup, commits])

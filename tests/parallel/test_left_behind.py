@@ -80,7 +80,7 @@ _slow = pytest.mark.thorough
 
 
 @pytest.mark.parametrize(
-    "num_calls", [20, pytest.param(200, marks=pytest.mark.thorough)]
+    "num_calls", [20, pytest.param(200, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize(
     ("make", "fits", "of_tensorflow"),
