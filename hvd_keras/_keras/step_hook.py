@@ -36,6 +36,16 @@ class StepHook:
             outer = outer.train_function
         self.train_function = outer.train_function
         outer.train_function = self
+        fit.at_end.append(self._leave)
+
+    def _leave(self) -> None:
+        """Takes this hook out: a model may see thousands of calls of `fit`."""
+        outer: Any = self.model
+        while isinstance(outer.train_function, StepHook):
+            if outer.train_function is self:
+                outer.train_function = self.train_function
+                return
+            outer = outer.train_function
 
     def __call__(self, *arguments: Any) -> Any:
         if keras_calls.is_caller(self.fit):
