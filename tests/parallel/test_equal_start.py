@@ -176,8 +176,9 @@ def test_the_check_by_hand() -> None:
     last.assign(last + float(hvd.rank() == 1))
     hvd.assert_equal_on_all_ranks(model.layers[1])
     hvd.assert_equal_on_all_ranks(model, local_variables=[last])
+    # Keras counts layers, and ranks may have made unequally many.
     for checked in (model, model.weights):
-        with pytest.raises(hvd.MismatchError, match=f"'{last.path}', with"):
+        with pytest.raises(hvd.MismatchError, match=r"'dense_?\d*/bias', with"):
             hvd.assert_equal_on_all_ranks(checked)
     with pytest.raises(hvd.InvalidArgumentError, match="int"):
         hvd.assert_equal_on_all_ranks(3)
