@@ -76,9 +76,10 @@ def _counted() -> tuple[collections.Counter[type], int]:
     return kinds, tracemalloc.get_traced_memory()[0]
 
 
-_slow = pytest.mark.thorough
+_slow = pytest.mark.nightly
 
 
+@pytest.mark.thorough(1)
 @pytest.mark.parametrize(
     "num_calls", [20, pytest.param(200, marks=pytest.mark.nightly)]
 )
