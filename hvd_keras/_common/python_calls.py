@@ -16,8 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-_ATTRIBUTE = "_hvd_functions"
-
 
 class _Function:
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -66,9 +64,9 @@ def _numbered(function: Callable[..., Any]) -> tf.Tensor:
     # outermost is not for functions, and never goes where TensorFlow is eager.
     graph: Any = tf.compat.v1.get_default_graph()
     while True:
-        if not hasattr(graph, _ATTRIBUTE):
-            setattr(graph, _ATTRIBUTE, [])
-        getattr(graph, _ATTRIBUTE).append(held)
+        if not hasattr(graph, "_hvd_functions"):
+            graph._hvd_functions = []
+        graph._hvd_functions.append(held)
         graph = getattr(graph, "outer_graph", None)
         if not hasattr(graph, "outer_graph") and (
             graph is None or tf.compat.v1.executing_eagerly_outside_functions()
