@@ -175,14 +175,17 @@ class Backend:
         return True
 
     def sum_in_layer(
-        self, tensor: Tensor, name: str, process_set: ProcessSet
+        self,
+        tensor: Tensor,
+        name: Callable[[], str],
+        process_set: ProcessSet,
     ) -> Tensor:
         """Returns the sum over the ranks, which has a gradient.
 
         Args:
             tensor: Of a floating dtype.
-            name: Pairs the calls of a layer across ranks. A step may make
-                several of them, in the same order on all ranks.
+            name: Returns what pairs the calls of a layer across ranks. A step
+                may make several of them, in the same order on all ranks.
             process_set: The ranks that take part.
         """
         raise NotImplementedError

@@ -138,14 +138,15 @@ class JaxBackend(Backend):
         return bool(jax.config.jax_enable_x64)
 
     def sum_in_layer(
-        self, tensor: Any, name: str, process_set: ProcessSet
+        self, tensor: Any, name: Callable[[], str], process_set: ProcessSet
     ) -> jax.Array:
+        own = name()
         program = program_of(tensor)
         if program is not None:  # its calls may run at the same time
             numbers = _numbers_of.setdefault(program, collections.Counter())
-            numbers[name] += 1
-            name = f"{name}/{numbers[name]}"
-        return allreduce(tensor, Sum, name=name, process_set=process_set)
+            numbers[own] += 1
+            own = f"{own}/{numbers[own]}"
+        return allreduce(tensor, Sum, name=own, process_set=process_set)
 
     def make_note(self, size: int) -> Note:
         return _NoteOfCallbacks(size)

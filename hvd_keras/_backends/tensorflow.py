@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -142,13 +142,13 @@ class TensorFlowBackend(Backend):
         return allreduce(tensor, Sum, name=name, process_set=process_set)
 
     def sum_in_layer(
-        self, tensor: Any, name: str, process_set: ProcessSet
+        self, tensor: Any, name: Callable[[], str], process_set: ProcessSet
     ) -> tf.Tensor:
         if tf.executing_eagerly():
-            return allreduce(tensor, Sum, name=name, process_set=process_set)
+            return allreduce(tensor, Sum, name=name(), process_set=process_set)
         # The name of the node names the call: it stays unique when a function
         # is called twice, and under two tapes.
-        with tf.name_scope(f"{name.replace('/', '_')}/"):
+        with tf.name_scope(f"{name().replace('/', '_')}/"):
             return allreduce(tensor, Sum, process_set=process_set)
 
     def is_in_other_strategy(self) -> bool:

@@ -122,11 +122,13 @@ class TorchBackend(Backend):
         )
         return torch.from_numpy(np.asarray(total))
 
+    # A compiler that follows `name` may count a layer twice.
+    @torch.compiler.disable
     def sum_in_layer(
-        self, tensor: Any, name: str, process_set: ProcessSet
+        self, tensor: Any, name: Callable[[], str], process_set: ProcessSet
     ) -> torch.Tensor:
         # Each call has ended before the next one begins.
-        return allreduce(tensor, Sum, name=name, process_set=process_set)
+        return allreduce(tensor, Sum, name=name(), process_set=process_set)
 
     def read(self, variable: Any) -> Array:
         return as_array(variable.value.detach().cpu().contiguous())

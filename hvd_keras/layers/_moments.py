@@ -176,11 +176,14 @@ def _summed(
     one rank alone makes. So the number here counts the layers that have
     trained in this epoch of the job.
     """
-    epoch = state.epoch()
-    scope = (epoch, process_set.process_set_id)
-    known, number = _number_of.get(layer, (None, 0))
-    if known != scope:
-        number = next(_numbers[scope])
-        _number_of[layer] = (scope, number)
-    name = f"BatchNormalization/{epoch}/{number}/{kind}"
+
+    def name() -> str:
+        epoch = state.epoch()
+        scope = (epoch, process_set.process_set_id)
+        known, number = _number_of.get(layer, (None, 0))
+        if known != scope:
+            number = next(_numbers[scope])
+            _number_of[layer] = (scope, number)
+        return f"BatchNormalization/{epoch}/{number}/{kind}"
+
     return _backends.current().sum_in_layer(packed, name, process_set)
