@@ -208,6 +208,24 @@ VOICES_TEST_CASE("each refused call is told to a rank that comes later") {
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
 }
 
+VOICES_TEST_CASE("a refused call is not taken for one that a rank skipped") {
+  Negotiation c(voices, 2);
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
+  CHECK(c.CheckStalls(After(60.1)).empty());
+  c.TakeResponses();
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(61)));  // it was only late
+  CHECK(RanksOf(c.TakeResponses().back()) == std::vector<int>{1});
+  REQUIRE_OK(c.OnMessage(0, ARefusal("a"), After(62)));
+  c.TakeResponses();
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), After(63)));
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(64)));  // its second, not third
+  const Response response = c.TakeResponses()[0];
+  CHECK(response.type == Response::Type::kError);
+  CHECK(Contains(response.error.message(), "rank 0 cannot take part"));
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(65)));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+}
+
 VOICES_TEST_CASE("ranks that wait for a program that was not built are told") {
   Negotiation c(voices, 4);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));

@@ -295,18 +295,19 @@ StallMonitor::Findings StallMonitor::Refuse(const Call& call, int rank,
                                             const Status& failure,
                                             Clock::time_point now) {
   Findings findings;
+  // Nobody has waited: that a rank has not come yet does not mean that it has
+  // skipped a call, nor does it if that rank comes later.
+  told_late_.erase(call.name);
   GiveUp(call,
          failure.WithContext("rank " + std::to_string(GlobalRank(rank)) +
                              " cannot take part"),
-         /*may_come=*/true, now, &findings);
-  // That a rank comes late for it does not mean that it has skipped a call.
-  const auto missed = missed_.find(call.name);
-  if (missed != missed_.end()) missed->second.back().was_awaited = false;
+         /*may_come=*/true, now, &findings, /*was_awaited=*/false);
   return findings;
 }
 
 void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
-                          Clock::time_point now, Findings* findings) {
+                          Clock::time_point now, Findings* findings,
+                          bool was_awaited) {
   const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
   Missed missed;
   missed.error.type = Response::Type::kError;
@@ -316,6 +317,7 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
   missed.error.is_misplaced = !elsewhere.empty();
   missed.by_rank.resize(global_ranks_.size());
   missed.since = now;
+  missed.was_awaited = was_awaited;
   // A rank that was told of the call before this one, and has not come for this
   // one, had skipped that: it came when the others came for this one.
   const auto told = told_late_.find(call.name);

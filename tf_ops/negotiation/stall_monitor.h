@@ -114,7 +114,8 @@ class StallMonitor {
   // Fails it on the ranks that have come, and, if they `may_come`, on the
   // others when they do.
   void GiveUp(const Call& call, Status error, bool may_come,
-              Clock::time_point now, Findings* findings);
+              Clock::time_point now, Findings* findings,
+              bool was_awaited = true);
   // Drops the missed calls that are over, or for which nobody may come.
   template <typename IsOver>
   void DropMissed(IsOver is_over);

@@ -40,8 +40,8 @@ std::pair<pybind11::array, std::vector<int64_t>> AlltoallArray(
     const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id);
 void Barrier(const std::string& name, int32_t process_set_id);
 // Fails a collective on all ranks, with `why` as the reason: this rank has
-// come, but its call was wrong. Raises nothing. An empty name stands for all
-// calls of a program that could not be built.
+// come, but its call was wrong. Raises only what a signal handler raises. An
+// empty name stands for all calls of a program that could not be built.
 void RefuseCollective(const std::string& kind, const std::string& name,
                       int32_t process_set_id, const std::string& why);
 // Returns the global rank that has joined last.
