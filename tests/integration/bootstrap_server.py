@@ -84,6 +84,10 @@ class Served:
         self._calls.append(lambda: (call(), done.set())[0])
         assert done.wait(10)
 
+    def settle(self) -> None:
+        """Waits until the server has ended the step that it is in."""
+        self._call(lambda: None)
+
     def close(self) -> None:
         self._stop.set()
         self._thread.join(10)

@@ -92,6 +92,7 @@ def test_a_member_that_hangs_in_init_is_left_behind(served: _Elastic) -> None:
     )
     with pytest.raises(PeerLostError, match="Missing ranks: 1"):
         first.exchange(b"")
+    served.settle()
     assert served.late == [1]
     hung.hang_up()
 

@@ -134,18 +134,18 @@ def test_a_command(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.thorough
 def test_a_second_sigterm_ends_at_once(tmp_path: pathlib.Path) -> None:
-    command = _command(tmp_path, "--pause", "4", *_ARGUMENTS)
+    command = _command(tmp_path, "--pause", "12", *_ARGUMENTS)
     job = jobs.start(*command, environ=jobs.clean_environ())
     assert job.stdout is not None
     for line in job.stdout:
         if line == "[0] batch 1\n":
             break
     job.send_signal(signal.SIGTERM)
-    time.sleep(1.3)
+    time.sleep(3)  # a busy machine handles the first one late
     started = time.monotonic()
     job.send_signal(signal.SIGTERM)
     _, stderr = job.communicate(timeout=60)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 6
     assert job.returncode == 143, stderr
 
 
