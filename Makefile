@@ -88,13 +88,12 @@ lint-cc:
 	@$(CLANG_FORMAT) --version
 	$(CLANG_FORMAT) --dry-run -Werror $(CC_FILES)
 ifneq ($(CLANG),)
-	for file in $(filter-out tf_ops/python/% \
-	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))); do \
-	  $(CLANG) -std=c++17 -fsyntax-only -I. -isystem third_party/xla_ffi \
-	    -isystem third_party/doctest -isystem third_party/nvtx3 \
-	    -Wall -Wextra -Werror \
-	    -Wthread-safety -Wno-unknown-pragmas $$file || exit 1; \
-	done
+	echo $(filter-out tf_ops/python/% \
+	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))) | \
+	  xargs -n 8 -P 2 $(CLANG) -std=c++17 -fsyntax-only -I. \
+	    -isystem third_party/xla_ffi -isystem third_party/doctest \
+	    -isystem third_party/nvtx3 -Wall -Wextra -Werror \
+	    -Wthread-safety -Wno-unknown-pragmas
 else
 	@echo "Found no clang++: -Wthread-safety is not checked."
 endif
@@ -107,16 +106,21 @@ format:  ## Formats Python and C++
 
 # ---- Tests ----
 
+# Two tests at once: tests/schedule.py.
+PYTEST := $(PYTHON) -m pytest -n 2 --dist loadgroup tests
 .PHONY: test test-all test-nightly
 test: build  ## The Python tests, on 1 to 4 ranks
-	$(PYTHON) -m pytest tests
+	$(PYTEST)
 
 test-all: build  ## Those too that are slow and rarely fail
-	$(PYTHON) -m pytest tests --thorough
+	$(PYTEST) --thorough
 
-test-nightly: build  ## All, on new random programs, with hundreds of faults
+# With new random programs and hundreds of faults; what `.ci/run` leaves out, too.
+test-nightly: build lint-recipes bazel  ## All checks that take hours
+	$(PYTHON) tools/build_gpu_shims.py build/gpu-shims 2.18.1 2.19.1 2.20.0
+	$(PYTHON) -m pip install -q -e '.[browser]'
 	NIGHTLY=1 TEST_PROGRAMS=500 TEST_SEED=$$(date +%j%y0000) \
-	  $(PYTHON) -m pytest tests --thorough
+	  EXPECTED_SKIPS=$(CURDIR)/.ci/expected_skips $(PYTEST) --thorough
 
 test-%: build  ## test-4: all of tests/parallel on 4 ranks, or any number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest --thorough \
@@ -167,7 +171,7 @@ test-cc-plain test-cc-tsan test-cc-asan:
 	TSAN_OPTIONS='halt_on_error=1 second_deadlock_stack=1' \
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	$(if $(findstring thread,$(SANITIZE)),setarch -R) \
-	  $(CTEST) --test-dir build/$@ --output-on-failure --no-tests=error
+	  $(CTEST) --test-dir build/$@ -j 2 --output-on-failure --no-tests=error
 
 .PHONY: test-cc-aarch64
 test-cc-aarch64:  ## C++ tests for aarch64, under QEMU

@@ -12,7 +12,7 @@ import pytest
 def make(folder: Path) -> dict[str, str]:
     """Returns the settings HVD_TLS_* for a new authority and certificate."""
     if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
+        pytest.skip("needs openssl (apt-get install openssl)")
     folder.mkdir(exist_ok=True)
     key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
     for command in (

@@ -1,12 +1,13 @@
-"""Decides which tests run where, and keeps tf.data from tuning itself."""
+"""Decides which tests run where; says what was left out."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -54,6 +55,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "nightly: runs only with NIGHTLY=1 in the environment"
     )
+    config.addinivalue_line(
+        "markers", "timed: asserts seconds, so nothing runs beside it"
+    )
+    if config.getoption("dist", "no") == "loadgroup" or is_worker(config):
+        import schedule
+
+        schedule.register(config)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Returns whether this is one of the processes that xdist has started."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(
@@ -105,14 +118,84 @@ def note_job(pytestconfig: pytest.Config) -> Callable[[str, Any], None]:
     return note
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes what a worker of xdist has noted of its jobs."""
+    noted = getattr(node, "workeroutput", {}).get("counts", [])
+    node.config.stash.setdefault(COUNTS, []).extend(noted)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if is_worker(session.config):
+        counts = session.config.stash.get(COUNTS, [])
+        session.config.workeroutput["counts"] = counts
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+) -> Generator[None, None, None]:
     lines = config.stash.get(COUNTS, [])
     if lines:
         terminalreporter.section("tests in jobs of ranks")
     for line in lines:
         terminalreporter.write_line(line)
+    yield
+    reasons = [
+        _reason_of(report) for report in terminalreporter.getreports("skipped")
+    ]
+    found = [re.findall(_PACKAGES, reason) for reason in reasons]
+    packages = {
+        name for each in found for names in each for name in names.split()
+    }
+    if packages:
+        terminalreporter.write_line(
+            f"{sum(map(bool, found))} tests were skipped for want of programs: "
+            f"apt-get install {' '.join(sorted(packages))}"
+        )
+
+
+# ---- Skipped tests ----
+
+# In the reason of a skipped test: what brings what it needs.
+_PACKAGES = r"apt-get install ([\w.+ -]+)"
+# The path of a file of regular expressions, one a line: any other test that is
+# skipped fails, also in jobs of ranks.
+EXPECTED = os.environ.get("EXPECTED_SKIPS")
+_Report = TypeVar("_Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Returns the test's name and why it was skipped."""
+    where = report.longrepr
+    reason = where[2] if isinstance(where, tuple) else str(where)
+    return f"{report.nodeid}: {reason.removeprefix('Skipped: ')}"
+
+
+def _judge(report: _Report) -> _Report:
+    if EXPECTED is None or not report.skipped or hasattr(report, "wasxfail"):
+        return report
+    reason = _reason_of(report)
+    lines = pathlib.Path(EXPECTED).read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    if not any(re.search(pattern, reason) for pattern in patterns):
+        report.outcome = "failed"
+        report.longrepr = f"Skipped, but not expected in {EXPECTED}: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[
+    None, pytest.TestReport, pytest.TestReport
+]:
+    return _judge((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[
+    None, pytest.CollectReport, pytest.CollectReport
+]:
+    return _judge((yield))
 
 
 def pytest_ignore_collect(
@@ -127,22 +210,3 @@ def pytest_ignore_collect(
         if path == collection_path or collection_path in path.parents:
             return None
     return True
-
-
-def _disable_autotuning() -> None:
-    """Keeps tf.data from tuning its threads.
-
-    The tuner may overlook that an iterator is being deleted. The deletion then
-    waits for the tuner's next turn, which doubles the run time (TF 2.21, in a
-    third of all deletions).
-    """
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    iterate = tf.data.Dataset.__iter__
-    tf.data.Dataset.__iter__ = lambda self: iterate(self.with_options(options))
-
-
-if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
-    _disable_autotuning()

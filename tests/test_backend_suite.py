@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from test_parallel_suite import Job
+from test_parallel_suite import Job, case
 
 DIRECTORY = pathlib.Path(__file__).parent / "backends"
 FILES = sorted(path.name for path in DIRECTORY.glob("test_*.py"))
@@ -30,11 +29,11 @@ ON_HOSTS = {
     ("torch", "2x1"): ["test_torch_collectives.py"],
     ("torch", "2x2"): TRAINING,
 }
-CASES: list[Any] = [
-    (backend, 2, file) for backend, files in ALL.items() for file in files
+CASES = [
+    case(backend, 2, file) for backend, files in ALL.items() for file in files
 ]
 CASES += [
-    pytest.param(backend, ranks, file, marks=pytest.mark.thorough)
+    case(backend, ranks, file, is_thorough=True)
     for (backend, ranks), files in ON_HOSTS.items()
     for file in files
 ]

@@ -33,8 +33,8 @@ REAL_NCCL = os.environ.get("TEST_NCCL_LIBRARY")
 
 # `make bazel` and `make test-cc` build these.
 BUILT = [
-    ROOT / "build" / "bazel-bin" / "tests/gpu/fake/libfake_gpu.so",
     ROOT / "build" / "test-cc-plain" / "lib" / "libfake_gpu.so",
+    ROOT / "build" / "bazel-bin" / "tests/gpu/fake/libfake_gpu.so",
 ]
 
 

@@ -89,10 +89,26 @@ ON_HOSTS = {
         "test_reducescatter.py": True,
     },
 }
-CASES: list[Any] = [(n, file) for n in NUM_RANKS for file in FILES]
-CASES += [(3, file) for file in UNEVEN]
+
+
+def case(*parameters: Any, is_thorough: bool = False) -> Any:
+    """Returns the parameters of a test; each job is run by one process.
+
+    Args:
+        *parameters: Those of the job, and a file of its tests.
+        is_thorough: Whether it runs with --thorough only.
+    """
+    job = "-".join(map(str, parameters[:-1]))
+    marks = [pytest.mark.xdist_group(f"job-{job}")]
+    return pytest.param(
+        *parameters, marks=marks + [pytest.mark.thorough] * is_thorough
+    )
+
+
+CASES = [case(n, file) for n in NUM_RANKS for file in FILES]
+CASES += [case(3, file) for file in UNEVEN]
 CASES += [
-    pytest.param(ranks, tests, marks=[pytest.mark.thorough] * is_thorough)
+    case(ranks, tests, is_thorough=is_thorough)
     for ranks, all_tests in ON_HOSTS.items()
     for tests, is_thorough in all_tests.items()
 ]
@@ -276,15 +292,12 @@ class Jobs(dict[int | str, Job]):
         self._directory = directory
         self._most_thorough = most_thorough  # number of ranks; 0: none
 
-    def start(self, ranks: int | str) -> Job:
+    def __missing__(self, ranks: int | str) -> Job:
         directory = self._directory / f"ranks_{ranks}"
         directory.mkdir(exist_ok=True)  # a start may have been skipped
         files = [f"{PARALLEL}/{file}" for file in self._files[ranks]]
         thorough = isinstance(ranks, int) and ranks <= self._most_thorough
-        return Job(ranks, files, directory, thorough=thorough)
-
-    def __missing__(self, ranks: int | str) -> Job:
-        self[ranks] = job = self.start(ranks)
+        self[ranks] = job = Job(ranks, files, directory, thorough=thorough)
         job.wait()
         return job
 
@@ -304,12 +317,6 @@ def jobs(
     if request.config.getoption("thorough"):
         most = request.config.getoption("thorough_ranks")
     jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), most)
-    # The job of one rank leaves room for another.
-    together = [n for n in (1, 3) if n in selected]
-    started = {n: jobs.start(n) for n in together}
-    for ranks, job in started.items():
-        job.wait()
-        jobs[ranks] = job
     yield jobs
     for ranks, job in jobs.items():
         note_job(f"tests/parallel, {ranks} ranks", job)

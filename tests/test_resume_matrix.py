@@ -6,7 +6,7 @@ import pytest
 from resume import loaders, table
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_each_loader_resumes_on_other_ranks() -> None:
     problems = table.measure([(1, 2), (2, 4), (4, 1)])
     assert {key: found for key, found in problems.items() if found} == {}

@@ -36,8 +36,10 @@ class Network:
     """The hosts. Their processes end with it."""
 
     def __init__(self, folder: Path, num_hosts: int = 2) -> None:
-        if os.geteuid() != 0 or shutil.which("ip") is None:
-            pytest.skip("needs root and `ip` to make network namespaces")
+        if os.geteuid() != 0:
+            pytest.skip("needs root to make network namespaces")
+        if shutil.which("ip") is None:
+            pytest.skip("needs `ip` (apt-get install iproute2)")
         self.folder = folder
         prefix = f"hvd{os.getpid()}n{next(_numbers)}"
         self._hosts = Hosts(num_hosts, prefix)
@@ -98,7 +100,7 @@ class Network:
     def start_sshd(self) -> None:
         """Starts sshd on the second host; `ssh hostb` on the first finds it."""
         if not os.path.exists(_SSHD) or shutil.which("ssh") is None:
-            pytest.skip("needs ssh and sshd (Debian package openssh-server)")
+            pytest.skip("needs ssh and sshd (apt-get install openssh-server)")
         folder = self.folder
         for name in ("host", "user"):
             subprocess.run(

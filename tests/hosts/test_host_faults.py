@@ -93,6 +93,7 @@ def test_killed_rank_of_another_host_is_named(network: Network) -> None:
     wait_for(lambda: _nothing_is_left(network))
 
 
+@pytest.mark.timed
 def test_killed_agent_is_named_and_its_ranks_end(network: Network) -> None:
     job = _start(network)
     os.kill(_agent(network), signal.SIGKILL)
@@ -127,6 +128,7 @@ def test_job_outlives_its_ssh(network: Network) -> None:
     wait_for(lambda: _nothing_is_left(network))
 
 
+@pytest.mark.timed
 def test_cut_cable_is_noticed_on_both_hosts(network: Network) -> None:
     job = _start(network)
     started = time.monotonic()
@@ -242,10 +244,15 @@ def test_kill_at_any_moment_leaves_nothing(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             break
-    if victim == "ssh":  # if the agent had come by then, the job goes on
-        time.sleep(1)
+
+    def is_ended() -> bool:
         for pid in _ranks(network).values():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return job.poll() is not None
+
+    if victim == "ssh":  # if the agent had come by then, the job goes on
+        wait_for(is_ended, 30)
     status, _, stderr = finish(job)
     assert status != 0, stderr
     wait_for(lambda: _nothing_is_left(network))

@@ -89,7 +89,7 @@ def start(
     )
 
 
-def finish(job: subprocess.Popen[str], seconds: float = 30) -> Outcome:
+def finish(job: subprocess.Popen[str], seconds: float = 60) -> Outcome:
     """Waits until hvdrun ends; after `seconds` fails the test, with stacks."""
     started = time.monotonic()
     try:
@@ -109,7 +109,7 @@ def finish(job: subprocess.Popen[str], seconds: float = 30) -> Outcome:
 
 def run(
     *arguments: str,
-    seconds: float = 30,
+    seconds: float = 60,
     environ: dict[str, str] | None = None,
 ) -> Outcome:
     """Runs hvdrun with the arguments."""
@@ -122,7 +122,7 @@ def python(code: str) -> list[str]:
 
 
 def run_python(
-    num_ranks: int, code: str, *options: str, seconds: float = 30, **extra: str
+    num_ranks: int, code: str, *options: str, seconds: float = 60, **extra: str
 ) -> Outcome:
     """Runs `code` on each rank of a job."""
     return run(

@@ -68,6 +68,7 @@ def test_largest_value_passes_and_a_larger_one_does_not(
 # ---- Ranks that fail ----
 
 
+@pytest.mark.timed
 def test_rank_that_hangs_up_is_named_to_the_others(served: Served) -> None:
     started = time.monotonic()
 
@@ -124,6 +125,7 @@ def test_report_is_passed_on_before_the_reporter_goes_on(
     exchange_all(served)
 
 
+@pytest.mark.timed
 def test_missing_rank_is_noticed_and_then_named(served: Served) -> None:
     notices: list[str] = []
     started = time.monotonic()

@@ -156,6 +156,7 @@ def test_invalid_frame_ends_that_membership_alone(
     exchange_all(served)
 
 
+@pytest.mark.timed
 @pytest.mark.thorough
 def test_slow_client_is_dropped_and_delays_nobody(
     served: Served,

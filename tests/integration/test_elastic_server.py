@@ -97,6 +97,7 @@ def test_a_member_that_hangs_in_init_is_left_behind(served: _Elastic) -> None:
     hung.hang_up()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("second_comes", [False, True])
 def test_newcomers_wait_a_moment_for_each_other(
     served: _Elastic, second_comes: bool

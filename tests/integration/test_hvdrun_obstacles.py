@@ -108,9 +108,9 @@ def test_job_runs_where_tmp_is_read_only(with_tmpdir: bool) -> None:
     environ = jobs.clean_environ(XDG_RUNTIME_DIR="/nowhere", TMPDIR=directory)
     code = _CODE + "import os; print(os.environ['HVD_RENDEZVOUS'])"
     done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", _READ_ONLY, "sh", sys.executable,
-         "-m", "hvd_keras.run", "-np", "2", "--",
-         *jobs.python(code)],
+        ["unshare", "-m" if os.geteuid() == 0 else "-Urm",
+         "sh", "-c", _READ_ONLY, "sh", sys.executable, "-m", "hvd_keras.run",
+         "-np", "2", "--", *jobs.python(code)],
         env=environ,
         capture_output=True,
         text=True,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import jobs
+import pytest
 
 
 def _start_and_wait(code: str, *options: str) -> subprocess.Popen[str]:
@@ -48,6 +49,7 @@ def test_signals_are_passed_on() -> None:
         assert outcome.lines(rank) == expected
 
 
+@pytest.mark.timed
 def test_interrupt_ends_the_job_with_130() -> None:
     job = _start_and_wait(_WAITER)
     job.send_signal(signal.SIGINT)
@@ -97,6 +99,7 @@ def test_interrupt_ends_ranks_that_start_after_it() -> None:
     assert outcome.seconds < 10
 
 
+@pytest.mark.timed
 def test_second_interrupt_kills() -> None:
     code = _WAITER.replace("import", "import os,", 1).replace(
         "note)", "note)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)", 1

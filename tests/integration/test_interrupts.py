@@ -24,6 +24,7 @@ hvd.init()
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "call", ["allreduce", "allgather", "alltoall", "barrier"]
 )
@@ -55,6 +56,7 @@ else:
     assert job.lines(0) == ["True"]
 
 
+@pytest.mark.timed
 def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other() -> None:
     code = (
         _BLOCKED
@@ -77,6 +79,7 @@ _core.barrier(f"of rank {hvd.rank()}")
         assert word not in outcome.stderr
 
 
+@pytest.mark.timed
 def test_tensorflow_function_that_waits_is_interrupted() -> None:
     job = jobs.run_python(
         2,

@@ -23,6 +23,7 @@ def test_leaving_without_shutdown_is_fine_when_nobody_waits() -> None:
     assert job.lines(0) == ["end"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("how", "reason", "status"),
     [

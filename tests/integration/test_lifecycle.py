@@ -267,6 +267,7 @@ def test_libraries_of_other_versions_are_refused_on_all_ranks() -> None:
         assert "1.1 on rank 1, 1.2 on rank 2" in loaded
 
 
+@pytest.mark.timed
 def test_rank_that_dies_before_init_is_named_at_once() -> None:
     job = jobs.run_core(
         3,

@@ -6,6 +6,7 @@ import jobs
 import pytest
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("call", "results"),
     [

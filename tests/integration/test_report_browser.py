@@ -14,13 +14,7 @@ from simulated_recordings import Job, jitter, slow
 
 from hvd_keras._observe import report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("no browser: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="pip install 'hvd-keras[browser]'"
-)
-
+pytestmark = pytest.mark.nightly
 # Screenshots to look at, if this names a folder.
 SHOTS = os.environ.get("REPORT_SCREENSHOTS")
 JOBS = {
@@ -41,9 +35,15 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs a browser (apt-get install chromium)")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="pip install 'hvd-keras[browser]'"
+    )
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"]
+            executable_path=path, args=["--no-sandbox"]
         )
         yield chromium
         chromium.close()

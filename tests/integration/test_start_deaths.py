@@ -40,6 +40,7 @@ except hvd.PeerLostError as error:
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("victim", [0, 1])
 def test_death_after_the_proof_is_blamed_by_hvdrun(
     victim: int, tmp_path: Path
@@ -58,6 +59,7 @@ def test_death_after_the_proof_is_blamed_by_hvdrun(
         assert line.startswith(f"True Rank {victim} "), line
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("victim", [0, 1])
 def test_death_after_the_proof_is_known_at_once_without_hvdrun(
     victim: int, tmp_path: Path
