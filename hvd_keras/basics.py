@@ -23,7 +23,7 @@ from hvd_keras._job import (
     status,
     timeline,
 )
-from hvd_keras._job.bootstrap import Topology
+from hvd_keras._job.bootstrap import ReportKind, Topology
 from hvd_keras._job.bootstrap.errors import JobEndedError
 from hvd_keras._native import gpu
 from hvd_keras.config import Config
@@ -468,8 +468,8 @@ def _leave_failing(reason: str, error: BaseException | None = None) -> None:
     flight.write_after_failure(reason, error)
     with contextlib.suppress(Exception):  # Python must print the first one
         _native.core().note_failure(reason)
-        bootstrap.report_failure(
-            job.topology, job.config, state.epoch(), reason
+        bootstrap.tell(
+            job.topology, job.config, state.epoch(), ReportKind.FAILS, reason
         )
         _stop(reason)
     timeline.stop(reads_clock=False)
@@ -482,5 +482,5 @@ def _leave_at_exit() -> None:
     if job is not None:
         timeline.stop()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
-        bootstrap.report_leaving(job.topology, job.config, state.epoch())
+        bootstrap.tell(job.topology, job.config, state.epoch(), ReportKind.ENDS)
         _stop(_ENDED)

@@ -12,14 +12,7 @@ from collections.abc import Callable
 
 from hvd_keras._job import bootstrap, preemption, state
 from hvd_keras._job.bootstrap import Rendezvous
-from hvd_keras._job.bootstrap.wire import (
-    BEGINS,
-    ELASTIC,
-    LEAVES,
-    LEAVES_SOON,
-    STRAGGLER,
-    News,
-)
+from hvd_keras._job.bootstrap.wire import News, ReportKind
 from hvd_keras.exceptions import HvdError
 
 _connection: Rendezvous | None = None  # to hvdrun, while in an epoch
@@ -105,7 +98,7 @@ def announce_elastic() -> None:
     """
     global _has_told_elastic
     if not _has_told_elastic and is_elastic():
-        _has_told_elastic = _report(ELASTIC)
+        _has_told_elastic = _report(ReportKind.ELASTIC)
 
 
 def note_state(*, is_first: bool) -> None:
@@ -121,13 +114,13 @@ def note_state(*, is_first: bool) -> None:
     job = state.job()
     is_new = is_first and not _has_state and is_elastic()
     if is_new and job is not None and job.topology.rank == 0:
-        _report(BEGINS)
+        _report(ReportKind.BEGINS)
     _has_state = True
 
 
 def report_straggler(rank: int, text: str) -> None:
     """Tells hvdrun that the others wait for a rank, and how long."""
-    _report(f"{STRAGGLER}{rank} {text}")
+    _report(ReportKind.STRAGGLER, text, rank=rank)
 
 
 def announce_leave(reason: str) -> None:
@@ -139,7 +132,7 @@ def announce_leave(reason: str) -> None:
     Args:
         reason: Why, in a few words.
     """
-    _report(LEAVES + reason)
+    _report(ReportKind.LEAVES, reason)
 
 
 def rejoin() -> None:
@@ -219,13 +212,15 @@ def _tell_once() -> None:
     """Has the others hear that a change is due."""
     global _has_told
     if not _has_told:
-        _has_told = _report(LEAVES_SOON)
+        _has_told = _report(ReportKind.LEAVES_SOON)
 
 
-def _report(text: str) -> bool:
+def _report(kind: ReportKind, text: str = "", rank: int | None = None) -> bool:
     """Tells hvdrun something; returns whether there is a job."""
     job = state.job()
     if job is None or job.topology.member is None:
         return False
-    bootstrap.report_failure(job.topology, job.config, state.epoch(), text)
+    bootstrap.tell(
+        job.topology, job.config, state.epoch(), kind, text, rank=rank
+    )
     return True

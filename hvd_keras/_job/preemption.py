@@ -18,7 +18,7 @@ from typing import Any
 from hvd_keras._common import log
 from hvd_keras._job import bootstrap, state
 from hvd_keras._job.bootstrap.topology import HVDRUN
-from hvd_keras._job.bootstrap.wire import PREEMPTED
+from hvd_keras._job.bootstrap.wire import ReportKind
 
 # SIGTERM may come from the scheduler, and through hvdrun and its agents too.
 _ONE_SIGNAL_SECONDS = 1.0
@@ -101,8 +101,8 @@ def report(what: str) -> None:
     if job is None:
         return
     if job.topology.launcher == HVDRUN and job.topology.size > 1:
-        bootstrap.report_failure(
-            job.topology, job.config, state.epoch(), PREEMPTED + what
+        bootstrap.tell(
+            job.topology, job.config, state.epoch(), ReportKind.PREEMPTED, what
         )
     elif job.topology.rank == 0:
         log.warning(f"{what}; run it again to go on")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 
 from hvd_keras._observe import slowness, stalls
+from hvd_keras._observe.blame import Blame, End, Evidence, blame
 from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import Key
-from hvd_keras._observe.shared_errors import CLASSES, shared_error
 from hvd_keras._observe.verdict import (
     Cause,
     Verdict,
@@ -21,13 +21,6 @@ from hvd_keras._observe.verdict import (
     place,
     stay_of,
 )
-
-# Errors that tell of other ranks. A rank that ends by one is no cause. A plain
-# HvdError tells of what rank 0 has failed to do for all.
-_OF_OTHERS = (
-    "PeerLostError", "StalledError", "ShutdownError", "KeyboardInterrupt",
-    "HvdError:", *CLASSES,
-)  # fmt: skip
 
 
 def diagnose(job: Job) -> Verdict | None:
@@ -46,21 +39,31 @@ def diagnose(job: Job) -> Verdict | None:
 
 
 def _dead(job: Job) -> Verdict | None:
-    for number in (*job.leavers, *job.ranks):
-        rank = job.ranks[number]
-        if rank.is_lost or (not job.was_interrupted and _ended_by_itself(rank)):
-            sentence = f"{name_of(rank)} {_end_of(rank)}{last_of(rank)}"
-            return Verdict(Cause.DEAD, number, sentence, rank.frame)
-    return None
+    found = _blame(job)
+    if found.rank is None or not found.is_certain:
+        return None
+    rank = job.ranks[found.rank]
+    sentence = f"{name_of(rank)} {_end_of(rank)}{last_of(rank)}"
+    return Verdict(Cause.DEAD, rank.rank, sentence, rank.frame)
 
 
-def _ended_by_itself(rank: Rank) -> bool:
+def _blame(job: Job) -> Blame:
+    order = dict.fromkeys([*job.leavers, *job.ranks])
+    ends = [_end(job.ranks[rank]) for rank in order]
+    return blame(Evidence(ends, job.was_interrupted))
+
+
+def _end(rank: Rank) -> End:
     error = _error_of(rank)
-    if error:
-        return not error.startswith(_OF_OTHERS) and not _failed(rank)
-    if rank.was_ended or not rank.exit_status:
-        return False
-    return bool(rank.signal) or not _failed(rank)
+    return End(
+        rank.rank,
+        error,
+        rank.exit_status,
+        rank.signal,
+        rank.was_ended,
+        rank.is_lost,
+        saw_failure=bool(error or rank.exit_status) and _failed(rank),
+    )
 
 
 def _error_of(rank: Rank) -> str:
@@ -141,16 +144,16 @@ def _mismatched(job: Job) -> Verdict | None:
 
 def _agreed(job: Job) -> Verdict | None:
     """All ranks that nobody has killed raised the same error."""
-    own = [
-        rank
-        for _, rank in sorted(job.ranks.items())
-        if not (rank.signal or rank.was_ended)
-    ]
-    error = shared_error([_error_of(rank) for rank in own])
+    error = _blame(job).shared_error
     if not error:
         return None
+    frame = next(
+        rank.frame
+        for _, rank in sorted(job.ranks.items())
+        if _error_of(rank) == error
+    )
     sentence = f"all ranks raised {error.rstrip('.')}"
-    return Verdict(Cause.MISMATCH, None, sentence, own[0].frame)
+    return Verdict(Cause.MISMATCH, None, sentence, frame)
 
 
 def _what(record: Record) -> tuple[object, ...]:

@@ -27,6 +27,7 @@ from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.file_limit import file_limit_named
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
+from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.owned_folders import owned_folders
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
@@ -45,31 +46,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong command line.
     """
     _fill_standard_streams()
-    return start(arguments.parse(sys.argv[1:] if argv is None else argv))
+    options = arguments.parse(sys.argv[1:] if argv is None else argv)
+    return start(options).exit_status
 
 
-def start(options: Options) -> int:
-    """Does what `options` ask for, and returns the exit status of `main`."""
+def start(options: Options) -> Outcome:
+    """Does what `options` ask for, and says what it cannot do."""
     if options.help_env:
         print(render_table())
-        return 0
+        return Outcome(0)
     try:
         if options.check:
-            return _check(options)
+            return Outcome(_check(options))
         return _run(options)
     except KeyboardInterrupt:  # there are no ranks yet
-        return 128 + signal.SIGINT
+        return Outcome(128 + signal.SIGINT, "interrupted")
     except StartInterruptedError as interrupt:
-        return interrupt.exit_status
-    except UsageError as error:
+        return Outcome(interrupt.exit_status, "interrupted")
+    except (UsageError, HvdError, OSError) as error:
         tell("hvdrun", error)
-        return error.exit_status
-    except (HvdError, OSError) as error:
-        tell("hvdrun", error)
-        return 2
+        status = error.exit_status if isinstance(error, UsageError) else 2
+        return Outcome(status, str(error))
 
 
-def _run(options: Options) -> int:
+def _run(options: Options) -> Outcome:
     environ = {**os.environ, **options.settings()}
     arguments.fill_from_environ(options, environ)
     plan = arguments.plan(options, environ)
@@ -81,16 +81,18 @@ def _run(options: Options) -> int:
         return _run_planned(options, environ, plan)
 
 
-def _run_planned(options: Options, environ: dict[str, str], plan: Plan) -> int:
+def _run_planned(
+    options: Options, environ: dict[str, str], plan: Plan
+) -> Outcome:
     if options.horovod_compat:
         environ["PYTHONPATH"] = horovod_compat.python_path(environ)
     # A bad setting is one message here, not one on every rank.
     config = Config.from_environ(environ)
     if options.dry_run:
         print(printable(dry_run.describe(options, plan)))
-        return 0
+        return Outcome(0)
     if options.verify:
-        return verify.run(options, environ, plan, _run_job)
+        return Outcome(verify.run(options, environ, plan, _run_job))
     if plan.way != "hosts" or arguments.node_rank(options) == 0:
         with (
             owned_folders([options.output_dir, options.timeline]),
@@ -107,11 +109,11 @@ def _run_planned(options: Options, environ: dict[str, str], plan: Plan) -> int:
     endpoint = arguments.endpoint(options)
     config = dataclasses.replace(config, rendezvous=endpoint)
     index, num_hosts = arguments.node_rank(options), len(plan.hosts)
-    return Agent(config, index, num_hosts, own).run()
+    return Outcome(Agent(config, index, num_hosts, own).run())
 
 
 def _run_job(options: Options, environ: dict[str, str], plan: Plan) -> int:
-    return Job(options, environ, plan).run()
+    return Job(options, environ, plan).run().exit_status
 
 
 def _check(options: Options) -> int:

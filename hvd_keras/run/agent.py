@@ -40,6 +40,7 @@ from hvd_keras.run.link import (
     RECORD_HEADER,
     Kind,
     Link,
+    Loss,
     read_json,
 )
 from hvd_keras.run.look import Folder, Look, by_present_rank, packed
@@ -219,8 +220,9 @@ class Agent:
         deadline = min(deadline, self._ranks.next_deadline() or deadline)
         return max(0.0, deadline - time.monotonic())
 
-    def _on_lost(self, reason: str) -> None:
-        self._error = f"the job was lost: {reason}. This host's ranks are ended"
+    def _on_lost(self, loss: Loss) -> None:
+        why = loss.text
+        self._error = f"the job was lost: {why}. This host's ranks are ended"
 
     # ---- What the job says ----
 

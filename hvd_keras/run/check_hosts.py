@@ -21,6 +21,7 @@ from hvd_keras.run import arguments, launching, placement, probe
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.gathering import Gathering
 from hvd_keras.run.hosts import Host, LocalHost, RemoteHost
+from hvd_keras.run.link import Loss
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.probe import SpeedServer
@@ -114,11 +115,11 @@ class HostsCheck:
     ) -> None:
         self._answer = answer
 
-    def host_is_lost(self, host: RemoteHost, reason: str) -> None:
+    def host_is_lost(self, host: RemoteHost, loss: Loss) -> None:
         if self._is_ending:
             return
-        self._lost[host.name] = reason
-        self._gathering.note_loss(host, reason)
+        self._lost[host.name] = loss.text
+        self._gathering.note_loss(host, loss.text)
 
     def host_failed(self, host: Host, text: str, exit_status: int) -> None:
         self._lost[host.name] = text

@@ -17,19 +17,15 @@ from collections.abc import Sequence
 from hvd_keras._job.bootstrap import tls
 from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.roster import Member
-from hvd_keras._job.bootstrap.wire import (
-    BEGINS,
-    ELASTIC,
-    LEAVES,
-    LEAVES_SOON,
-    STRAGGLER,
-)
+from hvd_keras._job.bootstrap.wire import Report, ReportKind
+from hvd_keras._observe.blame import Blame
 from hvd_keras.run import report, stragglers
 from hvd_keras.run.arguments import Options
 from hvd_keras.run.fleet import Fleet
 from hvd_keras.run.hosts import RemoteHost
 from hvd_keras.run.job import Job
-from hvd_keras.run.link import SILENT, TIMED_OUT
+from hvd_keras.run.link import Loss
+from hvd_keras.run.outcome import Ends, Outcome
 from hvd_keras.run.own_errors import OwnErrors
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
@@ -255,9 +251,7 @@ class ElasticJob(Job):
             dataclasses.replace(self._ranks[number], rank=rank)
             for rank, number in enumerate(self._last)
         ]
-        self._inquiry.tell(
-            present, [], {}, was_interrupted=False, were_ended=False
-        )
+        self._inquiry.tell(present, Ends(present))
 
     def _shown_ranks(self) -> list[Rank]:
         return [rank for rank in self._ranks if not rank.has_ended]
@@ -332,50 +326,49 @@ class ElasticJob(Job):
             name = report.signal_name(number)
             self._fleet.let_go(host, f"its agent got {name}")
 
-    def host_is_lost(self, host: RemoteHost, reason: str) -> None:
+    def host_is_lost(self, host: RemoteHost, loss: Loss) -> None:
         if self._ranks and not self._fleet.lose(host):
             return  # it has no members
-        may_run = reason == TIMED_OUT or reason.startswith(SILENT)
-        if may_run:
+        if loss.may_run:
             self._silent.update(host.place.members)
-        super().host_is_lost(host, reason)
+        super().host_is_lost(host, loss)
 
     # ---- Who ends ----
 
-    def _on_report(self, number: int, reason: str) -> None:
-        if reason == ELASTIC:
+    def _on_report(self, told: Report) -> None:
+        number = told.rank
+        if told.kind == ReportKind.ELASTIC:
             self._is_prepared = True
-            return
-        if reason == BEGINS:
-            if self._has_begun:
-                self._output.say(
-                    "no rank that has trained is left: training begins anew. "
-                    "Give `directory=` to `hvd.elastic.fit` to keep commits"
-                )
-            self._has_begun = True
-            return
-        if reason.startswith(STRAGGLER):
-            min_size = self._server.min_size
-            self._stragglers.note(reason, self._last, min_size)
-            return
-        self._outcome.note_leaving(number)
-        if reason == LEAVES_SOON:
+        elif told.kind == ReportKind.BEGINS:
+            self._note_begin()
+        elif told.kind == ReportKind.STRAGGLER:
+            self._stragglers.note(told, self._last, self._server.min_size)
+        else:
+            self._ends.note_leaving(number)
+        if told.kind == ReportKind.LEAVES_SOON:
             self._output.say(f"member {number} was told to leave")
             self._server.member_leaves(number, soon=True)
-        elif reason.startswith(LEAVES):
+        elif told.kind == ReportKind.LEAVES:
             self._leaving.add(number)
-            why = reason.removeprefix(LEAVES)
-            self._output.say(f"member {number} leaves: {why}")
+            self._output.say(f"member {number} leaves: {told.text}")
             self._server.member_leaves(number, soon=False)
-        elif reason:
-            self._outcome.reasons.setdefault(number, reason)
+        elif told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
+            self._ends.note(told)
             self._server.member_leaves(number, soon=False)
             # It may end slowly, saving its work.
             at = time.monotonic() + 2 * self._options.grace
             self._kill_at.setdefault(number, at)
 
+    def _note_begin(self) -> None:
+        if self._has_begun:
+            self._output.say(
+                "no rank that has trained is left: training begins anew. "
+                "Give `directory=` to `hvd.elastic.fit` to keep commits"
+            )
+        self._has_begun = True
+
     def _on_exit(self, rank: Rank) -> None:
-        self._outcome.note_leaving(rank.rank)
+        self._ends.note_leaving(rank.rank)
         self._kill_at.pop(rank.rank, None)
         has_failed = rank.exit_status != 0
         has_left = rank.rank in self._leaving
@@ -401,7 +394,7 @@ class ElasticJob(Job):
         )
 
     def _say_exit(self, rank: Rank) -> None:
-        reason = self._outcome.reason(rank.rank)
+        reason = self._ends.error(rank.rank)
         self._output.say(
             f"member {rank.rank} {rank.describe_exit()}"
             + (f": {reason}" if reason else "")
@@ -409,7 +402,9 @@ class ElasticJob(Job):
 
     def _note_error(self, rank: Rank) -> None:
         """Starts no more if the program is at fault, and not a machine."""
-        told = self._outcome.reason(rank.rank)
+        told = self._ends.error(rank.rank)
+        if self._ends.was_preempted(rank.rank):
+            told = ""
         self._own_errors.note(rank.rank, rank.epoch, told)
         if not self._may_grow():
             return
@@ -452,35 +447,48 @@ class ElasticJob(Job):
 
     # ---- The end ----
 
-    def _exit_status(self) -> int:
-        ranks = [self._ranks[number] for number in self._last] or self._ranks
-        finished = [
-            r
-            for r in self._ranks
-            if r.exit_status == 0 and r.rank not in self._leaving
-        ]
-        failed = [r for r in ranks if r.exit_status]
-        failed = [r for r in failed if r.sent is None] or failed
-        if finished:
+    def _blame(self) -> Blame:
+        """Returns who has ended the job; earlier failures did not."""
+        last = self._last or range(len(self._ranks))
+        if self._has_finished():
             # Losing a member is no failure, but an error that it ends with is.
-            failed = [r for r in failed if r.signal is None and not r.is_lost]
-        elif not failed and self._leaving and not self._is_over:
-            return self._config.requeue_exit_code
-        statuses = [r.exit_status for r in failed]
-        return next((one for one in statuses if one), int(self._is_over))
+            last = [
+                number
+                for number in last
+                if self._ranks[number].signal is None
+                and not self._ranks[number].is_lost
+            ]
+        return self._ends.blame(last)
 
-    def _finish(self) -> int:
-        status = self._exit_status()
+    def _has_finished(self) -> bool:
+        return any(
+            rank.exit_status == 0 and rank.rank not in self._leaving
+            for rank in self._ranks
+        )
+
+    def _exit_status(self) -> int:
+        found = self._blame()
+        if found.rank is not None:
+            return self._ends.exit_status(found)
+        leaves = self._leaving and not self._has_finished()
+        if leaves and not self._is_over:
+            return self._config.requeue_exit_code
+        return int(self._is_over)
+
+    def _finish(self) -> Outcome:
+        status, text = self._exit_status(), ""
+        found = self._blame()
         if status == self._config.requeue_exit_code:
-            self._output.say("all members have left; run it again to go on")
+            text = "all members have left; run it again to go on"
+            self._output.say(text)
         elif status:
-            # Earlier failures did not end the job.
-            first = self._outcome.first_to_blame(self._last)
-            first = first or self._outcome.first_to_blame()
-            if first is not None:
-                self._output.say(self._describe_failure(first))
-            self._show_table()
+            if found.rank is None:
+                found = self._ends.blame()
+            if found.rank is not None:
+                text = self._describe(found)
+                self._output.say(text)
+            self._show_table(found)
         else:
             has_members = any(rank.epoch for rank in self._ranks)
             self._note_strangers(has_members=has_members)
-        return status
+        return self._ends.outcome(found, status, text)

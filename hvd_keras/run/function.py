@@ -21,7 +21,8 @@ from typing import IO, Any
 
 from hvd_keras._job.packing import pack_call, unpack
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
-from hvd_keras.run.results import failure_in, stored_in
+from hvd_keras.run.outcome import Outcome
+from hvd_keras.run.results import outcome_in, stored_in
 
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 _READ_BYTES = 64 << 10
@@ -178,8 +179,8 @@ def run_with(
             env=_with_package({**os.environ, **(env or {})}),
             start_new_session=True,  # Ctrl-C is for this process alone
         )  # fmt: skip
-        words = _follow(job)
-        return _results(folder, job.returncode, words, num_ranks)
+        _follow(job)
+        return _results(folder, job.returncode, num_ranks)
 
 
 def _with_package(environ: dict[str, str]) -> dict[str, str]:
@@ -190,20 +191,19 @@ def _with_package(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def _follow(job: subprocess.Popen[bytes]) -> list[str]:
-    """Shows what the job prints until it ends; returns its last own words.
+def _follow(job: subprocess.Popen[bytes]) -> None:
+    """Shows what the job prints until it ends.
 
     Raises:
         KeyboardInterrupt: The user interrupted it, and it has ended.
     """
     assert job.stdout is not None
     assert job.stderr is not None
-    own_words: list[str] = []
     was_interrupted = False
     with selectors.DefaultSelector() as selector, job:
         for file, shows in (
             (job.stdout, _Shown(sys.stdout)),
-            (job.stderr, _Shown(sys.stderr, own_words)),
+            (job.stderr, _Shown(sys.stderr)),
         ):
             selector.register(file, selectors.EVENT_READ, shows)
         while selector.get_map():
@@ -219,7 +219,6 @@ def _follow(job: subprocess.Popen[bytes]) -> list[str]:
             job.wait()
     if was_interrupted:
         raise KeyboardInterrupt
-    return own_words
 
 
 def _step(selector: selectors.BaseSelector) -> None:
@@ -233,43 +232,31 @@ def _step(selector: selectors.BaseSelector) -> None:
 class _Shown:
     """Writes bytes of the job to a stream of text, which may be a cell's."""
 
-    def __init__(
-        self, stream: IO[str] | None, own_words: list[str] | None = None
-    ) -> None:
+    def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream
-        self._own_words = own_words
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def write(self, data: bytes) -> None:
         text = self._decode(data, final=not data)
-        if self._own_words is not None:
-            for line in text.splitlines():
-                if line.startswith("hvdrun: "):
-                    self._own_words.append(line.partition(": ")[2])
-                elif line.startswith("  ") and self._own_words:
-                    self._own_words[-1] += f"\n{line}"  # it goes on
         if self._stream is not None and text:
             self._stream.write(text)
             self._stream.flush()
 
 
-def _results(
-    folder: str, status: int, words: list[str], num_ranks: int | None
-) -> list[Any]:
-    failure, files = failure_in(folder), stored_in(folder)
-    if failure is not None:
-        rank = int(str(failure["rank"]))
+def _results(folder: str, status: int, num_ranks: int | None) -> list[Any]:
+    files = stored_in(folder)
+    outcome = outcome_in(folder) or Outcome(status, "no message")
+    if outcome.rank is not None and outcome.exit_status != 0:
         header: dict[str, Any] = {}
         error = None
-        if rank in files:
-            header, error = unpack(files[rank].read_bytes())
-        raise _rank_error(failure, header) from error
+        if outcome.rank in files:
+            header, error = unpack(files[outcome.rank].read_bytes())
+        raise _rank_error(outcome, header) from error
     if status != 0:
-        text = words[-1] if words else "no message"
         raise LaunchError(
-            text
+            outcome.text
             if status == _USAGE_STATUS
-            else f"hvdrun ended: {text} (exit status {status})."
+            else f"hvdrun ended: {outcome.text} (exit status {status})."
         )
     found = [unpack(path.read_bytes()) for path in files.values()]
     # Members of an elastic job that failed have others in their places.
@@ -285,14 +272,11 @@ def _results(
     return [values[rank] for rank in sorted(values)]
 
 
-def _rank_error(
-    failure: Mapping[str, object], header: Mapping[str, Any]
-) -> RankError:
-    rank = int(header.get("rank", failure["rank"]))
-    text = str(failure["text"])
+def _rank_error(outcome: Outcome, header: Mapping[str, Any]) -> RankError:
+    rank = int(header.get("rank", outcome.rank))
+    text = outcome.text
     trace = str(header.get("traceback", ""))
     if "error" in header:
         error = str(header["error"]).partition("\n")[0]
         text = f"`fn` failed on rank {rank}: {error}\n\n{trace.rstrip()}"
-    status = failure["exit_status"]
-    return RankError(text, rank, status if type(status) is int else None, trace)
+    return RankError(text, rank, outcome.rank_status, trace)

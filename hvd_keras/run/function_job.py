@@ -15,6 +15,7 @@ import sys
 from hvd_keras.run import arguments
 from hvd_keras.run.__main__ import start
 from hvd_keras.run.process import die_with
+from hvd_keras.run.results import note_outcome
 
 
 def main() -> int:
@@ -24,10 +25,11 @@ def main() -> int:
     options = arguments.parse(argv)
     options.program = os.dup(0)
     options.results_dir = folder
-    status = start(options)
+    found = start(options)
+    note_outcome(folder, found)
     if os.getppid() != int(caller):  # nobody will read the results
         shutil.rmtree(folder, ignore_errors=True)
-    return status
+    return found.exit_status
 
 
 if __name__ == "__main__":

@@ -102,7 +102,8 @@ class HostRanks:
         ended, self._ended = self._ended, []
         for process in ended:
             process.note_exit()
-        # If several ended together, one that was killed is the cause.
+        # They ended together, as far as one knows. Blame follows from the
+        # order: one that was killed is no effect of another, and comes first.
         for process in sorted(ended, key=lambda p: p.signal is None):
             assert process.exit_status is not None
             self._watcher.rank_exited(

@@ -16,9 +16,9 @@ from hvd_keras.run.host_ranks import HostRanks, Watcher
 from hvd_keras.run.link import (
     OUTPUT_HEADER,
     RECORD_HEADER,
-    SILENT,
     Kind,
     Link,
+    Loss,
     frame,
     read_json,
 )
@@ -177,7 +177,7 @@ class AgentWatcher(Watcher, Protocol):
 
     def host_failed(self, host: Host, text: str, exit_status: int) -> None: ...
 
-    def host_is_lost(self, host: RemoteHost, reason: str) -> None: ...
+    def host_is_lost(self, host: RemoteHost, loss: Loss) -> None: ...
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None: ...
 
@@ -251,7 +251,7 @@ class RemoteHost:
             self._loop,
             stream,
             on_message=self._on_message,
-            on_lost=lambda reason: self._watcher.host_is_lost(self, reason),
+            on_lost=lambda loss: self._watcher.host_is_lost(self, loss),
             heartbeat_seconds=self._config.heartbeat_seconds,
             timeout_seconds=self._config.heartbeat_timeout_seconds,
             unsent=unsent,
@@ -317,7 +317,7 @@ class RemoteHost:
         self._link.check()
         if self._link.is_silent():
             seconds = self._config.heartbeat_timeout_seconds
-            self._link.lose(f"{SILENT} {seconds:g} s")
+            self._link.lose(f"it was silent for {seconds:g} s", may_run=True)
 
     def kill(self) -> None:
         self._send(Kind.KILL)

@@ -14,6 +14,7 @@ from hvd_keras._observe import doctor, evidence
 from hvd_keras._observe.evidence import MAX_BYTES, Part
 from hvd_keras.run.hosts import Host
 from hvd_keras.run.look import Folder, unpacked
+from hvd_keras.run.outcome import Ends
 from hvd_keras.run.rank import Rank
 
 # Where each rank is, is looked at once after a failure, and so often if the
@@ -108,39 +109,20 @@ class Inquiry:
             with contextlib.suppress(OSError):
                 files.write(path, unpacked(known))
 
-    def tell(
-        self,
-        ranks: Sequence[Rank],
-        leavers: Sequence[int],
-        reasons: Mapping[int, str],
-        *,
-        was_interrupted: bool,
-        were_ended: bool,
-    ) -> None:
+    def tell(self, ranks: Sequence[Rank], ends: Ends) -> None:
         """Says what is wrong, as far as one knows by now, but only once.
 
         Args:
             ranks: All ranks.
-            leavers: Those that began to end, in order.
-            reasons: The errors that they have told.
-            was_interrupted: Whether hvdrun was told to end the job, before any
-                rank had failed.
-            were_ended: Whether hvdrun was told to end the job at all.
+            ends: How they have ended.
         """
         if not self._folder.has_records():
             return
         told = {
             "size": len(ranks),
-            "leavers": leavers,
-            "was_interrupted": was_interrupted,
-            "ranks": [
-                _row_of(
-                    rank,
-                    reasons.get(rank.rank, ""),
-                    was_ended=rank.sent is not None or were_ended,
-                )
-                for rank in ranks
-            ],
+            "leavers": ends.leavers,
+            "was_interrupted": ends.interruption is not None,
+            "ranks": [_row_of(rank, ends) for rank in ranks],
         }
         try:
             path = os.path.join(self._folder.path, evidence.JOB)
@@ -156,14 +138,14 @@ class Inquiry:
             self._say("no rank is at fault, as far as the records tell")
 
 
-def _row_of(rank: Rank, told: str, *, was_ended: bool) -> dict[str, Any]:
+def _row_of(rank: Rank, ends: Ends) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "host": rank.host,
         "pid": rank.pid,
         "exit_status": rank.exit_status,
         "signal": "" if rank.signal is None else rank.signal_name(),
-        "was_ended": was_ended,
-        "told": told,
+        "was_ended": ends.was_ended(rank),
+        "told": ends.error(rank.rank),
         "is_lost": rank.is_lost,
     }

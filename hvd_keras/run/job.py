@@ -18,7 +18,8 @@ from hvd_keras._job.bootstrap import secret, tls
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.stream import Stream
-from hvd_keras._job.bootstrap.wire import PREEMPTED, Identity, Role
+from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
+from hvd_keras._observe.blame import Blame
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
@@ -29,9 +30,10 @@ from hvd_keras.run.grace import Grace
 from hvd_keras.run.hosts import Host, Launch, LocalHost, RemoteHost
 from hvd_keras.run.inquiry import Inquiry
 from hvd_keras.run.job_output import JobOutput
+from hvd_keras.run.link import Loss
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
-from hvd_keras.run.outcome import Outcome
+from hvd_keras.run.outcome import Ends, Outcome
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.results import Results
@@ -67,25 +69,19 @@ class Job:
         self._local: LocalHost | None = None
         self._gathering: Gathering | None = None  # None: there is one host
         self._ranks: list[Rank] = []
-        self._outcome = Outcome(self._ranks, is_of_one_host=plan.is_of_one_host)
+        self._ends = Ends(self._ranks)
         self._first_failed: int | None = None  # the first that we know of
         self._grace = Grace(
             options.grace, self._hosts, self._ranks, self._output.say
         )
         self._num_interrupts = 0
         self._was_interrupted = False
-        # The signal to hvdrun that ended a job in which no rank had failed.
-        self._ended_by: int | None = None
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
         self._started_at = time.monotonic()
 
-    def run(self) -> int:
-        """Starts the ranks and returns when all have ended.
-
-        Returns:
-            The exit status for the launcher.
-        """
+    def run(self) -> Outcome:
+        """Starts the ranks and returns when all have ended."""
         stdin = StandardInput(self._options.command, self._options.program)
         self._make_hosts()
         self._serve()
@@ -191,9 +187,11 @@ class Job:
             self._gathering.interrupt(number)
             return
         if number in TO_GROUPS:
-            if not self._was_interrupted and self._first_failed is None:
-                self._ended_by = number
             self._was_interrupted = True
+            if self._first_failed is None:
+                self._ends.interruption = self._ends.interruption or number
+            elif self._ends.interruption is None:
+                self._ends.were_ended = True
             self._grace.begin()
         if number == signal.SIGINT:
             self._num_interrupts += 1
@@ -306,14 +304,14 @@ class Job:
         self._output.say(f"host {host.name}: {text}")
         for rank in host.place.ranks():
             if not self._ranks[rank].pid and not self._ranks[rank].has_ended:
-                self._outcome.reasons[rank] = text
+                self._ends.note(Report(ReportKind.FAILS, rank, text))
                 self.rank_exited(rank, exit_status, None)
 
-    def host_is_lost(self, host: RemoteHost, reason: str) -> None:
+    def host_is_lost(self, host: RemoteHost, loss: Loss) -> None:
         if self._is_ending:
             return
         if not self._ranks:
-            self._gathered().note_loss(host, reason)
+            self._gathered().note_loss(host, loss.text)
             return
         ranks = [self._ranks[rank] for rank in host.place.ranks()]
         left = [rank for rank in ranks if not rank.has_ended]
@@ -321,7 +319,7 @@ class Job:
             return
         numbers = ", ".join(str(rank.rank) for rank in left)
         self._output.say(
-            f"host {host.name} was lost: {reason} (agent's pid {host.pid}); "
+            f"host {host.name} was lost: {loss.text} (agent's pid {host.pid}); "
             f"it had rank{'s' * (len(left) > 1)} {numbers}"
         )
         for rank in left:
@@ -378,15 +376,15 @@ class Job:
             return None
         return max(0.0, min(known) - time.monotonic())
 
-    def _on_report(self, rank: int, reason: str) -> None:
+    def _on_report(self, told: Report) -> None:
         # A rank reports that it leaves before its peers can notice.
-        self._outcome.note_leaving(rank)
-        if reason:
-            self._outcome.reasons.setdefault(rank, reason)
-            self._note_failure(rank, has_ended=False)
+        self._ends.note_leaving(told.rank)
+        if told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
+            self._ends.note(told)
+            self._note_failure(told.rank, has_ended=False)
 
     def _on_exit(self, rank: Rank) -> None:
-        self._outcome.note_leaving(rank.rank)
+        self._ends.note_leaving(rank.rank)
         self._server.rank_exited(rank.rank, rank.describe_exit())
         if self._options.verbose:
             self._output.say(f"rank {rank.rank} {rank.describe_exit()}")
@@ -396,7 +394,7 @@ class Job:
     def _note_failure(self, rank: int, has_ended: bool) -> None:
         if self._first_failed is None:
             self._first_failed = rank
-            if not self._outcome.reason(rank).startswith(PREEMPTED):
+            if not self._ends.was_preempted(rank):
                 self._inquiry.begin(is_of_failure=True)
         if rank == self._first_failed:
             # It may end slowly, saving its work. The grace time of the others
@@ -420,7 +418,7 @@ class Job:
 
     def _gather_records(self) -> None:
         """Waits for what ranks of other hosts have left at their end."""
-        if self._outcome.first_to_blame() is None or self._plan.is_of_one_host:
+        if self._ends.blame().rank is None or self._plan.is_of_one_host:
             return
         self._inquiry.look_again()
         while self._inquiry.is_looking():
@@ -429,13 +427,7 @@ class Job:
                 host.step()
 
     def _say_verdict(self) -> None:
-        self._inquiry.tell(
-            self._ranks,
-            self._outcome.leavers,
-            self._outcome.reasons,
-            was_interrupted=self._ended_by is not None,
-            were_ended=self._was_interrupted,
-        )
+        self._inquiry.tell(self._ranks, self._ends)
 
     def _end(self, exit_status: int) -> None:
         self._is_ending = True
@@ -449,46 +441,41 @@ class Job:
         self._server.close()
 
     def _exit_status(self) -> int:
-        return self._outcome.exit_status()
+        return self._ends.exit_status(self._ends.blame())
 
-    def _finish(self) -> int:
-        first = self._outcome.first_to_blame()
-        if first is None:
+    def _finish(self) -> Outcome:
+        found, status = self._ends.blame(), self._exit_status()
+        if found.rank is None:
             self._note_strangers(has_members=self._server.last_epoch() > 0)
-            return 0
-        reason = self._outcome.reason(first.rank)
-        text = self._describe_failure(first)
-        if reason.startswith(PREEMPTED):
-            saved = reason.removeprefix(PREEMPTED)
-            self._output.say(f"{saved}; run it again to go on")
-            return self._exit_status()
+            return Outcome(status)
+        if self._ends.was_preempted(found.rank):
+            saved = self._ends.error(found.rank)
+            text = f"{saved}; run it again to go on"
+            self._output.say(text)
+            return Outcome(status, text)
+        text = self._describe(found)
         self._output.say(text)
         self._say_verdict()
         if self._inquiry.verdict:
             folder = self._folder.path
             self._output.say(f"records are kept; see `hvd-doctor {folder}`")
-        self._show_table()
-        return self._exit_status()
+        self._show_table(found)
+        return self._ends.outcome(found, status, text)
 
     def _note_strangers(self, *, has_members: bool) -> None:
         """Says so if a job has ended well in which no rank has joined."""
         if len(self._ranks) > 1 and not has_members:
             self._output.say(report.nobody_joined(len(self._ranks)))
 
-    def _describe_failure(self, first: Rank) -> str:
-        """Returns what to say of the rank to blame; tells `hvd.run` as well."""
-        seconds = time.monotonic() - self._started_at
-        text = self._outcome.describe(first, self._ended_by, seconds)
-        if self._options.results_dir is not None:
-            self._results.note_failure(first, text)
-        return text
+    def _describe(self, found: Blame) -> str:
+        return self._ends.describe(found, time.monotonic() - self._started_at)
 
-    def _show_table(self) -> None:
-        if self._outcome.has_ended_as_told(self._ended_by):
+    def _show_table(self, found: Blame) -> None:
+        if found.is_interruption:
             return
         rows = []
         for rank in self._ranks:
-            told = self._outcome.reason(rank.rank)
+            told = self._ends.error(rank.rank)
             stderr = self._output.errors_of(rank.rank)
             line = report.last_error_line(stderr, told)
             rows.append((rank, line if rank.exit_status else ""))

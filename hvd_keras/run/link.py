@@ -18,7 +18,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvd_keras._common.json_text import parsed
 from hvd_keras._job.bootstrap.stream import Stream
@@ -27,9 +27,6 @@ from hvd_keras.run.loop import READ, WRITE, Loop
 # Bytes of output that an agent may send before the job has taken them. They
 # must fit into the smallest buffer of a socket.
 OUTPUT_WINDOW_BYTES = 32 << 10
-# Why a connection is lost to a host that may still run.
-TIMED_OUT = "the connection timed out"
-SILENT = "it was silent for"
 _HEADER = struct.Struct("!BI")
 _MAX_BYTES = 256 << 10
 _LARGE_BYTES = 4 << 20
@@ -70,6 +67,13 @@ OUTPUT_HEADER = struct.Struct("!IB")  # rank, stream
 RECORD_HEADER = struct.Struct("!IB")  # rank, index of the part
 
 
+class Loss(NamedTuple):
+    """Why a connection has ended."""
+
+    text: str
+    may_run: bool = False  # the other side, on a host or network that is silent
+
+
 def frame(kind: Kind, body: bytes | Mapping[str, Any]) -> bytes:
     """Returns a message, ready to send."""
     if not isinstance(body, bytes):
@@ -86,7 +90,7 @@ class Link:
         stream: Stream,
         *,
         on_message: Callable[[Kind, bytes], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[Loss], None],
         heartbeat_seconds: float,
         timeout_seconds: float,
         unsent: bytes = b"",
@@ -149,14 +153,17 @@ class Link:
             self._on_ready()
         return self._is_open and self._has_timed_out()
 
-    def lose(self, reason: str) -> None:
-        """Ends the connection because of `reason`."""
+    def lose(self, reason: str, *, may_run: bool = False) -> None:
+        """Ends the connection because of `reason`; see `Loss`."""
         if self._is_open:
             self.close()
-            self._on_lost(reason)
+            self._on_lost(Loss(reason, may_run))
 
     def _lose_stream(self, reason: str) -> None:
-        self.lose(TIMED_OUT if self._stream.has_timed_out else reason)
+        if self._stream.has_timed_out:
+            self.lose("the connection timed out", may_run=True)
+        else:
+            self.lose(reason)
 
     def close(self) -> None:
         """Hangs up. What the kernel has not taken yet is lost."""

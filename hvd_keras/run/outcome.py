@@ -1,110 +1,111 @@
-"""Who began to end a job, why, and which rank is to blame."""
+"""How a job has ended: what its ranks have told, and what follows from it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
-from hvd_keras._observe.shared_errors import shared_error
+from hvd_keras._job.bootstrap.wire import Report, ReportKind
+from hvd_keras._observe.blame import Blame, End, Evidence, blame
 from hvd_keras.run import report
-from hvd_keras.run.own_errors import OF_OTHERS
 from hvd_keras.run.rank import Rank
 
 
-class Outcome:
+class Outcome(NamedTuple):
+    """How a job has ended, for whoever has started it."""
+
+    exit_status: int
+    text: str = ""  # what hvdrun has said of it; "": nothing
+    rank: int | None = None  # that failed; None: none did
+    rank_status: int | None = None  # the exit status of that rank
+
+
+class Ends:
     """What is known of the ranks that have ended, or begin to.
 
     Attributes:
         leavers: Ranks that began to end, in order.
-        reasons: What failing ranks have told, by rank.
+        interruption: The signal to hvdrun that ended the job before any rank
+            had failed; None: there was none.
+        were_ended: Whether a signal to hvdrun came after a failure.
     """
 
-    def __init__(self, ranks: list[Rank], *, is_of_one_host: bool) -> None:
+    def __init__(self, ranks: list[Rank]) -> None:
         """Watches `ranks`, which may grow."""
         self.leavers: list[int] = []
-        self.reasons: dict[int, str] = {}
+        self.interruption: int | None = None
+        self.were_ended = False
+        self._reports: dict[int, Report] = {}  # why they end
         self._ranks = ranks
-        self._is_of_one_host = is_of_one_host
 
     def note_leaving(self, rank: int) -> None:
         """Notes that a rank begins to end."""
         if rank < len(self._ranks) and rank not in self.leavers:
             self.leavers.append(rank)
 
-    def reason(self, rank: int) -> str:
-        """Returns what a rank has told; "": nothing."""
-        return self.reasons.get(rank, "")
+    def note(self, told: Report) -> None:
+        """Notes why a rank fails; the first reason counts."""
+        self._reports.setdefault(told.rank, told)
 
-    def describe(
-        self, first: Rank, ended_by: int | None, seconds: float
-    ) -> str:
-        """Returns what to say of the end of a job.
+    def error(self, rank: int) -> str:
+        """Returns the error that a rank has told; "": none."""
+        told = self._reports.get(rank)
+        return "" if told is None else told.text
 
-        Args:
-            first: The rank to blame.
-            ended_by: The signal that ended a job in which no rank had failed.
-            seconds: How long the job took.
-        """
-        if ended_by is not None:
-            return report.interruption(ended_by)
-        if self._is_shared():
-            return report.shared_failure(first, seconds)
-        return report.verdict(first, self.reason(first.rank), seconds)
+    def was_preempted(self, rank: int) -> bool:
+        """Whether a rank had to stop, and has saved."""
+        told = self._reports.get(rank)
+        return told is not None and told.kind == ReportKind.PREEMPTED
 
-    def has_ended_as_told(self, ended_by: int | None) -> bool:
-        """Whether that signal, or what follows, has ended all ranks."""
-        if ended_by is None:
-            return False
-        for rank in self._ranks:
-            told = self.reason(rank.rank)
-            # The signal may interrupt a rank before it has told of another's.
-            if told and not told.startswith(OF_OTHERS):
-                return False
-            if not told and rank.signal not in (None, ended_by):
-                return False
-        return True
+    def was_ended(self, rank: Rank) -> bool:
+        """Whether hvdrun or its user has ended a rank because of a failure."""
+        return rank.sent is not None or self.were_ended
 
-    def _is_shared(self) -> bool:
-        """Whether all ranks that nobody has killed told the same error."""
-        own = [
-            self.reason(rank.rank)
-            for rank in self._ranks
-            if rank.signal is None and rank.sent is None and not rank.is_lost
-        ]
-        return bool(shared_error(own))
-
-    def exit_status(self) -> int:
-        """Returns the exit status of the launcher."""
-        first = self.first_to_blame()
-        if first is None:
-            return 0
-        return report.exit_status(first, self.reason(first.rank))
-
-    def first_to_blame(
-        self, among: Collection[int] | None = None
-    ) -> Rank | None:
-        """Returns the rank whose failure is the cause of all others.
+    def blame(self, among: Collection[int] | None = None) -> Blame:
+        """Returns who is to blame.
 
         Args:
             among: Only these ranks count; None: all.
         """
-        failed = [
-            self._ranks[rank]
-            for rank in self.leavers
-            if self._ranks[rank].exit_status != 0
-            and (among is None or rank in among)
+        number = self.interruption
+        order = dict.fromkeys([*self.leavers, *(r.rank for r in self._ranks)])
+        ends = [
+            self._end(self._ranks[rank])
+            for rank in order
+            if among is None or rank in among
         ]
-        # A rank that we had to end may have done all its work.
-        by_themselves = [
-            r for r in failed if r.sent is None or r.rank in self.reasons
-        ]
-        # Rank 0 tells the others of its error before it raises it. Of another
-        # host, we may hear of the cause after its effects.
-        effects: tuple[str, ...] = ("HvdError:",)
-        if not self._is_of_one_host:
-            effects += ("PeerLostError",)
-        causes = [
-            r
-            for r in by_themselves
-            if not self.reason(r.rank).startswith(effects)
-        ]
-        return next(iter(causes or by_themselves or failed), None)
+        name = "" if number is None else report.signal_name(number)
+        return blame(Evidence(ends, number is not None, name))
+
+    def _end(self, rank: Rank) -> End:
+        return End(
+            rank.rank,
+            self.error(rank.rank),
+            rank.exit_status,
+            "" if rank.signal is None else rank.signal_name(),
+            self.was_ended(rank),
+            rank.is_lost,
+        )
+
+    def exit_status(self, found: Blame) -> int:
+        """Returns the exit status of a job that ended so."""
+        if found.rank is None:
+            return 0
+        first = self._ranks[found.rank]
+        return report.exit_status(first, self.error(first.rank))
+
+    def outcome(self, found: Blame, status: int, text: str) -> Outcome:
+        """Returns the outcome of a job in which a rank has failed."""
+        rank = found.rank
+        own = None if rank is None else self._ranks[rank].exit_status
+        return Outcome(status, text, rank, own)
+
+    def describe(self, found: Blame, seconds: float) -> str:
+        """Returns what to say of a job that failed so, after a time."""
+        assert found.rank is not None
+        first = self._ranks[found.rank]
+        if self.interruption is not None:
+            return report.interruption(self.interruption)
+        if found.shared_error:
+            return report.shared_failure(first, seconds)
+        return report.verdict(first, self.error(first.rank), seconds)

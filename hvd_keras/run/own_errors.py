@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-# Errors that tell of other ranks, or that somebody else has wanted. An HvdError
-# that is nothing more special tells of what rank 0 has failed to do for all.
-OF_OTHERS = (
-    "PeerLostError", "StalledError", "ShutdownError", "JobEndedError",
-    "InternalError", "UnavailableError", "KeyboardInterrupt", "HorovodInternal",
-    "tensorflow.InternalError", "HvdError:",
-)  # fmt: skip
+from hvd_keras._observe.blame import Tells, tells
+
+# What a restart does not mend.
+_OWN = (Tells.PROGRAM, Tells.ALL)
 
 
 class OwnErrors:
@@ -28,7 +25,7 @@ class OwnErrors:
             epoch: The last epoch that it was in; 0: none.
             told: The error that it has told; "": none.
         """
-        if told and not told.startswith(OF_OTHERS):
+        if told and tells(told) in _OWN:
             self._members.add(member)
             self._epochs.setdefault(told, set()).add(epoch)
 

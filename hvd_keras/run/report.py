@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hvd_keras import exceptions
 from hvd_keras._common.terminal import cell, one_line
+from hvd_keras._observe.blame import class_of
 from hvd_keras.run.output import RankStream
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.repeats import known_text
@@ -89,7 +90,7 @@ def exit_status(first: Rank, reason: str) -> int:
     if not _was_ended_by_us(first) or not reason:
         return first.exit_status
     # What Python would have ended with.
-    interrupted = reason.startswith(KeyboardInterrupt.__name__)
+    interrupted = class_of(reason) == KeyboardInterrupt.__name__
     return 128 + signal.SIGINT if interrupted else 1
 
 

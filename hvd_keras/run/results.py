@@ -12,9 +12,9 @@ from hvd_keras._job.bootstrap.giving import HEADER, STORED
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.run.loop import READ, Loop
-from hvd_keras.run.rank import Rank
+from hvd_keras.run.outcome import Outcome
 
-_FAILURE = "failure.json"
+_OUTCOME = "outcome.json"
 _READ_BYTES = 1 << 20
 
 
@@ -29,15 +29,6 @@ class Results:
         """Takes the connection of a rank that has proved itself."""
         path = self._folder / f"rank.{identity.rank}"
         _Incoming(self._loop, stream, unsent, path)
-
-    def note_failure(self, rank: Rank, text: str) -> None:
-        """Notes why the job has failed."""
-        record = {
-            "rank": rank.rank,
-            "exit_status": rank.exit_status,
-            "text": text,
-        }
-        (self._folder / _FAILURE).write_text(json.dumps(record))
 
 
 class _Incoming:
@@ -91,17 +82,17 @@ class _Incoming:
             self._is_stored = True
 
 
-def failure_in(folder: str) -> dict[str, object] | None:
-    """Returns rank, exit status and text of the failure; None: all went well.
+def note_outcome(folder: str, found: Outcome) -> None:
+    """Stores how the job has ended."""
+    (Path(folder) / _OUTCOME).write_text(json.dumps(found))
 
-    The text says what hvdrun says of it.
-    """
+
+def outcome_in(folder: str) -> Outcome | None:
+    """Returns how the job has ended; None: hvdrun was killed."""
     try:
-        text = (Path(folder) / _FAILURE).read_text()
+        return Outcome(*json.loads((Path(folder) / _OUTCOME).read_text()))
     except FileNotFoundError:
         return None
-    found: dict[str, object] = json.loads(text)
-    return found
 
 
 def stored_in(folder: str) -> dict[int, Path]:

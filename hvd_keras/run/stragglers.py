@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hvd_keras._job.bootstrap.wire import STRAGGLER
+from hvd_keras._job.bootstrap.wire import Report
 
 # Until another process takes the place of one that was too slow: what slows it
 # may pass.
@@ -29,21 +29,20 @@ class Stragglers:
         self._say = say
         self._ask_to_leave = ask_to_leave
 
-    def note(self, told: str, members: Sequence[int], min_size: int) -> None:
+    def note(self, told: Report, members: Sequence[int], min_size: int) -> None:
         """Takes what a rank has told.
 
         Args:
-            told: Begins with STRAGGLER; the rank and a text follow.
+            told: What it is; its rank is one of the present epoch.
             members: Those of the epoch, by rank.
             min_size: How many there must be.
         """
-        number, _, text = told.removeprefix(STRAGGLER).partition(" ")
-        if not number.isdigit() or int(number) >= len(members):
+        if told.rank >= len(members):
             return
-        member = members[int(number)]
+        member = members[told.rank]
         if member in self.evicted:
             return
-        what = f"member {member} (rank {number}) {text}"
+        what = f"member {member} (rank {told.rank}) {told.text}"
         if self._evicts and len(members) > min_size:
             self.evicted.add(member)
             self._say(f"{what}; it has to leave (--evict-stragglers)")

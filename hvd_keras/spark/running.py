@@ -15,6 +15,7 @@ from hvd_keras._job.packing import (
     run_packed,
     unpack,
 )
+from hvd_keras._observe.blame import End, Evidence, blame
 from hvd_keras.exceptions import InvalidArgumentError, RankError
 from hvd_keras.run import workers
 from hvd_keras.spark import _barrier
@@ -136,16 +137,16 @@ def _place(context: Any) -> dict[str, str]:
 
 def _values(packed: Sequence[bytes]) -> list[Any]:
     values: dict[int, Any] = {}
-    errors = []
+    errors = {}
     for one in packed:
         header, value = unpack(one)
         values[header["rank"]] = value
         if "error" in header:
-            errors.append((header, value))
-    if errors:
-        # One that lost another rank only tells of its failure.
-        own = [e for e in errors if "PeerLostError" not in e[0]["error"]]
-        header, cause = min(own or errors, key=lambda e: int(e[0]["rank"]))
+            errors[int(header["rank"])] = header, value
+    ends = [End(rank, str(errors[rank][0]["error"])) for rank in sorted(errors)]
+    first = blame(Evidence(ends)).rank
+    if first is not None:
+        header, cause = errors[first]
         what = str(header["error"]).partition("\n")[0]
         trace = str(header["traceback"])
         raise RankError(

@@ -110,6 +110,9 @@ def _frame(rng: random.Random) -> bytes:
         body = wire.pack_epoch(rng.choice((0, 1, 1 << 31)))
     elif kind == FrameType.RESULT:
         body = wire.pack_values([rng.randbytes(3) for _ in range(SIZE)])
+    elif kind == FrameType.REPORT:
+        told = wire.Report(rng.choice(list(wire.ReportKind)), rng.randrange(9))
+        body = wire.pack_report(told)
     elif kind == FrameType.ERROR:
         names = b"StalledError MismatchError HvdError TypeError x __doc__"
         body = rng.choice(names.split()) + b"\n" + body
@@ -196,7 +199,7 @@ class ElasticCase(Server):
         listener.bind(str(self._path))
         listener.listen(100)
         self._elastic = ElasticServer(
-            listener, SECRET, _Nobody(), lambda *report: None,
+            listener, SECRET, _Nobody(), lambda report: None,
             min_size=1, patience_seconds=60,
         )  # fmt: skip
         self._server = self._elastic

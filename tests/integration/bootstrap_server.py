@@ -36,7 +36,7 @@ class Served:
 
         With `tls`, the contexts of server and client, TCP uses TLS.
         """
-        self.reports: list[tuple[int, str]] = []
+        self.reports: list[wire.Report] = []
         self.epochs = [0] * size  # the last epoch that each rank was told
         self.path = path
         if path:
@@ -60,7 +60,7 @@ class Served:
             listener,
             SECRET,
             size,
-            lambda *report: self.reports.append(report),
+            self.reports.append,
             tls=tls,
         )
 

@@ -36,7 +36,13 @@ from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.secret import parse_secret
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.topology import Topology
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._job.bootstrap.wire import (
+    FrameType,
+    Identity,
+    Report,
+    ReportKind,
+    Role,
+)
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     ConfigError,
@@ -117,10 +123,11 @@ def test_report_is_passed_on_before_the_reporter_goes_on(
 ) -> None:
     exchange_all(served)
     identity = served.identity(2)
-    report(served.path, SECRET, identity, "ValueError: odd")
-    assert served.reports == [(2, "ValueError: odd")]
-    report(served.path, bytes(32), identity, "from a stranger")
-    report("/nowhere", SECRET, identity, "to nobody")
+    told = Report(ReportKind.FAILS, 2, "ValueError: odd")
+    report(served.path, SECRET, identity, told)
+    assert served.reports == [told]
+    report(served.path, bytes(32), identity, told)  # from a stranger
+    report("/nowhere", SECRET, identity, told)
     assert len(served.reports) == 1
     exchange_all(served)
 
@@ -188,6 +195,33 @@ def test_newcomer_is_not_told_of_failures_before_it_started(
         assert rendezvous.epoch == 3
 
 
+@pytest.mark.parametrize("kind", ReportKind)
+def test_a_report_is_of_the_rank_that_has_proved_itself(
+    served: Served, kind: ReportKind
+) -> None:
+    exchange_all(served)
+    # Its text says nothing of its kind.
+    told = Report(kind, 0, "Preempted: Leaves: Straggler: 1 \u00e9")
+    report(served.path, SECRET, served.identity(2), told)
+    # Others may be late.
+    rank = 0 if kind == ReportKind.STRAGGLER else 2
+    assert served.reports == [told._replace(rank=rank)]
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01\0\0", b"\xff\0\0\0\0odd"])
+def test_a_report_that_makes_no_sense_is_dropped(
+    served: Served, body: bytes
+) -> None:
+    exchange_all(served)
+    reporter = dataclasses.replace(served.identity(2), role=Role.REPORTER)
+    told = Rendezvous(served.path, SECRET, reporter, timeout_seconds=5.0)
+    told._send(wire.frame(FrameType.REPORT, body))
+    with pytest.raises(PeerLostError):
+        told._receive_frame(time.monotonic() + 5.0)
+    assert served.reports == []
+    exchange_all(served)
+
+
 @pytest.mark.parametrize("num_newcomers", [1, 2])
 def test_process_whose_rank_was_given_to_another_is_refused(
     served: Served, num_newcomers: int
@@ -203,7 +237,7 @@ def test_process_whose_rank_was_given_to_another_is_refused(
     with served.join(1, pid=7), pytest.raises(LaunchError, match="too late"):
         served.join(1, **options)
     # Its report is not taken for one of the new process.
-    report(served.path, SECRET, late, "ValueError: odd")
+    report(served.path, SECRET, late, Report(ReportKind.FAILS, 1, "odd"))
     assert served.reports == []
 
 

@@ -34,7 +34,7 @@ class _Elastic(Served):
             listener,
             SECRET,
             self,
-            lambda *report: self.reports.append(report),
+            self.reports.append,
             min_size=1,
             patience_seconds=30.0,
             tls=tls,

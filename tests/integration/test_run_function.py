@@ -85,6 +85,32 @@ def test_bad_arguments_are_errors_here() -> None:
         hvd.run(print, np=0)
 
 
+def test_what_hvdrun_says_is_told_whole(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks may print what looks like hvdrun's words, or nothing but them."""
+    missing = [f"no-such-host-{n}.invalid" for n in range(3)]
+    with pytest.raises(hvd.LaunchError) as caught:
+        hvd.run(print, hosts=",".join(missing))
+    text = str(caught.value)
+    assert text.startswith("hosts failed to start:\n  no-such-host-0")
+    assert len(text.splitlines()) == 4
+    assert f"hvdrun: {text}\n" in capfd.readouterr().err
+
+    def end_and_say_so() -> None:
+        import hvd_keras as hvd
+
+        hvd.init()
+        print("hvdrun: all is well", file=sys.stderr, flush=True)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(hvd.LaunchError) as caught:
+        hvd.run(end_and_say_so, np=2)
+    text = "hvdrun ended: no message (exit status -9)."
+    assert str(caught.value) == text
+
+
 def test_no_result_is_taken_without_the_secret() -> None:
     def give_with_another_secret() -> str:
         import os

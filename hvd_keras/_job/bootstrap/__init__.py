@@ -25,7 +25,7 @@ from hvd_keras._job.bootstrap import (
 from hvd_keras._job.bootstrap.client import Rendezvous, report
 from hvd_keras._job.bootstrap.giving import give
 from hvd_keras._job.bootstrap.topology import HVDRUN, Topology, detect
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
 from hvd_keras.config import Config
 from hvd_keras.exceptions import LaunchError
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Rendezvous",
+    "ReportKind",
     "Topology",
     "detect",
     "give_result",
     "join",
-    "report_failure",
-    "report_leaving",
+    "tell",
 ]
 
 
@@ -79,21 +79,32 @@ def join(
     )
 
 
-def report_failure(
-    topology: Topology, config: Config, epoch: int, reason: str
+def tell(
+    topology: Topology,
+    config: Config,
+    epoch: int,
+    kind: ReportKind,
+    text: str = "",
+    *,
+    rank: int | None = None,
 ) -> None:
-    """Tells hvdrun, if it started this rank, that the rank is failing."""
+    """Tells hvdrun something, if it started this rank.
+
+    Args:
+        topology: The place of this process.
+        config: Where hvdrun is.
+        epoch: The last epoch of this process.
+        kind: What it is.
+        text: See `ReportKind`.
+        rank: The rank that it is of; None: this one.
+    """
     is_alone = topology.size == 1 and topology.member is None
     if is_alone or not _is_of_hvdrun(topology, config):
         return
     address, key, _ = _meeting_point(topology, config)
     identity = _identity(topology, config, epoch)
-    report(address, key, identity, reason, _tls(address, config))
-
-
-def report_leaving(topology: Topology, config: Config, epoch: int) -> None:
-    """Tells hvdrun, if it started this rank, that the rank is ending."""
-    report_failure(topology, config, epoch, "")
+    told = Report(kind, identity.rank if rank is None else rank, text)
+    report(address, key, identity, told, _tls(address, config))
 
 
 def give_result(topology: Topology, config: Config, value: bytes) -> None:

@@ -19,7 +19,7 @@ from hvd_keras._job.bootstrap import (
     wire,
 )
 from hvd_keras._job.bootstrap.errors import error_class
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Report, Role
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
@@ -196,8 +196,8 @@ class Rendezvous:
                 self._news = wire.News(body[0])
         return self._news
 
-    def _report(self, reason: str) -> None:
-        self._send(wire.frame(FrameType.ABORT, wire.text(reason)))
+    def _report(self, told: Report) -> None:
+        self._send(wire.frame(FrameType.REPORT, wire.pack_report(told)))
         self._receive_frame(time.monotonic() + 1.0)
         self._sock.close()
 
@@ -432,16 +432,16 @@ def report(
     address: str,
     secret: bytes,
     identity: Identity,
-    reason: str,
+    told: Report,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Tells the launcher that this rank fails, and why; never raises."""
+    """Tells the launcher something of this rank; never raises."""
     caller = dataclasses.replace(identity, role=Role.REPORTER)
     # If this fails, the launcher will still see the exit code.
     with contextlib.suppress(HvdError, OSError):
         Rendezvous(
             address, secret, caller, timeout_seconds=1.0, tls=tls
-        )._report(reason)
+        )._report(told)
 
 
 def _milliseconds(seconds: float) -> int:

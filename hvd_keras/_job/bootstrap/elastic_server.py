@@ -63,7 +63,7 @@ class ElasticServer(ExchangeServer):
         listener: socket.socket,
         secret: bytes,
         observer: Observer,
-        on_report: Callable[[int, str], None],
+        on_report: Callable[[wire.Report], None],
         *,
         min_size: int,
         patience_seconds: float,

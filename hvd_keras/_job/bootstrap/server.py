@@ -27,7 +27,7 @@ from hvd_keras._job.bootstrap.connection import Connection
 from hvd_keras._job.bootstrap.membership import Membership
 from hvd_keras._job.bootstrap.place import Place
 from hvd_keras._job.bootstrap.stream import Stream
-from hvd_keras._job.bootstrap.wire import FrameType, Role
+from hvd_keras._job.bootstrap.wire import FrameType, Report, ReportKind, Role
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +44,7 @@ class ExchangeServer:
         listener: socket.socket,
         secret: bytes,
         size: int,
-        on_report: Callable[[int, str], None] | None = None,
+        on_report: Callable[[Report], None] | None = None,
         *,
         last_epoch: int = 0,
         tls: ssl.SSLContext | None = None,
@@ -56,8 +56,7 @@ class ExchangeServer:
             listener: A socket that listens.
             secret: The secret that a rank of the job must know.
             size: Number of ranks in the job.
-            on_report: Called with a rank that is ending and the reason why it
-                fails; "" if it does not fail.
+            on_report: Called with what a rank tells of itself.
             last_epoch: The first membership here gets the next epoch.
             tls: What TCP connections use; None: no TLS.
             on_agent: Gets the connection of an agent that has proved itself,
@@ -393,7 +392,7 @@ class ExchangeServer:
                 membership,
                 "PeerLostError",
                 f"Rank {identity.rank} ({identity.process}) gave up in "
-                f"`init()`: {_reason(body)}",
+                f"`init()`: {wire.read_text(body)}",
             )
         elif kind == FrameType.EXCHANGE and membership.bring(
             identity.rank, body, time.monotonic()
@@ -412,11 +411,14 @@ class ExchangeServer:
         kind: int,
         body: bytes,
     ) -> None:
-        if kind != FrameType.ABORT:
+        told = wire.unpack_report(body) if kind == FrameType.REPORT else None
+        if told is None:
             self._drop(connection)
             return
+        if told.kind != ReportKind.STRAGGLER:  # of the one that has proved
+            told = told._replace(rank=identity.rank)
         if self._on_report is not None:
-            self._on_report(identity.rank, _reason(body))
+            self._on_report(told)
         self._close_after_sending(connection)
         self._send(connection, wire.frame(FrameType.ACCEPTED))
 
@@ -430,7 +432,3 @@ class ExchangeServer:
         for member in members:
             if member in self._connections:
                 self._refuse(member, error, message)
-
-
-def _reason(body: bytes) -> str:
-    return body[: wire.MAX_TEXT_BYTES].decode("utf-8", "replace")

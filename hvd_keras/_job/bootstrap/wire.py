@@ -41,6 +41,7 @@ _FRAME = struct.Struct("!BI")
 FRAME_HEADER_BYTES = _FRAME.size
 EXCHANGE_HEADER = struct.Struct("!III")  # round, timeout ms, warning ms
 _U32 = struct.Struct("!I")
+_REPORT = struct.Struct("!BI")  # kind, rank
 _SEAT = struct.Struct("!IIIIII")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -67,6 +68,7 @@ class FrameType(enum.IntEnum):
     ACCEPTED = 7  # server: a report was taken
     JOINED = 8  # server: the epoch of the membership, in an elastic job a place
     NEWS = 9  # server, elastic: a byte of `News`
+    REPORT = 10  # reporter: a `Report`
 
 
 class News(enum.IntFlag):
@@ -119,17 +121,26 @@ class Credentials(NamedTuple):
     gid: int
 
 
-# So begins the reason of a rank that had to stop and has saved.
-PREEMPTED = "Preempted: "
-# And that of a member of an elastic job that leaves on purpose.
-LEAVES = "Leaves: "
-LEAVES_SOON = "Leaves soon"  # at the next change
-# A member goes on when others are lost, and takes new ones in.
-ELASTIC = "Trains elastically"
-# Rank 0 begins to train, and nobody has given it a state.
-BEGINS = "Begins to train"
-# The rank and what is said of it follow.
-STRAGGLER = "Straggler: "
+class ReportKind(enum.IntEnum):
+    """What a rank tells the launcher."""
+
+    ENDS = 0  # it does not fail
+    FAILS = 1  # text: the error, its class in front
+    PREEMPTED = 2  # it had to stop; text: what it has saved
+    # Of members of an elastic job:
+    LEAVES = 3  # on purpose; text: why
+    LEAVES_SOON = 4  # at the next change
+    ELASTIC = 5  # it goes on when others are lost, and takes new ones in
+    BEGINS = 6  # rank 0 begins to train, and nobody has given it a state
+    STRAGGLER = 7  # of the rank that others wait for, by rank 0; text: how long
+
+
+class Report(NamedTuple):
+    """What a rank tells the launcher, outside of all memberships."""
+
+    kind: ReportKind
+    rank: int  # it is of; that of STRAGGLER is one of the present epoch
+    text: str = ""
 
 
 def process_name(host: str, pid: int) -> str:
@@ -225,9 +236,29 @@ def unpack_seat(body: bytes) -> Seat | None:
     return Seat(*_SEAT.unpack_from(body, _U32.size))
 
 
+def pack_report(told: Report) -> bytes:
+    """Returns the body of a REPORT frame."""
+    return _REPORT.pack(told.kind, told.rank) + text(told.text)
+
+
+def unpack_report(body: bytes) -> Report | None:
+    """Returns the report in the body of a REPORT frame; None: nonsense."""
+    if len(body) < _REPORT.size:
+        return None
+    kind, rank = _REPORT.unpack_from(body)
+    if kind not in set(ReportKind):
+        return None
+    return Report(ReportKind(kind), rank, read_text(body[_REPORT.size :]))
+
+
 def text(message: str) -> bytes:
     """Returns a text as bytes, cut to the cap."""
     return message.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+
+
+def read_text(body: bytes) -> str:
+    """Returns the text in a body, cut to the cap."""
+    return body[:MAX_TEXT_BYTES].decode("utf-8", "replace")
 
 
 def pack_values(values: list[bytes]) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from hvd_keras._job.bootstrap import interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.hosts.pmi import Pmi
+from hvd_keras._observe.blame import End, Evidence, blame
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,
@@ -294,8 +295,15 @@ def _raise_cause(
             value["error"] = str(wire.lost())
         value["was_killed"] = wire.was_killed()
     leaders = _exchange(rendezvous, value)
-    failed = [leader for leader in leaders if leader.get("error")]
-    first = min(failed, key=lambda leader: not leader["was_killed"])
+    ends = [
+        # What MPI says may be an effect of the end of another wire.
+        End(host, exit_status=1, signal="SIGKILL")
+        if leader["was_killed"]
+        else End(host, "PeerLostError", exit_status=1)
+        for host, leader in enumerate(leaders)
+        if leader.get("error")
+    ]
+    first = leaders[blame(Evidence(ends)).rank or 0]
     if first["is_lost"]:
         raise PeerLostError(first["error"])
     raise LaunchError(f"On host {first['host']}: {first['error']}")
