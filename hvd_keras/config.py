@@ -155,8 +155,8 @@ class Config:
     )  # fmt: skip
     tls_cert: str | None = _setting(
         "HVD_TLS_CERT", "text", None, "File (PEM) of the certificate that "
-        "this host shows. With HVD_TLS_KEY and HVD_TLS_CA, control connections "
-        "between hosts use TLS 1.3.",
+        "this host shows. With HVD_TLS_KEY and HVD_TLS_CA, the rendezvous of "
+        "hosts uses TLS 1.3.",
     )  # fmt: skip
     tls_key: str | None = _setting(
         "HVD_TLS_KEY", "text", None, "File (PEM) of the certificate's key.",

@@ -19,7 +19,5 @@ def test_a_rank_zero_that_is_gone_is_not_waited_for() -> None:
     identity = Identity(Role.LEADER, 2, 4, epoch=1, pid=1, host="b")
     started = time.monotonic()
     with pytest.raises(PeerLostError, match="Rank 0 is gone"):
-        links.connect(
-            f"tcp:127.0.0.1:{port}", b"s" * 32, identity, 60.0, tls=None
-        )
+        links.connect(f"tcp:127.0.0.1:{port}", b"s" * 32, identity, 60.0)
     assert time.monotonic() - started < 5

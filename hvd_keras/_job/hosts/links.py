@@ -12,15 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.wire import Identity
-from hvd_keras._job.hosts import tls_pump
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
-
-if TYPE_CHECKING:
-    import ssl
 
 _MAX_UNPROVED = 64  # connections that shake hands at the same time
 _RETRY_SECONDS = 0.05
@@ -46,8 +41,7 @@ class _Unproved:
                 oldest = next(s for s, o in self._origins.items() if o == worst)
                 del self._origins[oldest]
                 with contextlib.suppress(OSError):
-                    # Not that of TLS, which another thread uses.
-                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+                    oldest.shutdown(socket.SHUT_RDWR)
             self._origins[sock] = origin
 
     def remove(self, sock: socket.socket) -> bool:
@@ -62,7 +56,6 @@ def accept_all(
     expected: dict[int, int],
     epoch: int,
     seconds: float,
-    tls: ssl.SSLContext | None,
     check: Callable[[], None],
 ) -> dict[int, socket.socket]:
     """Waits for the leaders of the other hosts.
@@ -73,7 +66,6 @@ def accept_all(
         expected: The host of each leader, by its rank.
         epoch: The epoch that they must have joined.
         seconds: How long to wait.
-        tls: For a server; None: no TLS.
         check: Called often; raises if waiting is in vain.
 
     Returns:
@@ -92,10 +84,6 @@ def accept_all(
             check()
             with contextlib.suppress(TimeoutError):
                 sock, (origin, *_) = listener.accept()
-                if tls is not None:
-                    sock = tls.wrap_socket(
-                        sock, server_side=True, do_handshake_on_connect=False
-                    )
                 unproved.add(sock, origin)
                 threading.Thread(
                     target=_prove,
@@ -121,7 +109,7 @@ def accept_all(
         for sock in found.values():
             sock.close()
         raise
-    return {host: _plain(sock) for host, sock in found.items()}
+    return found
 
 
 def connect(
@@ -129,7 +117,6 @@ def connect(
     secret: bytes,
     identity: Identity,
     seconds: float,
-    tls: ssl.SSLContext | None,
 ) -> socket.socket:
     """Connects to the leader of host 0.
 
@@ -138,7 +125,6 @@ def connect(
         secret: The secret of the job.
         identity: Of this rank.
         seconds: How long to try.
-        tls: For a client; None: no TLS.
 
     Returns:
         A connected socket; each side has proved itself to the other.
@@ -170,8 +156,6 @@ def connect(
         time.sleep(_RETRY_SECONDS)
     try:
         sock.settimeout(wire.HANDSHAKE_SECONDS)
-        if tls is not None:
-            sock = tls.wrap_socket(sock)
         hello = _read(sock, wire.HELLO_BYTES)
         nonce = hello[len(wire.MAGIC) :]
         message = wire.proof(secret, nonce, identity)
@@ -188,14 +172,7 @@ def connect(
             f"Rank {identity.rank} could not shake hands with rank 0 at "
             f"{address.removeprefix('tcp:')}: {error}."
         ) from None
-    return _plain(sock)
-
-
-def _plain(sock: socket.socket) -> socket.socket:
-    """Returns a socket that the core can use."""
-    if not hasattr(sock, "pending"):  # no TLS
-        return sock
-    return tls_pump.plain_end(sock)  # type: ignore[arg-type]
+    return sock
 
 
 def _prove(
@@ -208,8 +185,6 @@ def _prove(
     try:
         addresses.tune(sock)
         sock.settimeout(wire.HANDSHAKE_SECONDS)
-        if hasattr(sock, "do_handshake"):  # TLS
-            sock.do_handshake()
         nonce = wire.new_nonce()
         sock.sendall(wire.MAGIC + nonce)
         message = _read(sock, wire.PROOF_BYTES)

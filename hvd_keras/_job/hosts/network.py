@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._job.bootstrap import addresses, interfaces, tls
+from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.wire import Role, process_name
@@ -229,19 +229,12 @@ class Network:
                 expected,
                 self._epoch,
                 seconds,
-                tls.context(self._config, is_server=True),
                 check,
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()
         elif plan.rank in plan.leaders:
-            sock = links.connect(
-                address,
-                self._secret,
-                identity,
-                seconds,
-                tls.context(self._config, is_server=False),
-            )
+            sock = links.connect(address, self._secret, identity, seconds)
             sockets[0] = sock.detach()
         hosts = _native.core().Hosts()
         hosts.ranks = plan.ranks

@@ -470,7 +470,7 @@ Status ConnectTcpLinks(TcpLinksOptions options,
   for (const Fd& socket : options.sockets) {
     if (!socket.is_open()) continue;
     const int on = 1;
-    // A Unix socket, as for TLS, has no such option.
+    // A Unix socket, as in tests, has no such option.
     (void)setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
   *links = std::make_unique<TcpLinks>(std::move(options), std::move(wake));
