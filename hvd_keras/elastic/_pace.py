@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from hvd_keras._job import membership, state
-from hvd_keras.elastic._rhythm import Rhythm
+from hvd_keras._values.rhythm import Rhythm
 from hvd_keras.elastic._stragglers import StragglerWatch
 
 

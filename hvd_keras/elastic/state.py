@@ -9,7 +9,7 @@ from typing import Any
 from hvd_keras import basics, objects
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._job import membership
-from hvd_keras.elastic._rhythm import Rhythm
+from hvd_keras._values.rhythm import Rhythm
 from hvd_keras.elastic.interrupts import HostsUpdatedInterrupt
 
 

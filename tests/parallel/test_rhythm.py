@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from hvd_keras.elastic._rhythm import Rhythm
+from hvd_keras._values.rhythm import Rhythm
 
 
 def questions(rhythm: Rhythm, num_steps: int, seconds: float) -> list[int]:
