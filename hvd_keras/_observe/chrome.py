@@ -1,4 +1,4 @@
-"""Writes a trace in Chrome's old format: JSON."""
+"""Writes a trace in Chrome's format: JSON, which Perfetto reads too."""
 
 from __future__ import annotations
 

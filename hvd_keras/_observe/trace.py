@@ -9,54 +9,36 @@ from collections.abc import Sequence
 
 from hvd_keras._common import files
 from hvd_keras._common.terminal import tell
-from hvd_keras._observe import chrome, perfetto, recording, tracks
+from hvd_keras._observe import chrome, recording, tracks
 from hvd_keras._observe.page_data import rank_ranges
 
-_NO_PERFETTO = (
-    "hvd-trace: the package `perfetto` must be installed to write "
-    "Perfetto's format: pip install 'hvd-keras[trace]'. Or give --json."
-)
-NO_PERFETTO_STATUS = 3
 
-
-def merge(
-    folder: str | os.PathLike[str], path: str, *, as_json: bool = False
-) -> recording.Recording:
+def merge(folder: str | os.PathLike[str], path: str) -> recording.Recording:
     """Makes one file of the timelines in a folder.
 
     Args:
         folder: Where the ranks wrote.
         path: The file to write.
-        as_json: Whether to write Chrome's format instead of Perfetto's.
 
     Raises:
         RecordingError: The folder holds no timeline.
-        ModuleNotFoundError: The package `perfetto` is missing.
         OSError: A file cannot be read or written.
     """
     job = recording.read(folder)
-    with files.replacing(path) as partial:
-        if as_json:
-            with open(partial, "w", encoding="utf-8") as text:
-                chrome.write(text, tracks.of(job))
-        else:
-            with open(partial, "wb") as file:
-                perfetto.write(file, job, tracks.of(job))
+    with (
+        files.replacing(path) as partial,
+        open(partial, "w", encoding="utf-8") as text,
+    ):
+        chrome.write(text, tracks.of(job))
     return job
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs hvd-trace; returns its exit status."""
     arguments = _parser().parse_args(argv)
-    name = "job.json" if arguments.json else "job.pftrace"
-    path = arguments.output or os.path.join(arguments.folder, name)
+    path = arguments.output or os.path.join(arguments.folder, "job.json")
     try:
-        job = merge(arguments.folder, path, as_json=arguments.json)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "perfetto":
-            raise
-        print(_NO_PERFETTO, file=sys.stderr)
-        return NO_PERFETTO_STATUS
+        job = merge(arguments.folder, path)
     except (recording.RecordingError, OSError) as error:
         tell("hvd-trace", error)
         return 1
@@ -114,11 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "-o", "--output", metavar="FILE",
-        help="the file to write (default: DIR/job.pftrace or DIR/job.json)",
-    )  # fmt: skip
-    command.add_argument(
-        "--json", action="store_true",
-        help="write Chrome's old format, which needs no package",
+        help="the file to write (default: DIR/job.json)",
     )  # fmt: skip
     return parser
 

@@ -441,7 +441,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--output-dir", "--output-filename", metavar="DIR",
         help="write the output to DIR/rank.N/stdout and stderr")  # fmt: skip
     add("--timeline", "--timeline-filename", metavar="DIR",
-        help="record what all ranks do, and make DIR/job.pftrace of it (see "
+        help="record what all ranks do, and make DIR/job.json of it (see "
         "docs/timeline.md)")  # fmt: skip
     add("--timeline-mark-cycles", action=argparse.BooleanOptionalAction,
         help=argparse.SUPPRESS)  # fmt: skip

@@ -14,9 +14,6 @@ from hvd_keras.run.guard import guarded_folder
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
-# The status of hvd-trace without the package `perfetto`.
-_NO_PERFETTO_STATUS = 3
-
 
 @contextlib.contextmanager
 def recorded(
@@ -67,24 +64,20 @@ def _num_bytes(folder: str) -> int:
 def _merge(folder: str) -> None:
     """Merges the timelines in `folder`, and says where the trace is.
 
-    Without the package `perfetto` the trace is in Chrome's format. It is made
-    in a process of its own: it needs libraries that hvdrun does without.
+    It is made in a process of its own: it needs libraries that hvdrun does
+    without.
     """
-    command = [sys.executable, "-m", "hvd_keras._observe.trace", "merge"]
-    done = _run([*command, folder])
-    if done.returncode == _NO_PERFETTO_STATUS:
-        done = _run([*command, folder, "--json"])
-    for line in (done.stdout + done.stderr).splitlines():
-        tell("hvdrun", f"timeline: {line}")
+    _run("hvd_keras._observe.trace", "merge", folder, label="timeline: ")
 
 
 def _report(folder: str, path: str) -> None:
     """Writes the report, in a process of its own for the same reason."""
-    command = [sys.executable, "-m", "hvd_keras._observe.report"]
-    done = _run([*command, folder, "-o", path])
+    _run("hvd_keras._observe.report", folder, "-o", path)
+
+
+def _run(module: str, *arguments: str, label: str = "") -> None:
+    """Runs a program of ours, and tells what it prints."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     for line in (done.stdout + done.stderr).splitlines():
-        tell("hvdrun", line)
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True)
+        tell("hvdrun", label + line)

@@ -196,7 +196,7 @@ def _report(folder: Path, rng: random.Random) -> int:
 
 
 def _trace(folder: Path, rng: random.Random) -> int:
-    return trace.main(["merge", str(folder), *(["--json"] * rng.randrange(2))])
+    return trace.main(["merge", str(folder)])
 
 
 TOOLS: dict[str, tuple[Callable[..., None], Callable[..., int]]] = {

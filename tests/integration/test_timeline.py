@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from hvd_keras._observe.recording import KINDS, PHASES, STATES, Recording
 RANK = Path(__file__).with_name("timeline_rank.py")
 
 
-def run(what: str, folder: Path, *options: str, **extra: str) -> jobs.Outcome:
+def run(what: str, folder: Path, *options: str) -> jobs.Outcome:
     command = [sys.executable, str(RANK), what]
     return jobs.run(
         "-np", "2", "--timeline", str(folder), *options, "--", *command,
-        environ=jobs.clean_environ(**extra),
+        environ=jobs.clean_environ(),
     )  # fmt: skip
 
 
@@ -142,7 +141,7 @@ def test_the_json_trace_connects_all_ranks(
     folder: Path, job: Recording, tmp_path: Path
 ) -> None:
     path = tmp_path / "job.json"
-    assert trace.main(["merge", str(folder), "-o", str(path), "--json"]) == 0
+    assert trace.main(["merge", str(folder), "-o", str(path)]) == 0
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     flows: dict[int, list[int]] = {}
     for event in events:
@@ -153,47 +152,8 @@ def test_the_json_trace_connects_all_ranks(
     check_flows(flows, job)
 
 
-def test_the_perfetto_trace_connects_all_ranks(
-    folder: Path, job: Recording
-) -> None:
-    protos = pytest.importorskip(
-        "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
-    )
-    found = protos.Trace()
-    found.ParseFromString((folder / "job.pftrace").read_bytes())
-    rank_of: dict[int, int] = {}  # by track
-    depths: dict[int, int] = {}
-    flows: dict[int, list[int]] = {}
-    for packet in found.packet:
-        if packet.HasField("track_descriptor"):
-            made = packet.track_descriptor
-            if made.HasField("process"):
-                rank_of[made.uuid] = made.process.pid - 1
-            else:
-                rank_of[made.uuid] = rank_of[made.parent_uuid]
-        if not packet.HasField("track_event"):
-            continue
-        event = packet.track_event
-        for flow in event.flow_ids:
-            flows.setdefault(flow, []).append(rank_of[event.track_uuid])
-        change = {1: 1, 2: -1}.get(event.type, 0)
-        depth = depths.get(event.track_uuid, 0) + change
-        assert depth >= 0
-        depths[event.track_uuid] = depth
-        if event.type == 4:
-            assert event.counter_value >= 0
-    assert not any(depths.values())
-    check_flows(flows, job)
-
-
 def test_a_killed_rank_leaves_what_it_had(tmp_path: Path) -> None:
-    stand_in = tmp_path / "without"
-    stand_in.mkdir()
-    (stand_in / "perfetto.py").write_text(
-        "raise ModuleNotFoundError('No perfetto', name='perfetto')"
-    )
-    paths = jobs.clean_environ()["PYTHONPATH"]
-    outcome = run("death", tmp_path, PYTHONPATH=f"{stand_in}:{paths}")
+    outcome = run("death", tmp_path)
     assert outcome.status != 0
     assert "job.json: open it at" in outcome.stderr
     job = recording.read(tmp_path)
@@ -204,7 +164,7 @@ def test_a_killed_rank_leaves_what_it_had(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in (0, 10, 1000, len(whole) - 1):
         path.write_bytes(whole[:length])
-        trace.merge(tmp_path, str(tmp_path / "job.json"), as_json=True)
+        trace.merge(tmp_path, str(tmp_path / "job.json"))
 
 
 def test_members_that_change_replace_no_timeline(tmp_path: Path) -> None:
@@ -251,24 +211,6 @@ def test_it_starts_and_stops_at_any_time(tmp_path: Path) -> None:
     (rank,) = recording.read(folder).ranks
     assert rank.names[:-1] == ["within"]
     assert rank.settings["mark_cycles"] == "1"
-
-
-def test_a_missing_package_is_named(tmp_path: Path, folder: Path) -> None:
-    code = (
-        "import sys; sys.modules['perfetto'] = None\n"
-        "from hvd_keras._observe import trace\n"
-        f"sys.exit(trace.main(['merge', {str(folder)!r}, '-o', 'x']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == trace.NO_PERFETTO_STATUS
-    assert "pip install 'hvd-keras[trace]'" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_without_timelines_is_an_error(
