@@ -25,25 +25,9 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Returns the rows of all ranks, one rank after the other.
+    """As `hvd.allgather`, for JAX arrays.
 
-    Differentiable: the gradient is the derivative of the sum of the ranks'
-    losses. The ranks sum their upstream gradients, and each takes the rows that
-    it gave.
-
-    Args:
-        tensor: Array with one dimension or more. The first one may differ by
-            rank, except under `jax.jit`.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Array with the rows of all ranks: its first dimension is the sum of
-        theirs.
-
-    Raises:
-        MismatchError: Ranks disagree on a dimension or the dtype.
-        HvdError: As for `allreduce`.
+    Under `jax.jit`, the first dimension is the same on all ranks.
 
     Example, on 2 ranks:
 

@@ -20,32 +20,10 @@ def allreduce(
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Reduces `tensor` over the ranks of a process set; each gets the result.
+    """As `hvd.allreduce`, for JAX arrays, and inside of `jax.jit` too.
 
-    Every rank calls this with the same `name`, shape and dtype. Differentiable
-    for `Sum` and `Average`: the gradient is an allreduce with the same `op`
-    and factors.
-
-    Args:
-        tensor: Array of any shape and any floating, integer or bool dtype.
-        op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
-            `Product` or, for floating dtypes, `Adasum`.
-        name: Pairs this call across ranks. Defaults to a count of the nameless
-            calls: see `hvd_keras.jax`.
-        prescale_factor: Multiplies the array before the reduction.
-        postscale_factor: Multiplies the result.
-        compression: `Compression.none`, `fp16`, `bf16` or a `Compressor`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Array of the shape and dtype of `tensor`, equal on every rank.
-
-    Raises:
-        NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on a rank.
-        MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
-        PeerLostError: A rank left before all had answered.
-        StalledError: A rank did not come in time.
+    It is differentiable for `Sum` and `Average`. Calls without a name are
+    counted: see `hvd_keras.jax`.
 
     Example, on 2 ranks:
 

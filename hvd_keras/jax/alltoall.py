@@ -23,21 +23,10 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Sends an equal part of the rows to each rank, in order of rank.
+    """As `hvd.alltoall` without `splits`, for JAX arrays.
 
-    Differentiable: the gradient sends each row's upstream gradient back.
-
-    Args:
-        tensor: Array of the same shape on all ranks. Its first dimension is a
-            multiple of the number of ranks.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Array of the shape of `tensor`: the rows from each rank, in order.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    The array has the same shape on all ranks, and its first dimension is a
+    multiple of their number.
 
     Example, on 2 ranks:
 

@@ -26,25 +26,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Returns the array of `root_rank`, on every rank of a process set.
-
-    Differentiable: the gradient is the derivative of the sum of the ranks'
-    losses. The root's is the sum of the ranks' upstream gradients; the other
-    ranks' is zero.
-
-    Args:
-        tensor: Array of the same shape and dtype on all ranks.
-        root_rank: The global rank whose array all get, also if `process_set`
-            holds only some of the ranks.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        The array of `root_rank`.
-
-    Raises:
-        InvalidArgumentError: `root_rank` is not in `process_set`.
-        HvdError: As for `allreduce`.
+    """As `hvd.broadcast`, for JAX arrays.
 
     Example, on 2 ranks:
 

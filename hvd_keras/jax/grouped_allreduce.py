@@ -32,25 +32,9 @@ def grouped_allreduce(
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> list[jax.Array]:
-    """Reduces each of `tensors` over the ranks, all in one request.
+    """As `hvd.grouped_allreduce`, for JAX arrays.
 
-    Members may differ in dtype and shape; every rank passes the same list of
-    dtypes and shapes. Differentiable like `allreduce`.
-
-    Args:
-        tensors: What `allreduce` takes, one or more.
-        op: How the values of all members combine. Defaults to `Average`.
-        name: As for `allreduce`.
-        prescale_factor: Multiplies the arrays before the reduction.
-        postscale_factor: Multiplies the results.
-        compression: As for `allreduce`, for each member.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        A list as long as `tensors`: each member's reduction.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    It is differentiable for `Sum` and `Average`.
 
     Example, on 2 ranks:
 

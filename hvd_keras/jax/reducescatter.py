@@ -29,27 +29,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> jax.Array:
-    """Returns this rank's part of the reduction of the ranks' arrays.
+    """As `hvd.reducescatter`, for JAX arrays and without `compression`.
 
-    The ranks get the rows in order of rank. If the rows do not divide evenly,
-    the first ranks get one more. Differentiable for `Sum` and `Average` if the
-    rows divide evenly: the gradient is the derivative of the sum of the ranks'
-    losses.
-
-    Args:
-        tensor: Array with one dimension or more, of the same shape on all
-            ranks.
-        op: As for `allreduce`, except `Adasum`.
-        name: As for `allreduce`.
-        prescale_factor: Multiplies the array before the reduction.
-        postscale_factor: Multiplies the result.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        This rank's rows of what `allreduce` would return.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    It is differentiable for `Sum` and `Average`, if the rows divide evenly.
 
     Example, on 2 ranks:
 

@@ -26,24 +26,7 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Returns the rows of all ranks, one rank after the other.
-
-    Differentiable: the ranks sum their upstream gradients, and each takes the
-    rows that it gave.
-
-    Args:
-        tensor: Tensor with one dimension or more. The first one may differ by
-            rank.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Tensor with the rows of all ranks: its first dimension is the sum of
-        theirs.
-
-    Raises:
-        MismatchError: Ranks disagree on a dimension or the dtype.
-        HvdError: As for `allreduce`.
+    """As `hvd.allgather`, for torch tensors.
 
     Example, on 2 ranks:
 

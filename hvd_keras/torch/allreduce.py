@@ -21,34 +21,9 @@ def allreduce(
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduces `tensor` over the ranks of a process set; each gets the result.
+    """As `hvd.allreduce`, for torch tensors.
 
-    Every rank calls this with the same `name`, shape and dtype. Differentiable
-    except for `Adasum`. For `Average` and `Sum` the gradient is an allreduce
-    with the same `op` and factors. For `Min` and `Max` the ranks that hold the
-    extremum share the sum of the upstream gradients equally. For `Product` that
-    sum is multiplied by the product of the other ranks' values.
-
-    Args:
-        tensor: Tensor of any shape and any floating, integer or bool dtype.
-        op: How values combine: `Average` (the default), `Sum`, `Min`, `Max`,
-            `Product` or, for floating dtypes, `Adasum`.
-        name: Pairs this call across ranks. Defaults to a count of the nameless
-            calls.
-        prescale_factor: Multiplies the tensor before the reduction.
-        postscale_factor: Multiplies the result.
-        compression: `Compression.none`, `fp16`, `bf16` or a `Compressor`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Tensor of the shape, dtype and device of `tensor`, equal on every rank.
-
-    Raises:
-        NotInitializedError: `init()` was not called.
-        InvalidArgumentError: The call is wrong on a rank.
-        MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
-        PeerLostError: A rank left before all had answered.
-        StalledError: A rank did not come in time.
+    The result is on the device of `tensor`.
 
     Example, on 2 ranks:
 

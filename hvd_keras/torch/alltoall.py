@@ -30,27 +30,9 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, list[int]]:
-    """Sends rows to each rank of a process set and receives rows from each.
+    """As `hvd.alltoall`, for torch tensors.
 
-    Differentiable: the gradient sends each row's upstream gradient back.
-
-    Args:
-        tensor: Tensor with one dimension or more. Its first `splits[0]` rows
-            go to the set's lowest rank, the next `splits[1]` to the next one,
-            and so on. The first dimension may differ by rank.
-        splits: How many rows go to each rank, together the first dimension.
-            Defaults to equal parts; then the first dimension must be divisible
-            by the size.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        Tensor of the dtype of `tensor`: the rows from each rank, in order. With
-        `splits`, a tuple of this tensor and a list that says how many rows came
-        from each rank.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    With `splits`, the second of the tuple is a list.
 
     Example, on 2 ranks:
 

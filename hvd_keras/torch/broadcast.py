@@ -23,24 +23,9 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Returns the tensor of `root_rank`, on every rank of a process set.
+    """As `hvd.broadcast`, for torch tensors.
 
-    Differentiable: the root's gradient is the sum of the ranks' upstream
-    gradients; the other ranks' is zero.
-
-    Args:
-        tensor: Tensor of the same shape and dtype on all ranks.
-        root_rank: The global rank whose tensor all get, also if `process_set`
-            holds only some of the ranks.
-        name: As for `allreduce`.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        The tensor of `root_rank`, on the device of `tensor`.
-
-    Raises:
-        InvalidArgumentError: `root_rank` is not in `process_set`.
-        HvdError: As for `allreduce`.
+    The result is on the device of `tensor`.
 
     Example, on 2 ranks:
 

@@ -36,26 +36,7 @@ def grouped_allreduce(
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces each of `tensors` over the ranks, all in one request.
-
-    Members may differ in dtype and shape; every rank passes the same list of
-    dtypes and shapes. Differentiable like `allreduce`, for the members of
-    floating dtype.
-
-    Args:
-        tensors: What `allreduce` takes, one or more.
-        op: How the values of all members combine. Defaults to `Average`.
-        name: As for `allreduce`.
-        prescale_factor: Multiplies the tensors before the reduction.
-        postscale_factor: Multiplies the results.
-        compression: As for `allreduce`, for each member.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        A list as long as `tensors`: each member's reduction.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    """As `hvd.grouped_allreduce`, for torch tensors.
 
     Example, on 2 ranks:
 

@@ -34,27 +34,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Returns this rank's part of the reduction of the ranks' tensors.
-
-    The ranks get the rows in order of rank. If the rows do not divide evenly,
-    the first ranks get one more. Differentiable: for `Sum` the gradient is the
-    allgather of the upstream gradients, times the factors; for `Average` the
-    same, divided by the size. For `Min`, `Max` and `Product` see `allreduce`.
-
-    Args:
-        tensor: Tensor with one dimension or more, of the same shape on all
-            ranks.
-        op: As for `allreduce`, except `Adasum`.
-        name: As for `allreduce`.
-        prescale_factor: Multiplies the tensor before the reduction.
-        postscale_factor: Multiplies the result.
-        process_set: The ranks that take part. Defaults to all.
-
-    Returns:
-        This rank's rows of what `allreduce` would return.
-
-    Raises:
-        HvdError: As for `allreduce`.
+    """As `hvd.reducescatter`, for torch tensors and without `compression`.
 
     Example, on 2 ranks:
 
