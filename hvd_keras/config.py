@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hvd_keras.exceptions import ConfigError
@@ -60,6 +61,14 @@ class Setting:
         raise ConfigError(
             f"`{name}` must be {self.describe_values()}. Received: {shown}."
         )
+
+    def read(self, environ: Mapping[str, str]) -> Any:
+        """Returns the value in `environ`, or the default."""
+        for name in (self.name, self.alias):
+            # An empty variable is how shells and YAML files say "unset".
+            if name and environ.get(name, "").strip():
+                return self.parse(environ[name], name)
+        return self.default
 
     def describe_values(self) -> str:
         """Says in words what the value must be."""
@@ -355,21 +364,13 @@ class Config:
         Raises:
             ConfigError: An `HVD_*` name is unknown, or a value is bad.
         """
-        rows = list(settings())
-        known = {row.name for row in rows}
+        known = {row.name for row in settings()}
         for name in sorted(environ):
             if name.startswith(_NCCL_PREFIX):
                 continue  # NCCL's own: see nccl_variables()
             if name.startswith("HVD_") and name not in known:
                 raise ConfigError(_unknown_name(name, known))
-        values = {}
-        for row in rows:
-            for name in (row.name, row.alias):
-                # An empty variable is how shells and YAML files say "unset".
-                if name and environ.get(name, "").strip():
-                    values[row.field] = row.parse(environ[name], name)
-                    break
-        return cls(**values)
+        return cls(**{row.field: row.read(environ) for row in settings()})
 
     def shared_values(self) -> dict[str, Any]:
         """The settings that must be equal on all ranks, by name."""
@@ -389,10 +390,27 @@ def _unknown_name(name: str, known: set[str]) -> str:
     )
 
 
-def settings() -> Iterator[Setting]:
+@functools.cache
+def settings() -> tuple[Setting, ...]:
     """The table of settings, in the order of `Config`."""
-    for field in dataclasses.fields(Config):
-        yield Setting(field=field.name, default=field.default, **field.metadata)
+    return tuple(
+        Setting(field=field.name, default=field.default, **field.metadata)
+        for field in dataclasses.fields(Config)
+    )
+
+
+def read_setting(environ: Mapping[str, str], name: str) -> Any:
+    """Reads one setting as `Config.from_environ` does, and no other.
+
+    Args:
+        environ: Environment variables, usually `os.environ`.
+        name: Such as "HVD_ELASTIC".
+
+    Raises:
+        ConfigError: The value is bad.
+    """
+    (row,) = (row for row in settings() if row.name == name)
+    return row.read(environ)
 
 
 def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:

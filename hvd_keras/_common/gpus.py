@@ -10,20 +10,20 @@ import functools
 from collections.abc import Mapping, Sequence
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-_NVML = "libnvidia-ml.so.1"
 
 
-def visible(environ: Mapping[str, str]) -> list[str]:
+def visible(environ: Mapping[str, str], nvml: str | None = None) -> list[str]:
     """Returns an entry of `CUDA_VISIBLE_DEVICES` for each GPU.
 
     Without that variable CUDA sees all GPUs of the host, by number.
 
     Args:
         environ: Environment variables, usually `os.environ`.
+        nvml: HVD_NVML_LIBRARY, if it is set.
     """
     text = environ.get(VARIABLE)
     if text is None:
-        count = _count(environ.get("HVD_NVML_LIBRARY") or _NVML)
+        count = _count(nvml or "libnvidia-ml.so.1")
         return [str(number) for number in range(count)]
     entries = []
     for entry in map(str.strip, text.split(",")):

@@ -6,6 +6,7 @@ changes and nobody needs to leave. Call them in the main thread.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Callable
@@ -13,22 +14,32 @@ from collections.abc import Callable
 from hvd_keras._job import bootstrap, preemption, state
 from hvd_keras._job.bootstrap import Rendezvous
 from hvd_keras._job.bootstrap.wire import News, ReportKind
+from hvd_keras.config import read_setting
 from hvd_keras.exceptions import HvdError
 
-_connection: Rendezvous | None = None  # to hvdrun, while in an epoch
-_watch: preemption.Watch | None = None
-_has_told = False  # that this rank must leave
-_has_told_elastic = False  # see `announce_elastic`
-_has_state = False  # see `note_state`
-_is_waiting = False  # see `is_waiting`
-_has_waited = False
-_kept_traces: tuple[int, int] | None = None  # an epoch, and that of its traces
-_rejoin: Callable[[], None] | None = None
+
+@dataclasses.dataclass
+class _Own:
+    """What this process remembers, from one membership to the next."""
+
+    connection: Rendezvous | None = None  # to hvdrun, while in an epoch
+    watch: preemption.Watch | None = None
+    has_told: bool = False  # that this rank must leave
+    has_told_elastic: bool = False  # see `announce_elastic`
+    has_state: bool = False  # see `note_state`
+    is_waiting: bool = False  # see `is_waiting`
+    has_waited: bool = False
+    # An epoch, and that of its traces.
+    kept_traces: tuple[int, int] | None = None
+    rejoin: Callable[[], None] | None = None
+
+
+_own = _Own()
 
 
 def is_elastic() -> bool:
     """Whether `hvdrun --min-np` has started this process."""
-    return os.environ.get("HVD_ELASTIC", "").strip() == "1"
+    return bool(read_setting(os.environ, "HVD_ELASTIC"))
 
 
 def is_waiting() -> bool:
@@ -38,7 +49,7 @@ def is_waiting() -> bool:
     and others do not wait for it. Its `rank()` and `size()` are likely ones.
     `rejoin()` joins the job.
     """
-    return _is_waiting
+    return _own.is_waiting
 
 
 def trace_epoch() -> int:
@@ -46,8 +57,8 @@ def trace_epoch() -> int:
 
     It is the epoch of now unless `keep_traces` was called in it.
     """
-    if _kept_traces is not None and _kept_traces[0] == state.epoch():
-        return _kept_traces[1]
+    if _own.kept_traces is not None and _own.kept_traces[0] == state.epoch():
+        return _own.kept_traces[1]
     return state.epoch()
 
 
@@ -57,8 +68,7 @@ def keep_traces(epoch: int) -> None:
     Args:
         epoch: What `trace_epoch` said then on this rank.
     """
-    global _kept_traces
-    _kept_traces = (state.epoch(), epoch)
+    _own.kept_traces = (state.epoch(), epoch)
 
 
 def name_suffix() -> str:
@@ -96,9 +106,8 @@ def announce_elastic() -> None:
     From then on new processes make themselves ready alone, and join when they
     call `rejoin()`. Before that, and if nobody says so, they join in `init()`.
     """
-    global _has_told_elastic
-    if not _has_told_elastic and is_elastic():
-        _has_told_elastic = _report(ReportKind.ELASTIC)
+    if not _own.has_told_elastic and is_elastic():
+        _own.has_told_elastic = _report(ReportKind.ELASTIC)
 
 
 def note_state(*, is_first: bool) -> None:
@@ -110,12 +119,11 @@ def note_state(*, is_first: bool) -> None:
     Args:
         is_first: Whether it begins as the program has made it.
     """
-    global _has_state
     job = state.job()
-    is_new = is_first and not _has_state and is_elastic()
+    is_new = is_first and not _own.has_state and is_elastic()
     if is_new and job is not None and job.topology.rank == 0:
         _report(ReportKind.BEGINS)
-    _has_state = True
+    _own.has_state = True
 
 
 def report_straggler(rank: int, text: str) -> None:
@@ -146,9 +154,9 @@ def rejoin() -> None:
             are left.
         NotInitializedError: `init()` was never called.
     """
-    if _rejoin is None:
+    if _own.rejoin is None:
         raise state.not_initialized("rejoin")
-    _rejoin()
+    _own.rejoin()
 
 
 # ---- For basics.py and startup.py ----
@@ -156,39 +164,35 @@ def rejoin() -> None:
 
 def set_rejoin(call: Callable[[], None]) -> None:
     """Says how to leave the job and join it again."""
-    global _rejoin
-    _rejoin = call
+    _own.rejoin = call
 
 
 def begin_waiting() -> bool:
     """Whether `init()` shall not join the job yet; asked by each `init()`."""
-    global _is_waiting, _has_waited
-    is_newcomer = os.environ.get("HVD_NEWCOMER", "").strip() == "1"
-    _is_waiting = is_elastic() and is_newcomer and not _has_waited
-    _has_waited |= _is_waiting
-    return _is_waiting
+    is_newcomer = read_setting(os.environ, "HVD_NEWCOMER")
+    _own.is_waiting = is_elastic() and is_newcomer and not _own.has_waited
+    _own.has_waited |= _own.is_waiting
+    return _own.is_waiting
 
 
 def follow(connection: Rendezvous) -> None:
     """Hears of changes over the connection of the epoch that begins."""
-    global _connection
     hang_up()
-    _connection = connection
+    _own.connection = connection
 
 
 def hang_up() -> None:
     """Hears no more of changes."""
-    global _connection
-    if _connection is not None:
-        _connection.hang_up()
-        _connection = None
+    if _own.connection is not None:
+        _own.connection.hang_up()
+        _own.connection = None
 
 
 def _news() -> News:
-    if _connection is None:
+    if _own.connection is None:
         return News(0)
     try:
-        return _connection.news()
+        return _own.connection.news()
     except HvdError:  # hvdrun is gone, or this epoch has failed
         hang_up()
         return News(0)
@@ -196,13 +200,12 @@ def _news() -> News:
 
 def _has_notice() -> bool:
     """Whether this process was told to leave, by other ways than hvdrun."""
-    global _watch
-    if _watch is None:
-        _watch = preemption.Watch(
+    if _own.watch is None:
+        _own.watch = preemption.Watch(
             lambda: True, (signal.SIGTERM, signal.SIGUSR1)
         )
-        _watch.begin()
-    if not _watch.has_come:
+        _own.watch.begin()
+    if not _own.watch.has_come:
         return False
     _tell_once()
     return True
@@ -210,9 +213,8 @@ def _has_notice() -> bool:
 
 def _tell_once() -> None:
     """Has the others hear that a change is due."""
-    global _has_told
-    if not _has_told:
-        _has_told = _report(ReportKind.LEAVES_SOON)
+    if not _own.has_told:
+        _own.has_told = _report(ReportKind.LEAVES_SOON)
 
 
 def _report(kind: ReportKind, text: str = "", rank: int | None = None) -> bool:

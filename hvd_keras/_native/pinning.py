@@ -11,7 +11,8 @@ from hvd_keras.config import Config
 
 def has_own_gpu(config: Config) -> bool:
     """Whether this process sees its share of the GPUs alone."""
-    return 0 < len(gpus.visible(os.environ)) <= config.gpus_per_rank
+    entries = gpus.visible(os.environ, config.nvml_library)
+    return 0 < len(entries) <= config.gpus_per_rank
 
 
 def pin(config: Config, local_rank: int, local_size: int) -> int:
@@ -29,7 +30,7 @@ def pin(config: Config, local_rank: int, local_size: int) -> int:
         The number that CUDA then gives to the first GPU of this rank. It may
         not exist.
     """
-    entries = gpus.visible(os.environ)
+    entries = gpus.visible(os.environ, config.nvml_library)
     share = gpus.share_of(
         entries,
         local_rank,

@@ -26,14 +26,13 @@ from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras._observe.evidence import Part
-from hvd_keras.config import Config
+from hvd_keras.config import Config, read_setting
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run import environment, probe
 from hvd_keras.run.arguments import check_command
 from hvd_keras.run.environment import Place
 from hvd_keras.run.file_limit import file_limit_named, raise_file_limit
 from hvd_keras.run.host_ranks import HostRanks
-from hvd_keras.run.hosts import KEEP_STOPPED
 from hvd_keras.run.link import (
     OUTPUT_HEADER,
     OUTPUT_WINDOW_BYTES,
@@ -287,7 +286,7 @@ class Agent:
     ) -> None:
         assert self._stdin is not None
         if place.is_elastic:
-            keeps = self._environ.get(KEEP_STOPPED, "") == "1"
+            keeps = read_setting(self._environ, "HVD_KEEP_STOPPED")
             self._ranks.release_ended(kills_stopped=not keeps)
         environs = environment.of_ranks(
             self._environ,

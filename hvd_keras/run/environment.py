@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hvd_keras._common import gpus
-from hvd_keras.config import Config
+from hvd_keras.config import Config, read_setting
 from hvd_keras.run import cgroups, horovod_compat
 
 _GPUS_PER_RANK = "HVD_GPUS_PER_RANK"
@@ -194,7 +194,7 @@ def shares_of_gpus(
     if is_horovod and not environ.get(_GPUS_PER_RANK):
         return [None] * num_ranks
     config = Config.from_environ(environ)
-    entries = gpus.visible(environ)
+    entries = gpus.visible(environ, config.nvml_library)
     shares = [
         gpus.share_of(
             entries,
@@ -225,7 +225,8 @@ def describe_gpus(
             f"each rank sees its own GPU: {' '.join(texts)} "
             "(HVD_GPUS_PER_RANK=0: all)"
         )
-    count = len(gpus.visible(environ))
+    nvml = read_setting(environ, "HVD_NVML_LIBRARY")
+    count = len(gpus.visible(environ, nvml))
     if 0 < count < num_ranks and not is_horovod:
         return (
             f"{num_ranks} ranks see {'all' if count > 1 else 'the only'} "

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._observe.evidence import Part
-from hvd_keras.config import Config
+from hvd_keras.config import Config, read_setting
 from hvd_keras.run import environment
 from hvd_keras.run.environment import Place
 from hvd_keras.run.host_ranks import HostRanks, Watcher
@@ -28,8 +28,6 @@ from hvd_keras.run.standard_input import StandardInput
 
 _PIECE_BYTES = 128 << 10  # of a program
 
-# The setting that keeps ranks of an elastic job which are stopped.
-KEEP_STOPPED = "HVD_KEEP_STOPPED"
 Ranks = Mapping[int, int] | None
 
 
@@ -117,7 +115,7 @@ class LocalHost:
         ranks: Sequence[int] | None = None,
     ) -> None:
         if self.place.is_elastic:
-            keeps = launch.environ.get(KEEP_STOPPED, "") == "1"
+            keeps = read_setting(launch.environ, "HVD_KEEP_STOPPED")
             self._ranks.release_ended(kills_stopped=not keeps)
         environ = launch.environ
         if self._folder is not None:

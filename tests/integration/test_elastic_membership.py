@@ -159,7 +159,7 @@ def test_a_stopped_member_is_killed_at_once(tmp_path: Path) -> None:
 
 def test_a_member_that_does_not_come_is_left_behind(tmp_path: Path) -> None:
     environ = {
-        "HVD_KEEP_STOPPED": "1",
+        "HVD_KEEP_STOPPED": "true",
         "HVD_STALL_CHECK_TIME_SECONDS": "0.3",
         "HVD_STALL_SHUTDOWN_TIME_SECONDS": "0.5",
     }

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from hvd_keras import config
+from hvd_keras._job import membership
+from hvd_keras._job.bootstrap import topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError
 
@@ -34,6 +37,38 @@ def test_every_setting_can_be_set_by_its_name_and_by_horovods() -> None:
                 assert getattr(read, row.field) == expected, name
                 changed = dataclasses.replace(Config(), **{row.field: expected})
                 assert read == changed, name
+
+
+SOURCES = {
+    path: path.read_text()
+    for path in Path(config.__file__).parent.rglob("*.py")
+    if path != Path(config.__file__)
+}
+
+
+def test_every_setting_has_a_reader() -> None:
+    text = "\n".join(SOURCES.values())
+    for row in config.settings():
+        reader = rf"\.{row.field}\b|read_setting\([^)]*\"{row.name}\""
+        assert re.search(reader, text), row.name
+
+
+def test_switches_are_read_in_one_way() -> None:
+    switches = {row.name for row in config.settings() if row.kind == "bool"}
+    for path, source in SOURCES.items():
+        found = re.findall(r"environ(?:\.get\(|\[)\"(HVD_\w+)\"", source)
+        assert not switches & set(found), path
+
+
+@pytest.mark.parametrize("text", ["1", "true", "Yes", " on ", "0", "no", ""])
+def test_switches_of_elastic_jobs_mean_what_the_table_says(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"HVD_ELASTIC": text, "HVD_MEMBER": "3"}
+    is_elastic = Config.from_environ(environ).elastic
+    assert (topology.detect(environ).member == 3) == is_elastic
+    monkeypatch.setenv("HVD_ELASTIC", text)
+    assert membership.is_elastic() == is_elastic
 
 
 def test_hvd_name_wins_over_horovod_name() -> None:

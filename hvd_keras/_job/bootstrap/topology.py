@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hvd_keras._job.bootstrap import addresses, launchers
 from hvd_keras._job.bootstrap.launchers import FAMILIES, Family
+from hvd_keras.config import read_setting
 from hvd_keras.exceptions import LaunchError
 
 HVDRUN = "hvdrun"
@@ -54,7 +55,7 @@ def detect(environ: Mapping[str, str]) -> Topology:
     Raises:
         LaunchError: The description is partial or contradictory.
     """
-    if environ.get("HVD_ELASTIC", "").strip() == "1":
+    if read_setting(environ, "HVD_ELASTIC"):
         number = _number("HVD_MEMBER", environ)
         return Topology(launcher=HVDRUN, member=number)
     environ = launchers.with_documents(environ)
