@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +21,8 @@ VARIABLE = "HVD_FLIGHT_RECORD_DIR"
 # Where a rank stands is looked at that often; then its record must come.
 _PERIOD_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.4
+_PREFIX = "hvd_flight_"
+_MOST_KEPT = 10  # folders of failed jobs
 
 
 class Folder:
@@ -31,7 +35,11 @@ class Folder:
         if self.is_private:
             # Without one, there is less to tell after a failure.
             with contextlib.suppress(OSError):
-                self.path = tempfile.mkdtemp(prefix="hvd_flight_")
+                self.path = tempfile.mkdtemp(prefix=_PREFIX)
+                _is_free(self.path)  # no longer, until this process ends
+                _remove_old(os.path.dirname(self.path))
+        # A start that is refused comes to no end of a job.
+        atexit.register(self._remove_if_empty)
 
     def variables(self) -> dict[str, str]:
         """The variable that tells the ranks."""
@@ -43,13 +51,46 @@ class Folder:
 
     def has_records(self) -> bool:
         """Whether a rank has written something."""
-        return any(name != "job.json" for name in _names(self.path))
+        ours = ("job.json", "process_rank_")  # hvdrun's own
+        return any(not n.startswith(ours) for n in _names(self.path))
 
     def remove(self) -> None:
         """Removes it, unless it is the user's."""
         if self.is_private and self.path:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path = ""
+
+    def _remove_if_empty(self) -> None:
+        if not self.has_records():
+            self.remove()
+
+
+def _is_free(folder: str) -> bool:
+    """Whether no process has it in use; then this one has from now on."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return False
+    return True
+
+
+def _remove_old(parent: str) -> None:
+    """Keeps the folders of the last jobs of this user, and those in use."""
+    found = []
+    for entry in os.scandir(parent):
+        is_ours = entry.name.startswith(_PREFIX) and entry.is_dir(
+            follow_symlinks=False
+        )
+        info = entry.stat(follow_symlinks=False)
+        if is_ours and info.st_uid == os.getuid():
+            found.append((info.st_mtime_ns, entry.path))
+    for _, path in sorted(found)[:-_MOST_KEPT]:
+        # Another job may be removing it.
+        with contextlib.suppress(OSError):
+            if _is_free(path):
+                shutil.rmtree(path)
 
 
 def _names(folder: str) -> list[str]:

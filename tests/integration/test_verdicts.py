@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -61,6 +62,45 @@ def test_what_is_no_job_has_no_records(tmp_path: Path) -> None:
     assert job.status == 1
     assert "verdict" not in job.stderr
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ([], {"HVD_TLS_CERT": "cert.pem"}),
+        (["-H", "127.0.0.1:1,host.invalid:1"], {}),
+        (["--ssh-command", "false", "-H", "127.0.0.1:1,192.0.2.1:1"], {}),
+        (["--min-np", "1"], {"HVD_TLS_KEY": "key.pem"}),
+    ],
+)
+def test_a_refused_start_has_no_records(
+    tmp_path: Path, options: list[str], settings: dict[str, str]
+) -> None:
+    job = jobs.run(
+        *["-np", "2", *options, "--", "true"],
+        environ=_environ(tmp_path, **settings),
+    )
+    assert job.status != 0
+    assert job.stderr
+    assert not list(tmp_path.glob("hvd_flight_*"))
+
+
+def test_records_of_the_last_ten_jobs_are_kept(tmp_path: Path) -> None:
+    old = [tmp_path / f"hvd_flight_{i}" for i in range(12)]
+    for age, folder in enumerate(reversed(old)):
+        folder.mkdir()
+        (folder / "flight_rank_0.jsonl").touch()
+        os.utime(folder, (time.time() - age - 1,) * 2)
+    other, link = tmp_path / "other", tmp_path / "hvd_flight_link"
+    other.mkdir()
+    link.symlink_to(other)
+    in_use = os.open(old[0], os.O_RDONLY)
+    fcntl.flock(in_use, fcntl.LOCK_EX)
+    try:
+        assert _run(tmp_path, *jobs.python(_HEAD)).status == 0
+    finally:
+        os.close(in_use)
+    assert set(tmp_path.iterdir()) == {*old[3:], old[0], other, link}
 
 
 def test_records_go_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
