@@ -15,7 +15,8 @@ from hvd_keras.exceptions import InvalidArgumentError, LaunchError
 from hvd_keras.ray import shell
 from hvd_keras.ray._ray import ray
 from hvd_keras.ray.shares import Shares
-from hvd_keras.run.function import run_with
+from hvd_keras.run.function import run_spec
+from hvd_keras.run.spec import JobSpec, Output, Reach, elastic, settings
 
 # On each node it is the Python of Ray's workers there.
 _PYTHON = "python3"
@@ -186,8 +187,9 @@ class ElasticRayExecutor:
                 script = Path(folder) / "list_hosts"
                 script.write_text(_SCRIPT.format(shlex.quote(str(self._hosts))))
                 script.chmod(0o700)
-                return run_with(
-                    self._arguments(server.command, str(script)),
+                spec = self._spec(server.command, str(script))
+                return run_spec(
+                    spec,
                     worker_fn,
                     args,
                     kwargs,
@@ -204,26 +206,24 @@ class ElasticRayExecutor:
             self._shares.close()
             self._shares = None
 
-    def _arguments(self, remote_shell: list[str], script: str) -> list[str]:
-        settings = self._settings
-        options = {
-            "--min-np": settings["min_num_proc"],
-            "--max-np": settings["max_num_proc"],
-            "--max-restarts": settings["reset_limit"],
-            "--elastic-timeout": settings["elastic_timeout"],
-            "--host-discovery-script": script,
-            "--remote-shell": shlex.join(remote_shell),
-            "--remote-python": _PYTHON,
-        }
+    def _spec(self, remote_shell: list[str], script: str) -> JobSpec:
+        told = self._settings
+        interface = None
         if not {**os.environ, **self._env_vars}.get("HVD_INTERFACE"):
-            options["--interface"] = ray.util.get_node_ip_address()
-        words = [
-            word
-            for name, value in options.items()
-            if value is not None
-            for word in (name, str(value))
-        ]
-        return [*words, "--verbose"] if settings["verbose"] else words
+            interface = ray.util.get_node_ip_address()
+        return JobSpec(
+            (),
+            reach=Reach(python=_PYTHON, shell=remote_shell),
+            elastic=elastic(
+                told["min_num_proc"],
+                max_ranks=told["max_num_proc"],
+                max_restarts=told["reset_limit"],
+                timeout=told["elastic_timeout"],
+                host_discovery_script=script,
+            ),
+            output=Output(is_verbose=told["verbose"]),
+            settings=settings(HVD_INTERFACE=interface),
+        )
 
     def _note(self, slots: Mapping[str, int]) -> None:
         """Notes what hvdrun may use from now on."""

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hvd_keras._common.terminal import printable, tell
 from hvd_keras.config import Config, render_table
@@ -17,11 +17,12 @@ from hvd_keras.run import (
     check,
     dry_run,
     horovod_compat,
+    planning,
     timeline,
     verify,
 )
 from hvd_keras.run.agent import Agent, Own
-from hvd_keras.run.arguments import Options
+from hvd_keras.run.arguments import CommandLine
 from hvd_keras.run.check_hosts import HostsCheck
 from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.file_limit import file_limit_named
@@ -30,6 +31,7 @@ from hvd_keras.run.job import Job
 from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.owned_folders import owned_folders
 from hvd_keras.run.placement import Plan
+from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
 
 
@@ -46,19 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong command line.
     """
     _fill_standard_streams()
-    options = arguments.parse(sys.argv[1:] if argv is None else argv)
-    return start(options).exit_status
+    argv = sys.argv[1:] if argv is None else argv
+    return _outcome_of(lambda: _start(arguments.parse(argv))).exit_status
 
 
-def start(options: Options) -> Outcome:
-    """Does what `options` ask for, and says what it cannot do."""
-    if options.help_env:
-        print(render_table())
-        return Outcome(0)
+def run_job(spec: JobSpec) -> Outcome:
+    """Runs a job, and says what cannot be done."""
+    return _outcome_of(lambda: _run(spec))
+
+
+def _outcome_of(call: Callable[[], Outcome]) -> Outcome:
     try:
-        if options.check:
-            return Outcome(_check(options))
-        return _run(options)
+        return call()
     except KeyboardInterrupt:  # there are no ranks yet
         return Outcome(128 + signal.SIGINT, "interrupted")
     except StartInterruptedError as interrupt:
@@ -69,59 +70,68 @@ def start(options: Options) -> Outcome:
         return Outcome(status, str(error))
 
 
-def _run(options: Options) -> Outcome:
-    environ = {**os.environ, **options.settings()}
-    arguments.fill_from_environ(options, environ)
-    plan = arguments.plan(options, environ)
+def _start(line: CommandLine) -> Outcome:
+    """Does what the command line asks for."""
+    if line.shows_settings:
+        print(render_table())
+        return Outcome(0)
+    if line.checks:
+        return Outcome(_check(line.spec))
+    return _run(line.spec, line)
+
+
+def _run(spec: JobSpec, line: CommandLine | None = None) -> Outcome:
+    environ = {**os.environ, **spec.settings}
+    spec = planning.filled_from_environ(spec, environ)
+    plan = planning.plan(spec, environ)
     if plan.way != "hosts":
-        arguments.check_outer_launcher(os.environ)
-    environ.update(options.given_variables())
+        planning.check_outer_launcher(os.environ)
+    environ.update(spec.given_variables())
     own = sum(host.slots or 0 for host in plan.hosts if host.is_local)
     with file_limit_named(own):
-        return _run_planned(options, environ, plan)
+        return _run_planned(spec, environ, plan, line)
 
 
 def _run_planned(
-    options: Options, environ: dict[str, str], plan: Plan
+    spec: JobSpec, environ: dict[str, str], plan: Plan, line: CommandLine | None
 ) -> Outcome:
-    if options.horovod_compat:
+    if spec.is_horovod:
         environ["PYTHONPATH"] = horovod_compat.python_path(environ)
     # A bad setting is one message here, not one on every rank.
     config = Config.from_environ(environ)
-    if options.dry_run:
-        print(printable(dry_run.describe(options, plan)))
+    if line is not None and line.is_dry_run:
+        print(printable(dry_run.describe(spec, plan)))
         return Outcome(0)
-    if options.verify:
-        return Outcome(verify.run(options, environ, plan, _run_job))
-    if plan.way != "hosts" or arguments.node_rank(options) == 0:
+    if line is not None and line.verify_steps is not None:
+        steps, is_json = line.verify_steps, line.is_json
+        status = verify.run(
+            spec, environ, plan, _run_one, num_steps=steps, is_json=is_json
+        )
+        return Outcome(status)
+    if plan.way != "hosts" or planning.node_rank(spec) == 0:
+        kept = spec.output
         with (
-            owned_folders([options.output_dir, options.timeline]),
-            timeline.recorded(options, environ, plan),
+            owned_folders([kept.folder, kept.timeline]),
+            timeline.recorded(kept, environ, plan),
         ):
-            kind = Job if options.min_np is None else ElasticJob
-            return kind(options, environ, plan).run()
-    own = Own(
-        options.command,
-        environ,
-        options.num_proc or 1,
-        options.horovod_compat,
-    )
-    endpoint = arguments.endpoint(options)
+            kind = Job if spec.elastic is None else ElasticJob
+            return kind(spec, environ, plan).run()
+    own = Own(spec.command, environ, spec.num_ranks or 1, spec.is_horovod)
+    endpoint = planning.endpoint(spec)
     config = dataclasses.replace(config, rendezvous=endpoint)
-    index, num_hosts = arguments.node_rank(options), len(plan.hosts)
+    index, num_hosts = planning.node_rank(spec), len(plan.hosts)
     return Outcome(Agent(config, index, num_hosts, own).run())
 
 
-def _run_job(options: Options, environ: dict[str, str], plan: Plan) -> int:
-    return Job(options, environ, plan).run().exit_status
+def _run_one(spec: JobSpec, environ: dict[str, str], plan: Plan) -> int:
+    return Job(spec, environ, plan).run().exit_status
 
 
-def _check(options: Options) -> int:
-    if options.hosts is None and options.hostfile is None:
-        return check.print_report(verbose=options.verbose)
-    environ = {**os.environ, **options.settings()}
-    config = Config.from_environ(environ)
-    return HostsCheck(options, config).print_report()
+def _check(spec: JobSpec) -> int:
+    if spec.hosts is None and spec.hostfile is None:
+        return check.print_report(verbose=spec.output.is_verbose)
+    config = Config.from_environ({**os.environ, **spec.settings})
+    return HostsCheck(spec, config).print_report()
 
 
 def _fill_standard_streams() -> None:

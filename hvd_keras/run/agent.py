@@ -29,7 +29,6 @@ from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config, read_setting
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run import environment, probe
-from hvd_keras.run.arguments import check_command
 from hvd_keras.run.environment import Place
 from hvd_keras.run.file_limit import file_limit_named, raise_file_limit
 from hvd_keras.run.host_ranks import HostRanks
@@ -44,6 +43,7 @@ from hvd_keras.run.link import (
 )
 from hvd_keras.run.look import Folder, Look, by_present_rank, packed
 from hvd_keras.run.loop import Loop
+from hvd_keras.run.planning import check_command
 from hvd_keras.run.probe import SpeedServer
 from hvd_keras.run.process import die_with
 from hvd_keras.run.signals import SIGNALS, Wakeup

@@ -17,14 +17,14 @@ from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError, LaunchError
-from hvd_keras.run import arguments, launching, placement, probe
-from hvd_keras.run.arguments import Options
+from hvd_keras.run import launching, placement, planning, probe
 from hvd_keras.run.gathering import Gathering
 from hvd_keras.run.hosts import Host, LocalHost, RemoteHost
 from hvd_keras.run.link import Loss
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.probe import SpeedServer
+from hvd_keras.run.spec import JobSpec
 
 _ANSWER_SECONDS = 20.0
 _FAREWELL_SECONDS = 5.0
@@ -46,11 +46,11 @@ class _Found:
 class HostsCheck:
     """One check of several hosts. Single-threaded."""
 
-    def __init__(self, options: Options, config: Config) -> None:
-        listed = arguments.listed_hosts(options) or []
+    def __init__(self, spec: JobSpec, config: Config) -> None:
+        listed = planning.listed_hosts(spec) or []
         names = [(name, 1) for name, _ in listed]
         plan = placement.of_hosts(names, None)
-        self._options = options
+        self._reach = spec.reach
         self._secret = secrets.token_bytes(32)
         self._loop = Loop()
         self._advice: list[str] = []
@@ -72,7 +72,7 @@ class HostsCheck:
             self._server,
             Plan("ssh", plan.hosts, None),
             self._hosts,
-            options,
+            spec,
             config,
             self._secret,
         )
@@ -226,7 +226,7 @@ class HostsCheck:
             assert found is not None
             return found[0]
         ssh = launching.ssh_options(
-            self._options.ssh_port, self._options.ssh_identity_file
+            self._reach.ssh_port, self._reach.ssh_identity_file
         )
         return interfaces.resolve(launching.ssh_address(ssh, host.name))[0]
 

@@ -20,7 +20,6 @@ from hvd_keras._job.bootstrap.roster import Member
 from hvd_keras._job.bootstrap.wire import Report, ReportKind
 from hvd_keras._observe.blame import Blame
 from hvd_keras.run import report, stragglers
-from hvd_keras.run.arguments import Options
 from hvd_keras.run.fleet import Fleet
 from hvd_keras.run.hosts import RemoteHost
 from hvd_keras.run.job import Job
@@ -31,6 +30,7 @@ from hvd_keras.run.placement import Plan
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.recruiting import Recruiter
 from hvd_keras.run.slots import Slot, Slots
+from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.standard_input import StandardInput
 
 
@@ -40,20 +40,22 @@ class ElasticJob(Job):
     _server: ElasticServer
 
     def __init__(
-        self, options: Options, environ: dict[str, str], plan: Plan
+        self, spec: JobSpec, environ: dict[str, str], plan: Plan
     ) -> None:
-        super().__init__(options, environ, plan)
+        super().__init__(spec, environ, plan)
+        assert spec.elastic is not None
+        self._elastic = elastic = spec.elastic
         self._slots = Slots(
-            options.max_restarts,
-            options.restart_delay,
-            options.blacklist_cooldown or (0.0, 0.0),
+            elastic.max_restarts,
+            elastic.restart_delay,
+            elastic.blacklist_cooldown or (0.0, 0.0),
         )
         self._fleet = Fleet(
             self._hosts,
             self._slots,
             plan,
             patience_seconds=self._config.start_timeout_seconds,
-            tries_lost_again=options.blacklist_cooldown is not None,
+            tries_lost_again=elastic.blacklist_cooldown is not None,
             say=self._output.say,
             new_host=self._new_host,
             runs=lambda number: not self._ranks[number].has_ended,
@@ -66,7 +68,7 @@ class ElasticJob(Job):
         self._kill_at: dict[int, float] = {}  # failing members
         self._own_errors = OwnErrors()
         self._stragglers = stragglers.Stragglers(
-            options.evict_stragglers is not None,
+            elastic.straggler_factor is not None,
             self._output.say,
             lambda numbers: self._server.ask_to_leave(numbers),
         )
@@ -83,7 +85,7 @@ class ElasticJob(Job):
             self._secret,
             self,
             self._on_report,
-            min_size=self._options.min_np or 1,
+            min_size=self._elastic.min_ranks,
             patience_seconds=self._config.start_timeout_seconds,
             warning_seconds=0.0
             if self._config.stall_check_disable
@@ -112,18 +114,18 @@ class ElasticJob(Job):
                 self._fleet.take_in(host, planned.slots or 0)
         free = self._slots.free(time.monotonic())
         size = self._plan.num_ranks or len(free)
-        self._max_size = self._options.max_np or size
-        if self._plan.may_grow and self._options.max_np is None:
+        self._max_size = self._elastic.max_ranks or size
+        if self._plan.may_grow and self._elastic.max_ranks is None:
             self._max_size = sys.maxsize
         self._fill(free[: min(size, self._max_size)])
         self._say_start()
         stdin.close(keeps_program=True)
-        script = self._options.host_discovery_script
+        script = self._elastic.host_discovery_script
         if script is not None:
             self._fleet.discover(
                 self._loop,
                 script,
-                self._options.slots_per_host,
+                self._elastic.slots_per_host,
             )
 
     @staticmethod
@@ -216,7 +218,7 @@ class ElasticJob(Job):
             return None  # all leave, or fail; the loop notices the end
         is_enough = present + num_coming >= self._server.min_size
         may_wait = is_enough or self._fleet.may_grow()
-        timeout = self._options.elastic_timeout if may_wait else 0.0
+        timeout = self._elastic.timeout if may_wait else 0.0
         return time.monotonic() - short + timeout
 
     def _end_if_short(self) -> None:
@@ -228,7 +230,7 @@ class ElasticJob(Job):
             f"{len(self._server.present())} of at least "
             f"{self._server.min_size} members (--min-np) are left"
         )
-        if short >= self._options.elastic_timeout:
+        if short >= self._elastic.timeout:
             why += f", for {short:.0f} s (--elastic-timeout)"
         else:
             why += ", and no others will come"
@@ -356,7 +358,7 @@ class ElasticJob(Job):
             self._ends.note(told)
             self._server.member_leaves(number, soon=False)
             # It may end slowly, saving its work.
-            at = time.monotonic() + 2 * self._options.grace
+            at = time.monotonic() + 2 * self._spec.grace
             self._kill_at.setdefault(number, at)
 
     def _note_begin(self) -> None:
@@ -372,7 +374,7 @@ class ElasticJob(Job):
         self._kill_at.pop(rank.rank, None)
         has_failed = rank.exit_status != 0
         has_left = rank.rank in self._leaving
-        if has_failed or self._options.verbose:
+        if has_failed or self._spec.output.is_verbose:
             self._say_exit(rank)
         was_evicted = rank.rank in self._stragglers.evicted
         slot = self._slots.release(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
+import operator
 import os
 import selectors
 import signal
@@ -23,6 +25,17 @@ from hvd_keras._job.packing import pack_call, unpack
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
 from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.results import outcome_in, stored_in
+from hvd_keras.run.spec import (
+    GRACE_SECONDS,
+    SPEC,
+    Elastic,
+    JobSpec,
+    Output,
+    Reach,
+    elastic,
+    settings,
+)
+from hvd_keras.run.usage import UsageError
 
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 _READ_BYTES = 64 << 10
@@ -100,60 +113,64 @@ def run(
     >>> hvd.run(lambda: (hvd.init(), hvd.rank())[1], np=2)  # doctest: +SKIP
     [0, 1]
     """
-    options = {
-        "-np": np,
-        "--hosts": hosts,
-        "--hostfile": hostfile,
-        "--min-np": min_np,
-        "--max-np": max_np,
-        "--max-restarts": max_restarts,
-        "--elastic-timeout": elastic_timeout,
-        "--host-discovery-script": host_discovery_script,
-        "--start-timeout": start_timeout,
-        "--grace": grace,
-        "--ssh-port": ssh_port,
-        "--ssh-identity-file": ssh_identity_file,
-        "--interface": interface,
-        "--output-dir": output_dir,
-        "--show-ranks": ",".join(map(str, show_ranks or [])) or None,
-    }
-    arguments = [
-        word
-        for name, value in options.items()
-        if value is not None
-        for word in (name, str(value))
-    ]
-    if verbose:
-        arguments.append("--verbose")
-    return run_with(
-        arguments,
-        fn,
-        args,
-        kwargs,
-        num_ranks=np if min_np is None else None,
-        executable=executable,
-        env=env,
+    spec = JobSpec(
+        (),
+        _whole(np),
+        hosts,
+        hostfile,
+        reach=Reach(_whole(ssh_port), ssh_identity_file),
+        elastic=elastic_of(
+            _whole(min_np),
+            max_ranks=_whole(max_np),
+            max_restarts=_whole(max_restarts),
+            timeout=elastic_timeout,
+            host_discovery_script=host_discovery_script,
+        ),
+        output=Output(
+            output_dir,
+            shown_ranks=[*map(operator.index, show_ranks or ())],
+            is_verbose=verbose,
+        ),
+        grace=GRACE_SECONDS if grace is None else grace,
+        settings=settings(
+            HVD_START_TIMEOUT=start_timeout, HVD_INTERFACE=interface
+        ),
     )
+    return run_spec(spec, fn, args, kwargs, executable=executable, env=env)
 
 
-def run_with(
-    arguments: Sequence[str],
+def elastic_of(min_ranks: int | None, **options: Any) -> Elastic | None:
+    """Returns what `spec.elastic` does.
+
+    Raises:
+        LaunchError: An option needs a `min_ranks`.
+    """
+    try:
+        return elastic(min_ranks, **options)
+    except UsageError as error:
+        raise LaunchError(str(error)) from None
+
+
+def _whole(value: int | None) -> int | None:
+    return None if value is None else operator.index(value)
+
+
+def run_spec(
+    spec: JobSpec,
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    num_ranks: int | None = None,
     executable: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """Does what `run` does, with hvdrun's own arguments.
+    """Does what `run` does, on the ranks of any job.
 
     Args:
-        arguments: Arguments of hvdrun before the command.
+        spec: The job, without its command.
         fn: See `run`.
         args: See `run`.
         kwargs: See `run`.
-        num_ranks: How many ranks must return a result; None: unknown.
         executable: See `run`.
         env: See `run`.
     """
@@ -163,16 +180,18 @@ def run_with(
         )
     call = pack_call(fn, args, dict(kwargs or {}))
     python = executable or sys.executable
-    command = [python, "-m", "hvd_keras._job.function_rank"]
+    command = (python, "-m", "hvd_keras._job.function_rank")
+    spec = dataclasses.replace(spec, command=command)
     with (
         tempfile.TemporaryDirectory(prefix="hvd-run-") as folder,
         tempfile.TemporaryFile() as stdin,
     ):
         stdin.write(call)
         stdin.flush()
+        (Path(folder) / SPEC).write_text(spec.to_json())
         job = subprocess.Popen(
             [sys.executable, "-m", "hvd_keras.run.function_job", folder,
-             str(os.getpid()), *arguments, "--", *command],
+             str(os.getpid())],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -180,7 +199,9 @@ def run_with(
             start_new_session=True,  # Ctrl-C is for this process alone
         )  # fmt: skip
         _follow(job)
-        return _results(folder, job.returncode, num_ranks)
+        # Nobody knows how many members of an elastic job must return.
+        num_ranks = spec.num_ranks if spec.elastic is None else None
+        return _results(folder, job.returncode, num_ranks or 0)
 
 
 def _with_package(environ: dict[str, str]) -> dict[str, str]:
@@ -243,7 +264,7 @@ class _Shown:
             self._stream.flush()
 
 
-def _results(folder: str, status: int, num_ranks: int | None) -> list[Any]:
+def _results(folder: str, status: int, num_ranks: int) -> list[Any]:
     files = stored_in(folder)
     outcome = outcome_in(folder) or Outcome(status, "no message")
     if outcome.rank is not None and outcome.exit_status != 0:
@@ -261,7 +282,7 @@ def _results(folder: str, status: int, num_ranks: int | None) -> list[Any]:
     found = [unpack(path.read_bytes()) for path in files.values()]
     # Members of an elastic job that failed have others in their places.
     values = {h["rank"]: value for h, value in found if "error" not in h}
-    missing = set(range(num_ranks or 0)) - values.keys()
+    missing = set(range(num_ranks)) - values.keys()
     if missing:
         raise RankError(
             f"`fn` must return on all ranks. Received: rank {min(missing)} "

@@ -14,12 +14,12 @@ from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError, LaunchError
-from hvd_keras.run import arguments, environment, launching
-from hvd_keras.run.arguments import Options
+from hvd_keras.run import environment, launching, planning
 from hvd_keras.run.hosts import Host, LocalHost, RemoteHost, refuse
 from hvd_keras.run.launching import Starter
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan, span
+from hvd_keras.run.spec import JobSpec
 
 # After the first host that cannot be reached, others may fail as well.
 _MORE_FAILURES_SECONDS = 3.0
@@ -45,7 +45,7 @@ class Gathering:
         server: ExchangeServer,
         plan: Plan,
         hosts: list[Host],
-        options: Options,
+        spec: JobSpec,
         config: Config,
         secret: bytes,
     ) -> None:
@@ -60,7 +60,7 @@ class Gathering:
         self._server = server
         self._plan = plan
         self._hosts = hosts  # the job may add some
-        self._options = options
+        self._spec = spec
         self._config = config
         self._secret = secret
         self._starters: dict[Starter, list[RemoteHost]] = {}
@@ -224,13 +224,13 @@ class Gathering:
                 self._start_agent(index, host)
 
     def _start_agent(self, index: int, host: RemoteHost) -> None:
-        shell, target = self._options.remote_shell, host.name
+        shell, target = self._spec.reach.shell, host.name
         if shell is None:
             shell = launching.ssh_options(
-                self._options.ssh_port, self._options.ssh_identity_file
+                self._spec.reach.ssh_port, self._spec.reach.ssh_identity_file
             )
             target = launching.ssh_address(shell, host.name)
-        command = launching.agent_command(self._options.remote_python)
+        command = launching.agent_command(self._spec.reach.python)
         try:
             host.rendezvous = self._listen_for(target)
         except LaunchError as error:
@@ -244,12 +244,12 @@ class Gathering:
         names = [host.name for host in self._hosts]
         for host in self._hosts:
             host.rendezvous = self._listen_for(host.name)
-        command = launching.agent_command(self._options.remote_python)
+        command = launching.agent_command(self._spec.reach.python)
         argv = launching.srun_command(names, command)
         self._launch(argv, None, self._remote())
 
     def _await_others(self) -> None:
-        address = arguments.endpoint(self._options)
+        address = planning.endpoint(self._spec)
         host, port = addresses.host_and_port(address) or ("", 0)
         found = address_of_rank_0(host, self._config)
         self._server.add_listener(listen_tcp(found, port, _BACKLOG))

@@ -6,22 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.run.function import run_with
+from hvd_keras.run.function import elastic_of, run_spec
+from hvd_keras.run.spec import JobSpec, Output, Reach, settings
 
-# Horovod's argument -> the option of hvdrun that means the same.
-_OPTIONS = {
-    "min_num_proc": "--min-np",
-    "max_num_proc": "--max-np",
-    "reset_limit": "--max-restarts",
-    "slots": "--slots-per-host",
-    "hosts": "--hosts",
-    "hostfile": "--hostfile",
-    "host_discovery_script": "--host-discovery-script",
-    "start_timeout": "--start-timeout",
-    "ssh_port": "--ssh-port",
-    "ssh_identity_file": "--ssh-identity-file",
-    "output_filename": "--output-dir",
-    "network_interfaces": "--interface",
+# Horovod's argument -> that of `elastic_of`.
+_ELASTIC = {
+    "max_num_proc": "max_ranks",
+    "reset_limit": "max_restarts",
+    "slots": "slots_per_host",
+    "host_discovery_script": "host_discovery_script",
+    "cooldown_range": "blacklist_cooldown",
+}
+_OTHERS = {
+    *("min_num_proc", "hosts", "hostfile", "start_timeout", "ssh_port"),
+    *("ssh_identity_file", "output_filename", "network_interfaces"),
 }
 _OLD_NAMES = {
     "np": "num_proc",
@@ -64,27 +62,28 @@ def run(
     }
     num_proc = given.pop("num_proc", num_proc)
     executable = given.pop("executable", None)
-    arguments = ["--horovod-compat", "-np", str(num_proc)]
-    if given.pop("verbose", None):
-        arguments.append("--verbose")
-    cooldown = given.pop("cooldown_range", None)
-    if cooldown is not None:
-        arguments += ["--blacklist-cooldown", *map(str, cooldown)]
-    for name, value in given.items():
-        if name not in _OPTIONS:
-            raise InvalidArgumentError(
-                "The arguments of `run` must be those of `horovod.run`. "
-                f"Received: {name}={value!r}."
-            )
-        if isinstance(value, (list, tuple)):
-            value = ",".join(map(str, value))
-        arguments += [_OPTIONS[name], str(value)]
-    is_elastic = "min_num_proc" in given
-    return run_with(
-        arguments,
-        func,
-        args,
-        kwargs,
-        num_ranks=None if is_elastic else num_proc,
-        executable=executable,
+    is_verbose = bool(given.pop("verbose", False))
+    for name in given.keys() - _ELASTIC.keys() - _OTHERS:
+        raise InvalidArgumentError(
+            "The arguments of `run` must be those of `horovod.run`. "
+            f"Received: {name}={given[name]!r}."
+        )
+    interfaces = given.get("network_interfaces")
+    if isinstance(interfaces, (list, tuple)):
+        interfaces = ",".join(map(str, interfaces))
+    of_elastic = {_ELASTIC[n]: given[n] for n in _ELASTIC if n in given}
+    spec = JobSpec(
+        (),
+        num_proc,
+        given.get("hosts"),
+        given.get("hostfile"),
+        reach=Reach(given.get("ssh_port"), given.get("ssh_identity_file")),
+        elastic=elastic_of(given.get("min_num_proc"), **of_elastic),
+        output=Output(given.get("output_filename"), is_verbose=is_verbose),
+        is_horovod=True,
+        settings=settings(
+            HVD_START_TIMEOUT=given.get("start_timeout"),
+            HVD_INTERFACE=interfaces,
+        ),
     )
+    return run_spec(spec, func, args, kwargs, executable=executable)

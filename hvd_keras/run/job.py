@@ -23,7 +23,6 @@ from hvd_keras._observe.blame import Blame
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
-from hvd_keras.run.arguments import Options, check_shown_ranks
 from hvd_keras.run.file_limit import raise_file_limit
 from hvd_keras.run.gathering import Gathering
 from hvd_keras.run.grace import Grace
@@ -35,9 +34,11 @@ from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.outcome import Ends, Outcome
 from hvd_keras.run.placement import Plan
+from hvd_keras.run.planning import check_shown_ranks
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.results import Results
 from hvd_keras.run.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
+from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.standard_input import StandardInput
 from hvd_keras.run.status import Status
 
@@ -51,18 +52,17 @@ class Job:
     """One job, from start to end. Single-threaded."""
 
     def __init__(
-        self, options: Options, environ: dict[str, str], plan: Plan
+        self, spec: JobSpec, environ: dict[str, str], plan: Plan
     ) -> None:
-        self._options = options
+        self._spec = spec
         self._environ = environ
         self._plan = plan
         self._config = Config.from_environ(environ)
         self._loop = Loop()
-        self._output = JobOutput(options)
-        self._status = (
-            Status(options.status_seconds) if options.status else None
-        )
-        self._results = Results(self._loop, options.results_dir or "")
+        self._output = JobOutput(spec.output)
+        seconds = spec.output.status_seconds
+        self._status = None if seconds is None else Status(seconds)
+        self._results = Results(self._loop, spec.results_folder or "")
         self._hosts: list[Host] = []
         self._folder = Folder(environ)
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
@@ -72,7 +72,7 @@ class Job:
         self._ends = Ends(self._ranks)
         self._first_failed: int | None = None  # the first that we know of
         self._grace = Grace(
-            options.grace, self._hosts, self._ranks, self._output.say
+            spec.grace, self._hosts, self._ranks, self._output.say
         )
         self._num_interrupts = 0
         self._was_interrupted = False
@@ -82,7 +82,7 @@ class Job:
 
     def run(self) -> Outcome:
         """Starts the ranks and returns when all have ended."""
-        stdin = StandardInput(self._options.command, self._options.program)
+        stdin = StandardInput(self._spec.command, self._spec.program)
         self._make_hosts()
         self._serve()
         self._handle_signals()
@@ -145,7 +145,7 @@ class Job:
                 self._server,
                 plan,
                 self._hosts,
-                self._options,
+                self._spec,
                 self._config,
                 self._secret,
             )
@@ -167,7 +167,7 @@ class Job:
     ) -> None:
         if identity.role == Role.AGENT:
             self._gathered().take_agent(identity, stream, unsent)
-        elif self._options.results_dir is None:
+        elif self._spec.results_folder is None:
             stream.close()  # nobody waits for a result
         else:
             self._results.take(identity, stream, unsent)
@@ -214,7 +214,7 @@ class Job:
             slots = self._gathering.slots()
         places = plan.places(slots)
         size = places[0].size
-        check_shown_ranks(self._options, size)
+        check_shown_ranks(self._spec, size)
         self._server.set_size(size)
         for host, place in zip(self._hosts, places, strict=True):
             host.place = place
@@ -231,11 +231,11 @@ class Job:
 
     def _launch(self) -> Launch:
         return Launch(
-            self._options.command,
+            self._spec.command,
             self._environ,
             self._secret,
-            self._options.horovod_compat,
-            self._options.exported(),
+            self._spec.is_horovod,
+            self._spec.exported(),
             keeps_surroundings=self._plan.way == "shell",
         )
 
@@ -259,7 +259,7 @@ class Job:
             f"{more * (size > cores)}, each with {what}"
         )
         gpus = environment.describe_gpus(
-            self._environ, size, is_horovod=self._options.horovod_compat
+            self._environ, size, is_horovod=self._spec.is_horovod
         )
         if gpus:
             self._output.say(gpus)
@@ -269,7 +269,7 @@ class Job:
     def rank_started(self, rank: int, pid: int) -> None:
         self._ranks[rank].pid = pid
         self._output.open(rank)
-        if self._options.verbose:
+        if self._spec.output.is_verbose:
             host = self._ranks[rank].host
             where = f" on host {host}" if host else ""
             self._output.say(f"rank {rank} started{where}, pid {pid}")
@@ -386,7 +386,7 @@ class Job:
     def _on_exit(self, rank: Rank) -> None:
         self._ends.note_leaving(rank.rank)
         self._server.rank_exited(rank.rank, rank.describe_exit())
-        if self._options.verbose:
+        if self._spec.output.is_verbose:
             self._output.say(f"rank {rank.rank} {rank.describe_exit()}")
         if rank.exit_status != 0:
             self._note_failure(rank.rank, has_ended=True)

@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 
 from hvd_keras._common.terminal import printable
-from hvd_keras.run.arguments import Options
 from hvd_keras.run.log_file import LogFile
 from hvd_keras.run.output import RankStream, make_screens
 from hvd_keras.run.repeats import Repeats
+from hvd_keras.run.spec import Output
 
 
 class JobOutput:
     """Shows and stores what all ranks print."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._screens = make_screens(options.tag, options.timestamp)
+    def __init__(self, kept: Output) -> None:
+        self._kept = kept
+        self._screens = make_screens(kept.has_tags, kept.has_times)
         self._screens[0].on_failure = self._on_screen_failure
-        self._repeats = None if options.verbose else Repeats()
+        self._repeats = None if kept.is_verbose else Repeats()
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._errors: dict[int, RankStream] = {}  # stderr by rank
         self._has_lost_log = False
@@ -34,7 +34,7 @@ class JobOutput:
 
     def open(self, rank: int) -> None:
         """Prepares for what `rank` will print."""
-        screens, shown = self._screens, self._options.show_ranks
+        screens, shown = self._screens, self._kept.shown_ranks
         is_shown = not shown or rank in shown
         self._streams[rank, 1] = RankStream(
             rank,
@@ -84,9 +84,9 @@ class JobOutput:
         self._screens[1].show_own_line(printable(text).encode())
 
     def _open_file(self, rank: int, name: str) -> LogFile | None:
-        if self._options.output_dir is None:
+        if self._kept.folder is None:
             return None
-        path = Path(self._options.output_dir) / f"rank.{rank}" / name
+        path = Path(self._kept.folder) / f"rank.{rank}" / name
         return LogFile(path, self._on_log_failure)
 
     def _on_screen_failure(self, error: OSError) -> None:

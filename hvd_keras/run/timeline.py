@@ -9,20 +9,20 @@ from collections.abc import Iterator, MutableMapping
 
 from hvd_keras._common.terminal import tell
 from hvd_keras._observe import files
-from hvd_keras.run.arguments import Options
 from hvd_keras.run.guard import guarded_folder
 from hvd_keras.run.placement import Plan
+from hvd_keras.run.spec import Output
 from hvd_keras.run.usage import UsageError
 
 
 @contextlib.contextmanager
 def recorded(
-    options: Options, environ: MutableMapping[str, str], plan: Plan
+    kept: Output, environ: MutableMapping[str, str], plan: Plan
 ) -> Iterator[None]:
-    """Has the job within record, and shows what `options` ask for at its end.
+    """Has the job within record, and shows what `kept` asks for at its end.
 
     Args:
-        options: The command line.
+        kept: What the user asks for.
         environ: That of the ranks; gets the folder of the report.
         plan: Which hosts get how many ranks.
 
@@ -30,7 +30,7 @@ def recorded(
         UsageError: The folder must be one that all hosts share.
     """
     with contextlib.ExitStack() as stack:
-        if options.report is not None and "HVD_TIMELINE" not in environ:
+        if kept.report is not None and "HVD_TIMELINE" not in environ:
             if not plan.is_of_one_host:
                 raise UsageError(
                     "`--report` must come with `--timeline DIR`, a folder that "
@@ -38,15 +38,15 @@ def recorded(
                 )
             made = guarded_folder("hvdrun-report-")
             environ["HVD_TIMELINE"] = stack.enter_context(made)
-        if options.timeline is not None:
+        if kept.timeline is not None:
             files.remove_all(environ["HVD_TIMELINE"])  # of an earlier job
         yield
         folder = environ.get("HVD_TIMELINE", "")
         folders = files.folders_of_epochs(folder) or [folder]
-        if options.timeline is not None:
+        if kept.timeline is not None:
             for one in folders:
                 _merge(one)
-        if options.report is not None:
+        if kept.report is not None:
             longest = max(folders, key=_num_bytes)
             if len(folders) > 1:
                 print(
@@ -54,7 +54,7 @@ def recorded(
                     f"memberships: {longest}",
                     file=sys.stderr,
                 )
-            _report(longest, options.report)
+            _report(longest, kept.report)
 
 
 def _num_bytes(folder: str) -> int:

@@ -6,35 +6,43 @@ record; a Python process with NumPy compares.
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hvd_keras.run import arguments
-from hvd_keras.run.arguments import Options
+from hvd_keras.run import planning
 from hvd_keras.run.guard import guarded_folder
 from hvd_keras.run.placement import Plan
+from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
 
 _SITE = str(Path(__file__).parents[1] / "_verify" / "_site")
 
 # Runs a job, and returns its exit status.
-RunJob = Callable[[Options, dict[str, str], Plan], int]
+RunJob = Callable[[JobSpec, dict[str, str], Plan], int]
 
 
 def run(
-    options: Options, environ: dict[str, str], plan: Plan, run_job: RunJob
+    spec: JobSpec,
+    environ: dict[str, str],
+    plan: Plan,
+    run_job: RunJob,
+    *,
+    num_steps: int,
+    is_json: bool,
 ) -> int:
     """Runs both jobs and prints the result.
 
     Args:
-        options: The command line.
+        spec: The job.
         environ: That of the ranks.
         plan: Which hosts get how many ranks.
         run_job: Runs each of them.
+        num_steps: How many steps to compare.
+        is_json: Whether to print the result as JSON.
 
     Returns:
         0 if they are equal, 1 if they differ, 2 if they were not compared.
@@ -43,26 +51,26 @@ def run(
         UsageError: Such a job cannot be compared.
     """
     size = plan.num_ranks
-    _check(options, plan)
+    _check(spec, plan, num_steps)
     with guarded_folder("hvdrun-verify-") as folder:
         environ = {
             **environ,
             "HVD_VERIFY": folder,
-            "HVD_VERIFY_STEPS": str(options.verify_steps),
+            "HVD_VERIFY_STEPS": str(num_steps),
             "PYTHONPATH": _python_path(environ),
         }
         failed = []
-        _say(options, f"{size} ranks")
-        if run_job(options, environ, plan):
+        _say(f"{size} ranks", is_json=is_json)
+        if run_job(spec, environ, plan):
             failed.append(f"{size} ranks")
-        alone = copy.copy(options)
-        alone.num_proc, alone.show_ranks = 1, None
-        _say(options, "one process")
+        output = dataclasses.replace(spec.output, shown_ranks=())
+        alone = dataclasses.replace(spec, num_ranks=1, output=output)
+        _say("one process", is_json=is_json)
         environ["HVD_VERIFY_RANKS"] = str(size)
-        if run_job(alone, environ, arguments.plan(alone, environ)):
+        if run_job(alone, environ, planning.plan(alone, environ)):
             failed.append("one process")
         command = [sys.executable, "-m", "hvd_keras._verify.compare", folder]
-        if options.json:
+        if is_json:
             command.append("--json")
         for what in failed:
             command += ["--failed", what]
@@ -70,8 +78,8 @@ def run(
         return subprocess.run(command).returncode
 
 
-def _check(options: Options, plan: Plan) -> None:
-    if options.min_np is not None:
+def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:
+    if spec.elastic is not None:
         raise UsageError(
             "`--verify` needs a fixed number of ranks. Received: an elastic "
             "job (--min-np)."
@@ -86,10 +94,9 @@ def _check(options: Options, plan: Plan) -> None:
             "`--verify` compares two ranks or more with one process. "
             f"Received: {plan.num_ranks} ranks."
         )
-    if options.verify_steps < 2:
+    if num_steps < 2:
         raise UsageError(
-            "`--verify-steps` must be 2 or more. Received: "
-            f"{options.verify_steps}."
+            f"`--verify-steps` must be 2 or more. Received: {num_steps}."
         )
 
 
@@ -98,6 +105,6 @@ def _python_path(environ: dict[str, str]) -> str:
     return _SITE + (os.pathsep + rest if rest else "")
 
 
-def _say(options: Options, what: str) -> None:
-    if not options.json:
+def _say(what: str, *, is_json: bool) -> None:
+    if not is_json:
         print(f"hvdrun: verify: the script on {what}", file=sys.stderr)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -20,7 +19,8 @@ import pytest
 import hvd_keras as hvd
 from hvd_keras.ray.holder import Holder
 from hvd_keras.ray.shell import Server
-from hvd_keras.run.function import run_with
+from hvd_keras.run.function import run_spec
+from hvd_keras.run.spec import Elastic, JobSpec, Reach
 
 pytest.importorskip("cloudpickle")
 
@@ -42,16 +42,18 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-def _arguments(server: Server, folder: Path) -> list[str]:
+def _spec(server: Server, folder: Path) -> JobSpec:
     script = folder / "list_hosts"
     script.write_text("#!/bin/sh\necho one:2 two:1\n")
     script.chmod(0o700)
-    return [
-        "--min-np", "3", "--max-np", "3", "--max-restarts", "0",
-        "--host-discovery-script", str(script), "--interface", "127.0.0.1",
-        "--remote-shell", shlex.join(server.command),
-        "--remote-python", "python3",
-    ]  # fmt: skip
+    return JobSpec(
+        (),
+        reach=Reach(python="python3", shell=server.command),
+        elastic=Elastic(
+            3, max_ranks=3, max_restarts=0, host_discovery_script=str(script)
+        ),
+        settings={"HVD_INTERFACE": "127.0.0.1"},
+    )
 
 
 def _place(start: str) -> dict[str, object]:
@@ -70,8 +72,8 @@ def test_ranks_start_where_the_program_says(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the caller alone
-    arguments = _arguments(server, tmp_path)
-    found = run_with(arguments, _place, ["x"], executable="python3")
+    spec = _spec(server, tmp_path)
+    found = run_spec(spec, _place, ["x"], executable="python3")
     assert [one["rank"] for one in found] == [0, 1, 2]
     assert sorted(str(one["host"]) for one in found) == ["one", "one", "two"]
     for one in found:
@@ -87,7 +89,7 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 
     server = Server(refuse)
     with pytest.raises(hvd.LaunchError, match="there is no such node"):
-        run_with(_arguments(server, tmp_path), _place, ["x"])
+        run_spec(_spec(server, tmp_path), _place, ["x"])
     server.close()
 
 

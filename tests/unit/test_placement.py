@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras.run import arguments, environment, placement
+from hvd_keras.run import arguments, environment, placement, planning
 from hvd_keras.run.placement import Plan, PlannedHost
 from hvd_keras.run.usage import UsageError
 
@@ -131,24 +131,24 @@ def test_the_command_line_wins_over_kubernetes() -> None:
         "PET_MASTER_ADDR": "a",
         "PET_MASTER_PORT": "7",
     }
-    options = arguments.parse(["true"])
-    arguments.fill_from_environ(options, pet)
-    assert arguments.num_hosts(options) == 2
-    assert arguments.node_rank(options) == 1
-    assert arguments.endpoint(options) == "tcp:a:7"
-    assert options.num_proc == 4
+    spec = arguments.parse(["true"]).spec
+    spec = planning.filled_from_environ(spec, pet)
+    assert planning.num_hosts(spec) == 2
+    assert planning.node_rank(spec) == 1
+    assert planning.endpoint(spec) == "tcp:a:7"
+    assert spec.num_ranks == 4
     line = "--node-rank 0 -np 3 --rdzv-endpoint [::1]:9 true"
-    options = arguments.parse(line.split())
-    arguments.fill_from_environ(options, pet)
-    assert arguments.node_rank(options) == 0
-    assert arguments.endpoint(options) == "tcp:[::1]:9"
-    assert options.num_proc == 3
+    spec = arguments.parse(line.split()).spec
+    spec = planning.filled_from_environ(spec, pet)
+    assert planning.node_rank(spec) == 0
+    assert planning.endpoint(spec) == "tcp:[::1]:9"
+    assert spec.num_ranks == 3
 
 
 @pytest.mark.parametrize("text", ["0", "x", "2:3"])
 def test_number_of_hosts_must_be_one_number(text: str) -> None:
     with pytest.raises(UsageError, match="`--nnodes`"):
-        arguments.num_hosts(arguments.parse(["--nnodes", text, "true"]))
+        planning.num_hosts(arguments.parse(["--nnodes", text, "true"]).spec)
 
 
 # ---- Environment ----

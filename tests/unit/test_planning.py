@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras.run import arguments, discovery
+from hvd_keras.run import arguments, discovery, planning
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
 
 
 def _plan(text: str) -> Plan:
-    return arguments.plan(arguments.parse([*text.split(), "true"]), {})
+    return planning.plan(arguments.parse([*text.split(), "true"]).spec, {})
 
 
 @pytest.mark.parametrize(
