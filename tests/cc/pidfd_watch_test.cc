@@ -1,6 +1,7 @@
 // If poll() refuses to wait, the watch over the ranks' processes goes on or
 // says that it cannot. A process may have lowered its limit of open files below
 // the number of ranks.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -116,6 +117,30 @@ void WatchWithNoFile(std::unique_ptr<HostGroup> own) {
   CHECK(Contains(status.message(), "poll"));
 }
 
+// Puts what cannot be written to in place of what wakes the thread.
+void ReplaceEventfds() {
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  CHECK(null >= 0);
+  int num_replaced = 0;
+  for (int fd = 0; fd < 256; ++fd) {
+    char name[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (readlink(link.c_str(), name, sizeof(name) - 1) < 0) continue;
+    if (std::string(name) != "anon_inode:[eventfd]") continue;
+    CHECK(dup2(null, fd) == fd);
+    ++num_replaced;
+  }
+  CHECK(num_replaced > 0);
+}
+
+void EndWithoutWriting(std::unique_ptr<HostGroup> group) {
+  Meet(group->slabs());
+  ReplaceEventfds();
+  const Clock::time_point begin = Clock::now();
+  group.reset();
+  CHECK(Clock::now() - begin < seconds(20));
+}
+
 // UBSan, which we build together with ASan, looks at memory through a pipe. A
 // process without free descriptors cannot open one.
 #ifdef __SANITIZE_ADDRESS__
@@ -127,6 +152,9 @@ constexpr bool kSkip = false;
 TEST_CASE("the watch goes on with few descriptors at a time" *
           doctest::skip(kSkip)) {
   CheckAllExitedWell(RunProcesses(4, WatchWithOneFile));
+}
+TEST_CASE("the watch ends although nothing wakes its thread") {
+  CheckAllExitedWell(RunProcesses(2, EndWithoutWriting));
 }
 TEST_CASE("a rank that cannot watch gives up and says so" *
           doctest::skip(kSkip)) {

@@ -24,6 +24,9 @@ namespace {
 // How often to look if poll() cannot wait for all processes at once.
 constexpr std::chrono::milliseconds kLookInterval{20};
 
+// How long to sleep at most, should nothing wake the thread at its end.
+constexpr int kMostMilliseconds = 1000;
+
 // MPI may end the wire because that of another host is gone. The leaders will
 // have told each other by then.
 constexpr std::chrono::milliseconds kPatience{400};
@@ -80,9 +83,11 @@ Status PidfdWatch::Start(const std::vector<pid_t>& pids, Membership* membership,
 
 PidfdWatch::~PidfdWatch() {
   if (!thread_.joinable()) return;
+  must_end_ = true;
   const uint64_t one = 1;
-  // An eventfd write of 1 cannot fall short; a failure is not curable here.
-  if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
+  // If it fails, the thread looks soon without it.
+  [[maybe_unused]] const ssize_t n = write(stop_.get(), &one, sizeof(one));
+  thread_.join();
 }
 
 Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
@@ -126,10 +131,11 @@ void PidfdWatch::Watch() {
 }
 
 int PidfdWatch::MillisecondsLeft() const {
-  if (!wire_due_.has_value()) return -1;
+  if (!wire_due_.has_value()) return kMostMilliseconds;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       *wire_due_ - Clock::now());
-  return static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+  return static_cast<int>(
+      std::clamp<int64_t>(left.count() + 1, 0, kMostMilliseconds));
 }
 
 void PidfdWatch::Note(int member) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,12 +37,13 @@ class PidfdWatch : public DeathWatch {
   void MarkDeadOnes();
   void Note(int member);  // has ended
   int MillisecondsLeft() const;
-  bool must_stop() const { return polled_.back().revents != 0; }
+  bool must_stop() const { return must_end_ || polled_.back().revents != 0; }
 
   Membership* const membership_;
   std::vector<pid_t> pids_;  // by member
   std::vector<Fd> pidfds_;   // likewise; none for this one
-  Fd stop_;                  // an eventfd that ends the thread
+  Fd stop_;                  // an eventfd that ends the thread at once
+  std::atomic<bool> must_end_{false};
   // Used by the thread alone: by rank, then `stop_`; poll() skips fd -1.
   std::vector<pollfd> polled_;
   std::string how_wire_ended_;
