@@ -88,9 +88,12 @@ lint-cc:
 	@$(CLANG_FORMAT) --version
 	$(CLANG_FORMAT) --dry-run -Werror $(CC_FILES)
 ifneq ($(CLANG),)
+	mkdir -p build/generated/tf_ops/gpu
+	(echo 'R"('; cat tf_ops/gpu/scale.ptx; echo ')"') \
+	  > build/generated/tf_ops/gpu/scale_ptx.inc
 	echo $(filter-out tf_ops/python/% \
 	    tests/gpu/prototypes.cc tests/gpu/tensorflow/%,$(filter %.cc,$(CC_FILES))) | \
-	  xargs -n 8 -P 2 $(CLANG) -std=c++17 -fsyntax-only -I. \
+	  xargs -n 8 -P 2 $(CLANG) -std=c++17 -fsyntax-only -I. -Ibuild/generated \
 	    -isystem third_party/xla_ffi -isystem third_party/doctest \
 	    -isystem third_party/nvtx3 -Wall -Wextra -Werror \
 	    -Wthread-safety -Wno-unknown-pragmas

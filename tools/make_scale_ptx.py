@@ -1,4 +1,4 @@
-"""Compiles tf_ops/gpu/scale_kernel.h into tf_ops/gpu/scale_ptx.h.
+"""Compiles tf_ops/gpu/scale_kernel.h into tf_ops/gpu/scale.ptx.
 
     pip install nvidia-cuda-nvrtc-cu12
     python tools/make_scale_ptx.py path/of/libnvrtc.so.12
@@ -18,13 +18,6 @@ FOLDER = pathlib.Path(__file__).parents[1] / "tf_ops" / "gpu"
 OPTIONS = (b"--gpu-architecture=compute_60", b"--std=c++17")
 # Of CUDA 12.0, whose drivers read no newer one.
 PTX_VERSION = ".version 8.0"
-HEADER = """\
-// Made by tools/make_scale_ptx.py from scale_kernel.h: do not edit.
-#pragma once
-
-namespace hvd {
-
-"""
 
 
 def compile_ptx(library: str) -> str:
@@ -57,12 +50,8 @@ def _text(nvrtc: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> str:
 
 
 def main() -> None:
-    """Writes the header."""
-    ptx = compile_ptx(sys.argv[1])
-    body = f'inline constexpr char kScalePtx[] = R"(\n{ptx}\n)";\n'
-    (FOLDER / "scale_ptx.h").write_text(
-        f"{HEADER}{body}\n}}  // namespace hvd\n"
-    )
+    """Writes the PTX; the build makes a C++ string of it."""
+    (FOLDER / "scale.ptx").write_text(f"{compile_ptx(sys.argv[1])}\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tf_ops/common/thread_annotations.h"
-#include "tf_ops/gpu/scale_ptx.h"
 
 namespace hvd {
 namespace {
@@ -23,6 +22,10 @@ constexpr Kernel kKernels[] = {
     {DataType::kFloat8E4m3fn, "hvd_scale_float8_e4m3fn"},
     {DataType::kFloat8E5m2, "hvd_scale_float8_e5m2"},
 };
+
+constexpr char kScalePtx[] =
+#include "tf_ops/gpu/scale_ptx.inc"
+    ;
 
 constexpr unsigned kThreadsOfBlock = 256;
 constexpr size_t kBytesOfThread = 16;  // at a time

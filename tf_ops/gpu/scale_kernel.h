@@ -1,4 +1,4 @@
-// Multiplies numbers on a GPU: the source of the PTX in scale_ptx.h, in CUDA's
+// Multiplies numbers on a GPU: the source of the PTX in scale.ptx, in CUDA's
 // C++ and in the host's, where tests run it. tools/make_scale_ptx.py compiles
 // it; it needs NVRTC, but no GPU.
 //
