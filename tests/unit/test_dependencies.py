@@ -53,7 +53,6 @@ def test_every_import_is_declared_or_comes_with_keras() -> None:
         + extras["run"]
         + extras["spark"]
         + extras["torch"]
-        + extras["trace"]
     )
     assert _imported() == declared | _FROM_KERAS
 
