@@ -207,12 +207,6 @@ _TF_CONFIG = {
             "",
         ),
         (
-            {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_JOB_ID": "f7",
-             "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"},
-            (3, 4, 1, 2, 1, 2),
-            "",
-        ),
-        (
             {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2",
              "JAX_COORDINATOR_ADDRESS": "a:1234"},
             (1, 2, 0, 1, 1, 2),

@@ -166,15 +166,6 @@ FAMILIES = (
         identity=("LSB_JOBID", "JSM_JSRUN_STEPID"),
     ),
     Family(
-        "Flux",
-        "FLUX_TASK_RANK",
-        "FLUX_JOB_SIZE",
-        "FLUX_TASK_LOCAL_ID",
-        "FLUX:local_size",
-        cross_size="FLUX_JOB_NNODES",
-        identity=("FLUX_JOB_ID",),
-    ),
-    Family(
         "JAX_*",
         "JAX_PROCESS_ID",
         "JAX_NUM_PROCESSES",
@@ -212,7 +203,7 @@ def with_documents(environ: Environ) -> dict[str, str]:
     A document that makes no sense says nothing: another program must complain.
     """
     found = dict(environ)
-    for read in (_read_slurm, _read_flux, _read_sagemaker, _read_tf_config):
+    for read in (_read_slurm, _read_sagemaker, _read_tf_config):
         try:
             found.update(read(environ))
         except (ValueError, TypeError, AttributeError, LookupError):
@@ -234,12 +225,6 @@ def _read_slurm(environ: Environ) -> dict[str, str]:
         return {"SLURM:local_size": environ["SLURM_STEP_NUM_TASKS"]}
     numbers = slurm.tasks_per_host(environ["SLURM_STEP_TASKS_PER_NODE"])
     return {"SLURM:local_size": str(numbers[int(environ["SLURM_NODEID"])])}
-
-
-def _read_flux(environ: Environ) -> dict[str, str]:
-    size, num_hosts = environ["FLUX_JOB_SIZE"], environ["FLUX_JOB_NNODES"]
-    # Flux shares them out evenly unless told otherwise.
-    return {"FLUX:local_size": str(-(-int(size) // int(num_hosts)))}
 
 
 def _read_sagemaker(environ: Environ) -> dict[str, str]:
