@@ -103,7 +103,7 @@ def init(
         state.enter(topology, config)
         flight.begin(topology, config)
         metrics.begin(topology, config)
-        status.begin(config)
+        status.begin()
         timeline.begin(topology, config)
         exit_hooks.install(_leave_failing)
         if topology.size > 1:

@@ -1,36 +1,38 @@
-"""Tells hvdrun, now and then, how this rank is doing.
-
-The news go to the standard error, between two marks that no terminal shows, so
-they reach hvdrun from every host. It takes them out of the output.
-"""
+"""Tells hvdrun, now and then, how this rank is doing."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
 
 from hvd_keras import _native
-from hvd_keras._job.bootstrap.status_marks import BEGIN, END
-from hvd_keras.config import Config
+from hvd_keras._job import bootstrap, state
+from hvd_keras._job.bootstrap import Rendezvous
+from hvd_keras._job.bootstrap.wire import Report, ReportKind
 
 _SECONDS = 1.0
-_STDERR = 2
 
 _stop: threading.Event | None = None
 
 
-def begin(config: Config) -> None:
-    """Begins to tell, if hvdrun listens."""
+def begin() -> None:
+    """Begins to tell how the job goes that this process has joined."""
     global _stop
     end()
-    if not config.tell_status:
+    job = state.job()
+    if job is None or not job.config.tell_status:
         return
-    _stop = threading.Event()
-    threading.Thread(
-        target=_tell, args=(_stop,), name="hvd_status", daemon=True
-    ).start()
+    with contextlib.suppress(Exception):  # hvdrun is gone
+        to = bootstrap.reporter(job.topology, job.config, state.epoch())
+        if to is None:
+            return
+        _stop = threading.Event()
+        threading.Thread(
+            target=_tell, args=(to, _stop), name="hvd_status", daemon=True
+        ).start()
 
 
 def end() -> None:
@@ -41,17 +43,18 @@ def end() -> None:
     _stop = None
 
 
-def _tell(stop: threading.Event) -> None:
-    while True:
-        try:
-            os.write(_STDERR, BEGIN + _news() + END)
-        except Exception:  # the job or the output has ended
-            return
-        if stop.wait(_SECONDS):
-            return
+def _tell(to: Rendezvous, stop: threading.Event) -> None:
+    # Until the job or hvdrun has ended.
+    with contextlib.suppress(Exception):
+        while True:
+            told = Report(ReportKind.STATUS, to.identity.rank, _news())
+            to.tell(told)
+            if stop.wait(_SECONDS):
+                to.hang_up()
+                return
 
 
-def _news() -> bytes:
+def _news() -> str:
     stats = _native.core().stats()
     with open("/proc/self/statm", encoding="ascii") as file:
         num_pages = int(file.read().split()[1])
@@ -63,4 +66,4 @@ def _news() -> bytes:
         "bytes": stats["num_bytes"],
         "memory": num_pages * os.sysconf("SC_PAGE_SIZE"),
     }
-    return json.dumps(news).encode()
+    return json.dumps(news)

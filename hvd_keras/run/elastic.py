@@ -84,7 +84,7 @@ class ElasticJob(Job):
             listener,
             self._secret,
             self,
-            self._on_report,
+            self._take_report,
             min_size=self._elastic.min_ranks,
             patience_seconds=self._config.start_timeout_seconds,
             warning_seconds=0.0

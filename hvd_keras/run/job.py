@@ -157,7 +157,7 @@ class Job:
             listener,
             self._secret,
             size,
-            self._on_report,
+            self._take_report,
             tls=tls.context(self._config, is_server=True),
             on_agent=self._take_agent,
         )
@@ -275,12 +275,6 @@ class Job:
             self._output.say(f"rank {rank} started{where}, pid {pid}")
 
     def rank_wrote(self, rank: int, stream: int, data: bytes) -> None:
-        if self._status is not None and stream == 2:
-            kept = self._status.take(rank, data)
-            if kept and not self._is_ending:
-                self._output.take(rank, stream, kept)
-            if data:
-                return
         if not self._is_ending:
             self._output.take(rank, stream, data)
 
@@ -375,6 +369,12 @@ class Job:
         if not known:
             return None
         return max(0.0, min(known) - time.monotonic())
+
+    def _take_report(self, told: Report) -> None:
+        if told.kind != ReportKind.STATUS:
+            self._on_report(told)
+        elif self._status is not None:
+            self._status.note(told.rank, told.text)
 
     def _on_report(self, told: Report) -> None:
         # A rank reports that it leaves before its peers can notice.

@@ -9,10 +9,8 @@ from typing import Any
 
 from hvd_keras._common.json_text import parsed
 from hvd_keras._common.terminal import cell
-from hvd_keras._job.bootstrap.status_marks import BEGIN, END
 from hvd_keras.run.rank import Rank
 
-_MAX_NEWS_BYTES = 4 << 10
 # A rank that has told nothing for so long is shown as silent.
 _SILENT_SECONDS = 5.0
 _HEADER = (
@@ -30,43 +28,16 @@ class _News:
 
 
 class Status:
-    """Takes the ranks' news out of their output, and shows them."""
+    """Takes what the ranks tell of themselves, and shows it."""
 
     def __init__(self, seconds: float) -> None:
         """Shows a table every so many seconds."""
         self._seconds = seconds
         self._next = time.monotonic() + seconds
-        self._rests: dict[int, bytes] = {}  # of output, by rank
         self._news: dict[int, _News] = {}
 
-    def take(self, rank: int, data: bytes) -> bytes:
-        """Returns the output of a rank without its news; b"": it has ended."""
-        rest = self._rests.pop(rank, b"")
-        if not data:
-            return rest
-        data = rest + data
-        kept = b""
-        while (begin := data.find(BEGIN)) >= 0:
-            end = data.find(END, begin)
-            if end < 0 and len(data) - begin < _MAX_NEWS_BYTES:
-                self._rests[rank] = data[begin:]
-                return kept + data[:begin]
-            kept += data[:begin]
-            if end < 0:  # not ours
-                return kept + data[begin:]
-            self._note(rank, data[begin + len(BEGIN) : end])
-            data = data[end + len(END) :]
-        # The first bytes of a mark may be the last ones here.
-        cut = max(
-            (n for n in range(1, len(BEGIN)) if data.endswith(BEGIN[:n])),
-            default=0,
-        )
-        if cut:
-            self._rests[rank] = data[-cut:]
-            data = data[:-cut]
-        return kept + data
-
-    def _note(self, rank: int, text: bytes) -> None:
+    def note(self, rank: int, text: str) -> None:
+        """Takes what a rank tells."""
         try:
             now: Any = parsed(text)
         except ValueError:

@@ -68,6 +68,25 @@ def test_ranks_of_both_hosts_compute_together(network: Network) -> None:
     ]
 
 
+def test_ranks_of_other_hosts_tell_how_they_are_doing(network: Network) -> None:
+    code = """
+        import time
+        import hvd_keras as hvd
+        hvd.init()
+        time.sleep(4)
+    """
+    options = ["--status", "--status-seconds", "1"]
+    job = network.hvdrun(
+        0, "-H", "hosta:1,hostb:1", *options, "--", *python(code)
+    )
+    status, _, stderr = finish(job, 60)
+    assert status == 0, stderr
+    for rank, host in enumerate(("hosta", "hostb")):
+        assert re.search(rf"^ *{rank} +{host} +0 +0.0 .* GB$", stderr, re.M), (
+            stderr
+        )
+
+
 def test_all_ranks_may_be_elsewhere(network: Network) -> None:
     job = network.hvdrun(0, "-H", "hostb:2", "--", *python(_MEET))
     status, stdout, stderr = finish(job)

@@ -31,7 +31,7 @@ from hvd_keras._job.bootstrap import (
     local_server,
     wire,
 )
-from hvd_keras._job.bootstrap.client import Rendezvous, report
+from hvd_keras._job.bootstrap.client import Rendezvous, report, reporter
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.secret import parse_secret
 from hvd_keras._job.bootstrap.server import ExchangeServer
@@ -195,7 +195,9 @@ def test_newcomer_is_not_told_of_failures_before_it_started(
         assert rendezvous.epoch == 3
 
 
-@pytest.mark.parametrize("kind", ReportKind)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ReportKind if kind != ReportKind.STATUS]
+)
 def test_a_report_is_of_the_rank_that_has_proved_itself(
     served: Served, kind: ReportKind
 ) -> None:
@@ -208,16 +210,29 @@ def test_a_report_is_of_the_rank_that_has_proved_itself(
     assert served.reports == [told._replace(rank=rank)]
 
 
+def test_a_reporter_may_tell_how_it_is_doing_again_and_again(
+    served: Served,
+) -> None:
+    exchange_all(served)
+    told = Report(ReportKind.STATUS, 2, "{}")
+    connection = reporter(served.path, SECRET, served.identity(2))
+    for _ in range(3):
+        connection.tell(told)
+    connection.tell(Report(ReportKind.FAILS, 2, "odd"))  # ends it
+    connection._receive_frame(time.monotonic() + 5.0)
+    assert served.reports[:3] == [told] * 3
+    assert served.reports[3].text == "odd"
+
+
 @pytest.mark.parametrize("body", [b"", b"\x01\0\0", b"\xff\0\0\0\0odd"])
 def test_a_report_that_makes_no_sense_is_dropped(
     served: Served, body: bytes
 ) -> None:
     exchange_all(served)
-    reporter = dataclasses.replace(served.identity(2), role=Role.REPORTER)
-    told = Rendezvous(served.path, SECRET, reporter, timeout_seconds=5.0)
-    told._send(wire.frame(FrameType.REPORT, body))
+    connection = reporter(served.path, SECRET, served.identity(2))
+    connection._send(wire.frame(FrameType.REPORT, body))
     with pytest.raises(PeerLostError):
-        told._receive_frame(time.monotonic() + 5.0)
+        connection._receive_frame(time.monotonic() + 5.0)
     assert served.reports == []
     exchange_all(served)
 

@@ -34,5 +34,28 @@ def test_the_table_shows_steps_and_who_waits() -> None:
         assert 5 < int(row[2]) < 50
         assert 1.0 < float(row[3]) < 11.0
     assert int(first[4].rstrip("%")) > 50 > int(second[4].rstrip("%"))
-    assert "\x1b_" not in job.stderr
     assert job.stderr.count("all of it") == 2
+
+
+def test_a_job_of_one_rank_has_a_table_too() -> None:
+    job = jobs.run_python(1, CODE, "--status", "--status-seconds", "1.5")
+    last = job.stderr.rpartition("status at")[2].splitlines()
+    assert last[2].split()[:2] == ["0", "-"]
+    assert int(last[2].split()[2]) > 5
+
+
+def test_members_of_an_elastic_job_tell_under_their_numbers() -> None:
+    code = f"""
+    import os, signal
+    if os.environ["HVD_MEMBER"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    {CODE}
+    """
+    options = ["--min-np", "2", "--restart-delay", "0"]
+    job = jobs.run_python(
+        2, code, *options, "--status", "--status-seconds", "1.5"
+    )
+    last = job.stderr.rpartition("status at")[2].splitlines()
+    rows = [line.split()[:3] for line in last[2:4]]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(int(row[2]) > 5 for row in rows)

@@ -1,4 +1,4 @@
-"""hvdrun takes the ranks' news out of their output, and shows them."""
+"""hvdrun shows what the ranks tell of themselves."""
 
 from __future__ import annotations
 
@@ -7,48 +7,28 @@ import time
 
 import pytest
 
-from hvd_keras._job.bootstrap.status_marks import BEGIN, END
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.status import Status
 
 
-def news(at: float, steps: int, **others: float) -> bytes:
+def news(at: float, steps: int, **others: float) -> str:
     values = {"pending": 0.0, "running": 0.0, "bytes": 0.0, "memory": 5e8}
-    text = json.dumps({"time": at, "steps": steps, **values, **others})
-    return BEGIN + text.encode() + END
+    return json.dumps({"time": at, "steps": steps, **values, **others})
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 50, 10_000])
-def test_the_rest_of_the_output_stays_as_it_was(length: int) -> None:
-    status = Status(1.0)
-    two = b"\x1b[1mtwo\x1b_"
-    text = b"one\n" + news(1.0, 5) + two + news(2.0, 6) + b"\x1b_h"
-    kept = b"".join(
-        status.take(0, text[i : i + length])
-        for i in range(0, len(text), length)
-    )
-    assert kept + status.take(0, b"") == b"one\n" + two + b"\x1b_h"
-
-
-@pytest.mark.parametrize("text", [b"not json", b"[1]", b'{"steps": "x"}'])
-def test_what_is_not_news_is_dropped(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["not json", "[1]", '{"steps": "x"}'])
+def test_what_is_not_news_is_dropped(text: str) -> None:
     status = Status(0.0)
-    assert status.take(0, b"a" + BEGIN + text + END + b"b") == b"ab"
+    status.note(0, text)
     assert "starting" in status.table_if_due([Rank(0)])
-
-
-def test_a_mark_that_does_not_end_holds_nothing_back_for_long() -> None:
-    status = Status(1.0)
-    text = BEGIN + b"x" * 5000
-    assert status.take(0, text) == text
 
 
 def test_the_table_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     status = Status(0.0)
     ranks = [Rank(0), Rank(1)]
-    status.take(0, news(10.0, 100))
+    status.note(0, news(10.0, 100))
     status.table_if_due(ranks)
-    status.take(
+    status.note(
         0, news(12.0, 150, pending=1.0, running=0.5, bytes=8e6, memory=2e9)
     )
     _, header, first, second = status.table_if_due(ranks).splitlines()

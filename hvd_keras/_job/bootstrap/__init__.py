@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import (
     addresses,
+    client,
     interfaces,
     launchers,
     local_server,
@@ -22,7 +23,7 @@ from hvd_keras._job.bootstrap import (
     secret,
     tls,
 )
-from hvd_keras._job.bootstrap.client import Rendezvous, report
+from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.giving import give
 from hvd_keras._job.bootstrap.topology import HVDRUN, Topology, detect
 from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
@@ -39,6 +40,7 @@ __all__ = [
     "detect",
     "give_result",
     "join",
+    "reporter",
     "tell",
 ]
 
@@ -98,13 +100,29 @@ def tell(
         text: See `ReportKind`.
         rank: The rank that it is of; None: this one.
     """
-    is_alone = topology.size == 1 and topology.member is None
-    if is_alone or not _is_of_hvdrun(topology, config):
+    if _is_alone(topology) or not _is_of_hvdrun(topology, config):
         return
     address, key, _ = _meeting_point(topology, config)
     identity = _identity(topology, config, epoch)
     told = Report(kind, identity.rank if rank is None else rank, text)
-    report(address, key, identity, told, _tls(address, config))
+    client.report(address, key, identity, told, _tls(address, config))
+
+
+def reporter(
+    topology: Topology, config: Config, epoch: int
+) -> Rendezvous | None:
+    """Connects to hvdrun to `tell` it more than once; None: it is not there.
+
+    Raises:
+        HvdError: It refuses.
+    """
+    if not _is_of_hvdrun(topology, config):
+        return None
+    address, key, _ = _meeting_point(topology, config)
+    # Who is alone has met nobody, and counts its epochs itself.
+    met_in = 0 if _is_alone(topology) else epoch
+    identity = _identity(topology, config, met_in)
+    return client.reporter(address, key, identity, _tls(address, config))
 
 
 def give_result(topology: Topology, config: Config, value: bytes) -> None:
@@ -122,6 +140,10 @@ def give_result(topology: Topology, config: Config, value: bytes) -> None:
         timeout_seconds=config.start_timeout_seconds,
         tls=_tls(address, config),
     )
+
+
+def _is_alone(topology: Topology) -> bool:
+    return topology.size == 1 and topology.member is None
 
 
 def _identity(topology: Topology, config: Config, epoch: int) -> Identity:

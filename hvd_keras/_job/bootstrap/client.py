@@ -196,10 +196,9 @@ class Rendezvous:
                 self._news = wire.News(body[0])
         return self._news
 
-    def _report(self, told: Report) -> None:
+    def tell(self, told: Report) -> None:
+        """Sends a report, without waiting until it was taken."""
         self._send(wire.frame(FrameType.REPORT, wire.pack_report(told)))
-        self._receive_frame(time.monotonic() + 1.0)
-        self._sock.close()
 
     def __enter__(self) -> Rendezvous:
         return self
@@ -428,6 +427,17 @@ class Rendezvous:
         return False
 
 
+def reporter(
+    address: str,
+    secret: bytes,
+    identity: Identity,
+    tls: ssl.SSLContext | None = None,
+) -> Rendezvous:
+    """Returns a connection for `tell`; see `Rendezvous`."""
+    caller = dataclasses.replace(identity, role=Role.REPORTER)
+    return Rendezvous(address, secret, caller, timeout_seconds=1.0, tls=tls)
+
+
 def report(
     address: str,
     secret: bytes,
@@ -436,12 +446,12 @@ def report(
     tls: ssl.SSLContext | None = None,
 ) -> None:
     """Tells the launcher something of this rank; never raises."""
-    caller = dataclasses.replace(identity, role=Role.REPORTER)
     # If this fails, the launcher will still see the exit code.
     with contextlib.suppress(HvdError, OSError):
-        Rendezvous(
-            address, secret, caller, timeout_seconds=1.0, tls=tls
-        )._report(told)
+        connection = reporter(address, secret, identity, tls)
+        connection.tell(told)
+        connection._receive_frame(time.monotonic() + 1.0)  # it was taken
+        connection.hang_up()
 
 
 def _milliseconds(seconds: float) -> int:

@@ -419,6 +419,8 @@ class ExchangeServer:
             told = told._replace(rank=identity.rank)
         if self._on_report is not None:
             self._on_report(told)
+        if told.kind == ReportKind.STATUS:
+            return  # more will come
         self._close_after_sending(connection)
         self._send(connection, wire.frame(FrameType.ACCEPTED))
 
