@@ -167,10 +167,10 @@ class Job:
     ) -> None:
         if identity.role == Role.AGENT:
             self._gathered().take_agent(identity, stream, unsent)
-        elif self._spec.results_folder is None:
-            stream.close()  # nobody waits for a result
-        else:
+        elif identity.role == Role.GIVER and self._spec.results_folder:
             self._results.take(identity, stream, unsent)
+        else:
+            stream.close()  # nobody waits for it
 
     def _gathered(self) -> Gathering:
         assert self._gathering is not None

@@ -8,12 +8,12 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from hvd_keras._common.version import package_version, versions
-from hvd_keras._job.bootstrap import addresses, interfaces, wire
+from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._job.bootstrap.door import Door
 from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.exceptions import LaunchError
@@ -58,8 +58,7 @@ class SpeedServer:
 
     def serve(self) -> None:
         """Serves one peer that knows the secret; blocks for a few seconds."""
-        with self._listener, self._proved() as sock:
-            addresses.tune(sock)
+        with self._proved() as sock:
             for _ in range(_NUM_ROUND_TRIPS):
                 sock.sendall(_read(sock, len(_PING)))
             buffer = bytearray(len(_PIECE))
@@ -67,19 +66,15 @@ class SpeedServer:
                 pass
             sock.sendall(_END)
 
-    @contextlib.contextmanager
-    def _proved(self) -> Iterator[socket.socket]:
-        self._listener.settimeout(_WAIT_SECONDS)
-        sock, _ = self._listener.accept()
-        with sock:
-            sock.settimeout(_WAIT_SECONDS)
-            nonce = wire.new_nonce()
-            sock.sendall(wire.MAGIC + nonce)
-            message = _read(sock, wire.PROOF_BYTES)
-            if wire.check_proof(self._secret, nonce, message) is None:
-                raise LaunchError("A stranger came to the measurement.")
-            sock.sendall(wire.server_mac(self._secret, nonce, message))
-            yield sock
+    def _proved(self) -> socket.socket:
+        door = Door(self._listener, self._secret, 1)
+        deadline = time.monotonic() + _WAIT_SECONDS
+        with contextlib.closing(door):
+            while (left := deadline - time.monotonic()) > 0:
+                if guest := door.next_guest(left):
+                    guest[1].settimeout(_WAIT_SECONDS)
+                    return guest[1]
+        raise LaunchError("Nobody has come to the measurement.")
 
 
 def measure(address: str, secret: bytes) -> Speed:

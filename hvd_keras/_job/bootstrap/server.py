@@ -59,9 +59,9 @@ class ExchangeServer:
             on_report: Called with what a rank tells of itself.
             last_epoch: The first membership here gets the next epoch.
             tls: What TCP connections use; None: no TLS.
-            on_agent: Gets the connection of an agent that has proved itself,
-                or of a rank with a result, and the bytes that must be sent to
-                it first.
+            on_agent: Gets the connection of an agent or a leader that has
+                proved itself, or of a rank with a result, and the bytes that
+                must be sent to it first.
         """
         self._listeners: list[socket.socket] = []
         self._secret = secret
@@ -306,7 +306,7 @@ class ExchangeServer:
         mac = wire.server_mac(self._secret, connection.nonce, message)
         # Not yet sent: if it has hung up since, those who need it must know.
         connection.unsent += mac
-        if identity.role in (Role.AGENT, Role.GIVER):
+        if identity.role in (Role.AGENT, Role.GIVER, Role.LEADER):
             self._hand_over(connection, identity)
             return
         refusal = self._refusal(identity)

@@ -5,49 +5,17 @@ Both sides prove that they know the job's secret before anything else is read.
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import socket
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from hvd_keras._job.bootstrap import addresses, wire
+from hvd_keras._job.bootstrap.door import Door
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
-_MAX_UNPROVED = 64  # connections that shake hands at the same time
 _RETRY_SECONDS = 0.05
 _GONE = 0.5  # seconds of refused connections
-
-
-class _Unproved:
-    """Connections that have not proved themselves yet. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._origins: dict[socket.socket, str] = {}  # the oldest first
-
-    def add(self, sock: socket.socket, origin: str) -> None:
-        """Takes down `sock`; ends another one if they are too many.
-
-        A leader proves itself at once. So the oldest is the least likely to be
-        one, of those from the host that has most of them.
-        """
-        with self._lock:
-            if len(self._origins) >= _MAX_UNPROVED:
-                ((worst, _),) = Counter(self._origins.values()).most_common(1)
-                oldest = next(s for s, o in self._origins.items() if o == worst)
-                del self._origins[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._origins[sock] = origin
-
-    def remove(self, sock: socket.socket) -> bool:
-        """Forgets `sock`; False if it was ended."""
-        with self._lock:
-            return self._origins.pop(sock, None) is not None
 
 
 def accept_all(
@@ -61,7 +29,7 @@ def accept_all(
     """Waits for the leaders of the other hosts.
 
     Args:
-        listener: A listening socket; the caller closes it.
+        listener: A listening socket, which is closed at the end.
         secret: The secret of the job.
         expected: The host of each leader, by its rank.
         epoch: The epoch that they must have joined.
@@ -75,23 +43,14 @@ def accept_all(
         StalledError: A leader did not come in time.
     """
     deadline = time.monotonic() + seconds
-    proved: queue.Queue[tuple[socket.socket, Identity]] = queue.Queue()
-    unproved = _Unproved()
+    door = Door(listener, secret, len(expected))
     found: dict[int, socket.socket] = {}
-    listener.settimeout(_RETRY_SECONDS)
     try:
         while len(found) < len(expected):
             check()
-            with contextlib.suppress(TimeoutError):
-                sock, (origin, *_) = listener.accept()
-                unproved.add(sock, origin)
-                threading.Thread(
-                    target=_prove,
-                    args=(sock, secret, proved, unproved),
-                    daemon=True,
-                ).start()
-            while not proved.empty():
-                sock, identity = proved.get()
+            guest = door.next_guest(_RETRY_SECONDS)
+            if guest is not None:
+                identity, sock = guest
                 host = expected.get(identity.rank)
                 if host is None or host in found or identity.epoch != epoch:
                     sock.close()
@@ -109,6 +68,8 @@ def accept_all(
         for sock in found.values():
             sock.close()
         raise
+    finally:
+        door.close()
     return found
 
 
@@ -173,31 +134,6 @@ def connect(
             f"{address.removeprefix('tcp:')}: {error}."
         ) from None
     return sock
-
-
-def _prove(
-    sock: socket.socket,
-    secret: bytes,
-    proved: queue.Queue[tuple[socket.socket, Identity]],
-    unproved: _Unproved,
-) -> None:
-    identity = None
-    try:
-        addresses.tune(sock)
-        sock.settimeout(wire.HANDSHAKE_SECONDS)
-        nonce = wire.new_nonce()
-        sock.sendall(wire.MAGIC + nonce)
-        message = _read(sock, wire.PROOF_BYTES)
-        identity = wire.check_proof(secret, nonce, message)
-        if identity is not None:
-            sock.sendall(wire.server_mac(secret, nonce, message))
-            sock.settimeout(None)
-    except OSError:
-        identity = None
-    if unproved.remove(sock) and identity is not None:
-        proved.put((sock, identity))
-    else:
-        sock.close()
 
 
 def _read(sock: socket.socket, num_bytes: int) -> bytes:
