@@ -147,11 +147,11 @@ def _grade(end: End, was_interrupted: bool) -> _Grade | None:
 
 
 def _shared_error(ends: Sequence[End]) -> str:
-    """Returns the error that all ranks told which nobody has killed."""
+    """Returns the one error that all ranks told; the killed may tell none."""
     errors = {
         end.error
         for end in ends
-        if not (end.signal or end.was_ended or end.is_lost)
+        if end.error or not (end.signal or end.was_ended)
     }
     error = errors.pop() if len(errors) == 1 else ""
     return error if tells(error) == Tells.ALL else ""

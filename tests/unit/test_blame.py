@@ -102,9 +102,16 @@ def test_an_error_of_all_ranks_is_shared() -> None:
     same = [raised(0, MISMATCH), raised(1, MISMATCH)]
     assert of(*same) == Blame(0, shared_error=MISMATCH)
     # One that hvdrun had to end has told nothing.
-    assert of(*same, ended(2)).shared_error == MISMATCH
+    for killed in (ended(2), End(2, exit_status=1, was_ended=True)):
+        assert of(*same, killed).shared_error == MISMATCH
+    another = "MismatchError: another"
+    slow = End(2, another, exit_status=137, signal="SIGKILL", was_ended=True)
+    assert not of(*same, slow).shared_error
+    died_of_it = died(2, "SIGINT")
+    found = of(*same, died_of_it, was_interrupted=True, interruption="SIGINT")
+    assert found.shared_error == MISMATCH
     assert not of(*same, finished(2)).shared_error
-    assert not of(*same, raised(2, "MismatchError: another")).shared_error
+    assert not of(*same, raised(2, another)).shared_error
     # All raise it because one rank is lost.
     assert of(*same, died(2)) == Blame(2, is_certain=True)
     assert not of(raised(0), raised(1)).shared_error
