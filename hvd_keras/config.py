@@ -241,6 +241,10 @@ class Config:
         "HVD_VERIFY_RANKS", "int", None, "The ranks that this one process "
         "stands for, in `hvdrun --verify`, which sets it.", minimum=1,
     )  # fmt: skip
+    verify_nudge: bool = _setting(
+        "HVD_VERIFY_NUDGE", "bool", False, "This process measures what "
+        "rounding does; `hvdrun --verify` sets it.",
+    )  # fmt: skip
     metrics_port: int | None = _setting(
         "HVD_METRICS_PORT", "int", None, "Rank 0 of each host serves its "
         "counters to Prometheus here, on loopback; the others use the ports "

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jobs import clean_environ
 
-from hvd_keras._verify.compare import compare
+from hvd_keras._verify.compare import NEEDS_NUDGED, compare
 from hvd_keras._verify.records import MAX_ELEMENTS, Writer, read
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,13 @@ def test_mistakes_are_named_and_the_rest_is_equal(
     settings["HVD_VERIFY"] = str(tmp_path / "first")
     settings["HVD_VERIFY_STEPS"] = "10"
     command = [sys.executable, "-m", "verify.rank", str(tmp_path)]
-    for size, more in ((2, {}), (1, {"HVD_VERIFY_RANKS": "2"})):
+    one = {"HVD_VERIFY_RANKS": "2"}
+    third = {**one, "HVD_VERIFY_NUDGE": "1"}
+    for size, more in (
+        (2, {}),
+        (1, one),
+        (1, third),
+    ):
         done = hvdrun("-np", str(size), "--", *command, **settings, **more)
         assert done.returncode == 0, done.stderr[-3000:]
 
@@ -219,6 +225,63 @@ def test_rounding_is_no_difference(tmp_path: Path) -> None:
     assert compare(tmp_path).status == 0
 
 
+@pytest.mark.parametrize(
+    ("ranks", "nudged", "status", "words"),
+    [
+        (1.001, 1.001, 0, "Left out: differences of kernel up to 1e-03"),
+        (1.001, 1.0001, 1, "gradient of kernel: 1.001 on rank 0"),
+        (1.09, 1.5, 0, "Left out"),
+        (1.2, 1.5, 2, "not compared from there: Step 1: gradient of kernel"),
+        (2.0, 1.1, 1, "gradient of kernel: 2 on rank 0"),
+    ],
+)
+def test_a_difference_is_compared_with_what_rounding_does(
+    ranks: float, nudged: float, status: int, words: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "hvd_keras._verify.compare"]
+    records(tmp_path, "one", *step(1))
+    records(tmp_path, "rank0", *step(1, ranks))
+    records(tmp_path, "rank1", *step(1, ranks))
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True)
+    assert (done.returncode, done.stdout) == (NEEDS_NUDGED, b"")
+    records(tmp_path, "nudged", *step(1, nudged))
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True)
+    assert done.returncode == status
+    assert words in done.stdout.decode()
+
+
+def test_steps_of_the_one_process_alone_were_not_compared(
+    tmp_path: Path,
+) -> None:
+    end = ("weights", "end", {}, 0)
+    records(tmp_path, "one", *step(1), *step(2), ("weights", "end", {}, 2))
+    records(tmp_path, "rank0", end)
+    records(tmp_path, "rank1", end)
+    found = compare(tmp_path, ["2 ranks"])
+    assert found.status == 2
+    assert "Until then" not in found.text
+
+
+def test_the_cause_names_the_model_that_trains(tmp_path: Path) -> None:
+    for name, value in (("one", 1.0), ("rank0", 1.5), ("rank1", 1.5)):
+        writer = Writer(tmp_path / name)
+        for model, own in (("Sequential", ""), ("Distiller", "Distiller")):
+            methods = {"train_step": own, "compute_loss": ""}
+            writer.add(
+                "note", "model", model=model, own=methods, optimizer={},
+                losses=["mse"],
+            )  # fmt: skip
+        rows = {"x": np.arange(4)}
+        part = rows if name == "one" else {"x": np.arange(4)[int(name[4]) :: 2]}
+        writer.add("rows", "batch", part, step=1, model="Sequential")
+        writer.add("own", "sgd", {"w": np.float64([value, 2])}, step=1)
+        writer.add("gradients", "sgd", {"w": np.float64([value, 2])}, step=1)
+    found = compare(tmp_path)
+    assert found.status == 1
+    assert "the loss `mse`" in found.text
+    assert "Distiller" not in found.text
+
+
 def test_a_large_array_is_kept_as_sums_of_parts(tmp_path: Path) -> None:
     large = np.zeros(2 * MAX_ELEMENTS + 5, np.float32)
     large[7] = 1.0
@@ -247,3 +310,33 @@ def test_random_numbers_of_a_rank_are_known_before_the_script(
 
     assert run("0") == run("0") != run("1")
     assert run("0").startswith("next one")
+
+
+@pytest.mark.thorough
+def test_tensorflow_shuffles_by_the_seed_of_the_script(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    code = """
+    import hvd_keras, keras, tensorflow as tf
+    rows = tf.data.Dataset.range(50)
+    for seed in (1, None):
+        print([int(row) for row in rows.shuffle(50, seed=seed)])
+    print(tf.random.uniform([]).numpy(), tf.random.uniform([], seed=1).numpy())
+    """
+
+    def run(rank: str) -> list[str]:
+        settings = {"HVD_VERIFY": str(tmp_path), "HVD_RANK": rank}
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=clean_environ(PYTHONPATH=str(ROOT), **settings),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split("\n")
+
+    first, again, other = run("0"), run("0"), run("1")
+    assert first == again
+    assert first[0] == other[0]  # its own seed
+    assert first[1] != other[1]  # no seed
+    (mine, seeded), (theirs, same) = first[2].split(), other[2].split()
+    assert mine != theirs
+    assert seeded == same

@@ -335,6 +335,14 @@ TABLE = (
         _TENSORFLOW,
     ),
     Row(
+        "tensorflow.python.framework.random_seed",
+        "get_seed",
+        "_verify.start",
+        "seed what draws without a seed, on each rank otherwise",
+        "rank 0 and the one process draw other numbers",
+        _TENSORFLOW,
+    ),
+    Row(
         "numpy.random",
         "binomial choice exponential normal permutation poisson rand randint "
         "randn random random_sample shuffle standard_normal uniform",

@@ -21,6 +21,8 @@ class Difference:
         one: Its value in one process.
         cause: Why, probably; "" if nothing is known.
         details: What the cause is guessed from.
+        name: The array that differs; "" if rounding cannot be why.
+        gap: How large that is, in parts of the largest element.
     """
 
     kind: str
@@ -30,6 +32,8 @@ class Difference:
     one: str
     cause: str = ""
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    gap: float = 0.0
 
     def text(self) -> str:
         """Returns it in a sentence or two."""
@@ -52,7 +56,8 @@ class Facts:
 
     def __init__(self, notes: Sequence[Event], size: int) -> None:
         self.size = size
-        self.models = [e.facts for e in notes if e.key == "model"]
+        self._models = [e.facts for e in notes if e.key == "model"]
+        self._model: str | None = None  # the class that takes this step
         self._notes = notes
         self.rows: list[int] = []  # of each rank, in this step
         self.rows_of_one = 0
@@ -62,6 +67,16 @@ class Facts:
     def note_rows(self, rows: list[int], rows_of_one: int) -> None:
         self.rows, self.rows_of_one = rows, rows_of_one
         self.loss = self.loss  # kept until a gradient explains it
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """What is known of the model that trains, or of all of them."""
+        chosen = [m for m in self._models if m["model"] == self._model]
+        return chosen or self._models
+
+    def note_model(self, event: Event) -> None:
+        """Keeps whose step it is, if the event says so."""
+        self._model = event.facts.get("model", self._model)
 
     def note_changed(self, names: list[str]) -> None:
         self.changed = names

@@ -3,7 +3,8 @@
 Usage: python -m hvd_keras._verify.compare FOLDER [--json]
 
 The exit status is 0 if they are equal, 1 if they differ, 2 if there is too
-little to compare.
+little to compare, and 3, without a word, if a third run must first measure
+what rounding does.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ import numpy as np
 from hvd_keras._common.terminal import printable
 from hvd_keras._verify import causes
 from hvd_keras._verify.causes import Difference, Facts
-from hvd_keras._verify.records import Array, Event, read
+from hvd_keras._verify.numbers import gap_of, ratio_of, several, short
+from hvd_keras._verify.records import NUDGED, Event, read
+from hvd_keras._verify.rounding import Rounding
 
 # Sums in another order differ by about 1e-7 of their parts; what a training
-# amplifies in a few steps stays far below this.
+# amplifies in a few steps usually stays far below this; `rounding` knows where
+# it does not.
 _TOLERANCE = 2e-4
+NEEDS_NUDGED = 3  # the exit status that asks for that run
 _HALF_TOLERANCE = 3e-2  # with float16 or bfloat16
 # A gradient that is this small beside the largest is the rest of a sum that is
 # zero. Adam and its kin make whole steps of it.
@@ -74,6 +79,7 @@ class Comparison:
         ranks: Those of each rank.
         is_whole: Whether all scripts ran to their end. If not, what is missing
             on a side is no difference.
+        nudged: Those of the one process with nudged gradients, if it ran.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Comparison:
         ranks: list[list[Event]],
         *,
         is_whole: bool = True,
+        nudged: Sequence[Event] = (),
     ) -> None:
         self._is_whole = is_whole
         self._one = one
@@ -92,6 +99,7 @@ class Comparison:
         self._facts = Facts(notes, len(ranks))
         half = any(e.facts.get("half") for e in notes)
         self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+        self._rounding = Rounding(one, nudged, self._tolerance)
         self._noise: set[str] = set()  # variables whose gradients are that
         self._largest = 0.0
         self._num_steps = 0
@@ -112,7 +120,7 @@ class Comparison:
                 break
         # What differs otherwise goes before.
         difference = difference or self._left_over() or self._same_draws
-        notes = self._facts.texts()
+        notes = self._facts.texts() + self._rounding.texts()
         size = len(self._ranks)
         if difference is None:
             text = (
@@ -120,6 +128,17 @@ class Comparison:
                 f"difference {self._largest:.0e}."
             ).replace("e-0", "e-")
             return Verdict(0, text, self._num_steps, self._largest, None, notes)
+        if self._rounding.hides(difference):
+            text = (
+                f"Equal to one process until step {difference.step}, and not "
+                f"compared from there: {difference.text()} Rounding alone "
+                "changes that as much: small changes grow here within a few "
+                "steps. Rows that are all alike before a BatchNormalization "
+                "do that, and large learning rates."
+            )
+            return Verdict(
+                2, text, self._num_steps, self._largest, difference, notes
+            )
         difference.cause = causes.cause_of(difference, self._facts)
         text = f"{size} ranks differ from one process. {difference.text()}"
         return Verdict(
@@ -129,7 +148,6 @@ class Comparison:
     # ---- One event ----
 
     def _compare(self, event: Event) -> Difference | None:
-        self._num_steps = max(self._num_steps, event.step)
         others = [events.get(event.place) for events in self._of_ranks]
         if any(other is None for other in others):
             if not self._is_whole or event.kind == "draws":
@@ -139,6 +157,9 @@ class Comparison:
                 event, "steps", f"rank {missing[0]} took no such step", "one"
             )
         ranks = [other for other in others if other is not None]
+        step = min(each.step for each in (event, *ranks))
+        self._num_steps = max(self._num_steps, step)
+        self._facts.note_model(event)
         compare = {
             "rows": self._rows,
             "loss": self._loss,
@@ -242,13 +263,18 @@ class Comparison:
             )
         if any(self._is_near(mean, one, abs(one)) for mean in means):
             return None
+        share = min(gap_of(np.float64(m), one) for m in means)
+        share /= max(float(np.abs(one)), 1e-2)
+        if self._rounding.explains("loss", "loss", share):
+            return None
         found = self._difference(
             event,
             "loss",
-            f"{means[0]:.6g}, the mean of the ranks' " + _several(values),
+            f"{means[0]:.6g}, the mean of the ranks' " + several(values),
             f"{float(one):.6g}",
         )
-        found.details = {"ratio": _ratio(means[0], one)}
+        found.gap, found.name = share, "loss"
+        found.details = {"ratio": ratio_of(means[0], one)}
         # The gradients of the step say more.
         self._facts.loss = found
         return None
@@ -281,21 +307,25 @@ class Comparison:
                 self._noise.discard(name)
             scale = max(scale, 1e-2 * largest)
             for value in each:
-                gap = _gap(value, one) / (scale or 1.0)
-                if gap > worst[0]:
+                gap = gap_of(value, one) / (scale or 1.0)
+                if gap > worst[0] and not self._rounding.explains(
+                    event.kind, name, gap
+                ):
                     worst = gap, name
         if worst[0] <= self._tolerance:
             if self._facts.loss is not None:
                 return self._facts.take_loss()
             return None
-        return self._wrong_gradient(event, ranks, own, worst[1])
+        found = self._wrong_gradient(event, ranks, own, worst[1])
+        found.gap, found.name = worst
+        return found
 
     def _wrong_gradient(
         self, event: Event, ranks: list[Event], own: list[Event], name: str
     ) -> Difference:
         one = event.arrays[name]
         each = [rank.arrays[name] for rank in ranks]
-        rank, value = max(enumerate(each), key=lambda p: _gap(p[1], one))
+        rank, value = max(enumerate(each), key=lambda p: gap_of(p[1], one))
         place = int(np.argmax(np.abs(value - one)))
         found = self._difference(
             event,
@@ -311,19 +341,21 @@ class Comparison:
         total = sum(rows) or 1
         weighted = np.tensordot(np.array(rows) / total, before, 1)
         found.details = {
-            "ratio": _ratio(value, one),
-            "ranks_differ": any(_gap(a, each[0]) > 1e-5 * scale for a in each),
-            "is_mean": _gap(mean, value) <= 1e-3 * scale,
-            "weighted_is_right": _gap(weighted, one) <= 1e-3 * scale,
-            "own_are_equal": all(_gap(b, before[0]) == 0 for b in before),
+            "ratio": ratio_of(value, one),
+            "ranks_differ": any(
+                gap_of(a, each[0]) > 1e-5 * scale for a in each
+            ),
+            "is_mean": gap_of(mean, value) <= 1e-3 * scale,
+            "weighted_is_right": gap_of(weighted, one) <= 1e-3 * scale,
+            "own_are_equal": all(gap_of(b, before[0]) == 0 for b in before),
             "one_changed": mine is not None
             and name in mine.arrays
-            and _gap(mine.arrays[name], one) > 1e-3 * scale,
+            and gap_of(mine.arrays[name], one) > 1e-3 * scale,
             "only": [
                 other
                 for other in event.arrays
                 if any(
-                    _gap(r.arrays[other], event.arrays[other])
+                    gap_of(r.arrays[other], event.arrays[other])
                     > self._tolerance
                     * max(float(np.max(np.abs(event.arrays[other]))), 1e-12)
                     for r in ranks
@@ -344,9 +376,12 @@ class Comparison:
                 value = rank.arrays.get(name)
                 if value is None or value.shape != one.shape:
                     continue
-                gap = _gap(value, one)
+                gap = gap_of(value, one)
                 scale = float(np.max(np.abs(one)))
-                if gap <= self._tolerance * max(scale, 1e-2):
+                share = gap / max(scale, 1e-2)
+                if share <= self._tolerance or self._rounding.explains(
+                    event.kind, name, share
+                ):
                     if event.key != "rate":
                         self._largest = max(self._largest, gap)
                     continue
@@ -360,11 +395,12 @@ class Comparison:
                     f"{value.flat[place]:.6g} on rank {number}",
                     f"{one.flat[place]:.6g}",
                 )
+                found.gap, found.name = share, name
                 first = ranks[0].arrays[name]
                 found.details = {
                     "kind": event.key,
                     "ranks_differ": any(
-                        _gap(r.arrays[name], first) > 1e-6 * max(scale, 1e-2)
+                        gap_of(r.arrays[name], first) > 1e-6 * max(scale, 1e-2)
                         for r in ranks
                         if name in r.arrays
                     ),
@@ -379,18 +415,21 @@ class Comparison:
             if not each or not one.size:
                 continue
             if all(a.shape == one.shape for a in each):
-                gaps = [_gap(a, one) for a in each]
+                gaps = [gap_of(a, one) for a in each]
                 scale = max(float(np.max(np.abs(one))), 1e-2)
             elif all(a.ndim == one.ndim for a in each) and one.ndim:
                 # Each rank has its share of the rows.
                 whole = np.concatenate(each).astype(np.float64)
                 each = [whole.mean(axis=0)]
                 one = one.astype(np.float64).mean(axis=0)
-                gaps = [_gap(each[0], one)]
+                gaps = [gap_of(each[0], one)]
                 scale = max(float(np.max(np.abs(one))), 1e-2)
             else:
                 gaps, scale = [float("inf")], 1.0
-            if max(gaps) <= 10 * self._tolerance * scale:
+            share = max(gaps) / scale
+            if share <= 10 * self._tolerance or self._rounding.explains(
+                event.kind, name, share
+            ):
                 continue
             number = int(np.argmax(gaps))
             value = each[number]
@@ -404,13 +443,15 @@ class Comparison:
             found = self._difference(
                 event,
                 f"{what} {name}".rstrip(),
-                f"{_short(value)} on rank {number}",
-                _short(one),
+                f"{short(value)} on rank {number}",
+                short(one),
             )
+            found.gap, found.name = share, name
             found.details = {
                 "kind": event.key,
                 "ranks_differ": any(
-                    a.shape != each[0].shape or _gap(a, each[0]) > 1e-6 * scale
+                    a.shape != each[0].shape
+                    or gap_of(a, each[0]) > 1e-6 * scale
                     for a in each
                 ),
             }
@@ -458,37 +499,6 @@ def _num_rows(event: Event) -> int:
     return 0
 
 
-def _gap(value: Array, one: Array) -> float:
-    if value.shape != one.shape:
-        return float("inf")
-    if not one.size:
-        return 0.0
-    gap = np.abs(value.astype(np.float64) - one.astype(np.float64))
-    both = np.isnan(value) & np.isnan(one) | (value == one)
-    gap = np.where(both, 0.0, gap)
-    return float(np.max(np.where(np.isnan(gap), np.inf, gap)))
-
-
-def _ratio(value: Any, one: Any) -> float | None:
-    """Returns the factor between two arrays, if it is one for all elements."""
-    value, one = np.float64(value).ravel(), np.float64(one).ravel()
-    scale = float(np.dot(one, one))
-    if not scale or not np.isfinite(scale):
-        return None
-    factor = float(np.dot(value, one)) / scale
-    rest = float(np.max(np.abs(value - factor * one)))
-    return factor if rest <= 1e-2 * float(np.max(np.abs(value))) else None
-
-
-def _several(values: Any) -> str:
-    return " and ".join(f"{float(value):.6g}" for value in values)
-
-
-def _short(array: Any) -> str:
-    flat = np.ravel(array)
-    return f"{flat[0]:.6g}" if flat.size == 1 else f"{flat[:3].tolist()}"
-
-
 def compare(folder: Path, failed: Sequence[str] = ()) -> Verdict:
     """Compares all records in a folder.
 
@@ -506,13 +516,26 @@ def compare(folder: Path, failed: Sequence[str] = ()) -> Verdict:
     if not one or not ranks:
         why = how if failed else "the script does not call `hvd.init()`"
         return Verdict(2, f"Not compared: {why}.")
-    found = Comparison(one, ranks, is_whole=not failed).verdict()
+    nudged = read(folder / NUDGED)
+    found = Comparison(one, ranks, is_whole=not failed, nudged=nudged).verdict()
     if failed and found.status == 1:
         found.text += f" Then {how}."
     elif failed:
-        found.text = f"Not compared: {how}. Until then: {found.text}"
+        until = f" Until then: {found.text}" * (found.num_steps > 0)
+        found.text = f"Not compared: {how}.{until}"
         found.status = 2
     return found
+
+
+def _needs_nudged(folder: Path, found: Verdict) -> bool:
+    """Whether rounding may explain a difference, and was not measured."""
+    is_measured = (folder / f"{NUDGED}.jsonl").exists()
+    return bool(
+        found.status == 1
+        and found.difference
+        and found.difference.name
+        and not is_measured
+    )
 
 
 def main() -> int:
@@ -522,6 +545,8 @@ def main() -> int:
     parser.add_argument("--failed", action="append", default=[])
     arguments = parser.parse_args()
     found = compare(arguments.folder, arguments.failed)
+    if _needs_nudged(arguments.folder, found):
+        return NEEDS_NUDGED
     if arguments.json:
         print(found.as_json())
     else:

@@ -64,7 +64,7 @@ def _reducing(session: Session) -> Any:
                 factor=kw.get("factor", 1.0),
                 has_local=bool(local_ids),
             )
-            return reduced
+            return session.nudged(reduced)
 
         return reduce
 

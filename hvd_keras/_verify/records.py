@@ -17,6 +17,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+NUDGED = "nudged"  # the name of the file of the run that measures rounding
+
 # An array of more elements is kept as the sums of as many parts of it.
 MAX_ELEMENTS = 1 << 16
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import itertools
 import os
 from pathlib import Path
 from typing import Any
 
 import hvd_keras
 from hvd_keras._common import verification
+from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
+from hvd_keras._verify.records import NUDGED
 from hvd_keras.config import Config
 
 _session: Any = None
@@ -28,7 +31,9 @@ def begin() -> None:
             "hvd_keras.basics"
         ).size_of_job()
         public["size_op"] = _size_op
-    name = f"rank{config.rank or 0}" if num_ranks is None else "one"
+    name = f"rank{config.rank or 0}"
+    if num_ranks is not None:
+        name = NUDGED if config.verify_nudge else "one"
     path = Path(config.verify or "") / name
     call_when_imported(
         {
@@ -64,9 +69,22 @@ def _record(path: Path) -> None:
 
 
 def _seed_tensorflow(seed: int) -> None:
-    """Seeds TensorFlow's own numbers, unless the script has done it."""
-    import tensorflow as tf
-    from tensorflow.python.framework import random_seed
+    """Seeds what TensorFlow draws without any seed, and that alone.
 
-    if random_seed.get_seed(None)[0] is None:
-        tf.random.set_seed(seed)
+    `tf.random.set_seed` would also change what `shuffle(seed=1)` does, which
+    must be the same on all ranks.
+    """
+    random_seed: Any = importlib.import_module(
+        "tensorflow.python.framework.random_seed"
+    )
+    numbers = itertools.count(1)
+
+    def around(original: Any) -> Any:
+        def get_seed(op_seed: int | None) -> Any:
+            found = original(op_seed)
+            none = all(each is None for each in found)
+            return (seed, next(numbers)) if none else found
+
+        return get_seed
+
+    replace(random_seed, "get_seed", around)

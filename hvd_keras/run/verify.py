@@ -1,7 +1,8 @@
 """`hvdrun --verify`: two jobs of the same script, and what they differ in.
 
 The first job has the ranks that are asked for, the second one process. Both
-record; a Python process with NumPy compares.
+record; a Python process with NumPy compares. If rounding may explain what it
+finds, a third job measures rounding: one process whose gradients are nudged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
 
 _SITE = str(Path(__file__).parents[1] / "_verify" / "_site")
+
+# What the comparison ends with if it needs the third job.
+_NEEDS_NUDGED = 3
 
 # Runs a job, and returns its exit status.
 RunJob = Callable[[JobSpec, dict[str, str], Plan], int]
@@ -67,7 +71,8 @@ def run(
         alone = dataclasses.replace(spec, num_ranks=1, output=output)
         _say("one process", is_json=is_json)
         environ["HVD_VERIFY_RANKS"] = str(size)
-        if run_job(alone, environ, planning.plan(alone, environ)):
+        plan_alone = planning.plan(alone, environ)
+        if run_job(alone, environ, plan_alone):
             failed.append("one process")
         command = [sys.executable, "-m", "hvd_keras._verify.compare", folder]
         if is_json:
@@ -75,7 +80,14 @@ def run(
         for what in failed:
             command += ["--failed", what]
         sys.stdout.flush()
-        return subprocess.run(command).returncode
+        status = subprocess.run(command).returncode
+        if status == _NEEDS_NUDGED:
+            _say("one process, to measure what rounding does", is_json=is_json)
+            environ["HVD_VERIFY_NUDGE"] = "1"
+            run_job(alone, environ, plan_alone)
+            sys.stdout.flush()
+            status = subprocess.run(command).returncode
+        return status
 
 
 def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:

@@ -337,6 +337,23 @@ def one_batch_at_a_time() -> None:
         model.train_on_batch(x, y)
 
 
+class Turned(keras.layers.Layer):
+    """Gradients change by 1 % where rounding changes a last digit."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], 5))
+
+    def call(self, x: Any) -> Any:
+        ops, kernel = keras.ops, self.kernel
+        turns = ops.sign(ops.sin(ops.stop_gradient(kernel) * 1e7))
+        z = ops.matmul(x, kernel * turns)
+        return ops.matmul(x, kernel) + 0.01 * (z - ops.stop_gradient(z))
+
+
+def turned_by_rounding() -> None:
+    _fit(_compiled(keras.Sequential(_layers(Turned()))))
+
+
 RIGHT: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
@@ -347,6 +364,7 @@ RIGHT: dict[str, Callable[[], None]] = {
         filled,
         one_batch_at_a_time,
         noise_of_the_batch,
+        turned_by_rounding,
     )
 }
 if BACKEND != "jax":
@@ -457,6 +475,16 @@ def masks_of_a_loop_are_equal() -> None:
 
     for x, y in hvd.shard(_data(), batch_size=8):
         step(x, y)
+
+
+@_wrong("gradient of")
+def a_small_term_of_the_ranks() -> None:
+    class Small(keras.regularizers.Regularizer):
+        def __call__(self, kernel: Any) -> Any:
+            return 1e-3 * _on_ranks() * keras.ops.sum(kernel)
+
+    layers = _layers(keras.layers.Dense(5, kernel_regularizer=Small()))
+    _fit(_compiled(keras.Sequential(layers)))
 
 
 class Labelled(keras.Model):

@@ -17,14 +17,11 @@ def main() -> None:
     hvd.init()
     import keras
 
-    from hvd_keras import basics
-    from hvd_keras._common import verification
     from hvd_keras._verify import start
     from verify import programs
 
     folder, *names = sys.argv[1:]
-    is_one = verification.num_merged() > 1
-    name = "one" if is_one else f"rank{basics.rank()}"
+    name = start.running().name
     for program in names or programs.ALL:
         keras.utils.clear_session()
         keras.utils.set_random_seed(7)

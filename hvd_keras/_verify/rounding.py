@@ -1,0 +1,85 @@
+"""What rounding alone does to the arrays of a script, as measured.
+
+Sums in another order differ in their last digits. Where that turns a ReLU or
+the place of a maximum, a gradient changes by more, and training amplifies it.
+How much it is depends on the script, so a third run measures it: one process
+whose gradients are nudged, by more than rounding changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hvd_keras._verify.causes import Difference
+from hvd_keras._verify.numbers import gap_of
+from hvd_keras._verify.records import Event
+
+_FACTOR = 3  # of what the nudges do
+_KINDS = ("gradients", "loss", "results", "weights")
+_MOST = 0.1  # where rounding does more than this, equality shows nothing
+
+
+class Rounding:
+    """What rounding may do to each array.
+
+    Args:
+        one: The events of the one process.
+        nudged: Those of it with nudged gradients; empty: it did not run.
+        tolerance: What is equal without a reason.
+    """
+
+    def __init__(
+        self, one: Iterable[Event], nudged: Iterable[Event], tolerance: float
+    ) -> None:
+        self._tolerance = tolerance
+        self._most: dict[tuple[str, str], float] = {}
+        self._used: dict[str, float] = {}
+        others = {event.place: event for event in nudged}
+        for event in one:
+            if event.place in others and event.kind in _KINDS:
+                self._measure(event, others[event.place])
+
+    def _measure(self, event: Event, other: Event) -> None:
+        sizes = [np.max(np.abs(a)) for a in event.arrays.values() if a.size]
+        floor = 1e-2
+        if event.kind == "gradients":
+            floor *= float(max(sizes, default=0.0))
+        for name, array in event.arrays.items():
+            if name in other.arrays and array.size:
+                scale = max(float(np.max(np.abs(array))), floor) or 1.0
+                gap = _FACTOR * gap_of(other.arrays[name], array) / scale
+                key = event.kind, name
+                self._most[key] = max(self._most.get(key, 0.0), gap)
+
+    def explains(self, kind: str, name: str, gap: float) -> bool:
+        """Whether rounding alone makes such a difference.
+
+        Args:
+            kind: The kind of event.
+            name: That of the array.
+            gap: The difference, in parts of the largest element.
+        """
+        if gap > min(self._most.get((kind, name), 0.0), _MOST):
+            return False
+        if gap > self._tolerance:
+            self._used[name] = max(self._used.get(name, 0.0), gap)
+        return True
+
+    def hides(self, found: Difference) -> bool:
+        """Whether rounding does so much that a difference shows nothing."""
+        most = self._most.get((found.kind, found.name), 0.0)
+        return 0.0 < found.gap <= most
+
+    def texts(self) -> list[str]:
+        """Returns what was left out, for people."""
+        if not self._used:
+            return []
+        name, gap = max(self._used.items(), key=lambda item: item[1])
+        more = f" and {len(self._used) - 1} more" * (len(self._used) > 1)
+        return [
+            f"Left out: differences of {name}{more} up to {gap:.0e} of their "
+            "largest. Rounding alone makes such here, where it turns a ReLU "
+            "or the place of a maximum; a third run has measured it."
+        ]
