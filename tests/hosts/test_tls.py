@@ -59,3 +59,35 @@ def test_job_runs_over_tls_and_others_are_refused(
     assert status == 0, stderr
     assert stdout.count("all steps") == 4
     assert finish(second)[0] == 0
+
+
+def test_who_holds_pythons_lock_is_not_lost(
+    network: Network, secret: str, tmp_path: Path
+) -> None:
+    code = """
+        import ctypes
+        import hvd_keras as hvd
+        hvd.init()
+        hvd.barrier(name="begin")
+        if hvd.rank() == 1:
+            ctypes.PyDLL(None).sleep(8)  # with the lock
+        hvd.barrier(name="end")
+        print("end")
+    """
+    settings = certificates.make(tmp_path / "tls") | {
+        "HVD_HEARTBEAT_SECONDS": "0.5",
+        "HVD_HEARTBEAT_TIMEOUT": "4",
+    }
+    endpoint = f"{ADDRESSES[0]}:{free_port()}"
+    jobs = [
+        network.hvdrun(
+            host, "--nnodes", "2", "--node-rank", str(host), "-np", "1",
+            "--rdzv-endpoint", endpoint, "--", *python(code),
+            HVD_SECRET_FILE=secret, **settings,
+        )
+        for host in (0, 1)
+    ]  # fmt: skip
+    status, stdout, stderr = finish(jobs[0], 60)
+    assert status == 0, stderr
+    assert stdout.count("end") == 2
+    assert finish(jobs[1])[0] == 0
