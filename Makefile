@@ -124,6 +124,7 @@ test-nightly: build lint-recipes bazel  ## All checks that take hours
 	$(PYTHON) -m pip install -q -e '.[browser]'
 	NIGHTLY=1 TEST_PROGRAMS=500 TEST_SEED=$$(date +%j%y0000) \
 	  EXPECTED_SKIPS=$(CURDIR)/.ci/expected_skips $(PYTEST) --thorough
+	echo "$$(date +%F), $$(git rev-parse --short HEAD)" > .ci/nightly_passed
 
 test-%: build  ## test-4: all of tests/parallel on 4 ranks, or any number
 	$(PYTHON) -m hvd_keras.run -np $* -- $(PYTHON) -m pytest --thorough \
