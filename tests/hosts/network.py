@@ -243,7 +243,7 @@ def python(code: str) -> list[str]:
 
 
 def finish(
-    job: subprocess.Popen[str], seconds: float = 30
+    job: subprocess.Popen[str], seconds: float = 60
 ) -> tuple[int, str, str]:
     """Returns status and output of a job; after `seconds` fails the test."""
     try:
