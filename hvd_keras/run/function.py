@@ -28,14 +28,12 @@ from hvd_keras.run.results import outcome_in, stored_in
 from hvd_keras.run.spec import (
     GRACE_SECONDS,
     SPEC,
-    Elastic,
     JobSpec,
     Output,
     Reach,
     elastic,
     settings,
 )
-from hvd_keras.run.usage import UsageError
 
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 _READ_BYTES = 64 << 10
@@ -119,7 +117,7 @@ def run(
         hosts,
         hostfile,
         reach=Reach(_whole(ssh_port), ssh_identity_file),
-        elastic=elastic_of(
+        elastic=elastic(
             _whole(min_np),
             max_ranks=_whole(max_np),
             max_restarts=_whole(max_restarts),
@@ -137,18 +135,6 @@ def run(
         ),
     )
     return run_spec(spec, fn, args, kwargs, executable=executable, env=env)
-
-
-def elastic_of(min_ranks: int | None, **options: Any) -> Elastic | None:
-    """Returns what `spec.elastic` does.
-
-    Raises:
-        LaunchError: An option needs a `min_ranks`.
-    """
-    try:
-        return elastic(min_ranks, **options)
-    except UsageError as error:
-        raise LaunchError(str(error)) from None
 
 
 def _whole(value: int | None) -> int | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.run.function import elastic_of, run_spec
-from hvd_keras.run.spec import JobSpec, Output, Reach, settings
+from hvd_keras.run.function import run_spec
+from hvd_keras.run.spec import JobSpec, Output, Reach, elastic, settings
 
-# Horovod's argument -> that of `elastic_of`.
+# Horovod's argument -> that of `spec.elastic`.
 _ELASTIC = {
     "max_num_proc": "max_ranks",
     "reset_limit": "max_restarts",
@@ -78,7 +78,7 @@ def run(
         given.get("hosts"),
         given.get("hostfile"),
         reach=Reach(given.get("ssh_port"), given.get("ssh_identity_file")),
-        elastic=elastic_of(given.get("min_num_proc"), **of_elastic),
+        elastic=elastic(given.get("min_num_proc"), **of_elastic),
         output=Output(given.get("output_filename"), is_verbose=is_verbose),
         is_horovod=True,
         settings=settings(

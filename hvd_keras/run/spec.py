@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hvd_keras.run.usage import UsageError
+from hvd_keras.exceptions import LaunchError
 
 SPEC = "spec.json"  # the file of a spec for another process
 GRACE_SECONDS = 10.0
@@ -120,18 +120,18 @@ def elastic(min_ranks: int | None, **options: Any) -> Elastic | None:
         **options: The others; None: the default.
 
     Raises:
-        UsageError: Some of them make no sense without `min_ranks`.
+        LaunchError: Some of them make no sense without `min_ranks`.
     """
     given = {n: value for n, value in options.items() if value is not None}
     if min_ranks is not None:
         return Elastic(min_ranks, **given)
     if "host_discovery_script" in given:
-        raise UsageError(
+        raise LaunchError(
             "`--host-discovery-script` must be given with --min-np, and "
             "without a list of hosts."
         )
     if given.keys() & {"max_ranks", "blacklist_cooldown", "straggler_factor"}:
-        raise UsageError(
+        raise LaunchError(
             "`--max-np`, `--blacklist-cooldown` and `--evict-stragglers` "
             "must be given with --min-np, which makes a job elastic. "
             "Received: none."

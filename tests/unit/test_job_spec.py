@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from hvd_keras.exceptions import LaunchError
 from hvd_keras.run import arguments, spec
 from hvd_keras.run.spec import Elastic, JobSpec, Meeting, Output, Reach
 from hvd_keras.run.usage import UsageError
@@ -87,6 +88,6 @@ def test_a_malformed_line_is_one_message(
     "option", ["max_ranks", "blacklist_cooldown", "straggler_factor"]
 )
 def test_what_needs_an_elastic_job_is_refused(option: str) -> None:
-    with pytest.raises(UsageError, match="must be given with --min-np"):
+    with pytest.raises(LaunchError, match="must be given with --min-np"):
         spec.elastic(None, **{option: 2})
     assert spec.elastic(None, **{option: None}) is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hvd_keras.exceptions import LaunchError
 from hvd_keras.run import arguments, discovery, planning
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.usage import UsageError
@@ -30,7 +31,7 @@ def _plan(text: str) -> Plan:
     ],
 )
 def test_nonsense_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((LaunchError, UsageError), match=message):
         _plan(text)
 
 
