@@ -22,6 +22,7 @@ from bootstrap_server import (
     exchange_all,
     outcomes,
     read,
+    report,
 )
 
 from hvd_keras._common import processes
@@ -31,7 +32,7 @@ from hvd_keras._job.bootstrap import (
     local_server,
     wire,
 )
-from hvd_keras._job.bootstrap.client import Rendezvous, report, reporter
+from hvd_keras._job.bootstrap.client import Rendezvous, reporter
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.secret import parse_secret
 from hvd_keras._job.bootstrap.server import ExchangeServer
@@ -218,8 +219,7 @@ def test_a_reporter_may_tell_how_it_is_doing_again_and_again(
     connection = reporter(served.path, SECRET, served.identity(2))
     for _ in range(3):
         connection.tell(told)
-    connection.tell(Report(ReportKind.FAILS, 2, "odd"))  # ends it
-    connection._receive_frame(time.monotonic() + 5.0)
+    connection.tell_last(Report(ReportKind.FAILS, 2, "odd"))
     assert served.reports[:3] == [told] * 3
     assert served.reports[3].text == "odd"
 

@@ -7,6 +7,7 @@ launcher uses it too.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -28,7 +29,7 @@ from hvd_keras._job.bootstrap.giving import give
 from hvd_keras._job.bootstrap.topology import HVDRUN, Topology, detect
 from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
 from hvd_keras.config import Config
-from hvd_keras.exceptions import LaunchError
+from hvd_keras.exceptions import HvdError, LaunchError
 
 if TYPE_CHECKING:
     import ssl
@@ -90,7 +91,7 @@ def tell(
     *,
     rank: int | None = None,
 ) -> None:
-    """Tells hvdrun something, if it started this rank.
+    """Tells hvdrun something, if it started this rank; never raises.
 
     Args:
         topology: The place of this process.
@@ -100,12 +101,14 @@ def tell(
         text: See `ReportKind`.
         rank: The rank that it is of; None: this one.
     """
-    if _is_alone(topology) or not _is_of_hvdrun(topology, config):
+    if _is_alone(topology):
         return
-    address, key, _ = _meeting_point(topology, config)
-    identity = _identity(topology, config, epoch)
-    told = Report(kind, identity.rank if rank is None else rank, text)
-    client.report(address, key, identity, told, _tls(address, config))
+    # If this fails, hvdrun will still see the exit code.
+    with contextlib.suppress(HvdError, OSError):
+        to = reporter(topology, config, epoch)
+        if to is not None:
+            of = to.identity.rank if rank is None else rank
+            to.tell_last(Report(kind, of, text))
 
 
 def reporter(

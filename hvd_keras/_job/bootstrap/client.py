@@ -200,6 +200,12 @@ class Rendezvous:
         """Sends a report, without waiting until it was taken."""
         self._send(wire.frame(FrameType.REPORT, wire.pack_report(told)))
 
+    def tell_last(self, told: Report) -> None:
+        """Sends a report, waits until it was taken, and hangs up."""
+        self.tell(told)
+        self._receive_frame(time.monotonic() + 1.0)
+        self._sock.close()
+
     def __enter__(self) -> Rendezvous:
         return self
 
@@ -436,22 +442,6 @@ def reporter(
     """Returns a connection for `tell`; see `Rendezvous`."""
     caller = dataclasses.replace(identity, role=Role.REPORTER)
     return Rendezvous(address, secret, caller, timeout_seconds=1.0, tls=tls)
-
-
-def report(
-    address: str,
-    secret: bytes,
-    identity: Identity,
-    told: Report,
-    tls: ssl.SSLContext | None = None,
-) -> None:
-    """Tells the launcher something of this rank; never raises."""
-    # If this fails, the launcher will still see the exit code.
-    with contextlib.suppress(HvdError, OSError):
-        connection = reporter(address, secret, identity, tls)
-        connection.tell(told)
-        connection._receive_frame(time.monotonic() + 1.0)  # it was taken
-        connection.hang_up()
 
 
 def _milliseconds(seconds: float) -> int:
