@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 
 import hvd_keras as hvd
 from hvd_keras import _core
@@ -48,3 +51,18 @@ def total(name: str, value: float, process_set: hvd.ProcessSet) -> float:
 
 def meet(name: str = "meet") -> None:
     total(name, 0, hvd.global_process_set)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _dynamic_job() -> Iterator[None]:
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    yield
+    hvd.shutdown()
+    hvd.init()
+
+
+@pytest.fixture(autouse=True)
+def _no_set_is_left() -> Iterator[None]:
+    yield
+    remove_all()

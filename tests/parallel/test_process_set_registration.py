@@ -13,27 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from process_set_calls import add_all, meet, partition, remove_all, total
+from process_set_calls import (  # noqa: F401
+    _dynamic_job,
+    _no_set_is_left,
+    add_all,
+    meet,
+    partition,
+    remove_all,
+    total,
+)
 
 import hvd_keras as hvd
 from hvd_keras import _core, process_set
 
 SUM = int(hvd.Sum)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _dynamic_job() -> Iterator[None]:
-    hvd.shutdown()
-    hvd.init(process_sets="dynamic")
-    yield
-    hvd.shutdown()
-    hvd.init()
-
-
-@pytest.fixture(autouse=True)
-def _no_set_is_left() -> Iterator[None]:
-    yield
-    remove_all()
 
 
 # ---- Adding and removing ----

@@ -5,12 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from process_set_calls import (
+from process_set_calls import (  # noqa: F401
+    _dynamic_job,
+    _no_set_is_left,
     add_all,
     add_partition,
     meet,
@@ -23,21 +24,6 @@ import hvd_keras as hvd
 from hvd_keras import _core
 
 SUM = int(hvd.Sum)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _dynamic_job() -> Iterator[None]:
-    hvd.shutdown()
-    hvd.init(process_sets="dynamic")
-    yield
-    hvd.shutdown()
-    hvd.init()
-
-
-@pytest.fixture(autouse=True)
-def _no_set_is_left() -> Iterator[None]:
-    yield
-    remove_all()
 
 
 # ---- Collectives ----
