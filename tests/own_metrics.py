@@ -99,3 +99,47 @@ def test_metrics_of_rows_are_not_named(caplog: Any) -> None:
     value, expected = evaluated(error, 49)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert not any("add_variable" in r.message for r in caplog.records)
+
+
+class OwnTest(keras.Model):
+    """Its `test_step` counts each batch alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        self.mean.update_state(self.compute_loss(x, y, self(x)))
+        return {"mean": self.mean.result()}
+
+
+@needs_peers
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="A `test_step` has a state there"
+)
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size"), [(5, 40), (45, 24), (48, 24), (60, 16)]
+)
+def test_what_validation_has_traced_is_not_used_for_other_rows(
+    num_rows: int, batch_size: int
+) -> None:
+    keras.utils.set_random_seed(3)
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(60, 3)).astype("float32")
+    x[32:] *= 5
+    y = x[:, :1] ** 2
+    model = OwnTest()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    average = hvd.callbacks.MetricAverageCallback()
+    part = x[:num_rows], y[:num_rows]
+    shared = hvd.shard(part, batch_size=batch_size // hvd.size())
+    model.fit(shared, validation_data=shared, callbacks=[average], verbose=0)
+    share = hvd.shard((x, y), batch_size=32 // hvd.size())
+    found = model.evaluate(share, callbacks=[average], verbose=0)
+    expected = model.evaluate(x, y, batch_size=32, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -176,13 +176,9 @@ def _begin_test(
     )
     if not is_global and arguments["weights"] is None:
         return None
-    counts = call.rows.counts if is_global else None
-    if is_global and counts is None and call.rows.asks_in_tests:
-        known = counts_of(call.data)
-        counts = known if known is not None and known.are_known() else None
     return Batch(
         **arguments,
-        counts=counts,
+        counts=_counts_of_test(call) if is_global else None,
         name=f"evaluate{membership.name_suffix()}",
         process_set=global_process_set,
         sum_factor=1.0
@@ -308,8 +304,18 @@ def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:
         call.rows = dataclasses.replace(call.rows, counts=counts)
 
 
+def _counts_of_test(call: Any) -> Counts | None:
+    """Returns the counts that a test function is traced with."""
+    counts: Counts | None = call.rows.counts
+    if counts is None and call.rows.asks_in_tests:
+        counts = counts_of(call.data)
+    return counts if counts is not None and counts.are_known() else None
+
+
 def _key_of_test(call: Any) -> tuple[Any, ...]:
-    return (False,) if call is None else (call.sums_metrics, call.rows)
+    if call is None:
+        return (False,)
+    return call.sums_metrics, call.rows, _counts_of_test(call)
 
 
 def _renew_test_function(call: Any) -> None:
