@@ -48,6 +48,7 @@ class ShardedArrays(RowShare):
     """
 
     has_fixed_rows = True
+    gives_inputs_alone = False  # of batches (inputs, targets)
 
     def __init__(
         self, arrays: Any, handle: Handle, deal: Deal, **order: Any
@@ -59,6 +60,8 @@ class ShardedArrays(RowShare):
         self._check(index)
         rows, weights = self._rows_of(index)
         batch = keras.tree.map_structure(lambda a: a[rows], self._arrays)
+        if self.gives_inputs_alone:
+            return batch[:1]
         return weighted(batch, weights) if self._fills else batch
 
 

@@ -13,6 +13,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data._arguments import check_data
 from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.data._deal import Deal
+from hvd_keras.data._host_arrays import ShardedArrays
 from hvd_keras.data.sharding import shard
 from hvd_keras.process_set import ProcessSet
 
@@ -86,7 +87,15 @@ def share_of(
     num_rows = shapes[0][0] if shapes and shapes[0] else 0
     pair = (data, np.arange(num_rows))
     pair = shard(pair, batch_size=batch_size or _BATCH_SIZE, **options)
-    return _share_of_sharded(pair, None, process_set)
+    share = _share_of_sharded(pair, None, process_set)
+    if isinstance(pair, ShardedArrays):
+        pair.gives_inputs_alone = True
+        return share
+    # As `model.predict` gives the rows of arrays to a `predict_step`.
+    inputs = pair.map(
+        as_it_is(lambda x, *_: (x,) if isinstance(x, tuple) else x)
+    )
+    return dataclasses.replace(share, data=inputs)
 
 
 def _has_ragged(data: Any, tf: Any) -> bool:

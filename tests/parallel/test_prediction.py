@@ -72,6 +72,23 @@ def test_a_list_of_tensors(model: keras.Model) -> None:
     check(hvd.predict(model, tensors), model, 6)
 
 
+@pytest.mark.parametrize("has_two", [False, True])
+def test_a_predict_step_gets_what_model_predict_gives(has_two: bool) -> None:
+    class Own(keras.Model):
+        def predict_step(self, data: Any) -> Any:
+            given.append(tf.nest.map_structure(type, data))
+            x = data[0] if has_two else data
+            return x[0] + x[1] if has_two else x
+
+    given: list[Any] = []
+    x = np.arange(53.0)[:, None]
+    rows: Any = (x, x) if has_two else x
+    expected = Own().predict(rows, verbose=0)
+    found = hvd.predict(Own(), rows, batch_size=8)
+    np.testing.assert_array_equal(found, expected)
+    assert len(set(map(str, given))) == 1
+
+
 @pytest.mark.parametrize("num_rows", thorough_except([1, 2, 53], 1, 53))
 def test_a_dataset(model: keras.Model, num_rows: int) -> None:
     check(hvd.predict(model, dataset(num_rows), batch_size=8), model, num_rows)
