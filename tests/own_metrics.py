@@ -143,3 +143,21 @@ def test_what_validation_has_traced_is_not_used_for_other_rows(
     found = model.evaluate(share, callbacks=[average], verbose=0)
     expected = model.evaluate(x, y, batch_size=32, verbose=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@needs_peers
+def test_an_evaluation_of_other_models_is_told() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.set_weights([np.full((2, 1), 1.0 + hvd.rank()), np.zeros(1)])
+    x = np.ones((24, 2))
+    data = hvd.shard((x, x[:, :1]), batch_size=4)
+    options = {
+        "callbacks": [hvd.callbacks.MetricAverageCallback()],
+        "verbose": 0,
+    }
+    for _ in range(2):
+        with pytest.raises(hvd.MismatchError, match="the same model on all"):
+            model.evaluate(data, **options)
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    np.testing.assert_allclose(model.evaluate(data, **options), 1.0)

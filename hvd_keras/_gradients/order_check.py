@@ -6,12 +6,15 @@ from typing import Any
 
 import keras
 
-from hvd_keras._keras import advice, callback_lists
+from hvd_keras._gradients import model_state
+from hvd_keras._gradients.distributed_class import distributed_parts_of
+from hvd_keras._keras import advice, callback_lists, models
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._values.agreement import Check, together
 from hvd_keras.data._taken import Taken, comparing
 from hvd_keras.data.position import handle_of
+from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 _NAME = "fit/order"
@@ -46,10 +49,12 @@ def watch(callback_list: Any) -> None:
     fit.taken.watch()
 
 
-def watch_evaluation(process_set: ProcessSet = global_process_set) -> None:
-    """Compares the data of a beginning `evaluate` outside of `fit` at its end.
+def watch_evaluation(
+    model: Any, process_set: ProcessSet = global_process_set
+) -> None:
+    """Compares the model of a beginning `evaluate` outside of `fit`.
 
-    All ranks of `process_set` call it.
+    At its end ranks compare the data. All ranks of `process_set` call it.
     """
     calls = keras_calls.running_calls()
     if len(calls) != 1 or calls[0].method != "evaluate":
@@ -57,11 +62,39 @@ def watch_evaluation(process_set: ProcessSet = global_process_set) -> None:
     call = calls[0]
     if process_set.size() == 1 or call.compares_order is not None:
         return
-    check = find_shared(call, process_set)
-    together("evaluate/order/begin", [check], process_set)
+    checks = [find_shared(call, process_set)]
+    if models.is_fully_built(model) and _is_unknown(model):
+        checks.append(_comparing_model(model, process_set))
+    together("evaluate/order/begin", checks, process_set)
     call.compares_order = call.taken is not None
     if call.taken is not None:
         call.taken.watch()
+
+
+def _is_unknown(model: Any) -> bool:
+    """Whether nobody has compared a model's weights; alike on all ranks."""
+    checks = [
+        part.hvd_start_check
+        for optimizer in models.optimizers_of(model)
+        for part in distributed_parts_of(optimizer)
+    ]
+    is_known = bool(checks) and not any(each.is_due() for each in checks)
+    return not is_known and not any(each.is_off for each in checks)
+
+
+def _comparing_model(model: Any, process_set: ProcessSet) -> Check:
+    local = model_state.local_variables(model)
+    slots = [v for o in models.optimizers_of(model) for v in o.variables]
+    trained = model_state.without(
+        slots, model_state.trained_variables(model, local)
+    )
+    difference = yield from model_state.comparing(trained, (), process_set)
+    if difference is not None:
+        raise MismatchError(
+            "Metrics over all ranks need the same model on all of them. Call "
+            "`hvd.broadcast_variables(model.variables, root_rank=0)` before, "
+            f"or load the weights on each rank. Received: {difference}."
+        )
 
 
 def end_evaluation() -> None:

@@ -57,7 +57,8 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     Raises:
         MismatchError: From `fit` or `evaluate`, on all ranks: ranks have
             different metrics or logs; or an `evaluate` outside of `fit` has
-            data of `hvd.shard`, which ranks have read in different orders.
+            data of `hvd.shard`, which ranks have read in different orders, or
+            a model that nobody has compared, with different weights.
 
     Example:
 
@@ -79,7 +80,7 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         _begin(self.model)
-        order_check.watch_evaluation()
+        order_check.watch_evaluation(self.model)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         order_check.end_evaluation()

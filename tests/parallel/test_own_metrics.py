@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from own_metrics import (  # noqa: F401
+    test_an_evaluation_of_other_models_is_told,
     test_functions_of_a_batch_are_averaged_and_named,
     test_metrics_of_rows_are_not_named,
     test_metrics_without_variables_are_averaged_and_named,
