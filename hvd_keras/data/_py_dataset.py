@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from hvd_keras._common import log
 from hvd_keras._keras import random_streams
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._orders import (
@@ -43,6 +44,7 @@ class ShardedPyDataset(PyShare):
     ) -> None:
         self._data = data
         self._orders = orders_of(data)
+        self._has_told = False  # how the last batches are cut
         super().__init__(
             handle,
             deal,
@@ -154,8 +156,24 @@ class ShardedPyDataset(PyShare):
             )
         if self._handle is not None:
             self._handle.own_loop.note_global(num_rows, self._part.deal)
+            self._tell_of_cut(whole, num_rows)
         begin, end = self._part.deal.bounds(num_rows)
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
+
+    def _tell_of_cut(self, whole: Any, num_rows: int) -> None:
+        """Tells, once, along which axis a batch is cut that has no targets.
+
+        Inputs and targets of one length have their rows on axis 0.
+        """
+        if self._has_told or has_targets(whole) or self._part.deal.rank:
+            return
+        self._has_told = True
+        shapes = [np.shape(part) for part in keras.tree.flatten(whole)]
+        log.info(
+            f"The ranks share the {num_rows} rows of the last batches of "
+            f"`data`, arrays of shapes {shapes} together, along axis 0. If "
+            f"the rows are not there: {_CUT_CURE}"
+        )
 
 
 def _rows_that_count(batch: Any) -> int:

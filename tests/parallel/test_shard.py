@@ -492,3 +492,21 @@ def test_rows_on_another_axis_are_not_cut() -> None:
     share = hvd.shard(TimeFirst(np.arange(SIZE * (hvd.size() + 1))))
     with pytest.raises(ValueError, match="rows on axis 0"):
         list(share)
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs batches to cut")
+def test_what_has_no_targets_is_told_to_be_cut_along_axis_0(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Pairs(Batches):
+        def __getitem__(self, index: int) -> np.ndarray:
+            rows, _ = super().__getitem__(index)
+            return np.stack([rows] * 6)
+
+    share = hvd.shard(Pairs(np.arange(SIZE * (hvd.size() + 1))))
+    with caplog.at_level("INFO", logger="hvd_keras"):
+        list(share)
+        list(share)
+    told = [text for text in caplog.messages if "along axis 0" in text]
+    assert len(told) == (hvd.rank() == 0)
+    assert all("policy='drop'" in text for text in told)
