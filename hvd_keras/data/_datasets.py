@@ -91,6 +91,17 @@ def global_batches(
             as_it_is(lambda *batch: _pieces_of(batch, deal))
         )
     make = dataset.batch
+    lengths = {
+        spec.shape[0]
+        for spec in specs
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank
+    }
+    if batched and len(lengths - {None}) > 1:
+        raise ValueError(
+            "The parts of a batch must have the same number of rows, their "
+            f"first dimension. Received: {dataset.element_spec}. Make batches "
+            "of one size, or shard each dataset by itself and zip the results."
+        )
     if batched and all(isinstance(spec, tf.TensorSpec) for spec in specs):
         make = dataset.rebatch
     elif batched:  # `rebatch` cannot cut the others

@@ -510,3 +510,12 @@ def test_what_has_no_targets_is_told_to_be_cut_along_axis_0(
     told = [text for text in caplog.messages if "along axis 0" in text]
     assert len(told) == (hvd.rank() == 0)
     assert all("policy='drop'" in text for text in told)
+
+
+def test_batches_of_two_sizes_are_refused() -> None:
+    def of(size: int) -> Any:
+        return tf.data.Dataset.range(24).batch(size, drop_remainder=True)
+
+    both = tf.data.Dataset.zip(of(4), of(8))
+    with pytest.raises(ValueError, match="same number of rows"):
+        hvd.shard(both, batch_size=2, batched=True)
