@@ -191,7 +191,7 @@ class Job:
             if self._first_failed is None:
                 self._ends.interruption = self._ends.interruption or number
             elif self._ends.interruption is None:
-                self._ends.were_ended = True
+                self._ends.note_signal()
             self._grace.begin()
         if number == signal.SIGINT:
             self._num_interrupts += 1

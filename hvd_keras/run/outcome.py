@@ -27,14 +27,15 @@ class Ends:
         leavers: Ranks that began to end, in order.
         interruption: The signal to hvdrun that ended the job before any rank
             had failed; None: there was none.
-        were_ended: Whether a signal to hvdrun came after a failure.
+        ran_at_signal: The ranks that ran when a signal to hvdrun came after a
+            failure.
     """
 
     def __init__(self, ranks: list[Rank]) -> None:
         """Watches `ranks`, which may grow."""
         self.leavers: list[int] = []
         self.interruption: int | None = None
-        self.were_ended = False
+        self.ran_at_signal: set[int] = set()
         self._reports: dict[int, Report] = {}  # why they end
         self._ranks = ranks
 
@@ -59,7 +60,13 @@ class Ends:
 
     def was_ended(self, rank: Rank) -> bool:
         """Whether hvdrun or its user has ended a rank because of a failure."""
-        return rank.sent is not None or self.were_ended
+        return rank.sent is not None or rank.rank in self.ran_at_signal
+
+    def note_signal(self) -> None:
+        """Notes a signal to hvdrun that came after a failure."""
+        self.ran_at_signal |= {
+            rank.rank for rank in self._ranks if not rank.has_ended
+        }
 
     def blame(self, among: Collection[int] | None = None) -> Blame:
         """Returns who is to blame.

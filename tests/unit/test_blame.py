@@ -6,7 +6,10 @@ import itertools
 
 import pytest
 
+from hvd_keras._job.bootstrap.wire import Report, ReportKind
 from hvd_keras._observe.blame import Blame, End, Evidence, Tells, blame, tells
+from hvd_keras.run.outcome import Ends
+from hvd_keras.run.rank import Rank
 
 OWN = "ValueError: odd"
 EFFECTS = ["PeerLostError: Rank 0 was lost.", "HvdError: Rank 0 could not."]
@@ -156,3 +159,18 @@ def test_the_class_in_front_tells_whose_fault_it_is(
     error: str, whose: Tells
 ) -> None:
     assert tells(error) == whose
+
+
+@pytest.mark.parametrize(("status", "number"), [(139, 11), (3, None)])
+def test_a_signal_does_not_hide_who_had_failed_before(
+    status: int, number: int | None
+) -> None:
+    ranks = [Rank(0), Rank(1), Rank(2, exit_status=status, signal=number)]
+    ends = Ends(ranks)
+    ends.note_signal()  # Ctrl-C, when rank 2 has died
+    told = "KeyboardInterrupt: ", "PeerLostError: Rank 2 was lost."
+    for rank, text in zip(ranks, told, strict=False):
+        ends.note(Report(ReportKind.FAILS, rank.rank, text))
+        rank.exit_status = 1
+    assert ends.blame().rank == 2
+    assert ends.exit_status(ends.blame()) == status
