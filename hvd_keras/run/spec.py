@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,7 +96,17 @@ class JobSpec:
 
     def to_json(self) -> str:
         """Returns this as text, for another process."""
-        return json.dumps(dataclasses.asdict(self), default=str)
+        return json.dumps(dataclasses.asdict(self), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number of NumPy, or a path, as JSON knows it."""
+    for kind in (operator.index, float):
+        try:
+            return kind(value)
+        except (TypeError, ValueError):
+            pass
+    return str(value)
 
 
 def of_json(text: str) -> JobSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+import numpy as np
 import pytest
 
 from hvd_keras.exceptions import LaunchError
@@ -91,3 +92,10 @@ def test_what_needs_an_elastic_job_is_refused(option: str) -> None:
     with pytest.raises(LaunchError, match="must be given with --min-np"):
         spec.elastic(None, **{option: 2})
     assert spec.elastic(None, **{option: None}) is None
+
+
+def test_numbers_of_numpy_are_numbers_in_another_process() -> None:
+    elastic = Elastic(np.int64(2), np.int32(6), 7, np.float32(0.5))
+    given = JobSpec(("true",), num_ranks=np.int64(4), elastic=elastic)
+    found = spec.of_json(given.to_json())
+    assert (found.num_ranks, found.elastic) == (4, Elastic(2, 6, 7, 0.5))
