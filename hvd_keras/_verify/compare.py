@@ -60,13 +60,16 @@ class Verdict:
 
     def as_json(self) -> str:
         found = self.difference
+        difference = {} if found is None else dataclasses.asdict(found)
+        if found and not np.isfinite(found.gap):  # JSON knows no NaN
+            difference["gap"] = None
         shown = {
             "status": ("equal", "differs", "not compared")[self.status],
             "text": self.text,
             "steps": self.num_steps,
             "largest_difference": self.largest,
             "notes": self.notes,
-            "difference": found and dataclasses.asdict(found),
+            "difference": difference or None,
         }
         return json.dumps(shown)
 

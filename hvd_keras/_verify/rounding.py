@@ -61,8 +61,8 @@ class Rounding:
             name: That of the array.
             gap: The difference, in parts of the largest element.
         """
-        if gap > min(self._most.get((kind, name), 0.0), _MOST):
-            return False
+        if not gap <= min(self._most.get((kind, name), 0.0), _MOST):
+            return False  # also if it is NaN
         if gap > self._tolerance:
             self._used[name] = max(self._used.get(name, 0.0), gap)
         return True

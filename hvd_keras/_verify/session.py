@@ -385,13 +385,14 @@ def _nudged(gradient: Any) -> Any:
         return type(gradient)(
             _nudged(gradient.values), gradient.indices, gradient.dense_shape
         )
-    ops, shape = keras.ops, tuple(gradient.shape)
-    num_elements = int(np.prod(shape, dtype=np.int64))
-    if not num_elements:
+    if 0 in tuple(gradient.shape):
         return gradient
-    pattern = ops.sin(ops.arange(1, num_elements + 1, dtype="float32") * 12.9)
-    pattern = ops.cast(ops.reshape(pattern, shape), gradient.dtype)
-    return gradient + _NUDGE * ops.max(ops.abs(gradient)) * pattern
+    ops = keras.ops
+    # The number of slices of an embedding may not be known.
+    largest = ops.max(ops.abs(gradient))
+    is_zero = ops.cast(ops.equal(largest, 0), gradient.dtype)
+    pattern = ops.sin(gradient / (largest + is_zero) * 1e3)
+    return gradient + _NUDGE * largest * pattern
 
 
 def _is_variable(value: Any) -> bool:

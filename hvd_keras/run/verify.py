@@ -86,6 +86,8 @@ def run(
             environ["HVD_VERIFY_NUDGE"] = "1"
             run_job(alone, environ, plan_alone)
             sys.stdout.flush()
+            # A job that could not begin has measured nothing.
+            Path(folder, "nudged.jsonl").touch()
             status = subprocess.run(command).returncode
         return status
 
