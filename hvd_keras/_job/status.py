@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job import bootstrap, state
@@ -14,6 +15,7 @@ from hvd_keras._job.bootstrap import Rendezvous
 from hvd_keras._job.bootstrap.wire import Report, ReportKind
 
 _SECONDS = 1.0
+_NUM_TRIES = 30  # to reach hvdrun, which many ranks may ask at once
 
 _stop: threading.Event | None = None
 
@@ -25,14 +27,13 @@ def begin() -> None:
     job = state.job()
     if job is None or not job.config.tell_status:
         return
-    with contextlib.suppress(Exception):  # hvdrun is gone
-        to = bootstrap.reporter(job.topology, job.config, state.epoch())
-        if to is None:
-            return
-        _stop = threading.Event()
-        threading.Thread(
-            target=_tell, args=(to, _stop), name="hvd_status", daemon=True
-        ).start()
+    _stop = threading.Event()
+    threading.Thread(
+        target=_tell,
+        args=(job, state.epoch(), _stop),
+        name="hvd_status",
+        daemon=True,
+    ).start()
 
 
 def end() -> None:
@@ -43,15 +44,27 @@ def end() -> None:
     _stop = None
 
 
-def _tell(to: Rendezvous, stop: threading.Event) -> None:
+def _tell(job: Any, epoch: int, stop: threading.Event) -> None:
+    to = _reporter(job, epoch, stop)
     # Until the job or hvdrun has ended.
     with contextlib.suppress(Exception):
-        while True:
+        while to is not None:
             told = Report(ReportKind.STATUS, to.identity.rank, _news())
             to.tell(told)
             if stop.wait(_SECONDS):
                 to.hang_up()
                 return
+
+
+def _reporter(job: Any, epoch: int, stop: threading.Event) -> Rendezvous | None:
+    """Returns a connection to hvdrun; None: there is none."""
+    for _ in range(_NUM_TRIES):
+        try:
+            return bootstrap.reporter(job.topology, job.config, epoch)
+        except Exception:  # it is busy, or gone
+            if stop.wait(_SECONDS):
+                break
+    return None
 
 
 def _news() -> str:
