@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from hvd_keras.exceptions import InternalError
 
-MAGIC = b"HVDBOOT3"
+MAGIC = b"HVDBOOT4"
 NONCE_BYTES = 32
 MAC_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
