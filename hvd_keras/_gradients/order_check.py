@@ -62,9 +62,10 @@ def watch_evaluation(
     call = calls[0]
     if process_set.size() == 1 or call.compares_order is not None:
         return
-    checks = [find_shared(call, process_set)]
-    if models.is_fully_built(model) and _is_unknown(model):
-        checks.append(_comparing_model(model, process_set))
+    checks = [
+        find_shared(call, process_set),
+        _comparing_model(model, process_set),
+    ]
     together("evaluate/order/begin", checks, process_set)
     call.compares_order = call.taken is not None
     if call.taken is not None:
@@ -83,6 +84,9 @@ def _is_unknown(model: Any) -> bool:
 
 
 def _comparing_model(model: Any, process_set: ProcessSet) -> Check:
+    is_due = models.is_fully_built(model) and _is_unknown(model)
+    if not all((yield is_due)):
+        return
     local = model_state.local_variables(model)
     slots = [v for o in models.optimizers_of(model) for v in o.variables]
     trained = model_state.without(
