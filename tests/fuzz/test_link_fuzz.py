@@ -30,8 +30,8 @@ class Listening:
     def __init__(self) -> None:
         self.lost: list[str] = []
 
-    def host_is_lost(self, host: RemoteHost, reason: str) -> None:
-        self.lost.append(reason)
+    def host_is_lost(self, host: RemoteHost, reason: link.Loss) -> None:
+        self.lost.append(reason.text)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: None
