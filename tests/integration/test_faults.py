@@ -152,6 +152,7 @@ def test_survivors_learn_of_a_rank_that_leaves(how, text, tmp_path):
     _check_survivors(job, 2, "waiting", "left the job", text)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_does_not_come_is_named(victim, tmp_path):
     job = run_job(
