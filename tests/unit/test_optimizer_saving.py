@@ -9,7 +9,7 @@ import pathlib
 import pickle
 import weakref
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -24,8 +24,10 @@ optimizers = keras.optimizers
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _job() -> None:
+def _job() -> Iterator[None]:
     hvd.init()
+    yield
+    hvd.shutdown()
 
 
 def compiled(optimizer: optimizers.Optimizer) -> keras.Model:
