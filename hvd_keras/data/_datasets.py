@@ -91,23 +91,29 @@ def global_batches(
             as_it_is(lambda *batch: _pieces_of(batch, deal))
         )
     make = dataset.batch
-    lengths = {
-        spec.shape[0]
-        for spec in specs
-        if isinstance(spec, tf.TensorSpec) and spec.shape.rank
-    }
-    if batched and len(lengths - {None}) > 1:
-        raise ValueError(
-            "The parts of a batch must have the same number of rows, their "
-            f"first dimension. Received: {dataset.element_spec}. Make batches "
-            "of one size, or shard each dataset by itself and zip the results."
-        )
+    if batched:
+        _check_lengths(dataset)
     if batched and all(isinstance(spec, tf.TensorSpec) for spec in specs):
         make = dataset.rebatch
     elif batched:  # `rebatch` cannot cut the others
         make = dataset.unbatch().batch
     batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
     return _with_small_rest(batches, deal) if deal.joins_rest else batches
+
+
+def _check_lengths(batches: tf.data.Dataset) -> None:
+    """Raises ValueError if the parts of a batch have other numbers of rows."""
+    lengths = {
+        spec.shape[0]
+        for spec in tf.nest.flatten(batches.element_spec)
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank
+    }
+    if len(lengths - {None}) > 1:
+        raise ValueError(
+            "The parts of a batch must have the same number of rows, their "
+            f"first dimension. Received: {batches.element_spec}. Make batches "
+            "of one size, or shard each dataset by itself and zip the results."
+        )
 
 
 def _may_vary(batches: tf.data.Dataset) -> bool:
