@@ -102,7 +102,7 @@ class Comparison:
         self._facts = Facts(notes, len(ranks))
         half = any(e.facts.get("half") for e in notes)
         self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE
-        self._rounding = Rounding(one, nudged, self._tolerance)
+        self._rounding = Rounding(nudged, self._tolerance)
         self._noise: set[str] = set()  # variables whose gradients are that
         self._largest = 0.0
         self._num_steps = 0
@@ -118,6 +118,7 @@ class Comparison:
             )
         difference = None
         for event in compared:
+            self._rounding.go_on_to(event)
             difference = self._compare(event)
             if difference is not None:
                 break

@@ -3,7 +3,8 @@
 Sums in another order differ in their last digits. Where that turns a ReLU or
 the place of a maximum, a gradient changes by more, and training amplifies it.
 How much it is depends on the script, so a third run measures it: one process
-whose gradients are nudged, by more than rounding changes them.
+whose gradients are nudged, by more than rounding changes them. An array may
+differ by what the nudges did up to the step that is compared.
 """
 
 from __future__ import annotations
@@ -22,26 +23,24 @@ _MOST = 0.1  # where rounding does more than this, equality shows nothing
 
 
 class Rounding:
-    """What rounding may do to each array.
+    """What rounding may do to each array, up to the event that is compared.
 
     Args:
-        one: The events of the one process.
         nudged: Those of it with nudged gradients; empty: it did not run.
         tolerance: What is equal without a reason.
     """
 
-    def __init__(
-        self, one: Iterable[Event], nudged: Iterable[Event], tolerance: float
-    ) -> None:
+    def __init__(self, nudged: Iterable[Event], tolerance: float) -> None:
         self._tolerance = tolerance
         self._most: dict[tuple[str, str], float] = {}
         self._used: dict[str, float] = {}
-        others = {event.place: event for event in nudged}
-        for event in one:
-            if event.place in others and event.kind in _KINDS:
-                self._measure(event, others[event.place])
+        self._nudged = {e.place: e for e in nudged if e.kind in _KINDS}
 
-    def _measure(self, event: Event, other: Event) -> None:
+    def go_on_to(self, event: Event) -> None:
+        """Measures one more event of the one process."""
+        other = self._nudged.get(event.place)
+        if other is None:
+            return
         sizes = [np.max(np.abs(a)) for a in event.arrays.values() if a.size]
         floor = 1e-2
         if event.kind == "gradients":

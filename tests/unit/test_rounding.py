@@ -9,15 +9,26 @@ from hvd_keras._verify.records import Event
 from hvd_keras._verify.rounding import Rounding
 
 
-def events(value: float) -> list[Event]:
-    return [Event("weights", "model", 0, 1, {}, {"w": np.array([1.0, value])})]
+def weights(value: float, step: int = 1) -> Event:
+    arrays = {"w": np.array([1.0, value])}
+    return Event("weights", "model", step, step, {}, arrays)
 
 
 @pytest.mark.parametrize("gap", [np.nan, np.inf])
 def test_rounding_explains_no_nan(gap: float) -> None:
-    rounding = Rounding(events(2.0), events(2.0 + 1e-3), 1e-5)
+    rounding = Rounding([weights(2.0 + 1e-3)], 1e-5)
+    rounding.go_on_to(weights(2.0))
     assert rounding.explains("weights", "w", 1e-4)
     assert not rounding.explains("weights", "w", gap)
+
+
+def test_rounding_of_later_steps_explains_nothing_before_them() -> None:
+    rounding = Rounding([weights(2.0 + 1e-6, 1), weights(2.1, 2)], 1e-5)
+    rounding.go_on_to(weights(2.0, 1))
+    assert rounding.explains("weights", "w", 1e-6)
+    assert not rounding.explains("weights", "w", 1e-2)
+    rounding.go_on_to(weights(2.0, 2))
+    assert rounding.explains("weights", "w", 1e-2)
 
 
 def test_gradients_of_an_embedding_are_nudged_where_no_size_is_known() -> None:
