@@ -24,7 +24,6 @@ from hvd_keras.run import (
 from hvd_keras.run.agent import Agent, Own
 from hvd_keras.run.arguments import CommandLine
 from hvd_keras.run.check_hosts import HostsCheck
-from hvd_keras.run.elastic import ElasticJob
 from hvd_keras.run.file_limit import file_limit_named
 from hvd_keras.run.gathering import StartInterruptedError
 from hvd_keras.run.job import Job
@@ -114,8 +113,7 @@ def _run_planned(
             owned_folders([kept.folder, kept.timeline]),
             timeline.recorded(kept, environ, plan),
         ):
-            kind = Job if spec.elastic is None else ElasticJob
-            return kind(spec, environ, plan).run()
+            return Job(spec, environ, plan).run()
     own = Own(spec.command, environ, spec.num_ranks or 1, spec.is_horovod)
     endpoint = planning.endpoint(spec)
     config = dataclasses.replace(config, rendezvous=endpoint)

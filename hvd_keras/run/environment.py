@@ -208,16 +208,26 @@ def shares_of_gpus(
     return [None if share == entries else share for share in shares]
 
 
-def describe_gpus(
+def described(
+    environ: Mapping[str, str], num_ranks: int, *, is_horovod: bool
+) -> list[str]:
+    """Returns lines on the ranks of a job that has this host alone."""
+    ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+    settings = defaults(environ, num_ranks)
+    chosen = ", ".join(f"{name}={one}" for name, one in settings.items())
+    what = chosen or "threads and memory as set in the environment"
+    cores = num_cores()
+    more = " (more ranks than cores: they take turns)" * (num_ranks > cores)
+    where = f"{cores} core{'s' * (cores > 1)}{more}"
+    gpus_text = _described_gpus(environ, num_ranks, is_horovod=is_horovod)
+    first = f"{ranks} on {where}, each with {what}"
+    return [first, gpus_text] if gpus_text else [first]
+
+
+def _described_gpus(
     environ: Mapping[str, str], num_ranks: int, *, is_horovod: bool
 ) -> str:
-    """Returns a line on the GPUs of this host; "" if there is nothing to say.
-
-    Args:
-        environ: What all ranks get.
-        num_ranks: The ranks of this host.
-        is_horovod: Whether `import horovod` must work in the ranks.
-    """
+    """Returns a line on the GPUs of this host; "": nothing is to be said."""
     shares = shares_of_gpus(environ, num_ranks, is_horovod=is_horovod)
     texts = ["" if share is None else ",".join(share) for share in shares]
     if any(texts):

@@ -1,17 +1,13 @@
-"""The hosts of an elastic job, which come and go."""
+"""The hosts of an elastic job, which come and go. Knows them by their names."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from hvd_keras._job.bootstrap import interfaces
-from hvd_keras.run.discovery import Discovery, HostSlots
 from hvd_keras.run.environment import Place
-from hvd_keras.run.gathering import Gathering
-from hvd_keras.run.hosts import Host, RemoteHost
-from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan
+from hvd_keras.run.policy import Action, EndHost, Say, Start, StartHost
 from hvd_keras.run.slots import Slots
 
 # Before a host is tried again that could not be reached, or was lost. If the
@@ -21,197 +17,172 @@ _LEAST_RETRY_SECONDS = 1.0
 
 
 class Fleet:
-    """Takes hosts in and lets them go; `slots` has those that may be used.
-
-    Attributes:
-        gathering: Starts agents; None: the job is of one host.
-    """
+    """Takes hosts in and lets them go; `slots` has those that may be used."""
 
     def __init__(
         self,
-        hosts: list[Host],
         slots: Slots,
         plan: Plan,
+        act: Callable[[Action], None],
         *,
         patience_seconds: float,
         tries_lost_again: bool,
-        say: Callable[[str], None],
-        new_host: Callable[[str], RemoteHost],
-        runs: Callable[[int], bool],
-        ask_to_leave: Callable[[Sequence[int]], None],
     ) -> None:
         """Has no hosts yet.
 
         Args:
-            hosts: All hosts of the job, also those that have left.
             slots: The slots of the hosts.
             plan: How the job began.
+            act: Takes what is to be done.
             patience_seconds: How long to wait for the agent of a host.
-            tries_lost_again: Whether to start the agents of lost hosts again,
-                if no program says which hosts are there.
-            say: Shows a line.
-            new_host: Makes a host whose agent has not come yet.
-            runs: Whether a member has not ended.
-            ask_to_leave: Has members leave at the next change.
+            tries_lost_again: Whether to start the agents of lost hosts again.
         """
-        self.gathering: Gathering | None = None
-        self._hosts = hosts
         self._slots = slots
         self._plan = plan
+        self._act = act
         self._patience_seconds = patience_seconds
         self._tries_lost_again = tries_lost_again and plan.way == "ssh"
-        self._say = say
-        self._new_host = new_host
-        self._runs = runs
-        self._ask_to_leave = ask_to_leave
-        self._present: list[Host] = []
-        self._leaving: list[Host] = []
-        # Their agents are being started, until then.
-        self._awaited: dict[RemoteHost, float] = {}
-        self._again_at: dict[str, float] = {}  # by host
+        self._here = ""  # the host of hvdrun, also if it is not used now
+        self._present: dict[str, Place] = {}
+        self._leaving: dict[str, Place] = {}
+        # Their agents are being started: until when, and for how many slots.
+        self._awaited: dict[str, tuple[float, int]] = {}
+        self._again_at: dict[str, float] = {}
         self._lost: dict[str, int] = {}  # slots of hosts to try again
-        self._discovery: Discovery | None = None
 
-    def take_in(self, host: Host, num_slots: int) -> None:
+    def take_in(
+        self, host: str, num_slots: int, *, is_here: bool = False
+    ) -> None:
         """Uses the slots of a host from now on."""
+        if is_here:
+            self._here = host
+        self._awaited.pop(host, None)
+        self._lost.pop(host, None)
         cross_size = 1 if self._plan.is_of_one_host else 2
-        host.place = Place(
+        self._present[host] = Place(
             0, num_slots, num_slots, 0, cross_size, is_elastic=True
         )
-        if isinstance(host, RemoteHost):
-            self._awaited.pop(host, None)
-        self._lost.pop(host.name, None)
-        self._present.append(host)
-        self._slots.add_host(host.name, num_slots)
+        self._slots.add_host(host, num_slots)
 
-    def discover(self, loop: Loop, path: str, slots_per_host: int) -> None:
-        """Asks a program for the hosts from now on."""
-        self._tries_lost_again = False  # the program knows better
-        self._discovery = Discovery(
-            loop,
-            path,
-            slots_per_host,
-            self._on_hosts,
-            lambda text: self._say(f"{text} The hosts stay as they are."),
+    def is_here(self, host: str) -> bool:
+        """Whether that is the host of hvdrun."""
+        return host == self._here
+
+    def start(
+        self,
+        host: str,
+        members: Mapping[int, int],
+        newcomers: Sequence[Sequence[int]],
+    ) -> None:
+        """Starts members on a host that is used.
+
+        Args:
+            host: The host.
+            members: The slot there of each.
+            newcomers: See `Place`.
+        """
+        place = self._present[host]
+        self._present[host] = place = dataclasses.replace(
+            place,
+            members=(*place.members, *members),
+            slots=(*place.slots, *members.values()),
+            newcomers=newcomers,
         )
-
-    def of_slot(self, name: str) -> Host:
-        """Returns the host of that name."""
-        return next(host for host in self._present if host.name == name)
+        self._act(Start(host, place, list(members)))
 
     def may_grow(self) -> bool:
         """Whether other hosts may come."""
         return self._plan.may_grow or bool(self._lost or self._awaited)
 
-    def lose(self, host: RemoteHost) -> bool:
-        """Notes that a host is gone; returns whether it had been taken in."""
+    def lose(self, host: str, now: float) -> Sequence[int]:
+        """Notes that a host is gone; returns who was started there."""
         if host in self._awaited:
-            self._give_up(host, "its agent was lost")
-            return False
-        if host in self._leaving:
-            self._leaving.remove(host)
-            return True
-        if host not in self._present:
-            return False
-        self._present.remove(host)
-        self._slots.remove_host(host.name)
-        self._note_failure(host.name, host.place.num_ranks)
-        return True
+            self.give_up(host, "its agent was lost", now)
+        elif host in self._leaving:
+            return self._leaving.pop(host).members
+        elif host in self._present:
+            place = self._present.pop(host)
+            self._slots.remove_host(host)
+            self._note_failure(host, place.num_ranks, now)
+            return place.members
+        return ()
 
-    def _give_up(self, host: RemoteHost, why: str) -> None:
-        assert self.gathering is not None
-        num_slots = host.num_slots or 0
-        del self._awaited[host]
-        self.gathering.give_up(host)
-        self._say(f"host {host.name} did not start: {why}")
-        self._note_failure(host.name, num_slots)
+    def give_up(self, host: str, why: str, now: float) -> None:
+        """Waits no more for a host, if it is awaited."""
+        if host in self._awaited:
+            _, num_slots = self._awaited.pop(host)
+            self._act(EndHost(host))
+            self._act(Say(f"host {host} did not start: {why}"))
+            self._note_failure(host, num_slots, now)
 
-    def _note_failure(self, name: str, num_slots: int) -> None:
-        now = time.monotonic()
-        cool_at = self._slots.cool(name, now)
+    def _note_failure(self, host: str, num_slots: int, now: float) -> None:
+        cool_at = self._slots.cool(host, now)
         least = _LEAST_RETRY_SECONDS if cool_at > now else _RETRY_SECONDS
-        self._again_at[name] = max(cool_at, now + least)
+        self._again_at[host] = max(cool_at, now + least)
         if self._tries_lost_again:
-            self._lost[name] = num_slots
+            self._lost[host] = num_slots
 
-    def let_go(self, host: Host, why: str) -> None:
-        """Has the members of a host leave, and then the host."""
+    def let_go(self, host: str, why: str) -> Sequence[int]:
+        """Has a host leave after its members, which it returns."""
         if host not in self._present:
-            return
-        self._say(f"host {host.name} leaves: {why}")
-        self._present.remove(host)
-        self._leaving.append(host)
-        self._slots.remove_host(host.name)
-        self._ask_to_leave(host.place.members)
+            return ()
+        self._act(Say(f"host {host} leaves: {why}"))
+        self._leaving[host] = self._present.pop(host)
+        self._slots.remove_host(host)
+        return self._leaving[host].members
 
     def next_deadline(self) -> float | None:
-        """Returns the monotonic time by which `step()` must be called."""
-        deadlines = [*self._awaited.values()]
-        deadlines += [self._again_at[name] for name in self._lost]
-        if self._discovery is not None:
-            deadlines.append(self._discovery.next_deadline())
+        """Returns the time by which `step()` must be called."""
+        deadlines = [late_at for late_at, _ in self._awaited.values()]
+        deadlines += [self._again_at[host] for host in self._lost]
         return min(deadlines, default=None)
 
-    def step(self) -> None:
-        """Does what is due."""
-        if self._discovery is not None:
-            self._discovery.step()
-        for host in list(self._leaving):
-            if not any(map(self._runs, host.place.members)):
-                self._leaving.remove(host)
-                if isinstance(host, RemoteHost):
-                    host.end(0)
-        now = time.monotonic()
-        for name in [n for n in self._lost if self._again_at[n] <= now]:
-            self._start(name, self._lost.pop(name))
-        for host, late_at in list(self._awaited.items()):
-            assert self.gathering is not None
-            why = self.gathering.why_not_here(host)
-            if why is None and late_at <= now:
-                why = (
-                    f"it did not come within {self._patience_seconds:g} s "
-                    "(HVD_START_TIMEOUT)"
-                )
-            if why is not None:
-                self._give_up(host, why)
+    def step(self, running: Collection[int], now: float) -> None:
+        """Does what is due.
+
+        Args:
+            running: The members that have not ended.
+            now: The time.
+        """
+        for host, place in list(self._leaving.items()):
+            if not any(number in running for number in place.members):
+                del self._leaving[host]
+                if not self.is_here(host):
+                    self._act(EndHost(host))
+        for host in [h for h in self._lost if self._again_at[h] <= now]:
+            self._start(host, self._lost.pop(host), now)
+        for host, (late_at, _) in list(self._awaited.items()):
+            if late_at <= now:
+                seconds = self._patience_seconds
+                late = f"within {seconds:g} s (HVD_START_TIMEOUT)"
+                self.give_up(host, f"it did not come {late}", now)
 
     def close(self) -> None:
         """Asks for no more hosts."""
         self._tries_lost_again = False
         self._lost.clear()
-        if self._discovery is not None:
-            self._discovery.close()
-            self._discovery = None
 
-    def _on_hosts(self, found: HostSlots) -> None:
-        names = {self._name_of(name): n for name, n in found.items()}
-        for host in list(self._present):
-            if host.name not in names:
-                self.let_go(host, "the discovery script does not name it")
-        used = [*self._present, *self._leaving, *self._awaited]
-        for name, num_slots in names.items():
-            again_at = self._again_at.get(name, 0.0)
-            if any(host.name == name for host in used) or num_slots == 0:
-                continue
-            if again_at > time.monotonic():
-                continue
-            self._start(name, num_slots)
+    def use(self, named: Mapping[str, int], now: float) -> list[int]:
+        """Uses these hosts alone; returns the members that must leave.
 
-    def _start(self, name: str, num_slots: int) -> None:
-        for host in self._hosts:
-            if host.name == name and not isinstance(host, RemoteHost):
-                self.take_in(host, num_slots)  # this host
-                return
-        host = self._new_host(name)
-        host.num_slots = num_slots
-        self._awaited[host] = time.monotonic() + self._patience_seconds
-        assert self.gathering is not None
-        self.gathering.start_later(host)
+        Args:
+            named: The slots of each host.
+            now: The time.
+        """
+        leaving: list[int] = []
+        for host in [h for h in self._present if h not in named]:
+            why = "the discovery script does not name it"
+            leaving += self.let_go(host, why)
+        used = {*self._present, *self._leaving, *self._awaited}
+        for host, num_slots in named.items():
+            is_cool = self._again_at.get(host, 0.0) <= now
+            if host not in used and num_slots and is_cool:
+                self._start(host, num_slots, now)
+        return leaving
 
-    def _name_of(self, name: str) -> str:
-        """Returns the name under which the job knows a host."""
-        for host in self._hosts:
-            is_here = not isinstance(host, RemoteHost)
-            if is_here and interfaces.is_this_host(name):
-                return host.name
-        return name
+    def _start(self, host: str, num_slots: int, now: float) -> None:
+        if self.is_here(host):
+            self.take_in(host, num_slots, is_here=True)
+        else:
+            self._awaited[host] = (now + self._patience_seconds, num_slots)
+            self._act(StartHost(host, num_slots))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 
 from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.listener import listen_tcp
@@ -127,9 +127,9 @@ class Gathering:
         self._hosts[index : index + 1] = [host]
         self._start_agent(index, host)
 
-    def why_not_here(self, host: RemoteHost) -> str | None:
-        """Returns why the agent of a host has not come; None: it still may."""
-        return self._failures.get(host)
+    def failures(self) -> Sequence[tuple[RemoteHost, str]]:
+        """Returns the hosts whose agents do not come, and why."""
+        return list(self._failures.items())
 
     def give_up(self, host: RemoteHost) -> None:
         """Waits no more for the agent of a host that was started later."""
@@ -144,29 +144,24 @@ class Gathering:
         """Ends `wait()` because of a signal."""
         self._interrupted_by = number
 
-    def slots(self) -> list[int]:
-        """Returns how many ranks each host has room for, when all are there."""
-        found = []
-        for host, planned in zip(self._hosts, self._plan.hosts, strict=True):
-            slots = planned.slots
-            if slots is None and isinstance(host, RemoteHost):
-                slots = int(host.facts["num_ranks"])
-            found.append(slots or 0)
-        return found
-
     def describe(self) -> str:
         """Returns a line about the hosts, when they have their places."""
-        parts = []
+        parts, size = [], 0
         for host in self._hosts:
-            cores = environment.num_cores()
-            if isinstance(host, RemoteHost):
-                cores = int(host.facts["num_cores"])
-            parts.append(
-                f"{host.name} ({span(host.place.ranks())}, {cores} "
-                f"core{'s' * (cores > 1)})"
-            )
-        size = self._hosts[0].place.size
+            if ranks := host.place.ranks():
+                size += len(ranks)
+                parts.append(f"{host.name} ({self._describe(host)})")
         return f"{size} ranks on {len(parts)} hosts: {', '.join(parts)}"
+
+    @staticmethod
+    def _describe(host: Host) -> str:
+        if host.place.is_elastic:
+            return f"members {', '.join(map(str, host.place.members))}"
+        cores = environment.num_cores()
+        if isinstance(host, RemoteHost):
+            cores = int(host.facts["num_cores"])
+        ranks = span(host.place.ranks())
+        return f"{ranks}, {cores} core{'s' * (cores > 1)}"
 
     def take_agent(
         self, identity: Identity, stream: Stream, unsent: bytes

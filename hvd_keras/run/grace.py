@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Sequence
 
 from hvd_keras.run import report
-from hvd_keras.run.hosts import Host
+from hvd_keras.run.policy import Action, Say, Signal
 from hvd_keras.run.rank import Rank
 
 # From SIGTERM to SIGKILL, after the grace time.
@@ -20,56 +19,47 @@ class Grace:
     def __init__(
         self,
         seconds: float,
-        hosts: Sequence[Host],
         ranks: Sequence[Rank],
-        say: Callable[[str], None],
+        act: Callable[[Action], None],
     ) -> None:
         """Does nothing until `begin`.
 
         Args:
             seconds: The grace time.
-            hosts: The hosts of the job, which may grow.
-            ranks: Its ranks, which may grow.
-            say: Shows a line.
+            ranks: The ranks of the job, which may grow.
+            act: Takes what is to be done.
         """
         self._seconds = seconds
-        self._hosts = hosts
         self._ranks = ranks
-        self._say = say
+        self._act = act
         self._next_kill: tuple[float, int] | None = None  # when, which
 
-    def begin(self, times: int = 1) -> None:
+    def begin(self, now: float, times: int = 1) -> None:
         """Gives all ranks so many times the grace time, or what they have."""
-        at = time.monotonic() + times * self._seconds
+        at = now + times * self._seconds
         if self._next_kill is None or (
             self._next_kill[1] == signal.SIGTERM and self._next_kill[0] > at
         ):
             self._next_kill = (at, signal.SIGTERM)
 
     def next_deadline(self) -> float | None:
-        """Returns the monotonic time by which `step()` must be called."""
+        """Returns the time by which `step()` must be called."""
         return None if self._next_kill is None else self._next_kill[0]
 
-    def step(self) -> None:
+    def step(self, now: float) -> None:
         """Ends ranks if their time is over."""
-        if self._next_kill is None or time.monotonic() < self._next_kill[0]:
+        if self._next_kill is None or now < self._next_kill[0]:
             return
         number = self._next_kill[1]
-        for host in self._hosts:
-            left = [
-                self._ranks[rank]
-                for rank in host.place.ranks()
-                if not self._ranks[rank].has_ended
-            ]
-            for rank in left:
-                self._say(
+        left = [rank for rank in self._ranks if not rank.has_ended]
+        for rank in left:
+            self._act(
+                Say(
                     f"rank {rank.rank} ({rank.process}) still runs after the "
                     f"grace time; it gets {report.signal_name(number)}"
                 )
-                rank.sent = number
-            for one in (number, signal.SIGCONT):
-                if left:
-                    ranks = [rank.rank for rank in left]
-                    host.signal(one, ranks, to_groups=True)
-        at = time.monotonic() + _TERMINATION_SECONDS
-        self._next_kill = (at, signal.SIGKILL)
+            )
+            rank.sent = number
+        for one in (number, signal.SIGCONT):
+            self._act(Signal(one, [rank.rank for rank in left]))
+        self._next_kill = (now + _TERMINATION_SECONDS, signal.SIGKILL)

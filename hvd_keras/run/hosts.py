@@ -230,6 +230,10 @@ class RemoteHost:
         """Whether the agent has come; it may have gone again."""
         return self._link is not None
 
+    def slots(self) -> int:
+        """Returns how many ranks it has room for, once it is there."""
+        return self.num_slots or int(self.facts["num_ranks"])
+
     def renewed(self) -> RemoteHost:
         """Returns this host without its agent, which was lost."""
         renewed = RemoteHost(

@@ -1,6 +1,6 @@
-"""The policy of one job: who failed first, when it ends, what is said of it.
+"""One job: its hosts, its rendezvous server, its output, and the loop.
 
-The hosts do the work; see `hosts`. The job runs the rendezvous server.
+A policy decides what becomes of it; see `policy`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 from hvd_keras._job.bootstrap import secret, tls
+from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.server import ExchangeServer
 from hvd_keras._job.bootstrap.stream import Stream
@@ -23,19 +23,36 @@ from hvd_keras._observe.blame import Blame
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
+from hvd_keras.run.crew import Crew
+from hvd_keras.run.discovery import Discovery
+from hvd_keras.run.elastic import Elastic
 from hvd_keras.run.file_limit import raise_file_limit
+from hvd_keras.run.fixed import Fixed
 from hvd_keras.run.gathering import Gathering
-from hvd_keras.run.grace import Grace
-from hvd_keras.run.hosts import Host, Launch, LocalHost, RemoteHost
+from hvd_keras.run.hosts import Host, Launch, RemoteHost
 from hvd_keras.run.inquiry import Inquiry
 from hvd_keras.run.job_output import JobOutput
 from hvd_keras.run.link import Loss
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
-from hvd_keras.run.outcome import Ends, Outcome
+from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.placement import Plan
-from hvd_keras.run.planning import check_shown_ranks
-from hvd_keras.run.rank import Rank
+from hvd_keras.run.policy import (
+    Action,
+    Came,
+    EndHost,
+    Ending,
+    Forward,
+    HostEvent,
+    Lost,
+    Policy,
+    Say,
+    Signal,
+    Signalled,
+    Start,
+    StartHost,
+    Survey,
+)
 from hvd_keras.run.results import Results
 from hvd_keras.run.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
 from hvd_keras.run.spec import JobSpec
@@ -46,6 +63,7 @@ from hvd_keras.run.status import Status
 _DRAIN_SECONDS = 0.5
 # Time for the other hosts to free everything.
 _FAREWELL_SECONDS = 5.0
+_NO_START_STATUS = 2  # of a member that could not be started
 
 
 class Job:
@@ -63,68 +81,47 @@ class Job:
         seconds = spec.output.status_seconds
         self._status = None if seconds is None else Status(seconds)
         self._results = Results(self._loop, spec.results_folder or "")
-        self._hosts: list[Host] = []
+        self._policy: Policy
+        if spec.elastic is None:
+            self._policy = Fixed(spec, plan)
+        else:
+            self._policy = Elastic(spec, plan, self._config)
+        self._ranks = self._policy.ranks
         self._folder = Folder(environ)
+        self._crew = Crew(self._loop, self, plan, self._config, self._folder)
+        self._hosts = self._crew.hosts
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
-        self._local: LocalHost | None = None
-        self._gathering: Gathering | None = None  # None: there is one host
-        self._ranks: list[Rank] = []
-        self._ends = Ends(self._ranks)
-        self._first_failed: int | None = None  # the first that we know of
-        self._grace = Grace(
-            spec.grace, self._hosts, self._ranks, self._output.say
-        )
+        self._discovery: Discovery | None = None
         self._num_interrupts = 0
-        self._was_interrupted = False
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
         self._started_at = time.monotonic()
 
     def run(self) -> Outcome:
         """Starts the ranks and returns when all have ended."""
-        stdin = StandardInput(self._spec.command, self._spec.program)
-        self._make_hosts()
+        self._stdin = StandardInput(self._spec.command, self._spec.program)
         self._serve()
         self._handle_signals()
-        exit_status = 1
+        ending = Ending(Blame(), 1)
         try:
-            if self._gathering is not None:
-                self._gathering.wait()
-            self._start(stdin)
-            while self._goes_on():
+            if self._crew.gathering is not None:
+                self._crew.gathering.wait()
+            self._start()
+            while self._policy.goes_on():
                 self._step()
             self._drain()
-            exit_status = self._exit_status()
+            seconds = time.monotonic() - self._started_at
+            ending = self._policy.ending(seconds)
             self._gather_records()
         finally:
-            self._end(exit_status)
+            self._end(ending.exit_status)
         try:
-            return self._finish()
+            return self._finish(ending)
         finally:
-            if exit_status == 0 or not self._inquiry.verdict:
+            if ending.exit_status == 0 or not self._inquiry.verdict:
                 self._folder.remove()
 
-    def _goes_on(self) -> bool:
-        return not all(rank.has_ended for rank in self._ranks)
-
     # ---- Start ----
-
-    def _make_hosts(self) -> None:
-        for planned in self._plan.hosts:
-            if planned.is_local:
-                name = self._config.hostname or planned.name
-                self._local = LocalHost(self._loop, self, name, self._folder)
-                self._hosts.append(self._local)
-            else:
-                self._hosts.append(
-                    RemoteHost(
-                        self._loop,
-                        self,
-                        planned.name,
-                        self._config,
-                        has_own_command=self._plan.way == "hosts",
-                    )
-                )
 
     def _serve(self) -> None:
         plan = self._plan
@@ -136,11 +133,11 @@ class Job:
         self._secret = secrets.token_bytes(32)
         if plan.way == "hosts":
             self._secret = secret.require(self._config)
-        self._server = self._make_server(listener.socket, size)
+        self._server = self._make_server(listener, size)
         # It is stepped after each step of the loop.
         self._loop.watch(self._server, lambda: None)
         if not plan.is_of_one_host:
-            self._gathering = Gathering(
+            self._crew.gathering = Gathering(
                 self._loop,
                 self._server,
                 plan,
@@ -150,15 +147,29 @@ class Job:
                 self._secret,
             )
 
-    def _make_server(
-        self, listener: socket.socket, size: int
-    ) -> ExchangeServer:
-        return ExchangeServer(
-            listener,
+    def _make_server(self, listener: Listener, size: int) -> ExchangeServer:
+        config = self._config
+        context = tls.context(config, is_server=True)
+        if not isinstance(self._policy, Elastic):
+            return ExchangeServer(
+                listener.socket,
+                self._secret,
+                size,
+                self._take_report,
+                tls=context,
+                on_agent=self._take_agent,
+            )
+        assert self._spec.elastic is not None
+        warns = not config.stall_check_disable
+        return ElasticServer(
+            listener.socket,
             self._secret,
-            size,
+            self._policy,
             self._take_report,
-            tls=tls.context(self._config, is_server=True),
+            min_size=self._spec.elastic.min_ranks,
+            patience_seconds=config.start_timeout_seconds,
+            warning_seconds=config.stall_warning_seconds if warns else 0.0,
+            tls=context,
             on_agent=self._take_agent,
         )
 
@@ -173,8 +184,8 @@ class Job:
             stream.close()  # nobody waits for it
 
     def _gathered(self) -> Gathering:
-        assert self._gathering is not None
-        return self._gathering
+        assert self._crew.gathering is not None
+        return self._crew.gathering
 
     def _handle_signals(self) -> None:
         Wakeup(self._loop)
@@ -183,16 +194,14 @@ class Job:
                 signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        if self._gathering is not None and not self._gathering.is_done:
-            self._gathering.interrupt(number)
+        if (
+            self._crew.gathering is not None
+            and not self._crew.gathering.is_done
+        ):
+            self._crew.gathering.interrupt(number)
             return
         if number in TO_GROUPS:
-            self._was_interrupted = True
-            if self._first_failed is None:
-                self._ends.interruption = self._ends.interruption or number
-            elif self._ends.interruption is None:
-                self._ends.note_signal()
-            self._grace.begin()
+            self._policy.interrupted(number, time.monotonic())
         if number == signal.SIGINT:
             self._num_interrupts += 1
         if self._num_interrupts > 1:
@@ -200,34 +209,33 @@ class Job:
         # At once, for ranks may be starting. Other hosts get it from the loop:
         # one must not send in a handler.
         self._signals.append(number)
-        if self._local is not None:
-            self._signal(self._local, number)
+        if self._crew.local is not None:
+            self._signal(self._crew.local, number)
 
     @staticmethod
     def _signal(host: Host, number: int) -> None:
         host.signal(number, None, to_groups=number not in TO_RANKS)
 
-    def _start(self, stdin: StandardInput) -> None:
-        plan = self._plan
-        slots = [host.slots or 0 for host in plan.hosts]
-        if self._gathering is not None:
-            slots = self._gathering.slots()
-        places = plan.places(slots)
-        size = places[0].size
-        check_shown_ranks(self._spec, size)
-        self._server.set_size(size)
-        for host, place in zip(self._hosts, places, strict=True):
-            host.place = place
-            name = "" if plan.is_of_one_host else host.name
-            for rank in place.ranks():
-                self._ranks.append(Rank(rank, name))
-                self._server.rank_started(rank)
+    def _start(self) -> None:
+        there = self._crew.gathered(self._plan)
+        self._policy.begin(self._server, there, time.monotonic())
+        for action in self._policy.actions:
+            if isinstance(action, Start):
+                self._crew.placed(action)
         self._say_start()
-        launch = self._launch()
-        # The other hosts first, for they need longer.
-        for host in sorted(self._hosts, key=lambda h: h is self._local):
-            host.start(launch, stdin)
-        stdin.close()
+        self._act()
+        elastic = self._spec.elastic
+        self._stdin.close(keeps_program=elastic is not None)
+        if elastic is not None and elastic.host_discovery_script is not None:
+            self._discovery = Discovery(
+                self._loop,
+                elastic.host_discovery_script,
+                elastic.slots_per_host,
+                lambda found: self._host_changed(self._crew.named(found)),
+                lambda text: self._output.say(
+                    f"{text} The hosts stay as they are."
+                ),
+            )
 
     def _launch(self) -> Launch:
         return Launch(
@@ -240,29 +248,17 @@ class Job:
         )
 
     def _say_start(self) -> None:
-        if self._gathering is None:
-            self._say_start_here()
+        if self._crew.gathering is not None:
+            lines = [self._crew.gathering.describe()]
         else:
-            self._output.say(self._gathering.describe())
+            lines = environment.described(
+                self._environ,
+                len(self._ranks),
+                is_horovod=self._spec.is_horovod,
+            )
+        for line in lines:
+            self._output.say(line)
         self._output.warn_if_closed()
-
-    def _say_start_here(self) -> None:
-        size = len(self._ranks)
-        defaults = environment.defaults(self._environ, size)
-        ranks = "1 rank" if size == 1 else f"{size} ranks"
-        chosen = ", ".join(f"{n}={v}" for n, v in defaults.items())
-        what = chosen or "threads and memory as set in the environment"
-        cores = environment.num_cores()
-        more = " (more ranks than cores: they take turns)"
-        self._output.say(
-            f"{ranks} on {cores} core{'s' * (cores > 1)}"
-            f"{more * (size > cores)}, each with {what}"
-        )
-        gpus = environment.describe_gpus(
-            self._environ, size, is_horovod=self._spec.is_horovod
-        )
-        if gpus:
-            self._output.say(gpus)
 
     # ---- What the hosts say ----
 
@@ -285,20 +281,23 @@ class Job:
             return
         found = self._ranks[rank]
         found.exit_status, found.signal = exit_status, killed_by
-        self._on_exit(found)
+        self._policy.exited(rank, time.monotonic())
+        self._act()
 
     def host_is_ready(self, host: RemoteHost) -> None:
-        pass  # the gathering asks
+        self._crew.take(host)
+        self._host_changed(Came(host.name, host.slots()))
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None:
         if number in SIGNALS:
-            self._forward(number, None)
+            self._host_changed(Signalled(host.name, number))
 
     def host_failed(self, host: Host, text: str, exit_status: int) -> None:
         self._output.say(f"host {host.name}: {text}")
         for rank in host.place.ranks():
             if not self._ranks[rank].pid and not self._ranks[rank].has_ended:
-                self._ends.note(Report(ReportKind.FAILS, rank, text))
+                told = Report(ReportKind.FAILS, rank, text)
+                self._policy.ends.note(told)
                 self.rank_exited(rank, exit_status, None)
 
     def host_is_lost(self, host: RemoteHost, loss: Loss) -> None:
@@ -307,6 +306,9 @@ class Job:
         if not self._ranks:
             self._gathered().note_loss(host, loss.text)
             return
+        if not self._crew.knows(host):
+            return  # it was told to end
+        self._host_changed(Lost(host.name, loss.may_run))
         ranks = [self._ranks[rank] for rank in host.place.ranks()]
         left = [rank for rank in ranks if not rank.has_ended]
         if not left:
@@ -320,7 +322,8 @@ class Job:
             rank.is_lost = True
             rank.exit_status = 1
             self._output.end(rank.rank)
-            self._on_exit(rank)
+            self._policy.exited(rank.rank, time.monotonic())
+        self._act()
 
     def host_has_checked(
         self, host: RemoteHost, answer: Mapping[str, Any]
@@ -330,76 +333,97 @@ class Job:
     def host_sent_record(self, rank: int, part: Part, data: bytes) -> None:
         self._inquiry.take(rank, part, data)
 
+    def _host_changed(self, event: HostEvent) -> None:
+        self._policy.host_changed(event, time.monotonic())
+        self._act()
+
+    # ---- What the policy asks for ----
+
+    def _act(self) -> None:
+        while self._policy.actions:
+            self._do(self._policy.actions.popleft())
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Say(text):
+                self._output.say(text)
+            case Start():
+                self._start_ranks(action)
+            case Signal(number, ranks):
+                self._crew.signal(number, ranks)
+            case Forward(number):
+                self._forward(number, None)
+            case Survey(is_of_failure, present):
+                self._inquiry.begin(is_of_failure=is_of_failure, ranks=present)
+            case StartHost(name, num_slots):
+                self._crew.start(name, num_slots)
+            case EndHost(name):
+                self._crew.end(name)
+
+    def _start_ranks(self, action: Start) -> None:
+        host = self._crew.placed(action)
+        try:
+            host.start(self._launch(), self._stdin, action.ranks)
+        except OSError as error:
+            if self._spec.elastic is None:
+                raise
+            self.host_failed(host, str(error), _NO_START_STATUS)
+
     # ---- The loop ----
 
     def _step(self) -> None:
         self._loop.step(self._time_left())
         signals, self._signals = self._signals, []
         if signal.SIGUSR2 in signals:
-            self._begin_survey()
+            self._policy.asked()
+            self._act()
         for host in self._hosts:
             for number in signals:
-                if host is not self._local:
+                if host is not self._crew.local:
                     self._signal(host, number)
             host.step()
         # After the exits: ranks that fail because of an exit say so only now.
         self._server.step()
+        self._act()
         if self._inquiry.take_answer():
-            self._say_verdict()
-        self._grace.step()
+            self._inquiry.tell(*self._policy.suspects())
+        self._step_hosts()
+        self._policy.step(time.monotonic())
+        self._act()
         if self._status is not None:
-            table = self._status.table_if_due(self._shown_ranks())
+            table = self._status.table_if_due(self._policy.shown())
             if table:
                 self._output.say(table)
 
-    def _begin_survey(self) -> None:
-        self._inquiry.begin(is_of_failure=False)
-
-    def _shown_ranks(self) -> list[Rank]:
-        return self._ranks
+    def _step_hosts(self) -> None:
+        """Looks for hosts that come, or do not."""
+        if self._discovery is not None:
+            if self._policy.takes_hosts():
+                self._discovery.step()
+            else:
+                self._discovery.close()
+                self._discovery = None
+        for event in self._crew.failures():
+            self._host_changed(event)
 
     def _time_left(self) -> float | None:
+        now = time.monotonic()
         deadlines = [self._server.next_deadline()]
         deadlines += [host.next_deadline() for host in self._hosts]
         deadlines.append(self._inquiry.next_deadline())
-        deadlines.append(self._grace.next_deadline())
-        if self._status is not None:
-            deadlines.append(self._status.next_deadline())
+        deadlines.append(self._policy.next_deadline(now))
+        for other in (self._status, self._discovery):
+            if other is not None:
+                deadlines.append(other.next_deadline())
         known = [d for d in deadlines if d is not None]
-        if not known:
-            return None
-        return max(0.0, min(known) - time.monotonic())
+        return max(0.0, min(known) - now) if known else None
 
     def _take_report(self, told: Report) -> None:
         if told.kind != ReportKind.STATUS:
-            self._on_report(told)
+            self._policy.reported(told, time.monotonic())
+            self._act()
         elif self._status is not None:
             self._status.note(told.rank, told.text)
-
-    def _on_report(self, told: Report) -> None:
-        # A rank reports that it leaves before its peers can notice.
-        self._ends.note_leaving(told.rank)
-        if told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
-            self._ends.note(told)
-            self._note_failure(told.rank, has_ended=False)
-
-    def _on_exit(self, rank: Rank) -> None:
-        self._ends.note_leaving(rank.rank)
-        self._server.rank_exited(rank.rank, rank.describe_exit())
-        if self._spec.output.is_verbose:
-            self._output.say(f"rank {rank.rank} {rank.describe_exit()}")
-        if rank.exit_status != 0:
-            self._note_failure(rank.rank, has_ended=True)
-
-    def _note_failure(self, rank: int, has_ended: bool) -> None:
-        if self._first_failed is None:
-            self._first_failed = rank
-            if not self._ends.was_preempted(rank):
-                self._inquiry.begin(is_of_failure=True)
-        if rank == self._first_failed:
-            # It may end slowly, saving its work. The grace time of the others
-            # begins when it has ended, or after as long a time for it.
-            self._grace.begin(1 if has_ended else 2)
 
     # ---- The end ----
 
@@ -418,16 +442,13 @@ class Job:
 
     def _gather_records(self) -> None:
         """Waits for what ranks of other hosts have left at their end."""
-        if self._ends.blame().rank is None or self._plan.is_of_one_host:
+        if self._policy.ends.blame().rank is None or self._plan.is_of_one_host:
             return
         self._inquiry.look_again()
         while self._inquiry.is_looking():
             self._loop.step(0.02)
             for host in self._hosts:
                 host.step()
-
-    def _say_verdict(self) -> None:
-        self._inquiry.tell(self._ranks, self._ends)
 
     def _end(self, exit_status: int) -> None:
         self._is_ending = True
@@ -436,46 +457,37 @@ class Job:
         self._output.close()
         for host in self._hosts:
             host.end(exit_status)
-        if self._gathering is not None:
-            self._gathering.close(_FAREWELL_SECONDS)
+        if self._crew.gathering is not None:
+            self._crew.gathering.close(_FAREWELL_SECONDS)
         self._server.close()
 
-    def _exit_status(self) -> int:
-        return self._ends.exit_status(self._ends.blame())
-
-    def _finish(self) -> Outcome:
-        found, status = self._ends.blame(), self._exit_status()
-        if found.rank is None:
-            self._note_strangers(has_members=self._server.last_epoch() > 0)
-            return Outcome(status)
-        if self._ends.was_preempted(found.rank):
-            saved = self._ends.error(found.rank)
-            text = f"{saved}; run it again to go on"
-            self._output.say(text)
-            return Outcome(status, text)
-        text = self._describe(found)
-        self._output.say(text)
-        self._say_verdict()
-        if self._inquiry.verdict:
-            folder = self._folder.path
-            self._output.say(f"records are kept; see `hvd-doctor {folder}`")
-        self._show_table(found)
-        return self._ends.outcome(found, status, text)
-
-    def _note_strangers(self, *, has_members: bool) -> None:
-        """Says so if a job has ended well in which no rank has joined."""
-        if len(self._ranks) > 1 and not has_members:
+    def _finish(self, ending: Ending) -> Outcome:
+        if ending.text:
+            self._output.say(ending.text)
+        if ending.has_verdict:
+            self._inquiry.tell(*self._policy.suspects())
+            if self._inquiry.verdict:
+                folder = self._folder.path
+                text = f"records are kept; see `hvd-doctor {folder}`"
+                self._output.say(text)
+        if ending.has_table:
+            self._show_table(ending.blame)
+        if (
+            ending.exit_status == 0
+            and len(self._ranks) > 1
+            and not self._server.last_epoch()
+        ):
             self._output.say(report.nobody_joined(len(self._ranks)))
-
-    def _describe(self, found: Blame) -> str:
-        return self._ends.describe(found, time.monotonic() - self._started_at)
+        return self._policy.ends.outcome(
+            ending.blame, ending.exit_status, ending.text
+        )
 
     def _show_table(self, found: Blame) -> None:
         if found.is_interruption:
             return
         rows = []
         for rank in self._ranks:
-            told = self._ends.error(rank.rank)
+            told = self._policy.ends.error(rank.rank)
             stderr = self._output.errors_of(rank.rank)
             line = report.last_error_line(stderr, told)
             rows.append((rank, line if rank.exit_status else ""))

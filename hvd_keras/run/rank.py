@@ -21,7 +21,6 @@ class Rank:
     is_lost: bool = False  # with its host: nobody knows how it ended
     # In an elastic job `rank` is the number of the member.
     epoch: int = 0  # the last one that it was in
-    current_rank: int = 0  # there
     index: int = -1  # its slot on the host; -1: not known yet
 
     @property

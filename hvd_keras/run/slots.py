@@ -69,6 +69,11 @@ class Slots:
         """Notes that a process was started in a slot."""
         slot.holder, slot.ready_at = number, -math.inf
 
+    def holders(self, host: str) -> list[int]:
+        """Returns the processes that run on a host."""
+        held = [slot.holder for slot in self._slots if slot.host == host]
+        return [number for number in held if number is not None]
+
     def release(self, number: int, *, closes: bool) -> Slot | None:
         """Notes that a process has ended; returns its slot, if it is there.
 

@@ -2,135 +2,121 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import pytest
 
-from hvd_keras.config import Config
-from hvd_keras.run import fleet as module
 from hvd_keras.run import placement
 from hvd_keras.run.fleet import Fleet
-from hvd_keras.run.hosts import RemoteHost
-from hvd_keras.run.loop import Loop
+from hvd_keras.run.policy import Action, EndHost, Say, Start, StartHost
 from hvd_keras.run.slots import Slots
 
 
-class _Gathering:
-    """Starts no agents, and notes what it is asked for."""
-
-    def __init__(self) -> None:
-        self.started: list[RemoteHost] = []
-        self.given_up: list[RemoteHost] = []
-        self.failures: dict[RemoteHost, str] = {}
-
-    def start_later(self, host: RemoteHost) -> None:
-        self.started.append(host)
-
-    def why_not_here(self, host: RemoteHost) -> str | None:
-        return self.failures.get(host)
-
-    def give_up(self, host: RemoteHost) -> None:
-        self.given_up.append(host)
-
-
-class _Clock:
-    """The time in `fleet`, which a test moves."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time.monotonic()
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-
-
 def _fleet(
-    gathering: _Gathering, said: list[str], *, tries_lost_again: bool = True
-) -> tuple[Fleet, Slots]:
+    *, tries_lost_again: bool = True
+) -> tuple[Fleet, Slots, list[Action]]:
     slots = Slots(9, 0.0, (2.0, 8.0) if tries_lost_again else (0.0, 0.0))
     plan = placement.of_hosts([("a", 1), ("b", 2)], None)
-    options: dict[str, Any] = {
-        "patience_seconds": 5.0,
-        "tries_lost_again": tries_lost_again,
-        "say": said.append,
-        "new_host": _host,
-        "runs": lambda number: False,
-        "ask_to_leave": lambda numbers: None,
-    }
-    made = Fleet([], slots, plan, **options)
-    made.gathering = gathering  # type: ignore[assignment]
-    return made, slots
+    actions: list[Action] = []
+    fleet = Fleet(
+        slots,
+        plan,
+        actions.append,
+        patience_seconds=5.0,
+        tries_lost_again=tries_lost_again,
+    )
+    return fleet, slots, actions
 
 
-def _host(name: str) -> RemoteHost:
-    watcher: Any = None
-    return RemoteHost(Loop(), watcher, name, Config())
-
-
-def test_a_lost_host_is_tried_after_its_cooldown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, gathering, said = _Clock(monkeypatch), _Gathering(), []
-    fleet, slots = _fleet(gathering, said)
-    host = _host("b")
-    fleet.take_in(host, 2)
+def test_a_lost_host_is_tried_after_its_cooldown() -> None:
+    fleet, slots, actions = _fleet()
+    fleet.take_in("b", 2)
     assert not fleet.may_grow()
-    assert fleet.lose(host)
-    assert not fleet.lose(host)  # it is gone already
+    fleet.start("b", {7: 0, 8: 1}, ())
+    assert list(fleet.lose("b", now=10.0)) == [7, 8]
+    assert list(fleet.lose("b", now=10.0)) == []  # it is gone already
     assert fleet.may_grow()
-    assert fleet.next_deadline() == clock.now + 2.0
-    clock.now += 1.9
-    fleet.step()
-    assert gathering.started == []
-    clock.now += 0.1
-    fleet.step()
-    (again,) = gathering.started
-    assert (again.name, again.num_slots) == ("b", 2)
+    assert fleet.next_deadline() == 12.0
+    actions.clear()
+    fleet.step((), now=11.9)
+    assert actions == []
+    fleet.step((), now=12.0)
+    assert actions == [StartHost("b", 2)]
     # Its agent does not start: the next try comes later.
-    gathering.failures[again] = "no route"
-    fleet.step()
-    assert said[-1] == "host b did not start: no route"
-    assert gathering.given_up == [again]
-    assert fleet.next_deadline() == clock.now + 4.0
-    clock.now += 4.0
-    fleet.step()
-    fleet.take_in(gathering.started[-1], 2)
-    assert len(slots.free(clock.now)) == 2
+    fleet.give_up("b", "no route", now=12.0)
+    assert actions[1:] == [
+        EndHost("b"),
+        Say("host b did not start: no route"),
+    ]
+    assert fleet.next_deadline() == 16.0
+    fleet.step((), now=16.0)
+    assert actions[3:] == [StartHost("b", 2)]
+    fleet.take_in("b", 2)
+    assert len(slots.free(16.0)) == 2
     assert fleet.next_deadline() is None
     assert not fleet.may_grow()
 
 
 @pytest.mark.parametrize("way", ["silent", "lost"])
-def test_an_agent_that_does_not_come_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    clock, gathering, said = _Clock(monkeypatch), _Gathering(), []
-    fleet, _ = _fleet(gathering, said)
-    host = _host("b")
-    fleet.take_in(host, 2)
-    fleet.lose(host)
-    clock.now += 2.0
-    fleet.step()
-    (again,) = gathering.started
+def test_an_agent_that_does_not_come_is_given_up(way: str) -> None:
+    fleet, _, actions = _fleet()
+    fleet.take_in("b", 2)
+    fleet.lose("b", now=0.0)
+    fleet.step((), now=2.0)
+    actions.clear()
     if way == "lost":  # before it has said a word
-        assert not fleet.lose(again)
-        assert "its agent was lost" in said[-1]
+        assert list(fleet.lose("b", now=7.0)) == []
+        why = "its agent was lost"
     else:
-        assert fleet.next_deadline() == clock.now + 5.0
-        clock.now += 5.0
-        fleet.step()
-        assert "did not come within 5 s (HVD_START_TIMEOUT)" in said[-1]
-    assert gathering.given_up == [again]
-    assert fleet.next_deadline() == clock.now + 4.0
+        assert fleet.next_deadline() == 7.0
+        fleet.step((), now=7.0)
+        why = "it did not come within 5 s (HVD_START_TIMEOUT)"
+    assert actions == [EndHost("b"), Say(f"host b did not start: {why}")]
+    assert fleet.next_deadline() == 11.0
 
 
-def test_without_a_cooldown_a_lost_host_stays_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, gathering = _Clock(monkeypatch), _Gathering()
-    fleet, _ = _fleet(gathering, [], tries_lost_again=False)
-    host = _host("b")
-    fleet.take_in(host, 2)
-    assert fleet.lose(host)
+def test_without_a_cooldown_a_lost_host_stays_away() -> None:
+    fleet, _, actions = _fleet(tries_lost_again=False)
+    fleet.take_in("b", 2)
+    fleet.lose("b", now=0.0)
     assert not fleet.may_grow()
-    clock.now += 1000
-    fleet.step()
-    assert gathering.started == []
+    fleet.step((), now=1000.0)
+    assert actions == []
+
+
+def test_a_host_that_is_let_go_ends_after_its_members() -> None:
+    fleet, slots, actions = _fleet()
+    fleet.take_in("a", 1, is_here=True)
+    fleet.take_in("b", 2)
+    fleet.start("a", {0: 0}, ())
+    fleet.start("b", {1: 0}, ())
+    fleet.start("b", {2: 1}, [(2, 2, 3, 1)])
+    started = actions[-1]
+    assert isinstance(started, Start)
+    assert started.ranks == [2]
+    assert (started.place.members, started.place.slots) == ((1, 2), (0, 1))
+    actions.clear()
+    # A program names other hosts than those that are used.
+    assert fleet.use({"c": 3}, now=0.0) == [0, 1, 2]
+    assert actions[-1] == StartHost("c", 3)
+    assert slots.free(0.0) == []
+    fleet.step({0, 2}, now=0.0)
+    assert EndHost("b") not in actions
+    fleet.step({0}, now=0.0)
+    assert actions[-1] == EndHost("b")
+    fleet.step((), now=0.0)
+    assert EndHost("a") not in actions  # hvdrun itself is there
+    # Both are named again: only one needs an agent.
+    actions.clear()
+    fleet.use({"a": 1, "b": 2, "c": 3}, now=1.0)
+    assert actions == [StartHost("b", 2)]
+    assert [slot.host for slot in slots.free(1.0)] == ["a"]
+
+
+def test_a_host_that_has_failed_is_not_used_at_once() -> None:
+    fleet, _, actions = _fleet()
+    fleet.take_in("b", 2)
+    fleet.lose("b", now=0.0)
+    fleet.close()  # a program names the hosts
+    fleet.use({"b": 2}, now=1.0)
+    assert actions == []
+    fleet.use({"b": 2, "c": 0}, now=2.0)
+    assert actions == [StartHost("b", 2)]
