@@ -13,7 +13,8 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
-from hvd_keras.data import _passing, _rows
+from hvd_keras.data import _own_batches, _passing, _rows, _sources
+from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
@@ -51,19 +52,6 @@ def check_has_tensors(dataset: tf.data.Dataset) -> None:
                 "dense, ragged or sparse tensors. Received: elements with "
                 f"{spec}."
             )
-
-
-def describe(dataset: tf.data.Dataset) -> list[Any]:
-    """Returns what must be equal on all ranks: types, shapes, seeds.
-
-    Rows are compared while they are used. Reading some here would take them
-    from data that can be read only once.
-    """
-    specs = tf.nest.flatten(dataset.element_spec)
-    return [
-        *([spec.dtype.name, str(spec.shape), None] for spec in specs),
-        ["shuffle", _seeds_of(dataset), None],
-    ]
 
 
 def _seeds_of(dataset: Any) -> list[list[int]]:
@@ -157,6 +145,40 @@ class Source:
         self._batched = batched
         self.is_fixed = is_fixed
         self.first = make(0)
+        # Batches that do not fit together are cut each by itself.
+        self._is_whole = batched and _may_vary(self.first)
+        self._late = self._late_rows_of(self.first)
+
+    def late_rows(self, epoch: int) -> _sources.Rows | None:
+        """Returns the rows of an epoch, to be read when they are dealt.
+
+        None if all ranks must read them.
+        """
+        if self.is_fixed or self._late is None:
+            return self._late
+        return self._late_rows_of(self.of_epoch(epoch))
+
+    def _late_rows_of(self, dataset: tf.data.Dataset) -> _sources.Rows | None:
+        if self._is_whole:
+            return None
+        return _sources.late_rows_of(
+            dataset, batched=self._batched, is_fixed=self.is_fixed
+        )
+
+    def describe(self) -> list[Any]:
+        """Returns what must be equal on all ranks: types, shapes, seeds.
+
+        Rows are compared while they are used. Reading some here would take
+        them from data that can be read only once. Arrays in memory that only
+        numbers stand for are compared here.
+        """
+        specs = tf.nest.flatten(self.first.element_spec)
+        arrays = [] if self._late is None else _sources.arrays_of(self.first)
+        return [
+            *([spec.dtype.name, str(spec.shape), None] for spec in specs),
+            *(entry for each in arrays for entry in describe_arrays(each)),
+            ["shuffle", _seeds_of(self.first), None],
+        ]
 
     def of_epoch(self, epoch: int) -> tf.data.Dataset:
         """Returns the dataset of an epoch.
@@ -174,9 +196,28 @@ class Source:
             )
         return dataset
 
-    def global_batches(self, part: Pass, handle: Handle) -> tf.data.Dataset:
-        """Returns the batches that the ranks share in a pass."""
-        dataset, batched = self.of_epoch(part.epoch), self._batched
+    def global_batches(
+        self, part: Pass, handle: Handle, late: _sources.Rows | None
+    ) -> tf.data.Dataset:
+        """Returns the batches that the ranks share in a pass.
+
+        Args:
+            part: The pass.
+            handle: Gets a checksum of the first rows.
+            late: Rows to be read later; the batches are of their numbers. If
+                these are batches, all ranks read them now.
+        """
+        if late is not None and late.count is not None:
+            # The order is compared by numbers, as where batches are read late.
+            numbers = _own_batches.noted(late, part, handle.note_first_rows)
+            whole = numbers.map(late.for_elements(late.read))
+            if part.first:
+                whole = whole.unbatch().skip(part.first)
+            return global_batches(whole, part.deal, batched=not part.first)
+        if late is not None:
+            dataset, batched = late.numbers, False
+        else:
+            dataset, batched = self.of_epoch(part.epoch), self._batched
         if not part.first:
             batches = global_batches(dataset, part.deal, batched=batched)
             return first_rows.noted(batches, handle.note_first_rows)
@@ -211,8 +252,21 @@ def shard_dataset(
     def own(part: Pass) -> tf.data.Dataset:
         if not part.first and part.deal in whole:
             return whole[part.deal]
-        batches = source.global_batches(part, handle)
-        made = _own_part(batches, part.deal, *form, notes, noting(part.deal))
+        late = source.late_rows(part.epoch)
+        noted = noting(part.deal)
+        of_batches = late if late is not None and late.count else None
+        if of_batches is not None and _own_batches.can_cut(of_batches, part):
+            tell = handle.note_first_rows
+            rows = _own_batches.own_rows(of_batches, part, notes, tell, noted)
+            if not form[1]:
+                rows = rows.map(as_it_is(lambda data, _: data))
+            made = _batches_of(rows, part.deal, *form)
+        else:
+            batches = source.global_batches(part, handle, late)
+            reader = late if of_batches is None else None
+            made = _own_part(batches, part.deal, *form, notes, noted, reader)
+        if late is not None:
+            made = made.with_options(source.first.options())
         if not part.first and source.is_fixed:
             whole[part.deal] = made
         return made
@@ -251,6 +305,7 @@ def _own_part(
     fills: bool,
     notes: _passing.Notes,
     note_rows: Callable[[tf.Tensor], tf.Tensor] | None,
+    late: _sources.Rows | None,
 ) -> tf.data.Dataset:
     """Returns this rank's part of each batch.
 
@@ -261,6 +316,7 @@ def _own_part(
         fills: Whether the parts have weights that tell what fills them.
         notes: Get what ranks compare of each batch.
         note_rows: Gets the rows of each batch.
+        late: Reads rows; the batches are of their numbers.
     """
 
     @as_it_is
@@ -273,6 +329,8 @@ def _own_part(
         if note_rows is not None:
             note_rows(_num_rows(data))
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
+        if late is not None:
+            return (data, weights) if fills else data
         return weighted(data, weights) if fills else data
 
     @as_it_is
@@ -284,7 +342,32 @@ def _own_part(
         dataset = batches.map(take)
     else:
         dataset = notes.numbered(batches).map(take_noted)
-    return dataset.filter(_has_rows) if deal.policy == "join" else dataset
+    if deal.policy == "join":
+        dataset = dataset.filter(_has_rows)
+    if late is None:
+        return dataset
+    if deal.joins_rest and not is_static:
+        # The last batch may be larger. There are no weights.
+        return dataset.map(
+            late.for_elements(late.read_batch),
+            num_parallel_calls=2,
+            deterministic=True,
+        )
+    read = late.for_elements(late.read)
+    if fills:
+        read = as_it_is(lambda number, weight: (late.read(number), weight))
+    rows = dataset.unbatch().map(
+        read, num_parallel_calls=late.num_calls, deterministic=True
+    )
+    return _batches_of(rows, deal, is_static, fills)
+
+
+def _batches_of(
+    rows: tf.data.Dataset, deal: Deal, is_static: bool, fills: bool
+) -> tf.data.Dataset:
+    """Returns batches of this rank's rows; each has a weight if `fills`."""
+    batches = rows.batch(deal.batch_size, drop_remainder=is_static)
+    return batches.map(as_it_is(weighted)) if fills else batches
 
 
 def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:

@@ -77,13 +77,7 @@ def left_batches(
 
     def compare(index: Any, *values: Any) -> Any:
         if _checksum_of(values) != known[int(index)]:
-            raise ValueError(
-                "`data` must give the rows of an epoch in the same order "
-                f"again, to go on after row {part.first} of epoch "
-                f"{part.epoch}. Received: another row {int(index)}. Pass "
-                "`reshuffle_each_iteration=False` to `shuffle`, or give "
-                "`hvd.shard` a function that makes the dataset of an epoch."
-            )
+            raise ValueError(_other_order(part, int(index)))
         return np.False_
 
     @as_it_is
@@ -100,6 +94,62 @@ def left_batches(
     # ragged row, and those make no batch.
     batches = make(rows.enumerate().filter(is_left))
     return batches.map(as_it_is(lambda indices, batch: batch))
+
+
+def told(
+    elements: tf.data.Dataset, note: Callable[[str], None]
+) -> tf.data.Dataset:
+    """Returns the elements; passes a checksum of the first one to `note`."""
+
+    def tell(place: Any, *values: Any) -> Any:
+        note(_checksum_of(values))
+        return place
+
+    return _seeing_first(elements, tell)
+
+
+def as_before(elements: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
+    """Returns the elements of a pass that goes on in the middle of an epoch.
+
+    The dataset ends with an InvalidArgumentError if the first element is not
+    the one that was told.
+    """
+    known = part.first_rows.split()
+
+    def compare(place: Any, *values: Any) -> Any:
+        if known and _checksum_of(values) != known[0]:
+            raise ValueError(_other_order(part, 0))
+        return place
+
+    return _seeing_first(elements, compare)
+
+
+def _seeing_first(
+    elements: tf.data.Dataset, see: Callable[..., Any]
+) -> tf.data.Dataset:
+    """Returns the elements; `see` gets a 0 and the values of the first one."""
+
+    @as_it_is
+    def look(place: tf.Tensor, element: Any) -> Any:
+        def seen() -> tf.Tensor:
+            values = [_values_of(part) for part in tf.nest.flatten(element)]
+            (result,) = call_on_arrays(see, [place, *values], [tf.int64])
+            return tf.ensure_shape(result, [])
+
+        is_seen = tf.cond(tf.equal(place, 0), seen, lambda: place)
+        with tf.control_dependencies([is_seen]):
+            return tf.nest.map_structure(tf.identity, element)
+
+    return elements.enumerate().map(look)
+
+
+def _other_order(part: Pass, index: int) -> str:
+    return (
+        "`data` must give the rows of an epoch in the same order again, to go "
+        f"on after row {part.first} of epoch {part.epoch}. Received: another "
+        f"row {index}. Pass `reshuffle_each_iteration=False` to `shuffle`, or "
+        "give `hvd.shard` a function that makes the dataset of an epoch."
+    )
 
 
 def _parts(batch: Any) -> tuple[Any, ...]:

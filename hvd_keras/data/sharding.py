@@ -124,9 +124,10 @@ def shard(
         Grain, and for arrays if Keras does not run on TensorFlow. A list in
         `data` becomes a tuple.
 
-    Every rank reads all of a `tf.data.Dataset` and takes its part of each
-    global batch. So the work before `shard` is done N times. Do cheap work
-    before (names of files) and expensive work after:
+    What a `tf.data.Dataset` does to each row by itself (`map`, reading files)
+    is done on the rank that has the row; what orders rows runs on all ranks.
+    Stages that need the rows themselves, such as `filter`, run on all ranks
+    with all that stands before them: put expensive work behind `shard` then,
     `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
     without asking each other, also if the length is unknown. All must read the
     same elements in the same order. `fit` compares what passes through the
@@ -335,7 +336,7 @@ def _make_of_dataset(
     source = _datasets.Source(of_epoch, batched=batched, is_fixed=is_fixed)
     _datasets.check_has_tensors(source.first)
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
-    described = [["rows", num_rows], *_datasets.describe(source.first)]
+    described = [["rows", num_rows], *source.describe()]
     return (
         num_rows,
         described,

@@ -1,0 +1,79 @@
+"""Tells what a function that tf.data maps over rows does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# Ops that TensorFlow calls stateful, though a function with them gives the same
+# for the same row, whenever and wherever it runs.
+_HARMLESS = frozenset(
+    {
+        "Assert",
+        "Case",
+        "DatasetToSingleElement",
+        "If",
+        "LookupTableFind",
+        "LookupTableFindV2",
+        "PartitionedCall",
+        "Placeholder",
+        "RangeDataset",
+        "ReadFile",
+        "ReadVariableOp",
+        "StatefulPartitionedCall",
+        "TensorSliceDataset",
+        "While",
+    }
+)
+# What takes less time than to tell a row from the others, if the row is small.
+_CHEAP = frozenset(
+    {
+        *("AddV2", "Cast", "ConcatV2", "Const", "ExpandDims", "GatherV2"),
+        *("Identity", "Mul", "Neg", "NoOp", "OneHot", "Pack", "Placeholder"),
+        *("RealDiv", "Reshape", "Shape", "Sqrt", "Square", "Squeeze"),
+        *("StridedSlice", "Sub", "Transpose"),
+    }
+)
+_MOST_CHEAP = 4096  # numbers in a row
+
+
+def arrays_of(function: Any) -> Iterator[list[tf.Tensor]]:
+    """Yields the arrays that a function has captured."""
+    for tensor in function.captured_inputs:
+        if tensor.dtype not in (tf.resource, tf.variant) and tensor.shape.rank:
+            yield [tensor]
+
+
+def is_cheap(dataset: Any) -> bool:
+    """Whether the function of `map` costs next to nothing."""
+    counts = [
+        spec.shape.num_elements() if isinstance(spec, tf.TensorSpec) else None
+        for part in (dataset, *dataset._inputs())
+        for spec in tf.nest.flatten(part.element_spec)
+    ]
+    return _ops_of(dataset._map_func.function) <= _CHEAP and all(
+        count is not None and count <= _MOST_CHEAP for count in counts
+    )
+
+
+def is_stateful(function: Any) -> bool:
+    """Whether a function may give something else for the same row."""
+    from tensorflow.python.framework import op_def_registry
+
+    for name in _ops_of(function) - _HARMLESS:
+        known = op_def_registry.get(name)
+        if known is None or known.is_stateful:
+            return True
+    return False
+
+
+def _ops_of(function: Any) -> set[str]:
+    """Returns the names of all ops in a function."""
+    graph = function.graph.as_graph_def()
+    nodes = list(graph.node)
+    for inner in graph.library.function:
+        nodes += inner.node_def
+    names = {inner.signature.name for inner in graph.library.function}
+    return {node.op for node in nodes} - names

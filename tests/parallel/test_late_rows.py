@@ -1,0 +1,307 @@
+"""Each row of a tf.data pipeline is read and changed on one rank alone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+from hvd_keras.data import _sources, position
+
+Make = Callable[[], Any]
+from_slices = tf.data.Dataset.from_tensor_slices
+
+NUM_ROWS = 53
+ROWS = np.arange(NUM_ROWS * 2, dtype=np.float32).reshape(NUM_ROWS, 2)
+WIDE = np.repeat(ROWS, 20, axis=1)
+
+
+def work(x: Any, *others: Any) -> Any:
+    """Does something that is put off: no cheap op."""
+    made = tf.math.cumsum(x)
+    return (made, *others) if others else made
+
+
+def centered(x: Any, *others: Any) -> Any:
+    return (x - tf.reduce_mean(x, 0), *others) if others else x
+
+
+def to_vector(text: Any) -> Any:
+    return tf.strings.to_number(text)[None]
+
+
+def labelled() -> Any:
+    return from_slices((WIDE, np.arange(NUM_ROWS))).map(work)
+
+
+def of_numbers() -> Any:
+    rows = from_slices(ROWS).map(work, num_parallel_calls=tf.data.AUTOTUNE)
+    return rows.shuffle(20, seed=3).repeat(2).skip(3).take(90)
+
+
+def of_records() -> Any:
+    records = from_slices([f"{number} 1" for number in range(47)])
+    records = records.filter(lambda record: True)  # nobody knows how many
+    rows = records.map(tf.strings.split).map(tf.strings.to_number)
+    return rows.map(lambda row: (row, row[0])).shuffle(9, seed=4)
+
+
+def of_zipped() -> Any:
+    pairs = {"b": from_slices(WIDE).map(work), "a": tf.data.Dataset.range(53)}
+    rows = tf.data.Dataset.zip(pairs).enumerate().shuffle(9, seed=2)
+    return rows.map(lambda n, row: (row["b"], row["a"] + n))
+
+
+def of_both() -> Any:
+    reversed_rows = from_slices(WIDE[::-1].copy()).map(work)
+    rows = from_slices(WIDE).map(work).concatenate(reversed_rows)
+    return rows.shuffle(200, seed=2, reshuffle_each_iteration=False)
+
+
+def of_global_seed() -> Any:
+    tf.random.set_seed(5)
+    return labelled().shuffle(20)
+
+
+def of_other_sizes() -> Any:
+    """Rows that fit together after the last `map` alone."""
+    spec = tf.TensorSpec([None], tf.float32)
+    rows = tf.data.Dataset.from_generator(
+        lambda: (row[: 1 + number % 2] for number, row in enumerate(ROWS)),
+        output_signature=spec,
+    )
+    return rows.map(lambda row: (tf.cumsum(row)[:1], tf.cumsum(row)[0]))
+
+
+def of_ragged() -> Any:
+    rows = tf.ragged.constant([[1.0] * (1 + n % 4) for n in range(NUM_ROWS)])
+    data = from_slices((rows, np.arange(NUM_ROWS)))
+    return data.map(
+        lambda row, n: (tf.cumsum(tf.concat([row, tf.zeros(4)], 0)[:4]), n)
+    )
+
+
+def of_single_parts() -> Any:
+    names = from_slices(([str(n) for n in range(NUM_ROWS)],))
+    return names.map(lambda name: (tf.strings.to_number(name), 1.0))
+
+
+def of_single_results() -> Any:
+    return from_slices(ROWS).map(lambda row: (tf.cumsum(row),))
+
+
+CASES: dict[str, tuple[Make, bool]] = {
+    "numbers": (of_numbers, False),
+    "records": (of_records, False),
+    "zip": (of_zipped, False),
+    "concatenate": (of_both, False),
+    "global seed": (of_global_seed, False),
+    "single parts": (of_single_parts, False),
+    "single results": (of_single_results, False),
+    "cache": (lambda: labelled().cache().shuffle(99, seed=1), False),
+    "unbatch": (lambda: labelled().batch(4).unbatch().map(work), False),
+    "batches": (lambda: labelled().batch(7).prefetch(2), True),
+    "batches, dropped": (lambda: labelled().batch(7, True), True),
+    "changed batches": (
+        lambda: labelled().shuffle(20, seed=3).batch(7).map(centered),
+        True,
+    ),
+    "cached, shuffled batches": (
+        lambda: labelled().batch(4).cache().shuffle(9, seed=3).map(centered),
+        True,
+    ),
+    "large batches": (lambda: labelled().batch(30).map(centered), True),
+    "batches without targets": (
+        lambda: from_slices(ROWS).map(work).batch(5, True).map(centered),
+        True,
+    ),
+}
+
+
+def taken(make: Make, **options: Any) -> Any:
+    """Returns three passes over a share, and its element spec."""
+    try:
+        share = hvd.shard(make(), batch_size=5, **options)
+    except ValueError as error:
+        return str(error)
+    passes = [
+        [
+            [part.numpy().tolist() for part in tf.nest.flatten(batch)]
+            for batch in share
+        ]
+        for _ in range(3)
+    ]
+    return passes, share.element_spec
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "split",
+        *(pytest.param(p, marks=pytest.mark.thorough) for p in ("pad", "join")),
+        pytest.param("drop", marks=pytest.mark.thorough),
+    ],
+)
+def test_late_rows_are_the_same(
+    case: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, batched = CASES[case]
+    options = {"policy": policy, "batched": batched}
+    found = _sources.late_rows_of(make(), batched=batched, is_fixed=True)
+    assert found is not None
+    late = taken(make, **options)
+    monkeypatch.setattr(_sources, "late_rows_of", lambda *_, **__: None)
+    assert late == taken(make, **options)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_rank_reads_its_own_files_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, batched: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [f"{number:02}" for number in range(8 * hvd.size())]
+    for name in names[hvd.rank() * 2 :: hvd.size() * 2]:
+        number = int(name)
+        for own in (number, number + 1):  # the rows of a step: 2 of each rank
+            pathlib.Path(f"{own:02}").write_text(str(own))
+    files = from_slices(names).map(tf.io.read_file)
+    rows = files.map(lambda text: (tf.strings.to_number(text), 0))
+    data = rows.batch(3) if batched else rows
+    share = hvd.shard(data, batch_size=2, batched=batched)
+    own = [float(x) for batch in share for x in batch[0]]
+    assert own == [
+        float(number)
+        for number in range(len(names))
+        if number // 2 % hvd.size() == hvd.rank()
+    ]
+    assert len(os.listdir()) == len(names) // hvd.size()
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+@pytest.mark.parametrize("kind", ["wide", "names"])
+def test_other_arrays_are_told(kind: str) -> None:
+    rows: Any = WIDE if kind == "wide" else [str(n) for n in range(12)]
+    if hvd.rank() == hvd.size() - 1:
+        rows = rows[::-1]
+    data = from_slices(rows)
+    data = data.map(work if kind == "wide" else to_vector)
+    with pytest.raises(hvd.MismatchError, match=r"same (data|rows)"):
+        _train_on(data.map(lambda x: (x, 1.0)))
+
+
+def _train_on(data: Any) -> None:
+    share = hvd.shard(data, batch_size=2)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.fit(share, verbose=0)
+
+
+def test_going_on_reads_no_row_before(tmp_path: pathlib.Path) -> None:
+    names = [str(tmp_path / f"{number}") for number in range(12)]
+    data = from_slices(names).shuffle(9, seed=1, reshuffle_each_iteration=False)
+    order = [name.decode() for name in data.as_numpy_iterator()]
+    rows = data.map(lambda name: (tf.io.read_file(name), name))
+    share = hvd.shard(rows, batch_size=1, elastic=True)
+    for name in names:
+        pathlib.Path(name).write_text(name)
+    first = [batch[1][0].numpy().decode() for batch in share.take(2)]
+    handle = position.handle_of(share)
+    assert handle is not None
+    there = handle.position_after(2)
+    for name in order[: 2 * hvd.size()]:
+        pathlib.Path(name).unlink(missing_ok=True)
+    hvd.barrier()
+    handle.seek(there)
+    rest = [name.decode() for batch in share for name in batch[1].numpy()]
+    rank, size = hvd.rank(), hvd.size()
+    assert first == order[rank : 2 * size : size]
+    assert rest[: 12 // size - 2] == order[2 * size + rank :: size]
+
+
+def test_a_random_map_runs_on_all_ranks() -> None:
+    rows = from_slices(WIDE).map(lambda row: row + tf.random.uniform([]))
+    assert _sources.late_rows_of(rows, batched=False, is_fixed=True) is None
+
+
+def test_cheap_work_is_not_put_off() -> None:
+    rows = from_slices(ROWS).map(lambda row: tf.cast(row, tf.float32) / 255)
+    assert _sources.late_rows_of(rows, batched=False, is_fixed=True) is None
+
+
+@pytest.mark.parametrize("make", [of_other_sizes, of_ragged])
+def test_what_cannot_wait_is_read_as_it_comes(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taken(make)
+    monkeypatch.setattr(_sources, "late_rows_of", lambda *_, **__: None)
+    assert not isinstance(found, str)
+    assert found == taken(make)
+
+
+def test_a_cache_that_was_not_filled_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def passes() -> list[Any]:
+        rows = labelled().shuffle(99, seed=1).cache()
+        share = hvd.shard(rows, batch_size=4)
+        return [
+            [batch[1].numpy().tolist() for batch in share.take(count)]
+            for count in (2, 3, 2)
+        ]
+
+    late = passes()
+    monkeypatch.setattr(_sources, "late_rows_of", lambda *_, **__: None)
+    assert late == passes()
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_other_arrays_in_a_function_are_told() -> None:
+    table = tf.constant(WIDE + 100 * (hvd.rank() == hvd.size() - 1))
+    rows = tf.data.Dataset.range(NUM_ROWS)
+    rows = rows.map(lambda n: (tf.cumsum(tf.gather(table, n)), 1.0))
+    with pytest.raises(hvd.MismatchError, match="same data"):
+        hvd.shard(rows, batch_size=2)
+
+
+def test_fewer_rows_than_ranks_without_targets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def few() -> Any:
+        return from_slices(["1", "2"]).filter(is_known).map(to_vector)
+
+    found = taken(few)
+    monkeypatch.setattr(_sources, "late_rows_of", lambda *_, **__: None)
+    assert found == taken(few)
+
+
+def is_known(text: Any) -> Any:
+    return tf.strings.length(text) > 0
+
+
+@pytest.mark.parametrize("policy", ["pad", "split"])
+def test_changed_batches_go_on(policy: str) -> None:
+    """The first pass can be cut late, the second one not, and the reverse."""
+    count = 8 * hvd.size()
+    for rest in (4 * hvd.size(), 3):
+        data = from_slices((WIDE[:count], np.arange(count))).map(work)
+        data = data.batch(7).map(centered)
+        share = hvd.shard(
+            data, batch_size=4, policy=policy, batched=True, elastic=True
+        )
+        handle = position.handle_of(share)
+        assert handle is not None
+        assert len(list(share)) == 2
+        there = position.Position(0, count - rest, handle._running.first_rows)
+        handle.seek(there)
+        rows = np.concatenate([batch[1].numpy() for batch in share])
+        of_all = np.concatenate(hvd.allgather_object(rows))
+        assert set(of_all) == set(range(count - rest, count))
