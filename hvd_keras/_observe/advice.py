@@ -110,7 +110,8 @@ def slow_input(analysis: Analysis) -> Advice | None:
         "problem",
         f"Reading the next batch takes {percent(share)} of a step on most "
         f"ranks ({ms(float(usual))}).",
-        "Prefetch (`dataset.prefetch`), decode in parallel, or cache. "
+        "Prefetch (`dataset.prefetch`), decode in parallel, or cache; have "
+        "each rank read its own rows ('Who reads what' in docs/data.md). "
         "Callbacks that run after each batch count here too.",
     )
 

@@ -158,6 +158,17 @@ class Source:
             return self._late
         return self._late_rows_of(self.of_epoch(epoch))
 
+    def what_blocks(self) -> str:
+        """Names what has all ranks do work on all rows; "": nothing does."""
+        found = self._late
+        if found is None:
+            found = _sources.rows_of(self.first)
+        if self._late or found.blocked_by or not found.has_work:
+            return found.blocked_by
+        if self._batched and found.num_rows is None:
+            return "a `map` of batches"
+        return "elements that are not alike"
+
     def _late_rows_of(self, dataset: tf.data.Dataset) -> _sources.Rows | None:
         if self._is_whole:
             return None

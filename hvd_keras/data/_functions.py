@@ -36,6 +36,14 @@ _CHEAP = frozenset(
         *("StridedSlice", "Sub", "Transpose"),
     }
 )
+# In a function that makes a dataset of each element: reading files alone costs
+# little beside these.
+_CHANGES = frozenset(
+    {
+        *("EagerPyFunc", "GeneratorDataset", "MapDataset"),
+        *("ParallelMapDataset", "ParallelMapDatasetV2", "PyFunc"),
+    }
+)
 _MOST_CHEAP = 4096  # numbers in a row
 
 
@@ -56,6 +64,16 @@ def is_cheap(dataset: Any) -> bool:
     return _ops_of(dataset._map_func.function) <= _CHEAP and all(
         count is not None and count <= _MOST_CHEAP for count in counts
     )
+
+
+def changes_rows(dataset: Any) -> bool:
+    """Whether a stage has a function that changes rows, at some cost."""
+    if not hasattr(dataset, "_map_func"):
+        return False
+    function = dataset._map_func.function
+    if type(dataset).__name__.lstrip("_").startswith(("Map", "ParallelMap")):
+        return not is_cheap(dataset)
+    return bool(_ops_of(function) & _CHANGES)  # of datasets
 
 
 def is_stateful(function: Any) -> bool:

@@ -17,6 +17,7 @@ of `map` |
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ class Rows:
         count: If the elements are batches, tells how many rows has the one that
             something of `numbers` stands for; call it in a graph.
         num_rows: How many they have together; None: unknown, or no batches.
+        blocked_by: The stage for which all ranks do work on all rows; "": none.
     """
 
     numbers: tf.data.Dataset
@@ -51,6 +53,7 @@ class Rows:
     num_calls: int = 1
     count: Callable[[Any], tf.Tensor] | None = None
     num_rows: int | None = None
+    blocked_by: str = ""
 
     def for_elements(self, read: Callable[[Any], Any]) -> Callable[..., Any]:
         """Returns `read`, as `map` calls it for an element of `numbers`."""
@@ -179,7 +182,29 @@ def _kind_of(dataset: Any) -> str:
 
 def _as_it_comes(dataset: tf.data.Dataset) -> Rows:
     """Elements that stand for themselves: all ranks read them all."""
-    return Rows(dataset, lambda row: row, is_light=_is_light(dataset))
+    return Rows(
+        dataset,
+        lambda row: row,
+        is_light=_is_light(dataset),
+        blocked_by=_name_of(dataset) if _has_work(dataset) else "",
+    )
+
+
+def _has_work(dataset: Any) -> bool:
+    """Whether a function changes rows in a dataset, at some cost."""
+    if _functions.changes_rows(dataset):
+        return True
+    return any(map(_has_work, dataset._inputs()))
+
+
+def _name_of(dataset: Any) -> str:
+    """Returns the name of a stage, as users write it."""
+    kind = _kind_of(dataset).removeprefix("Parallel")
+    if kind == "Map":
+        return "a `map` that draws random numbers or calls Python"
+    if kind == "DirectedInterleave":
+        return "`sample_from_datasets` or `choose_from_datasets`"
+    return f"`{re.sub('(?<!^)(?=[A-Z])', '_', kind).lower()}`"
 
 
 def _of_slices(dataset: Any) -> Rows | None:
@@ -355,6 +380,7 @@ def _of_zip(dataset: Any) -> Rows:
         is_light=all(one.is_light for one in each),
         has_work=any(one.has_work for one in each),
         num_calls=_more_calls(*(one.num_calls for one in each)),
+        blocked_by=next((o.blocked_by for o in each if o.blocked_by), ""),
     )
 
 
@@ -407,6 +433,7 @@ def _of_concatenate(dataset: Any) -> Rows | None:
         is_light=True,
         has_work=True,
         num_calls=_more_calls(first.num_calls, second.num_calls),
+        blocked_by=first.blocked_by or second.blocked_by,
     )
 
 

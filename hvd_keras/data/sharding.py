@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from hvd_keras._common import verification
+from hvd_keras._common import log, verification
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
@@ -277,6 +278,15 @@ def _advise_of_metrics(call: keras_calls.Call) -> None:
         advice.tell_of_own_metrics(call.model)
 
 
+@functools.cache  # said once
+def _tell_of_blocker(blocker: str) -> None:
+    log.info(
+        f"`hvd.shard` of a tf.data.Dataset: for {blocker}, each rank does the "
+        "work on all rows that stands before. If it takes long, do it behind "
+        "`hvd.shard`; see 'Who reads what' in docs/data.md."
+    )
+
+
 # The number of rows, what must be equal on all ranks, and a function that makes
 # the batches of this rank.
 _Plan = tuple[int | None, list[Any], Callable[[Handle], Any]]
@@ -335,6 +345,8 @@ def _make_of_dataset(
     is_fixed = not callable(data)
     source = _datasets.Source(of_epoch, batched=batched, is_fixed=is_fixed)
     _datasets.check_has_tensors(source.first)
+    if deal.size > 1 and deal.rank == 0 and (blocker := source.what_blocks()):
+        _tell_of_blocker(blocker)
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
     described = [["rows", num_rows], *source.describe()]
     return (

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras.data import _sources, position
+from hvd_keras.data import _datasets, _sources, position
 
 Make = Callable[[], Any]
 from_slices = tf.data.Dataset.from_tensor_slices
@@ -228,8 +228,35 @@ def test_going_on_reads_no_row_before(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_random_map_runs_on_all_ranks() -> None:
-    rows = from_slices(WIDE).map(lambda row: row + tf.random.uniform([]))
+    rows = from_slices(WIDE).map(with_noise)
     assert _sources.late_rows_of(rows, batched=False, is_fixed=True) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("", labelled),
+        ("", lambda: from_slices(ROWS).filter(lambda row: True)),
+        ("", lambda: from_slices(["a"]).interleave(tf.data.TextLineDataset)),
+        ("`filter`", lambda: labelled().filter(lambda *_: True)),
+        ("`flat_map`", of_other_sizes),
+        ("`scan`", lambda: labelled().scan(0, lambda state, row: (state, row))),
+        ("a `map` that", lambda: from_slices(WIDE).map(with_noise)),
+        ("`window`", lambda: labelled().window(3)),
+        ("not alike", of_ragged),
+        ("a `map` of b", lambda: from_slices(WIDE).batch(4).map(centered)),
+    ],
+)
+def test_what_has_all_ranks_do_all_is_named(what: str, make: Make) -> None:
+    batched = what.endswith("of b")
+    source = _datasets.Source(lambda _: make(), batched=batched, is_fixed=True)
+    found = source.what_blocks()
+    assert what in found
+    assert bool(what) == bool(found)
+
+
+def with_noise(row: Any) -> Any:
+    return row + tf.random.uniform([])
 
 
 def test_cheap_work_is_not_put_off() -> None:
@@ -252,7 +279,7 @@ def test_a_cache_that_was_not_filled_is_made_anew(
 ) -> None:
     def passes() -> list[Any]:
         rows = labelled().shuffle(99, seed=1).cache()
-        share = hvd.shard(rows, batch_size=4)
+        share = hvd.shard(rows, batch_size=1)  # read ahead: not all
         return [
             [batch[1].numpy().tolist() for batch in share.take(count)]
             for count in (2, 3, 2)
