@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -26,12 +26,12 @@ from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras._observe.evidence import Part
-from hvd_keras.config import Config, read_setting
+from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run import environment, probe
 from hvd_keras.run.environment import Place
 from hvd_keras.run.file_limit import file_limit_named, raise_file_limit
-from hvd_keras.run.host_ranks import HostRanks
+from hvd_keras.run.hosts import Launch, LocalHost
 from hvd_keras.run.link import (
     OUTPUT_HEADER,
     OUTPUT_WINDOW_BYTES,
@@ -41,7 +41,7 @@ from hvd_keras.run.link import (
     Loss,
     read_json,
 )
-from hvd_keras.run.look import Folder, Look, by_present_rank, packed
+from hvd_keras.run.look import Folder, packed
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.planning import check_command
 from hvd_keras.run.probe import SpeedServer
@@ -88,18 +88,17 @@ class Agent:
         self._program: int | None = None  # a descriptor
         self._exit_status: int | None = None  # the job has ended
         self._error = ""  # why this agent ends
-        self._ranks = HostRanks(self._loop, self, read_bytes=_READ_BYTES)
-        self._place = Place(0, 0, 0)
+        self._host = LocalHost(self._loop, self, "", read_bytes=_READ_BYTES)
         self._stdin: StandardInput | None = None
         self._environ: Mapping[str, str] = {}
         self._looked_at: Sequence[int] = ()
         self._folder: Folder | None = None  # None: no rank was started
-        self._look: Look | None = None
+        self._is_looking = False  # the job waits for what it finds
         self._untaken_bytes = 0
         self._signals: list[int] = []  # which the job does not know yet
         self._is_connected = False
         self._secret = secret.require(config)
-        self._address = addresses.parse(config.rendezvous or "")
+        self._host.rendezvous = addresses.parse(config.rendezvous or "")
         self._wakeup = Wakeup(self._loop)
         # Before anything can take long: it may be told to end.
         for number in SIGNALS:
@@ -131,18 +130,17 @@ class Agent:
         try:
             while self._exit_status is None and not self._error:
                 self._loop.step(self._time_left())
-                self._ranks.tell_exits()
-                self._ranks.kill_stopped()
+                self._host.step()
                 signals, self._signals = self._signals, []
                 for number in signals:
                     self._link.send(Kind.SIGNALLED, {"signal": number})
                 self._pause()
-                self._go_on_looking()
+                self._tell_records()
                 self._link.check()
             if self._error:
                 self._let_ranks_end()
         finally:
-            self._ranks.close()
+            self._host.end(0)
             self._link.close()
             if self._folder is not None:
                 self._folder.remove()
@@ -155,12 +153,12 @@ class Agent:
     def _let_ranks_end(self) -> None:
         """Gives the ranks time to notice themselves what is lost."""
         deadline = time.monotonic() + _LAST_SECONDS
-        while self._ranks.any_runs() and not self._signals:
+        while self._host.ranks.any_runs() and not self._signals:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
             self._loop.step(left)
-            self._ranks.tell_exits()
+            self._host.ranks.tell_exits()
 
     def _connect(self, config: Config, index: int, num_hosts: int) -> Stream:
         identity = Identity(
@@ -172,7 +170,7 @@ class Agent:
             host=config.hostname or interfaces.host_name(),
         )
         rendezvous = Rendezvous(
-            self._address,
+            self._host.rendezvous,
             self._secret,
             identity,
             timeout_seconds=config.start_timeout_seconds,
@@ -203,7 +201,7 @@ class Agent:
         self._link.send(Kind.EXITED, message)
 
     def _pause(self) -> None:
-        self._ranks.pause(self._untaken_bytes >= OUTPUT_WINDOW_BYTES)
+        self._host.ranks.pause(self._untaken_bytes >= OUTPUT_WINDOW_BYTES)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if not self._is_connected:
@@ -214,9 +212,7 @@ class Agent:
         deadline = self._link.next_deadline()
         if deadline is None:
             return 0.0
-        if self._look is not None:
-            deadline = min(deadline, self._look.next_deadline() or deadline)
-        deadline = min(deadline, self._ranks.next_deadline() or deadline)
+        deadline = min(deadline, self._host.next_deadline() or deadline)
         return max(0.0, deadline - time.monotonic())
 
     def _on_lost(self, loss: Loss) -> None:
@@ -232,18 +228,31 @@ class Agent:
             os.write(self._program, body)
             return
         if kind == Kind.KILL:
-            self._ranks.kill()
+            self._host.kill()
             return
-        known: dict[Kind, Callable[[dict[str, Any]], None]] = {
-            Kind.START: self._start,
-            Kind.SIGNAL: self._signal,
-            Kind.TAKEN: self._note_taken,
-            Kind.END: self._end,
-            Kind.CHECK: self._check,
-            Kind.LOOK: self._begin_look,
-            Kind.REFUSED: self._note_refusal,
-        }
-        known[kind](read_json(body))
+        told = read_json(body)
+        match kind:
+            case Kind.START:
+                self._start(told)
+            case Kind.SIGNAL:
+                ranks = told["ranks"]
+                self._host.signal(
+                    int(told["signal"]),
+                    None if ranks is None else [int(rank) for rank in ranks],
+                    to_groups=bool(told["to_groups"]),
+                )
+            case Kind.TAKEN:
+                self._untaken_bytes -= int(told["num_bytes"])
+            case Kind.END:
+                self._exit_status = int(told["exit_status"])
+            case Kind.CHECK:
+                self._check(told)
+            case Kind.LOOK:
+                self._begin_look(told)
+            case Kind.REFUSED:
+                self._error = str(told["text"])
+            case _:
+                raise ValueError(kind)
 
     def _start(self, message: dict[str, Any]) -> None:
         place = Place(**message["place"])
@@ -254,12 +263,12 @@ class Agent:
             environ = {**os.environ, **told.pop("environ")}
             own = Own(environ=environ, num_ranks=place.num_ranks, **told)
             self._own = own
-        self._place = place
+        self._host.place = place
         try:
             with file_limit_named(place.num_ranks):
                 if self._stdin is None:
                     self._get_ready(own, directory, place, str(message["host"]))
-                self._start_ranks(own, place, message["ranks"])
+                self._start_ranks(own, message["ranks"])
         except UsageError as error:
             self._fail(str(error), error.exit_status)
         except (HvdError, OSError) as error:
@@ -276,42 +285,17 @@ class Agent:
         check_command(own.command, environ.get("PATH"))
         raise_file_limit(place.num_ranks)
         self._folder = Folder(environ)
-        if self._folder.is_private and self._folder.path:
-            self._ranks.remove_if_killed(self._folder.path)
-        self._environ = {**environ, **self._folder.variables()}
+        self._host.keep_records(self._folder)
+        self._environ = environ
         self._stdin = StandardInput(own.command, self._program)
 
-    def _start_ranks(
-        self, own: Own, place: Place, ranks: Sequence[int]
-    ) -> None:
+    def _start_ranks(self, own: Own, ranks: Sequence[int]) -> None:
         assert self._stdin is not None
-        if place.is_elastic:
-            keeps = read_setting(self._environ, "HVD_KEEP_STOPPED")
-            self._ranks.release_ended(kills_stopped=not keeps)
-        environs = environment.of_ranks(
-            self._environ,
-            place,
-            self._address,
-            self._secret,
-            is_horovod=own.is_horovod,
-            ranks=ranks,
+        launch = Launch(
+            own.command, self._environ, self._secret, own.is_horovod
         )
-        self._ranks.start(own.command, environs, self._stdin.open_for)
-        self._stdin.close(keeps_program=place.is_elastic)
-
-    def _signal(self, message: dict[str, Any]) -> None:
-        ranks = message["ranks"]
-        self._ranks.signal(
-            int(message["signal"]),
-            None if ranks is None else [int(rank) for rank in ranks],
-            to_groups=bool(message["to_groups"]),
-        )
-
-    def _note_taken(self, message: dict[str, Any]) -> None:
-        self._untaken_bytes -= int(message["num_bytes"])
-
-    def _end(self, message: dict[str, Any]) -> None:
-        self._exit_status = int(message["exit_status"])
+        self._host.start(launch, self._stdin, ranks)
+        self._stdin.close(keeps_program=self._host.place.is_elastic)
 
     def _check(self, message: dict[str, Any]) -> None:
         server = None
@@ -334,34 +318,25 @@ class Agent:
                 server.serve()
 
     def _begin_look(self, message: dict[str, Any]) -> None:
-        if self._folder is None:
-            self._link.send(Kind.LOOKED, {})
-            return
-        num_samples = int(message["num_samples"])
         told = message["ranks"]
         ranks = None if told is None else {int(m): int(r) for m, r in told}
-        self._looked_at = self._place.ranks()
-        if ranks is not None:
-            self._looked_at = list(ranks.values())
-        pids = by_present_rank(self._ranks.pids(), ranks)
-        self._look = Look(self._folder, pids, num_samples)
-        self._go_on_looking()
+        place = self._host.place
+        self._looked_at = place.ranks() if ranks is None else [*ranks.values()]
+        self._is_looking = True
+        self._host.look(int(message["num_samples"]), ranks)
+        self._tell_records()
 
-    def _go_on_looking(self) -> None:
-        if self._look is None or self._folder is None:
+    def _tell_records(self) -> None:
+        """Tells the job what was found, when the look that it wants is over."""
+        if not self._is_looking or self._host.is_looking():
             return
-        self._look.step()
-        if not self._look.is_over:
-            return
-        self._look = None
-        ranks = self._looked_at
-        for rank, part, piece in packed(self._folder, ranks, _PIECE_BYTES):
-            header = RECORD_HEADER.pack(rank, list(Part).index(part))
-            self._link.send(Kind.RECORD, header + piece)
+        self._is_looking = False
+        if self._folder is not None:
+            ranks = self._looked_at
+            for rank, part, piece in packed(self._folder, ranks, _PIECE_BYTES):
+                header = RECORD_HEADER.pack(rank, list(Part).index(part))
+                self._link.send(Kind.RECORD, header + piece)
         self._link.send(Kind.LOOKED, {})
-
-    def _note_refusal(self, message: dict[str, Any]) -> None:
-        self._error = str(message["text"])
 
     def _fail(self, text: str, exit_status: int) -> None:
         message = {"text": text, "exit_status": exit_status}

@@ -41,7 +41,8 @@ class Crew:
         for planned in plan.hosts:
             if planned.is_local:
                 name = config.hostname or planned.name
-                self.local = LocalHost(loop, watcher, name, folder)
+                self.local = LocalHost(loop, watcher, name)
+                self.local.keep_records(folder)
                 self.hosts.append(self.local)
             else:
                 is_own = plan.way == "hosts"

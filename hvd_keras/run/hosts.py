@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hvd_keras._job.bootstrap.stream import Stream
@@ -90,23 +90,24 @@ class Host(Protocol):
 
 
 class LocalHost:
-    """This host. Make it before any threads exist."""
+    """This host, in hvdrun or an agent. Make it before any threads exist."""
 
     def __init__(
-        self,
-        loop: Loop,
-        watcher: Watcher,
-        name: str,
-        folder: Folder | None = None,
+        self, loop: Loop, watcher: Watcher, name: str, **options: int
     ) -> None:
+        """Has no ranks yet; for the options see `HostRanks`."""
         self.name = name
         self.place = Place(0, 0, 0)
         self.rendezvous = ""
-        self._ranks = HostRanks(loop, watcher)
-        self._folder = folder
+        self.ranks = HostRanks(loop, watcher, **options)
+        self._folder: Folder | None = None
         self._look: Look | None = None
-        if folder is not None and folder.is_private and folder.path:
-            self._ranks.remove_if_killed(folder.path)
+
+    def keep_records(self, folder: Folder) -> None:
+        """Has the ranks leave their records in `folder`."""
+        self._folder = folder
+        if folder.is_private and folder.path:
+            self.ranks.remove_if_killed(folder.path)
 
     def start(
         self,
@@ -116,7 +117,7 @@ class LocalHost:
     ) -> None:
         if self.place.is_elastic:
             keeps = read_setting(launch.environ, "HVD_KEEP_STOPPED")
-            self._ranks.release_ended(kills_stopped=not keeps)
+            self.ranks.release_ended(kills_stopped=not keeps)
         environ = launch.environ
         if self._folder is not None:
             environ = {**environ, **self._folder.variables()}
@@ -130,16 +131,16 @@ class LocalHost:
             is_horovod=launch.is_horovod,
             ranks=ranks,
         )
-        self._ranks.start(launch.command, environs, stdin.open_for)
+        self.ranks.start(launch.command, environs, stdin.open_for)
 
     def signal(
         self, number: int, ranks: Iterable[int] | None, *, to_groups: bool
     ) -> None:
-        self._ranks.signal(number, ranks, to_groups=to_groups)
+        self.ranks.signal(number, ranks, to_groups=to_groups)
 
     def look(self, num_samples: int, ranks: Ranks = None) -> None:
         if self._folder is not None:
-            pids = by_present_rank(self._ranks.pids(), ranks)
+            pids = by_present_rank(self.ranks.pids(), ranks)
             self._look = Look(self._folder, pids, num_samples)
             self._look.step()
 
@@ -147,22 +148,22 @@ class LocalHost:
         return self._look is not None and not self._look.is_over
 
     def next_deadline(self) -> float | None:
-        deadlines = [self._ranks.next_deadline()]
+        deadlines = [self.ranks.next_deadline()]
         if self._look is not None:
             deadlines.append(self._look.next_deadline())
         return min((d for d in deadlines if d is not None), default=None)
 
     def step(self) -> None:
-        self._ranks.tell_exits()
-        self._ranks.kill_stopped()
+        self.ranks.tell_exits()
+        self.ranks.kill_stopped()
         if self._look is not None:
             self._look.step()
 
     def kill(self) -> None:
-        self._ranks.kill()
+        self.ranks.kill()
 
     def end(self, exit_status: int) -> None:
-        self._ranks.close()
+        self.ranks.close()
 
     def has_ended(self) -> bool:
         return True
@@ -347,16 +348,31 @@ class RemoteHost:
         if kind == Kind.RECORD:
             self._take_record(body)
             return
-        known: dict[Kind, Callable[[dict[str, Any]], None]] = {
-            Kind.FACTS: self._on_facts,
-            Kind.STARTED: self._on_started,
-            Kind.EXITED: self._on_exited,
-            Kind.FAILED: self._on_failed,
-            Kind.SIGNALLED: self._on_signalled,
-            Kind.CHECKED: lambda m: self._watcher.host_has_checked(self, m),
-            Kind.LOOKED: self._on_looked,
-        }
-        known[kind](read_json(body))
+        told, watcher = read_json(body), self._watcher
+        match kind:
+            case Kind.FACTS:
+                self.facts = told
+                watcher.host_is_ready(self)
+            case Kind.STARTED:
+                watcher.rank_started(self._rank_in(told), int(told["pid"]))
+            case Kind.EXITED:
+                number = told["signal"]
+                watcher.rank_exited(
+                    self._rank_in(told),
+                    int(told["exit_status"]),
+                    None if number is None else int(number),
+                )
+            case Kind.FAILED:
+                status = int(told["exit_status"])
+                watcher.host_failed(self, str(told["text"]), status)
+            case Kind.SIGNALLED:
+                watcher.host_was_signalled(self, int(told["signal"]))
+            case Kind.CHECKED:
+                watcher.host_has_checked(self, told)
+            case Kind.LOOKED:
+                self._is_looking = False
+            case _:
+                raise ValueError(kind)
 
     def _take_output(self, body: bytes) -> None:
         rank, stream = OUTPUT_HEADER.unpack_from(body)
@@ -374,33 +390,7 @@ class RemoteHost:
         part = list(Part)[index]
         self._watcher.host_sent_record(rank, part, body[RECORD_HEADER.size :])
 
-    def _on_looked(self, message: dict[str, Any]) -> None:
-        self._is_looking = False
-
-    def _on_facts(self, message: dict[str, Any]) -> None:
-        self.facts = message
-        self._watcher.host_is_ready(self)
-
-    def _on_started(self, message: dict[str, Any]) -> None:
-        rank = self._own_rank(message)
-        self._watcher.rank_started(rank, int(message["pid"]))
-
-    def _on_exited(self, message: dict[str, Any]) -> None:
-        rank, killed_by = self._own_rank(message), message["signal"]
-        self._watcher.rank_exited(
-            rank,
-            int(message["exit_status"]),
-            None if killed_by is None else int(killed_by),
-        )
-
-    def _on_failed(self, message: dict[str, Any]) -> None:
-        text, exit_status = str(message["text"]), int(message["exit_status"])
-        self._watcher.host_failed(self, text, exit_status)
-
-    def _on_signalled(self, message: dict[str, Any]) -> None:
-        self._watcher.host_was_signalled(self, int(message["signal"]))
-
-    def _own_rank(self, message: dict[str, Any]) -> int:
+    def _rank_in(self, message: dict[str, Any]) -> int:
         rank = int(message["rank"])
         if rank not in self.place.ranks():
             raise ValueError(f"rank {rank}")
