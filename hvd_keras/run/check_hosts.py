@@ -13,7 +13,7 @@ from typing import Any
 from hvd_keras._common.terminal import printable
 from hvd_keras._job.bootstrap import addresses, interfaces, tls
 from hvd_keras._job.bootstrap.listener import Listener
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError, LaunchError
@@ -59,10 +59,10 @@ class HostsCheck:
         self._is_ending = False
         self._hosts = [self._make(host, config) for host in plan.hosts]
         listener = Listener(backlog=len(names) + 8)
-        self._server = ExchangeServer(
+        self._server = Server(
             listener.socket,
             self._secret,
-            len(names),
+            num_guests=len(names),
             tls=tls.context(config, is_server=True),
             on_agent=lambda *agent: self._gathering.take_agent(*agent),
         )

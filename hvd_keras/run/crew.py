@@ -11,7 +11,7 @@ from hvd_keras.run.hosts import AgentWatcher, Host, LocalHost, RemoteHost
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan
-from hvd_keras.run.policy import DidNotCome, HostSlots, Named, Start
+from hvd_keras.run.policy import HostSlots, Start
 
 
 class Crew:
@@ -101,17 +101,15 @@ class Crew:
         else:
             host.end(0)
 
-    def failures(self) -> list[DidNotCome]:
+    def failures(self) -> list[tuple[str, str]]:
         """Returns the hosts whose agents do not come, and why."""
         found = self.gathering.failures() if self.gathering else ()
-        return [DidNotCome(h.name, why) for h, why in found if self.knows(h)]
+        return [(host.name, why) for host, why in found if self.knows(host)]
 
-    def named(self, slots: Mapping[str, int]) -> Named:
-        """Returns what a program has told, by the names that the job uses."""
+    def named(self, slots: Mapping[str, int]) -> dict[str, int]:
+        """Returns hosts that a program names, by the names of the job."""
         here = "" if self.local is None else self.local.name
-        return Named(
-            {
-                here if here and interfaces.is_this_host(name) else name: number
-                for name, number in slots.items()
-            }
-        )
+        return {
+            here if here and interfaces.is_this_host(name) else name: number
+            for name, number in slots.items()
+        }

@@ -7,13 +7,12 @@ gives members their ranks, which change with each epoch.
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from hvd_keras._job.bootstrap.elastic_server import ElasticServer
+from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
 from hvd_keras._job.bootstrap.roster import Member
 from hvd_keras._job.bootstrap.wire import Report, ReportKind
 from hvd_keras._observe.blame import Blame
@@ -24,21 +23,7 @@ from hvd_keras.run.grace import Grace
 from hvd_keras.run.outcome import Ends
 from hvd_keras.run.own_errors import OwnErrors
 from hvd_keras.run.placement import Plan
-from hvd_keras.run.policy import (
-    Action,
-    Came,
-    DidNotCome,
-    Ending,
-    Forward,
-    HostEvent,
-    HostSlots,
-    Lost,
-    Named,
-    Say,
-    Signal,
-    Signalled,
-    Survey,
-)
+from hvd_keras.run.policy import Action, Ending, HostSlots, Say, Signal
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.slots import Slot, Slots
 from hvd_keras.run.spec import JobSpec
@@ -49,12 +34,19 @@ _SECONDS_AFTER_STRAGGLER = 60.0
 
 
 class Elastic:
-    """See `Policy`. It hears of the members from the server, too."""
+    """See `Policy`. It hears of the members from its epochs, too."""
 
     def __init__(self, spec: JobSpec, plan: Plan, config: Config) -> None:
         assert spec.elastic is not None
         self.ranks: list[Rank] = []
         self.ends = Ends(self.ranks)
+        warns = not config.stall_check_disable
+        self.epochs = ElasticEpochs(
+            self,
+            min_size=spec.elastic.min_ranks,
+            patience_seconds=config.start_timeout_seconds,
+            warning_seconds=config.stall_warning_seconds if warns else 0.0,
+        )
         self.actions: deque[Action] = deque()
         self._spec = spec
         self._elastic = elastic = spec.elastic
@@ -79,7 +71,7 @@ class Elastic:
         self._leaving: set[int] = set()  # on purpose
         self._evicted: set[int] = set()  # they had to leave, for they are slow
         self._silent: set[int] = set()  # lost with their hosts, may still run
-        self._last: list[int] = []  # the members of the last epoch, by rank
+        self.members: dict[int, int] = {}  # their ranks in the last epoch
         self._kill_at: dict[int, float] = {}  # failing members
         self._own_errors = OwnErrors()
         self._is_prepared = False  # the program takes new members in
@@ -93,10 +85,7 @@ class Elastic:
 
     # ---- Start ----
 
-    def begin(
-        self, server: ElasticServer, hosts: Sequence[HostSlots], now: float
-    ) -> None:
-        self._server = server
+    def begin(self, hosts: Sequence[HostSlots], now: float) -> None:
         for host in hosts:
             self._fleet.take_in(host.name, host.num_slots, is_here=host.is_here)
         free = self._slots.free(now)
@@ -108,7 +97,7 @@ class Elastic:
 
     def _fill(self, slots: Sequence[Slot]) -> None:
         """Starts a member in each of some free slots."""
-        num_present = len(self._server.present())
+        num_present = len(self.epochs.present())
         size = num_present + len(slots)
         runs = self._is_running()
         started: dict[str, dict[int, int]] = {}  # by host
@@ -123,7 +112,7 @@ class Elastic:
             name = "" if self._plan.is_of_one_host else host
             self.ranks.append(Rank(number, name, index=index))
             self._slots.hold(slot, number)
-            self._server.member_started(
+            self.epochs.member_started(
                 number, host, index, is_beside_server=self._fleet.is_here(host)
             )
             started.setdefault(host, {})[number] = slot.index
@@ -138,9 +127,7 @@ class Elastic:
 
     def _is_running(self) -> bool:
         """Whether members of the last epoch are there, who go on."""
-        if not self._is_prepared:
-            return False
-        return any(not m.has_left for m in self._server.survivors())
+        return self._is_prepared and bool(self.epochs.survivors())
 
     # ---- As time goes by ----
 
@@ -160,12 +147,12 @@ class Elastic:
             self._fleet.close()
         running = {r.rank for r in self.ranks if not r.has_ended}
         self._fleet.step(running, now)
-        present = len(self._server.present())
+        present = len(self.epochs.present())
         free = self._slots.free(now)[: max(0, self._max_size - present)]
-        if free and self._server.is_settled():
+        if free and self.epochs.is_settled():
             self._fill(free)
-        self._server.num_starting = self._num_coming()
-        self._server.check_members()
+        self.epochs.num_starting = self._num_coming()
+        self.epochs.go_on(now)
         for number, at in list(self._kill_at.items()):
             if at <= now:
                 del self._kill_at[number]
@@ -178,7 +165,7 @@ class Elastic:
             self._grace.next_deadline(),
             self._slots.next_deadline(now),
             self._fleet.next_deadline(),
-            self._short_deadline(now),
+            self._short_deadline(),
             *self._kill_at.values(),
         ]
         return min((d for d in deadlines if d is not None), default=None)
@@ -187,72 +174,54 @@ class Elastic:
         """How many processes will start, also in place of failing ones."""
         return self._slots.num_pending() + len(self._kill_at)
 
-    def _short_deadline(self, now: float) -> float | None:
+    def _short_deadline(self) -> float | None:
         """Returns when too few members end the job; None: they do not."""
-        short = self._server.short_seconds()
-        if short is None or not self.takes_hosts():
+        since = self.epochs.short_since
+        if since is None or not self.takes_hosts():
             return None
-        present, num_coming = len(self._server.present()), self._num_coming()
+        present, num_coming = len(self.epochs.present()), self._num_coming()
         if present + num_coming == 0:
             return None  # all leave, or fail; the loop notices the end
-        is_enough = present + num_coming >= self._server.min_size
+        is_enough = present + num_coming >= self.epochs.min_size
         may_wait = is_enough or self._fleet.may_grow()
         timeout = self._elastic.timeout if may_wait else 0.0
-        return now - short + timeout
+        return since + timeout
 
     def _end_if_short(self, now: float) -> None:
         """Ends the job if it has had too few members for too long."""
-        deadline = self._short_deadline(now)
-        short = self._server.short_seconds()
-        if deadline is None or short is None or now < deadline:
+        deadline, since = self._short_deadline(), self.epochs.short_since
+        if deadline is None or since is None or now < deadline:
             return
         why = (
-            f"{len(self._server.present())} of at least "
-            f"{self._server.min_size} members (--min-np) are left"
+            f"{len(self.epochs.present())} of at least "
+            f"{self.epochs.min_size} members (--min-np) are left"
         )
-        if short >= self._elastic.timeout:
-            why += f", for {short:.0f} s (--elastic-timeout)"
+        if now - since >= self._elastic.timeout:
+            why += f", for {now - since:.0f} s (--elastic-timeout)"
         else:
             why += ", and no others will come"
-        self._server.end_job(f"{why}.")
+        self.epochs.end_job(f"{why}.")
 
     def _note_end(self, now: float) -> None:
         """Gives members that do not hear of the end the grace time."""
-        if self._server.why_ended and not self._is_over:
+        if self.epochs.why_ended and not self._is_over:
             self._is_over = True
-            self._say(f"the job ends: {self._server.why_ended}")
+            self._say(f"the job ends: {self.epochs.why_ended}")
             self._grace.begin(now)
-
-    # ---- What the user asks, and sees ----
 
     def interrupted(self, number: int, now: float) -> None:
         self._was_interrupted = True
         self.ends.interruption = self.ends.interruption or number
         self._grace.begin(now)
 
-    def asked(self) -> None:
-        ranks = {number: rank for rank, number in enumerate(self._last)}
-        self.actions.append(Survey(ranks=ranks))
-
-    def suspects(self) -> tuple[Sequence[Rank], Ends]:
-        """Those of the present epoch, by its ranks."""
-        present = [
-            dataclasses.replace(self.ranks[number], rank=rank)
-            for rank, number in enumerate(self._last)
-        ]
-        return present, Ends(present)
-
-    def shown(self) -> Sequence[Rank]:
-        return [rank for rank in self.ranks if not rank.has_ended]
-
     # ---- What the server says ----
 
     def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None:
-        self._last = [member.number for member in members]
-        for rank, number in enumerate(self._last):
-            self.ranks[number].epoch = epoch
-            self.ranks[number].index = members[rank].slot
-        numbers = ", ".join(map(str, self._last))
+        self.members = {m.number: rank for rank, m in enumerate(members)}
+        for member in members:
+            self.ranks[member.number].epoch = epoch
+            self.ranks[member.number].index = member.slot
+        numbers = ", ".join(map(str, self.members))
         size = len(members)
         self._say(
             f"epoch {epoch} formed: {size} rank{'s' * (size > 1)}, member"
@@ -270,8 +239,8 @@ class Elastic:
         whom = f"member{'s' * (len(members) > 1)} {names}"
         if not members:
             whom = (
-                f"more members: {self._server.num_waiting()} of at least "
-                f"{self._server.min_size} (--min-np) are there"
+                f"more members: {self.epochs.num_waiting()} of at least "
+                f"{self.epochs.min_size} (--min-np) are there"
             )
         self._say(
             f"the next epoch has waited "
@@ -296,33 +265,31 @@ class Elastic:
 
     # ---- Hosts ----
 
-    def host_changed(self, event: HostEvent, now: float) -> None:
-        must_leave: Sequence[int] = ()
-        match event:
-            case Came(host, num_slots):
-                self._take_in(host, num_slots)
-            case DidNotCome(host, why):
-                self._fleet.give_up(host, why, now)
-            case Lost(host, may_run):
-                members = self._fleet.lose(host, now)
-                self._silent.update(members if may_run else ())
-            case Named(slots) if self.takes_hosts():
-                must_leave = self._fleet.use(slots, now)
-            case Signalled(_, signal.SIGUSR2):  # it asks for a verdict
-                self.actions.append(Forward(signal.SIGUSR2))
-            case Signalled(host, number):
-                name = report.signal_name(number)
-                must_leave = self._fleet.let_go(host, f"its agent got {name}")
-        if must_leave:
-            self._server.ask_to_leave(must_leave)
-
-    def _take_in(self, host: str, num_slots: int) -> None:
+    def host_came(self, host: str, num_slots: int) -> None:
         if self.ranks and self.takes_hosts():
             self._say(
                 f"host {host} has come, with {num_slots} "
                 f"slot{'s' * (num_slots > 1)}"
             )
             self._fleet.take_in(host, num_slots)
+
+    def host_did_not_come(self, host: str, why: str, now: float) -> None:
+        self._fleet.give_up(host, why, now)
+
+    def host_was_signalled(self, host: str, number: int, now: float) -> bool:
+        if number == signal.SIGUSR2:  # it asks for a verdict
+            return True
+        why = f"its agent got {report.signal_name(number)}"
+        self.epochs.ask_to_leave(self._fleet.let_go(host, why), now)
+        return False
+
+    def host_was_lost(self, host: str, now: float, *, may_run: bool) -> None:
+        members = self._fleet.lose(host, now)
+        self._silent.update(members if may_run else ())
+
+    def hosts_were_named(self, slots: Mapping[str, int], now: float) -> None:
+        if self.takes_hosts():
+            self.epochs.ask_to_leave(self._fleet.use(slots, now), now)
 
     # ---- Who ends ----
 
@@ -333,35 +300,35 @@ class Elastic:
         elif told.kind == ReportKind.BEGINS:
             self._note_begin()
         elif told.kind == ReportKind.STRAGGLER:
-            self._note_straggler(told)
+            self._note_straggler(told, now)
         else:
             self.ends.note_leaving(number)
         if told.kind == ReportKind.LEAVES_SOON:
             self._say(f"member {number} was told to leave")
-            self._server.member_leaves(number, soon=True)
+            self.epochs.member_leaves(number, now, soon=True)
         elif told.kind == ReportKind.LEAVES:
             self._leaving.add(number)
             self._say(f"member {number} leaves: {told.text}")
-            self._server.member_leaves(number, soon=False)
+            self.epochs.member_leaves(number, now, soon=False)
         elif told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
             self.ends.note(told)
-            self._server.member_leaves(number, soon=False)
+            self.epochs.member_leaves(number, now, soon=False)
             # It may end slowly, saving its work.
             self._kill_at.setdefault(number, now + 2 * self._spec.grace)
 
-    def _note_straggler(self, told: Report) -> None:
+    def _note_straggler(self, told: Report, now: float) -> None:
         """Tells of a slow member, and has it leave if the user wants that."""
-        if told.rank >= len(self._last):
+        if told.rank >= len(self.members):
             return
-        member = self._last[told.rank]
+        member = list(self.members)[told.rank]
         if member in self._evicted:
             return
         what = f"member {member} (rank {told.rank}) {told.text}"
         evicts = self._elastic.straggler_factor is not None
-        if evicts and len(self._last) > self._server.min_size:
+        if evicts and len(self.members) > self.epochs.min_size:
             self._evicted.add(member)
             self._say(f"{what}; it has to leave (--evict-stragglers)")
-            self._server.ask_to_leave([member])
+            self.epochs.ask_to_leave([member], now)
         else:
             self._say(what)
 
@@ -392,10 +359,9 @@ class Elastic:
             self._slots.reopen(slot, now + _SECONDS_AFTER_STRAGGLER)
         elif number not in self._leaving and rank.epoch:
             self._note_finish()
-        self._server.num_starting = self._num_coming()
-        self._server.member_ended(
-            number, rank.describe_exit(), fell_silent=number in self._silent
-        )
+        self.epochs.num_starting = self._num_coming()
+        what, is_silent = rank.describe_exit(), number in self._silent
+        self.epochs.member_ended(number, what, now, fell_silent=is_silent)
 
     def _say_exit(self, rank: Rank) -> None:
         reason = self.ends.error(rank.rank)
@@ -412,7 +378,7 @@ class Elastic:
         self._own_errors.note(rank.rank, rank.epoch, told)
         if not self.takes_hosts():
             return
-        if self._own_errors.have_all(self._last):
+        if self._own_errors.have_all(self.members):
             why = "all members have ended by their own errors"
         elif self._own_errors.has_repeated(rank.rank, told):
             why = f"member {rank.rank} has repeated the error of an earlier one"
@@ -442,8 +408,8 @@ class Elastic:
             return
         self._is_done = True
         self._slots.close()
-        self._server.takes_newcomers = False
-        self._server.min_size = 1
+        self.epochs.takes_newcomers = False
+        self.epochs.min_size = 1
         for rank in self.ranks:
             if not rank.epoch and not rank.has_ended:
                 rank.sent = signal.SIGKILL
@@ -453,7 +419,7 @@ class Elastic:
 
     def _blame(self) -> Blame:
         """Returns who has ended the job; earlier failures did not."""
-        last = self._last or range(len(self.ranks))
+        last: Collection[int] = self.members or range(len(self.ranks))
         if self._has_finished():
             # Losing a member is no failure, but an error that it ends with is.
             last = [

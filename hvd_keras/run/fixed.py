@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
+from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
 from hvd_keras._job.bootstrap.wire import Report, ReportKind
 from hvd_keras._observe.blame import Blame
 from hvd_keras.run.grace import Grace
 from hvd_keras.run.outcome import Ends
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.planning import check_shown_ranks
-from hvd_keras.run.policy import (
-    Action,
-    Ending,
-    Forward,
-    HostEvent,
-    HostSlots,
-    Say,
-    Signalled,
-    Start,
-    Survey,
-)
+from hvd_keras.run.policy import Action, Ending, HostSlots, Say, Start, Survey
 from hvd_keras.run.rank import Rank
 from hvd_keras.run.spec import JobSpec
-
-
-class _Server(Protocol):
-    def set_size(self, size: int) -> None: ...
-
-    def rank_started(self, rank: int) -> None: ...
-
-    def rank_exited(self, rank: int, what: str) -> None: ...
 
 
 class Fixed:
@@ -41,26 +23,25 @@ class Fixed:
     def __init__(self, spec: JobSpec, plan: Plan) -> None:
         self.ranks: list[Rank] = []
         self.ends = Ends(self.ranks)
+        self.epochs = FixedEpochs(sum(h.slots or 0 for h in plan.hosts))
         self.actions: deque[Action] = deque()
+        self.members = None
         self._spec = spec
         self._plan = plan
         self._first_failed: int | None = None  # the first that we know of
         self._grace = Grace(spec.grace, self.ranks, self.actions.append)
 
-    def begin(
-        self, server: _Server, hosts: Sequence[HostSlots], now: float
-    ) -> None:
-        self._server = server
+    def begin(self, hosts: Sequence[HostSlots], now: float) -> None:
         places = self._plan.places([host.num_slots for host in hosts])
         size = places[0].size
         check_shown_ranks(self._spec, size)
-        server.set_size(size)
+        self.epochs.set_size(size)
         placed = list(zip(hosts, places, strict=True))
         for host, place in placed:
             name = "" if self._plan.is_of_one_host else host.name
             for rank in place.ranks():
                 self.ranks.append(Rank(rank, name))
-                server.rank_started(rank)
+                self.epochs.rank_started(rank)
         # The other hosts first, for they need longer.
         for host, place in sorted(placed, key=lambda one: one[0].is_here):
             self.actions.append(Start(host.name, place, place.ranks()))
@@ -75,7 +56,7 @@ class Fixed:
     def exited(self, number: int, now: float) -> None:
         rank = self.ranks[number]
         self.ends.note_leaving(number)
-        self._server.rank_exited(number, rank.describe_exit())
+        self.epochs.rank_exited(number, rank.describe_exit())
         if self._spec.output.is_verbose:
             self.actions.append(Say(f"rank {number} {rank.describe_exit()}"))
         if rank.exit_status != 0:
@@ -85,7 +66,7 @@ class Fixed:
         if self._first_failed is None:
             self._first_failed = rank
             if not self.ends.was_preempted(rank):
-                self.actions.append(Survey(is_of_failure=True))
+                self.actions.append(Survey())
         if rank == self._first_failed:
             # It may end slowly, saving its work. The grace time of the others
             # begins when it has ended, or after as long a time for it.
@@ -98,12 +79,13 @@ class Fixed:
             self.ends.note_signal()
         self._grace.begin(now)
 
-    def host_changed(self, event: HostEvent, now: float) -> None:
-        if isinstance(event, Signalled):
-            self.actions.append(Forward(event.number))
+    def _ignore(self, *event: object, **more: object) -> None:
+        """Hosts come and go in elastic jobs alone."""
 
-    def asked(self) -> None:
-        self.actions.append(Survey())
+    host_came = host_did_not_come = host_was_lost = hosts_were_named = _ignore
+
+    def host_was_signalled(self, host: str, number: int, now: float) -> bool:
+        return True
 
     def step(self, now: float) -> None:
         self._grace.step(now)
@@ -116,12 +98,6 @@ class Fixed:
 
     def takes_hosts(self) -> bool:
         return False
-
-    def shown(self) -> Sequence[Rank]:
-        return self.ranks
-
-    def suspects(self) -> tuple[Sequence[Rank], Ends]:
-        return self.ranks, self.ends
 
     def ending(self, seconds: float) -> Ending:
         found = self.ends.blame()

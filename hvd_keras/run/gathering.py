@@ -9,7 +9,7 @@ from collections.abc import Sequence, Sized
 from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.listener import listen_tcp
 from hvd_keras._job.bootstrap.local_server import address_of_rank_0
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.config import Config
@@ -42,7 +42,7 @@ class Gathering:
     def __init__(
         self,
         loop: Loop,
-        server: ExchangeServer,
+        server: Server,
         plan: Plan,
         hosts: list[Host],
         spec: JobSpec,

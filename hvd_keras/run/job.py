@@ -5,18 +5,18 @@ A policy decides what becomes of it; see `policy`.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from hvd_keras._job.bootstrap import secret, tls
-from hvd_keras._job.bootstrap.elastic_server import ElasticServer
 from hvd_keras._job.bootstrap.listener import Listener
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
 from hvd_keras._observe.blame import Blame
@@ -35,24 +35,20 @@ from hvd_keras.run.job_output import JobOutput
 from hvd_keras.run.link import Loss
 from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
-from hvd_keras.run.outcome import Outcome
+from hvd_keras.run.outcome import Ends, Outcome
 from hvd_keras.run.placement import Plan
 from hvd_keras.run.policy import (
     Action,
-    Came,
     EndHost,
     Ending,
-    Forward,
-    HostEvent,
-    Lost,
     Policy,
     Say,
     Signal,
-    Signalled,
     Start,
     StartHost,
     Survey,
 )
+from hvd_keras.run.rank import Rank
 from hvd_keras.run.results import Results
 from hvd_keras.run.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
 from hvd_keras.run.spec import JobSpec
@@ -133,7 +129,14 @@ class Job:
         self._secret = secrets.token_bytes(32)
         if plan.way == "hosts":
             self._secret = secret.require(self._config)
-        self._server = self._make_server(listener, size)
+        self._server = Server(
+            listener.socket,
+            self._secret,
+            self._policy.epochs,
+            self._take_report,
+            tls=tls.context(self._config, is_server=True),
+            on_agent=self._take_agent,
+        )
         # It is stepped after each step of the loop.
         self._loop.watch(self._server, lambda: None)
         if not plan.is_of_one_host:
@@ -146,32 +149,6 @@ class Job:
                 self._config,
                 self._secret,
             )
-
-    def _make_server(self, listener: Listener, size: int) -> ExchangeServer:
-        config = self._config
-        context = tls.context(config, is_server=True)
-        if not isinstance(self._policy, Elastic):
-            return ExchangeServer(
-                listener.socket,
-                self._secret,
-                size,
-                self._take_report,
-                tls=context,
-                on_agent=self._take_agent,
-            )
-        assert self._spec.elastic is not None
-        warns = not config.stall_check_disable
-        return ElasticServer(
-            listener.socket,
-            self._secret,
-            self._policy,
-            self._take_report,
-            min_size=self._spec.elastic.min_ranks,
-            patience_seconds=config.start_timeout_seconds,
-            warning_seconds=config.stall_warning_seconds if warns else 0.0,
-            tls=context,
-            on_agent=self._take_agent,
-        )
 
     def _take_agent(
         self, identity: Identity, stream: Stream, unsent: bytes
@@ -218,7 +195,7 @@ class Job:
 
     def _start(self) -> None:
         there = self._crew.gathered(self._plan)
-        self._policy.begin(self._server, there, time.monotonic())
+        self._policy.begin(there, time.monotonic())
         for action in self._policy.actions:
             if isinstance(action, Start):
                 self._crew.placed(action)
@@ -231,7 +208,7 @@ class Job:
                 self._loop,
                 elastic.host_discovery_script,
                 elastic.slots_per_host,
-                lambda found: self._host_changed(self._crew.named(found)),
+                self._take_names,
                 lambda text: self._output.say(
                     f"{text} The hosts stay as they are."
                 ),
@@ -286,11 +263,15 @@ class Job:
 
     def host_is_ready(self, host: RemoteHost) -> None:
         self._crew.take(host)
-        self._host_changed(Came(host.name, host.slots()))
+        self._policy.host_came(host.name, host.slots())
+        self._act()
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None:
-        if number in SIGNALS:
-            self._host_changed(Signalled(host.name, number))
+        if number in SIGNALS and self._policy.host_was_signalled(
+            host.name, number, time.monotonic()
+        ):
+            self._forward(number, None)
+        self._act()
 
     def host_failed(self, host: Host, text: str, exit_status: int) -> None:
         self._output.say(f"host {host.name}: {text}")
@@ -308,7 +289,9 @@ class Job:
             return
         if not self._crew.knows(host):
             return  # it was told to end
-        self._host_changed(Lost(host.name, loss.may_run))
+        now, may_run = time.monotonic(), loss.may_run
+        self._policy.host_was_lost(host.name, now, may_run=may_run)
+        self._act()
         ranks = [self._ranks[rank] for rank in host.place.ranks()]
         left = [rank for rank in ranks if not rank.has_ended]
         if not left:
@@ -322,7 +305,7 @@ class Job:
             rank.is_lost = True
             rank.exit_status = 1
             self._output.end(rank.rank)
-            self._policy.exited(rank.rank, time.monotonic())
+            self._policy.exited(rank.rank, now)
         self._act()
 
     def host_has_checked(
@@ -333,8 +316,10 @@ class Job:
     def host_sent_record(self, rank: int, part: Part, data: bytes) -> None:
         self._inquiry.take(rank, part, data)
 
-    def _host_changed(self, event: HostEvent) -> None:
-        self._policy.host_changed(event, time.monotonic())
+    def _take_names(self, found: Mapping[str, int]) -> None:
+        """Takes the hosts that a program has named."""
+        named = self._crew.named(found)
+        self._policy.hosts_were_named(named, time.monotonic())
         self._act()
 
     # ---- What the policy asks for ----
@@ -342,6 +327,7 @@ class Job:
     def _act(self) -> None:
         while self._policy.actions:
             self._do(self._policy.actions.popleft())
+        self._server.flush()
 
     def _do(self, action: Action) -> None:
         match action:
@@ -351,10 +337,8 @@ class Job:
                 self._start_ranks(action)
             case Signal(number, ranks):
                 self._crew.signal(number, ranks)
-            case Forward(number):
-                self._forward(number, None)
-            case Survey(is_of_failure, present):
-                self._inquiry.begin(is_of_failure=is_of_failure, ranks=present)
+            case Survey():
+                self._inquiry.begin(is_of_failure=True)
             case StartHost(name, num_slots):
                 self._crew.start(name, num_slots)
             case EndHost(name):
@@ -375,8 +359,7 @@ class Job:
         self._loop.step(self._time_left())
         signals, self._signals = self._signals, []
         if signal.SIGUSR2 in signals:
-            self._policy.asked()
-            self._act()
+            self._inquiry.begin(is_of_failure=False, ranks=self._policy.members)
         for host in self._hosts:
             for number in signals:
                 if host is not self._crew.local:
@@ -386,12 +369,14 @@ class Job:
         self._server.step()
         self._act()
         if self._inquiry.take_answer():
-            self._inquiry.tell(*self._policy.suspects())
+            self._inquiry.tell(*self._present())
         self._step_hosts()
         self._policy.step(time.monotonic())
         self._act()
         if self._status is not None:
-            table = self._status.table_if_due(self._policy.shown())
+            is_fixed = self._policy.members is None
+            shown = [r for r in self._ranks if is_fixed or not r.has_ended]
+            table = self._status.table_if_due(shown)
             if table:
                 self._output.say(table)
 
@@ -403,8 +388,8 @@ class Job:
             else:
                 self._discovery.close()
                 self._discovery = None
-        for event in self._crew.failures():
-            self._host_changed(event)
+        for host, why in self._crew.failures():
+            self._policy.host_did_not_come(host, why, time.monotonic())
 
     def _time_left(self) -> float | None:
         now = time.monotonic()
@@ -417,6 +402,17 @@ class Job:
                 deadlines.append(other.next_deadline())
         known = [d for d in deadlines if d is not None]
         return max(0.0, min(known) - now) if known else None
+
+    def _present(self) -> tuple[Sequence[Rank], Ends]:
+        """Returns the ranks that a verdict is about, by what they are now."""
+        members = self._policy.members
+        if members is None:
+            return self._ranks, self._policy.ends
+        present = [
+            dataclasses.replace(self._ranks[number], rank=rank)
+            for number, rank in members.items()
+        ]
+        return present, Ends(present)
 
     def _take_report(self, told: Report) -> None:
         if told.kind != ReportKind.STATUS:
@@ -465,7 +461,7 @@ class Job:
         if ending.text:
             self._output.say(ending.text)
         if ending.has_verdict:
-            self._inquiry.tell(*self._policy.suspects())
+            self._inquiry.tell(*self._present())
             if self._inquiry.verdict:
                 folder = self._folder.path
                 text = f"records are kept; see `hvd-doctor {folder}`"
@@ -475,7 +471,7 @@ class Job:
         if (
             ending.exit_status == 0
             and len(self._ranks) > 1
-            and not self._server.last_epoch()
+            and not self._policy.epochs.last_epoch()
         ):
             self._output.say(report.nobody_joined(len(self._ranks)))
         return self._policy.ends.outcome(

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from hvd_keras._job.bootstrap.epochs import Epochs
 from hvd_keras._job.bootstrap.wire import Report
 from hvd_keras._observe.blame import Blame
 from hvd_keras.run.environment import Place
@@ -25,54 +26,6 @@ class HostSlots(NamedTuple):
     name: str
     num_slots: int
     is_here: bool = False  # the host of hvdrun
-
-
-# ---- What may happen to a host ----
-
-
-@dataclasses.dataclass(frozen=True)
-class Came:
-    """A host has come, or has come again."""
-
-    host: str
-    num_slots: int
-
-
-@dataclasses.dataclass(frozen=True)
-class DidNotCome:
-    """A host that a policy has asked for cannot be started."""
-
-    host: str
-    why: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Signalled:
-    """Somebody has sent a signal to the agent of a host."""
-
-    host: str
-    number: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Lost:
-    """The connection to a host has ended; its ranks exit next."""
-
-    host: str
-    may_run: bool = False  # its ranks, for it fell silent
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """A program has named the hosts that the job may use."""
-
-    slots: Mapping[str, int]  # by host
-
-
-HostEvent = Came | DidNotCome | Signalled | Lost | Named
-
-
-# ---- What a policy asks for ----
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,18 +53,8 @@ class Signal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Forward:
-    """Do as if hvdrun itself had got a signal."""
-
-    number: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Survey:
-    """Look at all ranks, for a verdict."""
-
-    is_of_failure: bool = False
-    ranks: Mapping[int, int] | None = None  # the present rank of each member
+    """Look at all ranks, for one has failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +72,7 @@ class EndHost:
     host: str
 
 
-Action = Say | Start | Signal | Forward | Survey | StartHost | EndHost
+Action = Say | Start | Signal | Survey | StartHost | EndHost
 
 
 class Ending(NamedTuple):
@@ -155,15 +98,16 @@ class Policy(Protocol):
     ends: Ends
     actions: deque[Action]
 
-    def begin(
-        self, server: Any, hosts: Sequence[HostSlots], now: float
-    ) -> None:
-        """Starts the first ranks.
+    @property
+    def epochs(self) -> Epochs:
+        """Who is in, for the rendezvous server."""
 
-        Args:
-            server: Hears of the ranks.
-            hosts: Those that are there.
-            now: The time.
+    @property
+    def members(self) -> Mapping[int, int] | None:
+        """The ranks of the last epoch by member; None: they never change."""
+
+    def begin(self, hosts: Sequence[HostSlots], now: float) -> None:
+        """Starts the first ranks on the hosts that are there.
 
         Raises:
             UsageError: They have too few slots.
@@ -178,11 +122,20 @@ class Policy(Protocol):
     def interrupted(self, number: int, now: float) -> None:
         """Hvdrun has got a signal that ends jobs; its handler may call this."""
 
-    def host_changed(self, event: HostEvent, now: float) -> None:
-        """Something has happened to a host."""
+    def host_came(self, host: str, num_slots: int) -> None:
+        """A host has come, or has come again."""
 
-    def asked(self) -> None:
-        """The user wants to know what the ranks do."""
+    def host_did_not_come(self, host: str, why: str, now: float) -> None:
+        """The agent of a host that the policy wanted cannot be started."""
+
+    def host_was_signalled(self, host: str, number: int, now: float) -> bool:
+        """An agent got a signal; returns whether it is for the whole job."""
+
+    def host_was_lost(self, host: str, now: float, *, may_run: bool) -> None:
+        """The link to a host has ended. Its ranks exit next, or may run."""
+
+    def hosts_were_named(self, slots: Mapping[str, int], now: float) -> None:
+        """A program has named the hosts that the job may use."""
 
     def step(self, now: float) -> None:
         """Does what is due. Call it after all events, and at the deadline."""
@@ -195,12 +148,6 @@ class Policy(Protocol):
 
     def takes_hosts(self) -> bool:
         """Whether hosts may still come."""
-
-    def shown(self) -> Sequence[Rank]:
-        """Returns the ranks that the live table shows."""
-
-    def suspects(self) -> tuple[Sequence[Rank], Ends]:
-        """Returns the ranks that a verdict is about."""
 
     def ending(self, seconds: float) -> Ending:
         """Returns how the job has ended, after so long a time."""

@@ -20,8 +20,9 @@ from fuzzing import changed, run_cases
 
 from hvd_keras._job.bootstrap import wire
 from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.elastic_server import ElasticServer
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
+from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
+from hvd_keras._job.bootstrap.server import Server as RendezvousServer
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
 from hvd_keras.exceptions import HvdError
 
@@ -43,7 +44,8 @@ class Server:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))
         listener.listen(100)
-        self._server = ExchangeServer(listener, SECRET, SIZE)
+        self._fixed = FixedEpochs(SIZE)
+        self._server = RendezvousServer(listener, SECRET, self._fixed)
 
     def run(self) -> None:
         """Does all that there is to do now."""
@@ -66,9 +68,9 @@ class Server:
     def replace_all_ranks(self) -> None:
         """Tells that new processes have taken the places of all ranks."""
         for rank in range(SIZE):
-            self._server.rank_exited(rank, "was fuzzed")
+            self._fixed.rank_exited(rank, "was fuzzed")
         for rank in range(SIZE):
-            self._server.rank_started(rank)
+            self._fixed.rank_started(rank)
         self.run()
 
     def check_that_ranks_are_served(self) -> None:
@@ -198,17 +200,18 @@ class ElasticCase(Server):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))
         listener.listen(100)
-        self._elastic = ElasticServer(
-            listener, SECRET, _Nobody(), lambda report: None,
-            min_size=1, patience_seconds=60,
-        )  # fmt: skip
-        self._server = self._elastic
+        self._elastic = ElasticEpochs(
+            _Nobody(), min_size=1, patience_seconds=60
+        )
+        self._server = RendezvousServer(
+            listener, SECRET, self._elastic, lambda report: None
+        )
         for number in range(SIZE):
             self._elastic.member_started(number, "host")
 
     def replace_all_ranks(self) -> None:
         for number in range(SIZE):
-            self._elastic.member_ended(number, "was fuzzed")
+            self._elastic.member_ended(number, "was fuzzed", 0.0)
         for number in range(SIZE):
             self._elastic.member_started(SIZE + number, "host")
         self.run()

@@ -14,8 +14,10 @@ from typing import Any
 
 from hvd_keras._job.bootstrap import addresses, wire
 from hvd_keras._job.bootstrap.client import Rendezvous, reporter
+from hvd_keras._job.bootstrap.epochs import Epochs
+from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
 from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras.exceptions import HvdError, PeerLostError, StalledError
 
@@ -47,22 +49,21 @@ class Served:
             listener = listen_tcp("127.0.0.1", 0, 100)
             self.path = addresses.of_tcp(*listener.getsockname())
         server_tls, self._tls = tls or (None, None)
-        self.server = self.make_server(listener, size, server_tls)
+        self.server = Server(
+            listener,
+            SECRET,
+            self.make_epochs(size),
+            self.reports.append,
+            tls=server_tls,
+        )
         self._calls: list[Callable[[], None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def make_server(
-        self, listener: socket.socket, size: int, tls: ssl.SSLContext | None
-    ) -> ExchangeServer:
-        return ExchangeServer(
-            listener,
-            SECRET,
-            size,
-            self.reports.append,
-            tls=tls,
-        )
+    def make_epochs(self, size: int) -> Epochs:
+        self.fixed = FixedEpochs(size)
+        return self.fixed
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -72,11 +73,11 @@ class Served:
         self.server.close()
 
     def rank_exited(self, rank: int, what: str) -> None:
-        self._call(lambda: self.server.rank_exited(rank, what))
+        self._call(lambda: self.fixed.rank_exited(rank, what))
 
     def rank_started(self, rank: int) -> None:
         """Restarts the process of `rank`; the new one knows no epoch yet."""
-        self._call(lambda: self.server.rank_started(rank))
+        self._call(lambda: self.fixed.rank_started(rank))
         self.epochs[rank] = 0
 
     def _call(self, call: Callable[[], None]) -> None:

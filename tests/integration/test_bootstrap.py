@@ -35,7 +35,7 @@ from hvd_keras._job.bootstrap import (
 from hvd_keras._job.bootstrap.client import Rendezvous, reporter
 from hvd_keras._job.bootstrap.listener import Listener
 from hvd_keras._job.bootstrap.secret import parse_secret
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.topology import Topology
 from hvd_keras._job.bootstrap.wire import (
     FrameType,
@@ -438,11 +438,11 @@ def test_rank_0_hears_of_an_epoch_that_failed_before_it_came(
 def test_failure_of_the_server_is_seen_and_announced(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(server: ExchangeServer, timeout_seconds: float | None) -> None:
+    def fail(server: Server, timeout_seconds: float | None) -> None:
         raise KeyError("inside")
 
     seen: list[str] = []
-    monkeypatch.setattr(ExchangeServer, "step", fail)
+    monkeypatch.setattr(Server, "step", fail)
     monkeypatch.setattr(
         threading, "excepthook", lambda args: seen.append(str(args.exc_value))
     )

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import socket
-import ssl
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstrap_server import SECRET, Served, outcomes
+from bootstrap_server import Served, outcomes
 
-from hvd_keras._job.bootstrap.elastic_server import ElasticServer
+from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
 from hvd_keras._job.bootstrap.roster import Member
 from hvd_keras._job.bootstrap.wire import Identity, News
 from hvd_keras.exceptions import PeerLostError
@@ -27,25 +25,15 @@ class _Elastic(Served):
         self.late: list[int] = []
         super().__init__(path, size=2)
 
-    def make_server(
-        self, listener: socket.socket, size: int, tls: ssl.SSLContext | None
-    ) -> ElasticServer:
-        server = ElasticServer(
-            listener,
-            SECRET,
-            self,
-            self.reports.append,
-            min_size=1,
-            patience_seconds=30.0,
-            tls=tls,
-        )
+    def make_epochs(self, size: int) -> ElasticEpochs:
+        self.elastic = ElasticEpochs(self, min_size=1, patience_seconds=30.0)
         for number in range(size):
-            server.member_started(number, "host")
-        return server
+            self.elastic.member_started(number, "host")
+        return self.elastic
 
     def start(self, number: int) -> None:
         """Tells the server that a member starts."""
-        self._call(lambda: self.server.member_started(number, "host"))
+        self._call(lambda: self.elastic.member_started(number, "host"))
         self.epochs.append(0)
 
     def identity(self, rank: int, **options: Any) -> Identity:

@@ -13,7 +13,7 @@ from bootstrap_server import SECRET
 
 from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.bootstrap.listener import Listener
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.wire import Identity, Role
 
 _CODE = """
@@ -131,7 +131,7 @@ def test_directory_may_have_a_long_path(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     listener = Listener(backlog=1)
     listener.socket.settimeout(5)
-    server = ExchangeServer(listener.socket, SECRET, 1)
+    server = Server(listener.socket, SECRET)
     identity = Identity(Role.MEMBER, 0, 1, 0, 1)
     with pytest.raises(Exception, match="did not answer"):
         Rendezvous(listener.address, SECRET, identity, timeout_seconds=0.1)

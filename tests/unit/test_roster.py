@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hvd_keras._job.bootstrap import roster
-from hvd_keras._job.bootstrap.roster import Member
+from hvd_keras._job.bootstrap.roster import Member, State
 
 
 def _member(number: int, host: str, slot: int = -1, rank: int = -1) -> Member:
@@ -75,9 +75,9 @@ def test_one_side_of_a_network_goes_on() -> None:
     def may_go_on(silent: set[int], ended: Collection[int] = ()) -> bool:
         last = [_member(rank, "a", rank, rank) for rank in range(4)]
         for rank in silent:
-            last[rank].fell_silent = True
+            last[rank].state = State.SILENT
         for rank in ended:
-            last[rank].has_left = True
+            last[rank].state = State.ENDED
         return roster.may_go_on(last)
 
     assert may_go_on({3})
@@ -92,6 +92,6 @@ def test_one_side_of_a_network_goes_on() -> None:
 def test_a_tie_is_decided_by_the_ranks_of_the_last_epoch() -> None:
     """Also if not all of its members have come so far as to know them."""
     here, silent = _member(4, "a", rank=1), _member(5, "b")
-    silent.fell_silent = True
+    silent.state = State.SILENT
     assert roster.may_go_on([here, silent])
     assert not roster.may_go_on([silent, here])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import Identity
 
@@ -18,8 +18,8 @@ class Door:
     ) -> None:
         """Takes over `listener`; so many guests are expected."""
         self._came: list[tuple[Identity, socket.socket]] = []
-        self._server = ExchangeServer(
-            listener, secret, num_guests, on_agent=self._take
+        self._server = Server(
+            listener, secret, num_guests=num_guests, on_agent=self._take
         )
 
     def next_guest(

@@ -19,12 +19,13 @@ import threading
 import time
 
 from hvd_keras._job.bootstrap import addresses, announcement, interfaces, tls
+from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
 from hvd_keras._job.bootstrap.listener import (
     Listener,
     listen_tcp,
     writable_directories,
 )
-from hvd_keras._job.bootstrap.server import ExchangeServer
+from hvd_keras._job.bootstrap.server import Server
 from hvd_keras.config import Config
 from hvd_keras.exceptions import LaunchError
 
@@ -102,10 +103,9 @@ def serve(
         place = _Port(path, config or Config(), size)
     else:
         place = _Announced(path, size)
-    server = ExchangeServer(
-        place.socket, secret, size, last_epoch=last_epoch, tls=place.tls
-    )
-    _running = _ServerThread(server, place, path, last_epoch + 1)
+    epochs = FixedEpochs(size, last_epoch)
+    server = Server(place.socket, secret, epochs, tls=place.tls)
+    _running = _ServerThread(server, epochs, place, path, last_epoch + 1)
     _running.start()
 
 
@@ -188,13 +188,15 @@ class _ServerThread(threading.Thread):
 
     def __init__(
         self,
-        server: ExchangeServer,
+        server: Server,
+        epochs: FixedEpochs,
         place: _Announced | _Port,
         path: str,
         epoch: int,
     ) -> None:
         super().__init__(name="hvd_keras rendezvous", daemon=True)
         self._server = server
+        self._epochs = epochs
         self._place = place
         self._path = path
         self._pid = os.getpid()
@@ -217,13 +219,13 @@ class _ServerThread(threading.Thread):
     def last_epoch_of(self, path: str) -> int:
         """Returns the last epoch that it gave to a rank of that job."""
         is_of_this_job = self._pid == os.getpid() and self._path == path
-        return self._server.last_epoch() if is_of_this_job else 0
+        return self._epochs.last_epoch() if is_of_this_job else 0
 
     def finish(self) -> None:
         """Lets it tell those who are connected how it went."""
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         while self.is_alive() and time.monotonic() < deadline:
-            failed = self._announced and self._server.failure()
+            failed = self._announced and self._epochs.failure()
             if failed and not self._server.has_connections():
                 return
             self.join(0.005)
@@ -232,8 +234,8 @@ class _ServerThread(threading.Thread):
         try:
             while not self._ends():
                 self._server.step(None)
-                if self._server.failure() != self._announced:
-                    self._announce(self._server.failure())
+                if self._epochs.failure() != self._announced:
+                    self._announce(self._epochs.failure())
             self._place.withdraw()
         except BaseException as error:
             what = f"{type(error).__name__}: {error}"
@@ -248,7 +250,8 @@ class _ServerThread(threading.Thread):
 
     def _ends(self) -> bool:
         with self._lock:
-            self._has_ended = self._server.is_done(self._last_epoch)
+            are_over = self._epochs.are_over(self._last_epoch)
+            self._has_ended = are_over and not self._server.has_connections()
             return self._has_ended
 
     def _announce(self, failure: tuple[str, str] | None) -> None:

@@ -5,7 +5,32 @@ from __future__ import annotations
 import math
 
 from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.connection import Connection
+from hvd_keras._job.bootstrap.wire import FrameType, Identity
+
+
+class Peer:
+    """A process that has proved who it is, and what it must be told."""
+
+    def __init__(self, identity: Identity, unsent: bytearray) -> None:
+        self.identity = identity
+        self.unsent = unsent  # what was not yet sent
+        self.closes = False  # when that is sent
+        self.membership: Membership | None = None  # that it was let in
+        self.rank = identity.rank  # there
+
+    def send(self, kind: FrameType, body: bytes = b"") -> None:
+        """Tells it something."""
+        self.unsent += wire.frame(kind, body)
+
+    def refuse(self, error: str, message: str) -> None:
+        """Tells it an error, and nothing after that."""
+        self.send(FrameType.ERROR, wire.text(f"{error}\n{message}"))
+        self.closes = True
+
+    def hang_up(self) -> None:
+        """Tells it nothing any more."""
+        self.unsent.clear()
+        self.closes = True
 
 
 class Membership:
@@ -14,7 +39,7 @@ class Membership:
     def __init__(self, epoch: int, size: int) -> None:
         self.epoch = epoch
         self.size = size
-        self.members: dict[int, Connection] = {}  # by rank, while they stay
+        self.members: dict[int, Peer] = {}  # by rank, while they stay
         self.failure: tuple[str, str] | None = None  # class name, message
         self._came: set[int] = set()
         self._left: set[int] = set()
@@ -34,17 +59,59 @@ class Membership:
         """Whether it has ended, and all ranks know how."""
         return self.ended and len(self._came) == self.size
 
-    def admit(self, rank: int, connection: Connection) -> None:
-        """Lets `rank` in; if the membership has failed, only to learn that."""
-        self._came.add(rank)
+    def admit(self, peer: Peer) -> None:
+        """Lets a peer in; if the membership has failed, only to learn that."""
+        peer.membership = self
+        self._came.add(peer.rank)
         if self.failure is None:
-            self.members[rank] = connection
+            self.members[peer.rank] = peer
 
-    def needs(self, rank: int) -> bool:
-        """Whether the others need `rank` to go on."""
-        return not self.ended and rank not in self._left
+    def said(self, peer: Peer, kind: int, body: bytes, now: float) -> bool:
+        """Takes a frame of a peer; returns whether it makes sense."""
+        rank, process = peer.rank, peer.identity.process
+        if self.failure is not None:
+            pass  # the rank will find the error when it reads
+        elif self.members.get(rank) is not peer:
+            peer.refuse(
+                "LaunchError",
+                f"Rank {rank} has left epoch {self.epoch}. Received: a message "
+                f"for that epoch, which comes too late ({process}).",
+            )
+        elif kind == FrameType.GOODBYE:
+            self._leave(rank)
+        elif kind == FrameType.ABORT:
+            self._leave(rank)
+            what = f"Rank {rank} ({process}) gave up in `init()`"
+            self.fail("PeerLostError", f"{what}: {wire.read_text(body)}")
+        elif kind == FrameType.EXCHANGE and self._bring(rank, body, now):
+            if len(self._values) == self.size:
+                self._end_round()
+        else:
+            return False
+        return True
 
-    def bring(self, rank: int, body: bytes, now: float) -> bool:
+    def lost(self, peer: Peer, what: str = "") -> None:
+        """Notes that the connection of a peer has ended."""
+        if self.members.get(peer.rank) is peer:
+            gone = f"went away during `init()` ({peer.identity.process})"
+            self.fail_without(peer.rank, what or gone)
+
+    def fail_without(self, rank: int, what: str) -> None:
+        """Ends the membership if the others need a rank that has ended."""
+        if not self.ended and rank not in self._left:
+            text = f"Rank {rank} {what} before the job was up."
+            self.fail("PeerLostError", text)
+
+    def fail(self, error: str, message: str) -> None:
+        """Ends the membership, and tells its members."""
+        if self.failure is None:
+            self.failure = (error, message)
+        for member in self.members.values():
+            member.refuse(error, message)
+        self.members.clear()
+        self._stop_waiting()
+
+    def _bring(self, rank: int, body: bytes, now: float) -> bool:
         """Takes the EXCHANGE frame of `rank`; False if it makes no sense."""
         if len(body) < wire.EXCHANGE_HEADER.size or rank in self._values:
             return False
@@ -61,30 +128,18 @@ class Membership:
             self._notices_at[rank] = now + warning_ms / 1e3
         return True
 
-    def is_round_complete(self) -> bool:
-        """Whether all ranks have brought their values."""
-        return len(self._values) == self.size
-
-    def next_round(self) -> bytes:
-        """Returns the packed values of all ranks; begins the next exchange."""
+    def _end_round(self) -> None:
+        """Tells all ranks the values of all; begins the next exchange."""
         values = [self._values[rank] for rank in range(self.size)]
         self._stop_waiting()
         self._round += 1
-        return wire.pack_values(values)
+        packed = wire.pack_values(values)
+        for member in self.members.values():
+            member.send(FrameType.RESULT, packed)
 
-    def leave(self, rank: int) -> None:
-        """Notes that `rank` needs nothing more."""
+    def _leave(self, rank: int) -> None:
         self.members.pop(rank, None)
         self._left.add(rank)
-
-    def fail(self, error: str, message: str) -> list[Connection]:
-        """Ends the membership; returns the connections that must be told."""
-        if self.failure is None:
-            self.failure = (error, message)
-        members = list(self.members.values())
-        self.members.clear()
-        self._stop_waiting()
-        return members
 
     def deadlines(self) -> list[float]:
         """Returns the times at which something is due."""
@@ -104,16 +159,16 @@ class Membership:
             f"(HVD_START_TIMEOUT) of each other. {self._who_is_missing()}"
         )
 
-    def due_notices(self, now: float) -> list[tuple[Connection, bytes]]:
-        """Returns who must be told now that others are late, and the text."""
-        due = [rank for rank, at in self._notices_at.items() if at <= now]
-        for rank in due:
-            del self._notices_at[rank]
+    def remind(self, now: float) -> None:
+        """Tells those who wait that others are late, when it is time."""
         text = wire.text(
             f"`init()` has waited {now - self._waits_since:.0f} s for other "
             f"ranks. {self._who_is_missing()}"
         )
-        return [(self.members[r], text) for r in due if r in self.members]
+        for rank in [r for r, at in self._notices_at.items() if at <= now]:
+            del self._notices_at[rank]
+            if rank in self.members:
+                self.members[rank].send(FrameType.NOTICE, text)
 
     def missing(self) -> list[int]:
         """Returns the ranks that have not brought their values."""

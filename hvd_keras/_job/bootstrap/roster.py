@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterable, Sequence
 
-from hvd_keras._job.bootstrap.connection import Connection
+from hvd_keras._job.bootstrap.membership import Peer
 from hvd_keras._job.bootstrap.wire import News, Seat
+
+
+class State(enum.Enum):
+    """What a member does; ARCHITECTURE.md draws how one follows another."""
+
+    AWAY = "its process runs, but has not come, or has to come again"
+    WAITING = "it asks for a place in the next epoch"
+    IN = "it has a place in the last epoch"
+    LEAVING = "it ends, and nobody waits for it"
+    ENDED = "its process has ended"
+    SILENT = "it was lost with its host, and may still run"
+
+
+class Stay(enum.IntEnum):
+    """How long a member stays. It never goes back to a lower one."""
+
+    AS_LONG_AS_IT_CAN = 0
+    UNTIL_A_CHANGE = 1  # it will leave by itself then
+    MUST_LEAVE = 2  # the launcher wants it to leave then
 
 
 @dataclasses.dataclass(eq=False)
@@ -18,23 +38,30 @@ class Member:
     slot: int = -1  # on its host, which a newcomer may take over; -1: none yet
     has_own_slot: bool = False  # it knows since its start
     is_beside_server: bool = False  # on the host of the launcher
+    state: State = State.AWAY
+    stay: Stay = Stay.AS_LONG_AS_IT_CAN
     process: str = ""  # what names it in messages; "": it has not come yet
-    connection: Connection | None = None
-    waits: bool = False  # for the next epoch
+    peer: Peer | None = None  # its last connection
     epoch: int = 0  # the last one that it was given a place in
     first_epoch: int = 0  # the first one that was complete for it; 0: none yet
     joined_epoch: int = 0  # the last one
     rank: int = 0  # in `joined_epoch`
-    leaves_soon: bool = False  # it will leave at the next change
-    has_left: bool = False  # on purpose, or its process has ended
-    fell_silent: bool = False  # with its host: it may still run
-    must_leave: bool = False  # the launcher wants it to
-    told: News | None = None  # None: nothing
+    told: News = News.NOTHING
 
     @property
     def is_newcomer(self) -> bool:
         """Whether it has never been in an epoch."""
         return self.joined_epoch == 0
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the others wait for it."""
+        return self.state in (State.AWAY, State.WAITING, State.IN)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the next epoch."""
+        return self.state == State.WAITING
 
 
 def ordered(members: Iterable[Member]) -> list[Member]:
@@ -111,8 +138,8 @@ def may_go_on(last: Sequence[Member]) -> bool:
     Args:
         last: The members of the last epoch, by rank.
     """
-    left = [m for m in last if m.fell_silent or not m.has_left]
-    num_silent = sum(m.fell_silent for m in left)
+    left = [m for m in last if m.state == State.SILENT or m.is_present]
+    num_silent = sum(member.state == State.SILENT for member in left)
     if 2 * num_silent == len(left):
-        return not left or not left[0].fell_silent
+        return not left or left[0].state != State.SILENT
     return 2 * num_silent < len(left)

@@ -1,13 +1,11 @@
-"""The rendezvous server: gives every rank the values of all ranks.
+"""The rendezvous server: the connections of those who start a job.
 
-It runs in hvdrun, or in rank 0 if another launcher started the ranks. It
-numbers the memberships of the job; the number is the epoch. Ranks ask to join
-and are told the epoch that they have joined. Survivors and newcomers join the
-same one.
+It runs in hvdrun, or in rank 0 if another launcher started the ranks. It knows
+bytes, proofs and frames. What ranks say, and who is in, is up to `Epochs`; what
+a rank tells of itself, and agents, which start the ranks of their hosts, are
+the launcher's business.
 
 It listens at a Unix socket, and at TCP ports if the job has several hosts.
-There agents connect too, which start the ranks of their hosts; what they say
-after their proof is the launcher's business.
 
 The server is one state machine over non-blocking sockets, without threads. Its
 owner calls `step()` when `fileno()` is readable or `next_deadline()` has come.
@@ -23,9 +21,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.connection import Connection
-from hvd_keras._job.bootstrap.membership import Membership
-from hvd_keras._job.bootstrap.place import Place
+from hvd_keras._job.bootstrap.epochs import Epochs
+from hvd_keras._job.bootstrap.membership import Peer
 from hvd_keras._job.bootstrap.stream import Stream
 from hvd_keras._job.bootstrap.wire import FrameType, Report, ReportKind, Role
 
@@ -36,17 +33,45 @@ if TYPE_CHECKING:
 _SPARE_CONNECTIONS = 64
 
 
-class ExchangeServer:
-    """Serves the exchanges of one job. Not thread-safe."""
+class _Connection:
+    """One connection; `peer` is None until the other side proves itself."""
+
+    def __init__(self, stream: Stream, deadline: float) -> None:
+        self.stream = stream
+        self.nonce = wire.new_nonce()
+        self.peer: Peer | None = None
+        self.deadline: float | None = deadline  # then it is dropped
+        self.received = bytearray()
+        self.unsent = bytearray(wire.MAGIC + self.nonce)
+
+    @property
+    def closes(self) -> bool:
+        """Whether it ends when all is sent; what comes is ignored."""
+        return self.peer is not None and self.peer.closes
+
+    def needed_bytes(self) -> int:
+        """Returns how many bytes must arrive before there is more to read."""
+        if self.peer is None:
+            return wire.PROOF_BYTES
+        if len(self.received) < wire.FRAME_HEADER_BYTES:
+            return wire.FRAME_HEADER_BYTES
+        _, length = wire.frame_header(
+            bytes(self.received[: wire.FRAME_HEADER_BYTES])
+        )
+        return wire.FRAME_HEADER_BYTES + length
+
+
+class Server:
+    """Serves the connections of one job. Not thread-safe."""
 
     def __init__(
         self,
         listener: socket.socket,
         secret: bytes,
-        size: int,
+        epochs: Epochs | None = None,
         on_report: Callable[[Report], None] | None = None,
         *,
-        last_epoch: int = 0,
+        num_guests: int = 0,
         tls: ssl.SSLContext | None = None,
         on_agent: Callable[[wire.Identity, Stream, bytes], None] | None = None,
     ) -> None:
@@ -55,9 +80,9 @@ class ExchangeServer:
         Args:
             listener: A socket that listens.
             secret: The secret that a rank of the job must know.
-            size: Number of ranks in the job.
+            epochs: Who is in; None: nobody comes in.
             on_report: Called with what a rank tells of itself.
-            last_epoch: The first membership here gets the next epoch.
+            num_guests: How many come who are no ranks.
             tls: What TCP connections use; None: no TLS.
             on_agent: Gets the connection of an agent or a leader that has
                 proved itself, or of a rank with a result, and the bytes that
@@ -65,14 +90,12 @@ class ExchangeServer:
         """
         self._listeners: list[socket.socket] = []
         self._secret = secret
-        self._size = size
+        self._epochs = epochs
         self._on_report = on_report
+        self._num_guests = num_guests
         self._on_agent = on_agent
         self._tls = tls
-        self._connections: set[Connection] = set()
-        self._memberships: dict[int, Membership] = {}  # by epoch
-        self._places = [Place(last_epoch) for _ in range(size)]  # by rank
-        self._exited: dict[int, str] = {}  # rank -> what became of it
+        self._connections: set[_Connection] = set()
         self._selector = selectors.DefaultSelector()
         self.add_listener(listener)
 
@@ -82,11 +105,6 @@ class ExchangeServer:
         self._listeners.append(listener)
         self._selector.register(listener, selectors.EVENT_READ, listener)
 
-    def set_size(self, size: int) -> None:
-        """Sets the number of ranks, before any of them is started."""
-        self._size = size
-        self._places = [Place(0) for _ in range(size)]
-
     def fileno(self) -> int:
         """Returns a descriptor that is readable when `step()` has work."""
         # An epoll descriptor: it can be watched by another epoll.
@@ -95,8 +113,8 @@ class ExchangeServer:
     def next_deadline(self) -> float | None:
         """Returns the monotonic time by which `step()` must be called."""
         deadlines = [c.deadline for c in self._connections if c.deadline]
-        for membership in self._memberships.values():
-            deadlines += membership.deadlines()
+        if self._epochs is not None:
+            deadlines += self._epochs.deadlines()
         return min(deadlines, default=None)
 
     def step(self, timeout_seconds: float | None = 0.0) -> None:
@@ -111,53 +129,27 @@ class ExchangeServer:
                 self._accept(key.data)
             elif key.data in self._connections:
                 self._serve(key.data)
-        self._check_deadlines()
+        now = time.monotonic()
+        for connection in list(self._connections):
+            if connection.deadline and connection.deadline <= now:
+                self._drop(connection)
+        if self._epochs is not None:
+            self._epochs.step(now)
+        self.flush()
 
-    def rank_started(self, rank: int) -> None:
-        """Notes that a process was started for `rank`.
-
-        If there was one before, the new one may take its place, and the old one
-        is refused from now on. Earlier failures do not concern the new one.
-        """
-        place = self._places[rank]
-        failed = (m.epoch for m in self._memberships.values() if m.failure)
-        place.epoch = max(place.epoch, *failed, 0)
-        # A newcomer that ended before it came still bars its predecessor.
-        place.is_for_newcomer |= place.holder is not None
-        place.holder = None
-        self._exited.pop(rank, None)
-
-    def rank_exited(self, rank: int, what: str) -> None:
-        """Notes that the process of `rank` has ended, and how."""
-        self._exited[rank] = what
-        for membership in self._memberships.values():
-            if membership.needs(rank):
-                self._fail(membership, "PeerLostError", self._lost(rank, what))
-
-    def is_done(self, epoch: int) -> bool:
-        """Whether all epochs up to `epoch` are over and nobody is connected."""
-        return (
-            epoch in self._memberships
-            and all(m.is_over for m in self._memberships.values())
-            and not self._connections
-        )
+    def flush(self) -> None:
+        """Sends what the ranks must hear. Call it after a change of epochs."""
+        # Others must hear of those who are lost here.
+        while [
+            one
+            for one in list(self._connections)
+            if (one.unsent or one.closes) and not self._flush(one)
+        ]:
+            pass
 
     def has_connections(self) -> bool:
         """Whether anybody is connected; any thread may ask."""
         return bool(self._connections)
-
-    def last_epoch(self) -> int:
-        """Returns the last epoch that a rank was told here; 0: none."""
-        return max(self._memberships, default=0)
-
-    def failure(self) -> tuple[str, str] | None:
-        """Returns class and text of the error of the last epoch, if it failed.
-
-        None: there was none yet, or it goes on, or all went well.
-        """
-        if not self._memberships:
-            return None
-        return self._memberships[max(self._memberships)].failure
 
     def close(self) -> None:
         """Closes the listeners and all connections."""
@@ -184,7 +176,7 @@ class ExchangeServer:
             return
         self._make_room()
         deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
-        connection = Connection(stream, deadline)
+        connection = _Connection(stream, deadline)
         self._connections.add(connection)
         self._selector.register(stream, selectors.EVENT_READ, connection)
         self._flush(connection)
@@ -193,21 +185,21 @@ class ExchangeServer:
         # Ranks prove themselves at once. So the oldest unproved connection is
         # the least likely to come from a rank, if it comes from a host that
         # has most of them.
-        unproved = [c for c in self._connections if c.identity is None]
-        if len(unproved) >= self._size + _SPARE_CONNECTIONS:
+        num_ranks = 0 if self._epochs is None else self._epochs.size
+        unproved = [c for c in self._connections if c.peer is None]
+        if len(unproved) >= num_ranks + self._num_guests + _SPARE_CONNECTIONS:
             counts = Counter(c.stream.origin for c in unproved)
             ((worst, _),) = counts.most_common(1)
             crowd = [c for c in unproved if c.stream.origin == worst]
             self._drop(min(crowd, key=lambda c: c.deadline or 0.0))
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: _Connection) -> None:
         self._receive(connection)
         while connection in self._connections and connection.stream.has_more():
             self._receive(connection)
 
-    def _receive(self, connection: Connection) -> None:
-        self._flush(connection)
-        if connection not in self._connections or connection.close_when_sent:
+    def _receive(self, connection: _Connection) -> None:
+        if not self._flush(connection) or connection.closes:
             return
         # Read no more than the next message, so that nothing piles up.
         wanted = connection.needed_bytes() - len(connection.received)
@@ -226,99 +218,73 @@ class ExchangeServer:
             return
         message = bytes(connection.received)
         connection.received.clear()
-        if connection.identity is None:
+        if connection.peer is None:
             self._authenticate(connection, message)
         else:
-            self._handle_frame(connection, message)
+            self._take_frame(connection, connection.peer, message)
 
-    def _send(self, connection: Connection, data: bytes) -> None:
-        connection.unsent += data
-        self._flush(connection)
-
-    def _flush(self, connection: Connection) -> None:
+    def _flush(self, connection: _Connection) -> bool:
+        """Sends what it can; returns False if the connection has ended."""
+        if connection not in self._connections:
+            return False
         if not connection.stream.send(connection.unsent):
             self._lose(connection)
-            return
-        if connection.close_when_sent and not connection.unsent:
+            return False
+        if connection.closes and not connection.unsent:
             self._drop(connection)
-            return
+            return False
         events = selectors.EVENT_READ | connection.stream.send_event
-        if connection.close_when_sent:  # whatever it says is ignored
+        if connection.closes:  # whatever it says is ignored
             events = connection.stream.send_event
+            if connection.deadline is None:
+                connection.deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
         self._selector.modify(connection.stream, events, connection)
+        return True
 
-    @staticmethod
-    def _close_after_sending(connection: Connection) -> None:
-        connection.close_when_sent = True
-        connection.deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
-
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: _Connection) -> None:
         self._connections.discard(connection)
         self._selector.unregister(connection.stream)
         connection.stream.close()
 
-    def _lose(self, connection: Connection) -> None:
-        # The other side hung up.
-        if connection not in self._connections:
-            return
+    def _lose(self, connection: _Connection) -> None:
+        """Ends a connection, which its peer should not have ended yet."""
         self._drop(connection)
-        identity, membership = connection.identity, connection.membership
-        if identity is None or membership is None:
-            return
-        if membership.members.get(identity.rank) is connection:
-            gone = f"went away during `init()` ({identity.process})"
-            what = self._exited.get(identity.rank, gone)
-            lost = self._lost(identity.rank, what)
-            self._fail(membership, "PeerLostError", lost)
+        if connection.peer is not None and self._epochs is not None:
+            self._epochs.lost(connection.peer, time.monotonic())
 
-    def _check_cap(self, connection: Connection) -> None:
-        if connection.identity is None:
+    def _check_cap(self, connection: _Connection) -> None:
+        if connection.peer is None:
             return
         cap = wire.MAX_VALUE_BYTES + wire.EXCHANGE_HEADER.size
         if connection.needed_bytes() - wire.FRAME_HEADER_BYTES > cap:
             self._lose(connection)
 
-    def _check_deadlines(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections):
-            if connection.deadline and connection.deadline <= now:
-                self._drop(connection)
-        for membership in self._memberships.values():
-            if membership.is_overdue(now):
-                self._give_up(membership)
-                continue
-            for member, notice in membership.due_notices(now):
-                self._send(member, wire.frame(FrameType.NOTICE, notice))
+    # ---- Messages ----
 
-    def _give_up(self, membership: Membership) -> None:
-        """Ends a membership of which some ranks do not come."""
-        self._fail(membership, "StalledError", membership.overdue())
-
-    # ---- Messages of proved peers ----
-
-    def _authenticate(self, connection: Connection, message: bytes) -> None:
+    def _authenticate(self, connection: _Connection, message: bytes) -> None:
         identity = wire.check_proof(self._secret, connection.nonce, message)
         if identity is None:
             self._drop(connection)
             return
-        connection.identity = identity
         connection.deadline = None
-        mac = wire.server_mac(self._secret, connection.nonce, message)
         # Not yet sent: if it has hung up since, those who need it must know.
-        connection.unsent += mac
+        connection.unsent += wire.server_mac(
+            self._secret, connection.nonce, message
+        )
         if identity.role in (Role.AGENT, Role.GIVER, Role.LEADER):
             self._hand_over(connection, identity)
-            return
-        refusal = self._refusal(identity)
-        if refusal is not None:
-            self._refuse(connection, *refusal)
-        elif identity.role == Role.MEMBER:
-            self._admit(connection, identity)
+        elif self._epochs is None:
+            self._drop(connection)
         else:
-            self._flush(connection)
+            connection.peer = peer = Peer(identity, connection.unsent)
+            refusal = self._epochs.refusal(identity)
+            if refusal is not None:
+                peer.refuse(*refusal)
+            elif identity.role == Role.MEMBER:
+                self._epochs.joined(peer, time.monotonic())
 
     def _hand_over(
-        self, connection: Connection, identity: wire.Identity
+        self, connection: _Connection, identity: wire.Identity
     ) -> None:
         if self._on_agent is None:
             self._drop(connection)
@@ -328,109 +294,29 @@ class ExchangeServer:
         unsent = bytes(connection.unsent)
         self._on_agent(identity, connection.stream, unsent)
 
-    def _refusal(self, identity: wire.Identity) -> tuple[str, str] | None:
-        """Returns class and text of the error for a rank that must not join."""
-        rank = identity.rank
-        if identity.size != self._size or rank >= self._size:
-            return "MismatchError", (
-                f"The job has {self._size} ranks. Received: rank={rank} "
-                f"size={identity.size} ({identity.process})."
-            )
-        reason = self._places[rank].refusal(identity)
-        return None if reason is None else ("LaunchError", reason)
-
-    def _admit(self, connection: Connection, identity: wire.Identity) -> None:
-        rank = identity.rank
-        place = self._places[rank]
-        # The next one, also if that has failed: then this rank must know. All
-        # ranks are in every membership, so none is left out.
-        place.epoch += 1
-        place.holder = identity.process
-        membership = self._memberships.setdefault(
-            place.epoch, Membership(place.epoch, self._size)
-        )
-        connection.membership = membership
-        failure = membership.failure
-        membership.admit(rank, connection)
-        joined = wire.pack_epoch(membership.epoch)
-        self._send(connection, wire.frame(FrameType.JOINED, joined))
-        if connection not in self._connections:
-            return  # the other side hung up
-        if failure is not None:
-            self._refuse(connection, *failure)
-        elif self._exited:
-            first = min(self._exited)
-            lost = self._lost(first, self._exited[first])
-            self._fail(membership, "PeerLostError", lost)
-
-    @staticmethod
-    def _lost(rank: int, what: str) -> str:
-        return f"Rank {rank} {what} before the job was up."
-
-    def _handle_frame(self, connection: Connection, message: bytes) -> None:
-        identity, membership = connection.identity, connection.membership
-        assert identity is not None
+    def _take_frame(
+        self, connection: _Connection, peer: Peer, message: bytes
+    ) -> None:
         kind, _ = wire.frame_header(message[: wire.FRAME_HEADER_BYTES])
         body = message[wire.FRAME_HEADER_BYTES :]
-        if membership is None:
-            self._take_report(connection, identity, kind, body)
-        elif membership.failure is not None:
-            pass  # the rank will find the error when it reads
-        elif membership.members.get(identity.rank) is not connection:
-            self._refuse(
-                connection,
-                "LaunchError",
-                f"Rank {identity.rank} has left epoch {membership.epoch}. "
-                "Received: a message for that epoch, which comes too late "
-                f"({identity.process}).",
-            )
-        elif kind == FrameType.GOODBYE:
-            membership.leave(identity.rank)
-        elif kind == FrameType.ABORT:
-            membership.leave(identity.rank)
-            self._fail(
-                membership,
-                "PeerLostError",
-                f"Rank {identity.rank} ({identity.process}) gave up in "
-                f"`init()`: {wire.read_text(body)}",
-            )
-        elif kind == FrameType.EXCHANGE and membership.bring(
-            identity.rank, body, time.monotonic()
-        ):
-            if membership.is_round_complete():
-                result = wire.frame(FrameType.RESULT, membership.next_round())
-                for member in list(membership.members.values()):
-                    self._send(member, result)
+        if peer.identity.role == Role.REPORTER:
+            makes_sense = self._take_report(peer, kind, body)
         else:
+            assert self._epochs is not None
+            now = time.monotonic()
+            makes_sense = self._epochs.said(peer, kind, body, now)
+        if not makes_sense:
             self._lose(connection)
 
-    def _take_report(
-        self,
-        connection: Connection,
-        identity: wire.Identity,
-        kind: int,
-        body: bytes,
-    ) -> None:
+    def _take_report(self, peer: Peer, kind: int, body: bytes) -> bool:
         told = wire.unpack_report(body) if kind == FrameType.REPORT else None
         if told is None:
-            self._drop(connection)
-            return
+            return False
         if told.kind != ReportKind.STRAGGLER:  # of the one that has proved
-            told = told._replace(rank=identity.rank)
+            told = told._replace(rank=peer.identity.rank)
         if self._on_report is not None:
             self._on_report(told)
-        if told.kind == ReportKind.STATUS:
-            return  # more will come
-        self._close_after_sending(connection)
-        self._send(connection, wire.frame(FrameType.ACCEPTED))
-
-    def _refuse(self, connection: Connection, error: str, message: str) -> None:
-        self._close_after_sending(connection)
-        body = wire.text(f"{error}\n{message}")
-        self._send(connection, wire.frame(FrameType.ERROR, body))
-
-    def _fail(self, membership: Membership, error: str, message: str) -> None:
-        members = membership.fail(error, message)
-        for member in members:
-            if member in self._connections:
-                self._refuse(member, error, message)
+        if told.kind != ReportKind.STATUS:  # of which more will come
+            peer.send(FrameType.ACCEPTED)
+            peer.closes = True
+        return True

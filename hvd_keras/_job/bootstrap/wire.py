@@ -74,6 +74,7 @@ class FrameType(enum.IntEnum):
 class News(enum.IntFlag):
     """What a member of an elastic job must know while it trains."""
 
+    NOTHING = 0
     CHANGE_DUE = 1  # the members should form the next epoch soon
     MUST_LEAVE = 2  # this member should leave then
 

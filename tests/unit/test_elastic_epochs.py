@@ -1,0 +1,311 @@
+"""Who is in an elastic job, and the states that a member goes through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_members import bring, come, get_in, heard, told
+
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
+from hvd_keras._job.bootstrap.membership import Peer
+from hvd_keras._job.bootstrap.roster import Member, State
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, News, Role
+
+
+class _Heard:
+    """Notes what epochs tell their owner, by the numbers of members."""
+
+    def __init__(self) -> None:
+        self.formed: list[list[int]] = []
+        self.waits: list[int] = []
+        self.awaited: list[list[int]] = []
+        self.late: list[list[int]] = []
+        self.members: dict[int, Member] = {}
+
+    def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None:
+        self.formed.append([member.number for member in members])
+        self.members.update({member.number: member for member in members})
+        assert len(self.formed) == epoch
+
+    def member_waits(self, member: Member) -> None:
+        self.waits.append(member.number)
+
+    def members_are_awaited(self, members: Sequence[Member]) -> None:
+        self.awaited.append([member.number for member in members])
+
+    def members_are_late(self, members: Sequence[Member]) -> None:
+        self.late.append([member.number for member in members])
+
+
+def _epochs(num_members: int, **options: Any) -> tuple[ElasticEpochs, _Heard]:
+    observer = _Heard()
+    given = {"min_size": 1, "patience_seconds": 30.0, **options}
+    epochs = ElasticEpochs(observer, **given)
+    for number in range(num_members):
+        epochs.member_started(number, "a")
+    return epochs, observer
+
+
+def _trained(
+    num_members: int, **options: Any
+) -> tuple[ElasticEpochs, _Heard, list[Peer]]:
+    """Members that are all in epoch 1."""
+    epochs, observer = _epochs(num_members, **options)
+    peers = [come(epochs, number) for number in range(num_members)]
+    get_in(epochs, *peers)
+    return epochs, observer, peers
+
+
+def _news(peer: Peer) -> News | None:
+    """Returns what the last news say; None: there were none."""
+    found = [body for kind, body in heard(peer) if kind == FrameType.NEWS]
+    return News(found[-1][0]) if found else None
+
+
+def test_members_get_their_seats_when_all_have_come() -> None:
+    epochs, observer = _epochs(3)
+    peers = [come(epochs, number) for number in (2, 0)]
+    assert [heard(peer) for peer in peers] == [[], []]
+    assert not bring(epochs, peers[0])  # it has nothing to say yet
+    peers.append(come(epochs, 1))
+    assert observer.formed == [[0, 1, 2]]
+    for peer, rank in zip(peers, (2, 0, 1), strict=True):
+        ((kind, body),) = heard(peer)
+        assert kind == FrameType.JOINED
+        assert wire.unpack_epoch(body) == 1
+        assert wire.unpack_seat(body) == (rank, 3, rank, 3, 0, 1)
+    get_in(epochs, *peers)
+    assert epochs.last_epoch() == 1
+
+
+@pytest.mark.parametrize("how", ["lost", "ended"])
+def test_who_dies_in_init_is_left_behind(how: str) -> None:
+    epochs, observer = _epochs(3)
+    peers = [come(epochs, number) for number in range(3)]
+    for peer in peers[:2]:
+        heard(peer)
+        bring(epochs, peer)
+    if how == "lost":
+        epochs.lost(peers[2], 1.0)
+    epochs.member_ended(2, "(pid 102) was killed by SIGKILL", 1.0)
+    what = "(pid 102) was killed by SIGKILL"
+    if how == "lost":
+        what = "went away during `init()` (pid 102)"
+    for peer in peers[:2]:
+        text = f"PeerLostError\nRank 2 {what} before the job was up."
+        assert told(peer) == text
+    get_in(epochs, *(come(epochs, number, 2.0, epoch=1) for number in (0, 1)))
+    assert observer.formed == [[0, 1, 2], [0, 1]]
+
+
+def test_who_comes_again_has_left_its_old_connection() -> None:
+    epochs, observer = _epochs(2)
+    peers = [come(epochs, number) for number in range(2)]
+    again = come(epochs, 0, epoch=1)
+    assert peers[0].closes
+    assert not heard(peers[0])
+    assert "went away during `init()`" in told(peers[1])
+    epochs.lost(peers[0], 0.0)  # the old one: no matter
+    get_in(epochs, again, come(epochs, 1, epoch=1))
+    assert len(observer.formed) == 2
+
+
+def test_a_member_that_hangs_in_init_is_late() -> None:
+    epochs, observer = _epochs(2)
+    first, _ = (come(epochs, number) for number in range(2))
+    bring(epochs, first, now=5.0, timeout_seconds=7.0)
+    assert epochs.deadlines() == [12.0]
+    epochs.step(11.9)
+    assert not observer.late
+    epochs.step(12.0)
+    assert observer.late == [[1]]
+    assert "Missing ranks: 1" in told(first)
+
+
+def test_members_that_do_not_come_again_are_awaited_and_late() -> None:
+    epochs, observer, _ = _trained(3, warning_seconds=4.0)
+    come(epochs, 0, 100.0, epoch=1)
+    assert sorted(epochs.deadlines()) == [104.0, 130.0]
+    come(epochs, 2, 103.0, epoch=1)
+    epochs.step(104.0)
+    assert observer.awaited == [[1]]
+    epochs.step(129.9)
+    assert not observer.late
+    epochs.step(130.0)
+    assert observer.late == [[1]]
+    assert epochs.deadlines() == []
+    epochs.member_ended(1, "was killed", 131.0)
+    assert observer.formed == [[0, 1, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("second_comes", [False, True])
+def test_newcomers_wait_a_moment_for_each_other(second_comes: bool) -> None:
+    epochs, observer, old = _trained(2)
+    epochs.member_started(2, "a")
+    epochs.member_started(3, "a")
+    new = [come(epochs, 2, 10.0)]
+    assert observer.waits == [2]
+    assert epochs.deadlines() == [11.0]
+    if second_comes:
+        new.append(come(epochs, 3, 10.5))
+    else:
+        epochs.step(10.9)
+        assert _news(old[0]) is None
+        epochs.step(11.0)
+    assert _news(old[0]) == News.CHANGE_DUE
+    new += [come(epochs, number, 12.0, epoch=1) for number in (0, 1)]
+    get_in(epochs, *new)
+    assert observer.formed[-1] == [0, 1, 2, 3][: 3 + second_comes]
+
+
+def test_newcomers_stay_out_when_a_member_has_finished() -> None:
+    epochs, observer, old = _trained(2)
+    epochs.takes_newcomers = False
+    epochs.member_started(2, "a")
+    come(epochs, 2, 10.0)
+    assert _news(old[0]) is None
+    for number in (0, 1):
+        come(epochs, number, 12.0, epoch=1)
+    assert observer.formed[-1] == [0, 1]
+
+
+def test_members_are_told_who_must_leave() -> None:
+    epochs, _, peers = _trained(3)
+    epochs.member_leaves(1, 0.0, soon=True)
+    assert [_news(peer) for peer in peers] == [News.CHANGE_DUE] * 3
+    epochs.ask_to_leave([2, 7], 0.0)
+    must = News.CHANGE_DUE | News.MUST_LEAVE
+    assert [_news(peer) for peer in peers] == [None, None, must]
+    epochs.ask_to_leave([1], 0.0)
+    epochs.member_leaves(1, 0.0, soon=True)  # it must leave all the same
+    assert [_news(peer) for peer in peers] == [None, must, None]
+    epochs.member_leaves(1, 0.0, soon=False)
+    epochs.member_leaves(2, 0.0, soon=False)
+    assert _news(peers[0]) == News.NOTHING
+
+
+def test_a_member_that_leaves_is_not_awaited_and_not_chosen() -> None:
+    """Not even if it was waiting for the next epoch when it failed."""
+    epochs, observer, _ = _trained(3)
+    come(epochs, 2, 1.0, epoch=1)
+    epochs.member_leaves(2, 2.0, soon=False)
+    assert epochs.num_waiting() == 0
+    come(epochs, 0, 3.0, epoch=1)
+    come(epochs, 1, 3.0, epoch=1)
+    assert observer.formed[-1] == [0, 1]
+    # It changes its mind, and is a newcomer to the others.
+    come(epochs, 2, 4.0, epoch=1)
+    for number in (0, 1):
+        come(epochs, number, 5.0, epoch=2)
+    assert observer.formed[-1] == [0, 1, 2]
+
+
+def test_the_states_of_a_member() -> None:
+    epochs, observer = _epochs(2)
+
+    def state() -> State:
+        return observer.members[1].state
+
+    peers = [come(epochs, number) for number in range(2)]
+    assert state() == State.IN
+    get_in(epochs, *peers)
+    epochs.lost(peers[1], 0.0)
+    assert state() == State.AWAY
+    waiting = come(epochs, 1, 1.0, epoch=1)
+    assert state() == State.WAITING
+    epochs.lost(waiting, 1.0)
+    assert state() == State.AWAY
+    again = come(epochs, 1, 1.0, epoch=1)
+    epochs.member_leaves(1, 2.0, soon=False)
+    assert state() == State.LEAVING
+    epochs.lost(again, 2.0)
+    assert state() == State.LEAVING
+    come(epochs, 1, 3.0, epoch=1)
+    assert state() == State.WAITING
+    come(epochs, 0, 3.0, epoch=1)
+    assert state() == State.IN
+    epochs.member_ended(1, "has gone", 4.0, fell_silent=True)
+    assert state() == State.SILENT
+    assert [member.number for member in epochs.present()] == [0]
+    epochs.member_ended(0, "has gone", 4.0)
+    assert observer.members[0].state == State.ENDED
+
+
+def test_the_architecture_draws_these_states() -> None:
+    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+    _, _, after = text.partition("stateDiagram-v2")
+    drawn, _, _ = after.partition("```")
+    names = set(re.findall(r"\b[A-Z]{2,}\b", drawn))
+    assert names == {state.name for state in State}
+
+
+def test_too_few_members_wait_for_more() -> None:
+    epochs, observer, _ = _trained(2, min_size=2)
+    assert epochs.short_since is None
+    epochs.member_ended(1, "was killed", 50.0)
+    assert epochs.short_since == 50.0
+    come(epochs, 0, 51.0, epoch=1)
+    assert epochs.short_since == 50.0
+    epochs.member_started(2, "a")
+    epochs.go_on(60.0)
+    assert epochs.short_since == 50.0  # it has not come yet
+    come(epochs, 2, 70.0)
+    assert epochs.short_since is None
+    assert observer.formed[-1] == [0, 2]
+
+
+def test_nobody_waits_for_members_that_the_launcher_still_starts() -> None:
+    epochs, observer, _ = _trained(2)
+    epochs.num_starting = 2
+    for number in (0, 1):
+        epochs.member_ended(number, "was killed", 1.0)
+    for number in (2, 3):
+        epochs.member_started(number, "a")
+    epochs.num_starting = 0
+    come(epochs, 2, 2.0)
+    assert len(observer.formed) == 1
+    come(epochs, 3, 3.0)
+    assert observer.formed[-1] == [2, 3]
+
+
+def test_the_end_is_told_to_who_waits_and_who_comes() -> None:
+    epochs, observer, _ = _trained(2)
+    waiting = come(epochs, 0, 1.0, epoch=1)
+    epochs.end_job("too few.")
+    assert told(waiting) == "JobEndedError\ntoo few."
+    assert told(come(epochs, 1, 2.0, epoch=1)) == "JobEndedError\ntoo few."
+    assert len(observer.formed) == 1
+
+
+@pytest.mark.parametrize("silent", [{1}, {2, 3}, {0, 1}, {1, 2, 3}])
+def test_the_smaller_side_of_a_network_ends(silent: set[int]) -> None:
+    epochs, observer, _ = _trained(4)
+    for number in silent:
+        epochs.member_ended(number, "was lost", 1.0, fell_silent=True)
+    here = sorted({*range(4)} - silent)
+    peers = [come(epochs, number, 2.0, epoch=1) for number in here]
+    if silent in ({1}, {2, 3}):
+        assert observer.formed[-1] == here
+    else:
+        assert f"{len(silent)} of 4 members fell silent." in epochs.why_ended
+        assert told(peers[0]).startswith("JobEndedError\n")
+
+
+def test_strangers_are_refused() -> None:
+    epochs, _, _ = _trained(2)
+    for number, size, epoch, text in (
+        (7, 0, 0, "The job must know the member. Received: number 7"),
+        (0, 2, 0, "The job must know the member."),
+        (0, 0, 2, "must come from an epoch of this server, up to 1."),
+        (0, 0, 1, "Member 0 is there already: pid 100. Received: pid 9."),
+    ):
+        refusal = epochs.refusal(Identity(Role.MEMBER, number, size, epoch, 9))
+        assert refusal is not None
+        assert text in refusal[1]
+    reporter = Identity(Role.REPORTER, 0, 0, 0, 9)  # any child of a member
+    assert epochs.refusal(reporter) is None

@@ -1,0 +1,403 @@
+"""The policy of an elastic job, in a time that the test moves."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from virtual_members import come, get_in, heard
+
+from hvd_keras._job.bootstrap.membership import Peer
+from hvd_keras._job.bootstrap.wire import FrameType, Report, ReportKind
+from hvd_keras.config import Config
+from hvd_keras.run import placement
+from hvd_keras.run.elastic import Elastic
+from hvd_keras.run.policy import (
+    EndHost,
+    HostSlots,
+    Say,
+    Signal,
+    Start,
+    StartHost,
+)
+from hvd_keras.run.spec import Elastic as Options
+from hvd_keras.run.spec import JobSpec
+
+OWN = "ValueError: odd"
+EFFECT = "PeerLostError: Rank 0 was lost."
+
+
+class Job:
+    """A job of members that do what the test says."""
+
+    def __init__(
+        self,
+        hosts: dict[str, int],
+        num_ranks: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Begins on hosts with so many slots, the first of them here."""
+        plan = placement.of_hosts(list(hosts.items()), num_ranks)
+        elastic = Options(**{"min_ranks": 1, **more})
+        spec = JobSpec(["train"], num_ranks, elastic=elastic, grace=10.0)
+        self.policy = Elastic(spec, plan, Config())
+        self.now = 0.0
+        self.peers: dict[int, Peer] = {}
+        self.done: list[Any] = []  # what the policy asked for
+        first, *others = hosts.items()
+        there = [HostSlots(*first, is_here=True)]
+        there += [HostSlots(*other) for other in others]
+        self.policy.begin(there, self.now)
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """Lets time pass, and deadlines come."""
+        end = self.now + seconds
+        while True:
+            self.policy.step(self.now)
+            self.policy.epochs.step(self.now)
+            deadlines = [*self.policy.epochs.deadlines()]
+            own = self.policy.next_deadline(self.now)
+            deadlines += [own] if own is not None else []
+            self.done += self.policy.actions
+            self.policy.actions.clear()
+            due = [at for at in deadlines if self.now < at <= end]
+            if not due:
+                break
+            self.now = min(due)
+        self.now = end
+
+    def started(self) -> list[int]:
+        """Returns the members that were to start since the last call."""
+        self.wait()
+        starts = [one for one in self.done if isinstance(one, Start)]
+        self.done = [one for one in self.done if one not in starts]
+        return [rank for one in starts for rank in one.ranks]
+
+    def said(self) -> list[str]:
+        """Returns what was said since the last call."""
+        self.wait()
+        says = [one for one in self.done if isinstance(one, Say)]
+        self.done = [one for one in self.done if one not in says]
+        return [one.text for one in says]
+
+    def killed(self) -> list[int]:
+        """Returns who was to be killed since the last call."""
+        self.wait()
+        kills = [one for one in self.done if isinstance(one, Signal)]
+        self.done = [one for one in self.done if one not in kills]
+        return [
+            rank
+            for one in kills
+            for rank in one.ranks
+            if one.number == signal.SIGKILL
+        ]
+
+    def train(self, *numbers: int) -> None:
+        """Brings these members into the next epoch, in which all are."""
+        epoch = self.policy.epochs.last_epoch()
+        waiting = [n for n, p in self.peers.items() if p.membership is None]
+        for number in sorted({*numbers} - {*waiting}, reverse=True):
+            self.come(number)  # newcomers first
+        assert self.policy.epochs.last_epoch() == epoch + 1
+        assert sorted(self.policy.members) == sorted(numbers)
+        get_in(self.policy.epochs, *(self.peers[n] for n in numbers))
+        self.tell(ReportKind.ELASTIC, numbers[0])
+
+    def come(self, number: int) -> None:
+        """Lets a member ask for a place in the next epoch."""
+        own = self.policy.ranks[number].epoch
+        peer = come(self.policy.epochs, number, self.now, epoch=own)
+        self.peers[number] = peer
+
+    def tell(self, kind: ReportKind, number: int, text: str = "") -> None:
+        self.policy.reported(Report(kind, number, text), self.now)
+
+    def exit(
+        self, number: int, status: int = 0, *, error: str = "", killed: int = 0
+    ) -> None:
+        """Ends the process of a member."""
+        rank = self.policy.ranks[number]
+        if error:
+            self.tell(ReportKind.FAILS, number, error)
+        rank.pid, rank.signal = 500 + number, killed or None
+        rank.exit_status = 128 + killed if killed else status
+        if number in self.peers:
+            self.policy.epochs.lost(self.peers.pop(number), self.now)
+        self.policy.exited(number, self.now)
+
+    def lose(self, host: str, *numbers: int, may_run: bool = False) -> None:
+        """Loses a host with its members."""
+        self.policy.host_was_lost(host, self.now, may_run=may_run)
+        for number in numbers:
+            self.policy.ranks[number].is_lost = True
+            self.exit(number, 1)
+
+
+def test_a_member_that_was_killed_is_started_again() -> None:
+    job = Job({"a": 3}, 3)
+    assert job.started() == [0, 1, 2]
+    job.train(0, 1, 2)
+    assert job.said() == ["epoch 1 formed: 3 ranks, members 0, 1, 2"]
+    job.exit(1, killed=signal.SIGKILL)
+    assert job.said() == [
+        "member 1 (host a, pid 501) was killed by SIGKILL",
+        "restart 1 of 3 on host a in 1 s",
+    ]
+    job.train(0, 2)  # nobody waits for the new one
+    job.wait(0.9)
+    assert job.started() == []
+    job.wait(0.1)
+    starts = [one for one in job.done if isinstance(one, Start)]
+    # It knows a slot that nobody has, and its likely place.
+    assert starts[0].place.newcomers == [(3, 2, 3, 1)]
+    assert starts[0].place.members == (0, 1, 2, 3)
+    assert job.started() == [3]
+    job.come(3)
+    assert "member 3 waits to join" in job.said()
+
+
+def test_survivors_come_before_a_new_member_starts() -> None:
+    """It would take part in the epoch that they form."""
+    job = Job({"a": 2}, 2, restart_delay=0.0)
+    job.started()
+    job.train(0, 1)
+    job.exit(1, killed=signal.SIGKILL)
+    assert job.started() == []
+    job.come(0)
+    assert job.started() == [2]
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_restarts_come_to_an_end(max_restarts: int) -> None:
+    job = Job({"a": 2}, 2, max_restarts=max_restarts, min_ranks=2)
+    job.started()
+    job.train(0, 1)
+    if max_restarts:
+        job.exit(1, killed=signal.SIGKILL)
+        job.wait(1.0)
+        job.come(0)
+        assert job.started() == [2]
+        job.train(0, 2)
+    job.said()
+    job.exit(1 + max_restarts, killed=signal.SIGKILL)
+    said = job.said()
+    left = "no restarts are left (--max-restarts 1)"
+    assert (left in said) == bool(max_restarts)
+    assert said[-1] == (
+        "the job ends: 1 of at least 2 members (--min-np) are left, and no "
+        "others will come."
+    )
+    # Who does not hear of that gets the grace time.
+    job.wait(13.0)
+    assert job.killed() == [0]
+    job.exit(0, killed=signal.SIGKILL)
+    assert not job.policy.goes_on()
+    ending = job.policy.ending(1.0)
+    assert ending.exit_status == 128 + signal.SIGKILL
+    assert ending.text.startswith(f"rank {1 + max_restarts} (host a) failed")
+
+
+def test_too_few_members_end_the_job_after_the_elastic_timeout() -> None:
+    job = Job({"a": 2, "b": 2}, min_ranks=3, timeout=50.0,
+              blacklist_cooldown=(2.0, 4.0))  # fmt: skip
+    job.started()
+    job.train(0, 1, 2, 3)
+    job.lose("b", 2, 3)
+    job.wait(2.0)
+    assert StartHost("b", 2) in job.done  # its agent never comes
+    job.said()
+    job.wait(47.9)
+    assert not [text for text in job.said() if "ends" in text]
+    job.wait(0.1)
+    assert job.said()[-1] == (
+        "the job ends: 2 of at least 3 members (--min-np) are left, for 50 s "
+        "(--elastic-timeout)."
+    )
+
+
+def test_a_host_that_comes_again_gets_members() -> None:
+    job = Job({"a": 1, "b": 2}, blacklist_cooldown=(5.0, 5.0))
+    assert job.started() == [1, 2, 0]  # the other host first
+    job.train(0, 1, 2)
+    job.lose("b", 1, 2)
+    job.train(0)
+    job.wait(5.0)
+    assert StartHost("b", 2) in job.done
+    job.policy.host_came("b", 2)
+    assert job.started() == [3, 4]
+    assert "host b has come, with 2 slots" in job.said()
+    assert job.policy.ranks[3].host == "b"
+
+
+def test_a_host_that_is_told_to_end_gives_its_members_back() -> None:
+    job = Job({"a": 1, "b": 1})
+    job.started()
+    job.train(0, 1)
+    assert not job.policy.host_was_signalled("b", signal.SIGTERM, job.now)
+    assert "host b leaves: its agent got SIGTERM" in job.said()
+    assert (FrameType.NEWS, b"\3") in heard(job.peers[1])
+    job.tell(ReportKind.LEAVES, 1, "hvdrun asked it to")
+    job.exit(1)
+    job.wait()
+    assert EndHost("b") in job.done
+    assert job.started() == []
+    # A signal for a verdict is for the whole job.
+    assert job.policy.host_was_signalled("a", signal.SIGUSR2, job.now)
+
+
+def test_the_side_without_a_majority_ends() -> None:
+    job = Job({"a": 1, "b": 2})
+    job.started()
+    job.train(0, 1, 2)
+    job.lose("b", 1, 2, may_run=True)
+    job.come(0)
+    assert "the job ends: 2 of 3 members fell silent." in "\n".join(job.said())
+
+
+def test_a_member_that_fails_slowly_is_killed() -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    job.train(0, 1)
+    job.tell(ReportKind.FAILS, 1, OWN)
+    job.train(0)  # it is not awaited
+    job.wait(19.9)
+    assert job.killed() == []
+    job.wait(0.1)
+    assert job.killed() == [1]
+    assert "still runs after the grace time; it is killed" in job.said()[-1]
+
+
+def test_members_that_do_not_come_again_are_killed() -> None:
+    job = Job({"a": 3}, 3)
+    job.started()
+    job.train(0, 1, 2)
+    job.exit(2, killed=signal.SIGKILL)
+    job.come(0)
+    seconds = Config().start_timeout_seconds
+    job.wait(seconds - 0.1)
+    assert job.killed() == []
+    job.wait(0.1)
+    assert job.killed() == [1]
+    assert "(HVD_START_TIMEOUT); it is killed" in "\n".join(job.said())
+
+
+def test_an_error_of_the_program_that_comes_again_is_not_mended() -> None:
+    job = Job({"a": 2}, 2, restart_delay=0.0)
+    job.started()
+    job.train(0, 1)
+    job.exit(1, 1, error=OWN)
+    job.come(0)
+    assert job.started() == [2]
+    job.train(0, 2)
+    job.exit(2, 1, error=OWN)
+    text = "member 2 has repeated the error of an earlier one"
+    assert f"{text}; no others are started" in job.said()
+    job.train(0)
+    job.wait(100.0)
+    assert job.started() == []
+    job.exit(0)
+    assert job.policy.ending(1.0).exit_status == 0  # it has finished
+
+
+def test_all_have_failed_by_themselves() -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    job.train(0, 1)
+    job.exit(0, 1, error=OWN)
+    job.exit(1, 1, error=OWN)
+    assert any("by their own errors" in text for text in job.said())
+    assert not job.policy.goes_on()
+    assert job.policy.ending(1.0).exit_status == 1
+
+
+def test_an_effect_is_no_error_of_the_program() -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    job.train(0, 1)
+    job.exit(0, 1, error=EFFECT)
+    job.exit(1, 1, error=EFFECT)
+    job.wait(1.0)
+    assert job.started() == [2, 3]
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_a_straggler_leaves_for_a_while_if_the_user_wants_that(
+    evicts: bool,
+) -> None:
+    job = Job({"a": 3}, 3, straggler_factor=1.5 if evicts else None)
+    job.started()
+    job.train(0, 1, 2)
+    job.said()
+    job.tell(ReportKind.STRAGGLER, 1, "was waited for 9 s")
+    job.tell(ReportKind.STRAGGLER, 7, "nobody")
+    text = "member 1 (rank 1) was waited for 9 s"
+    if not evicts:
+        assert job.said() == [text]
+        return
+    assert job.said() == [f"{text}; it has to leave (--evict-stragglers)"]
+    job.tell(ReportKind.LEAVES, 1, "it must")
+    job.exit(1)
+    job.train(0, 2)
+    job.wait(59.9)
+    assert job.started() == []
+    job.wait(0.1)
+    assert job.started() == [3]
+
+
+def test_when_a_member_has_finished_newcomers_are_killed() -> None:
+    job = Job({"a": 3}, 3, min_ranks=2)
+    job.started()
+    job.train(0, 1, 2)
+    job.exit(2, killed=signal.SIGKILL)
+    job.train(0, 1)
+    job.wait(1.0)
+    assert job.started() == [3]
+    job.exit(0)
+    assert job.killed() == [3]
+    job.exit(3, killed=signal.SIGKILL)
+    assert job.policy.goes_on()
+    job.wait(1000.0)  # one is enough now
+    assert not job.policy.epochs.why_ended
+    job.exit(1)
+    assert not job.policy.goes_on()
+    assert job.policy.ending(1.0)[1:3] == (0, "")
+
+
+def test_a_job_whose_members_all_leave_is_to_be_run_again() -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    job.train(0, 1)
+    for number in (0, 1):
+        job.tell(ReportKind.LEAVES, number, "preempted")
+        job.exit(number)
+    assert not job.policy.goes_on()
+    ending = job.policy.ending(1.0)
+    assert ending.exit_status == Config().requeue_exit_code
+    assert ending.text == "all members have left; run it again to go on"
+    assert not ending.has_table
+
+
+def test_an_interruption_starts_no_more() -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    job.train(0, 1)
+    job.policy.interrupted(signal.SIGTERM, job.now)
+    job.exit(0, killed=signal.SIGTERM)
+    job.wait(10.0)
+    assert job.started() == []
+    assert Signal(signal.SIGTERM, [1]) in job.done
+    job.exit(1, killed=signal.SIGTERM)
+    assert not job.policy.goes_on()
+    assert job.policy.ending(1.0).text == "ended by SIGTERM"
+
+
+def test_training_that_begins_anew_is_said() -> None:
+    job = Job({"a": 1}, 1)
+    job.started()
+    job.train(0)
+    job.said()
+    job.tell(ReportKind.BEGINS, 0)
+    assert job.said() == []
+    job.tell(ReportKind.BEGINS, 0)
+    assert "training begins anew" in job.said()[0]

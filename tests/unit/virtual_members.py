@@ -1,0 +1,73 @@
+"""Members of a job without processes, sockets and clocks."""
+
+from __future__ import annotations
+
+from hvd_keras._job.bootstrap import wire
+from hvd_keras._job.bootstrap.epochs import Epochs
+from hvd_keras._job.bootstrap.membership import Peer
+from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+
+HEADER = wire.EXCHANGE_HEADER
+
+
+def come(
+    epochs: Epochs,
+    number: int,
+    now: float = 0.0,
+    *,
+    epoch: int = 0,
+    size: int = 0,
+) -> Peer:
+    """Lets a process ask to join, which is not refused."""
+    identity = Identity(Role.MEMBER, number, size, epoch, 100 + number)
+    assert epochs.refusal(identity) is None
+    peer = Peer(identity, bytearray())
+    epochs.joined(peer, now)
+    return peer
+
+
+def heard(peer: Peer) -> list[tuple[FrameType, bytes]]:
+    """Returns what a peer was told since the last call."""
+    found = []
+    while peer.unsent:
+        kind, length = wire.frame_header(
+            bytes(peer.unsent[: wire.FRAME_HEADER_BYTES])
+        )
+        end = wire.FRAME_HEADER_BYTES + length
+        body = bytes(peer.unsent[wire.FRAME_HEADER_BYTES : end])
+        found.append((FrameType(kind), body))
+        del peer.unsent[:end]
+    return found
+
+
+def told(peer: Peer) -> str:
+    """Returns the one error that a peer was told since the last call."""
+    (body,) = [one for kind, one in heard(peer) if kind == FrameType.ERROR]
+    assert peer.closes
+    return body.decode()
+
+
+def bring(
+    epochs: Epochs,
+    peer: Peer,
+    value: bytes = b"",
+    now: float = 0.0,
+    *,
+    round_number: int = 0,
+    timeout_seconds: float = 60.0,
+    warning_seconds: float = 0.0,
+) -> bool:
+    """Lets a peer bring its value; returns whether that makes sense."""
+    header = HEADER.pack(
+        round_number, int(timeout_seconds * 1e3), int(warning_seconds * 1e3)
+    )
+    return epochs.said(peer, FrameType.EXCHANGE, header + value, now)
+
+
+def get_in(epochs: Epochs, *peers: Peer, now: float = 0.0) -> None:
+    """Lets the members of an epoch exchange values and say goodbye."""
+    for peer in peers:
+        assert bring(epochs, peer, now=now)
+    for peer in peers:
+        assert epochs.said(peer, FrameType.GOODBYE, b"", now)
+        heard(peer)
