@@ -22,7 +22,6 @@ from hvd_keras.run.gathering import Gathering
 from hvd_keras.run.hosts import Host, LocalHost, RemoteHost
 from hvd_keras.run.link import Loss
 from hvd_keras.run.loop import Loop
-from hvd_keras.run.placement import Plan
 from hvd_keras.run.probe import SpeedServer
 from hvd_keras.run.spec import JobSpec
 
@@ -57,25 +56,19 @@ class HostsCheck:
         self._answer: Mapping[str, Any] | None = None
         self._lost: dict[str, str] = {}
         self._is_ending = False
-        self._hosts = [self._make(host, config) for host in plan.hosts]
+        plan = dataclasses.replace(plan, way="ssh", num_ranks=None)
+        self._gathering = Gathering(self._loop, self, plan, spec, config)
+        self._hosts = self._gathering.hosts
         listener = Listener(backlog=len(names) + 8)
         self._server = Server(
             listener.socket,
             self._secret,
             num_guests=len(names),
             tls=tls.context(config, is_server=True),
-            on_agent=lambda *agent: self._gathering.take_agent(*agent),
+            on_agent=self._gathering.take_agent,
         )
         self._loop.watch(self._server, lambda: None)
-        self._gathering = Gathering(
-            self._loop,
-            self._server,
-            Plan("ssh", plan.hosts, None),
-            self._hosts,
-            spec,
-            config,
-            self._secret,
-        )
+        self._gathering.serve(self._server, self._secret)
 
     def print_report(self) -> int:
         """Prints a line for each host and each pair, and advice.
@@ -138,11 +131,6 @@ class HostsCheck:
     def host_sent_record(self, rank: int, part: Part, data: bytes) -> None: ...
 
     # ---- Each host ----
-
-    def _make(self, host: placement.PlannedHost, config: Config) -> Host:
-        if host.is_local:
-            return LocalHost(self._loop, self, host.name)
-        return RemoteHost(self._loop, self, host.name, config)
 
     def _print_hosts(self, hosts: Sequence[Host]) -> None:
         found = {}

@@ -1,10 +1,10 @@
-"""Brings the agents of all hosts together before the ranks start."""
+"""The hosts of a job: this one, and those with agents, which come and go."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 
 from hvd_keras._job.bootstrap import addresses, interfaces
 from hvd_keras._job.bootstrap.listener import listen_tcp
@@ -15,10 +15,18 @@ from hvd_keras._job.bootstrap.wire import Identity
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError, LaunchError
 from hvd_keras.run import environment, launching, planning
-from hvd_keras.run.hosts import Host, LocalHost, RemoteHost, refuse
+from hvd_keras.run.hosts import (
+    AgentWatcher,
+    Host,
+    LocalHost,
+    RemoteHost,
+    refuse,
+)
 from hvd_keras.run.launching import Starter
+from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.placement import Plan, span
+from hvd_keras.run.policy import HostSlots, Start
 from hvd_keras.run.spec import JobSpec
 
 # After the first host that cannot be reached, others may fail as well.
@@ -37,32 +45,49 @@ class StartInterruptedError(Exception):
 
 
 class Gathering:
-    """The hosts of a job, until all are there; then their connections."""
+    """The hosts of a job. Make it before any threads exist.
+
+    Attributes:
+        hosts: All hosts; those that come again take their old places.
+        local: This host, if it is one of them.
+        is_done: Whether all that must be there have come.
+    """
 
     def __init__(
         self,
         loop: Loop,
-        server: Server,
+        watcher: AgentWatcher,
         plan: Plan,
-        hosts: list[Host],
         spec: JobSpec,
         config: Config,
-        secret: bytes,
+        folder: Folder | None = None,
     ) -> None:
-        if config.heartbeat_timeout_seconds < 2 * config.heartbeat_seconds:
+        """Starts nothing yet.
+
+        Args:
+            loop: Calls when an agent says something.
+            watcher: Hears what that is.
+            plan: The hosts, and how they are reached.
+            spec: The job.
+            config: The settings of the job.
+            folder: Gets the records of the ranks here.
+        """
+        patience = config.heartbeat_timeout_seconds
+        if patience < 2 * config.heartbeat_seconds and not plan.is_of_one_host:
             raise ConfigError(
                 "`HVD_HEARTBEAT_TIMEOUT` must be twice HVD_HEARTBEAT_SECONDS "
                 f"or more. Received: {config.heartbeat_timeout_seconds:g} s "
                 f"and {config.heartbeat_seconds:g} s."
             )
-        self.is_done = False
+        self.hosts: list[Host] = []
+        self.local: LocalHost | None = None
+        self.is_done = plan.is_of_one_host
         self._loop = loop
-        self._server = server
+        self._watcher = watcher
         self._plan = plan
-        self._hosts = hosts  # the job may add some
         self._spec = spec
         self._config = config
-        self._secret = secret
+        self._by_name: dict[str, Host] = {}  # as a policy knows them
         self._starters: dict[Starter, list[RemoteHost]] = {}
         self._refused: list[Stream] = []
         self._ports: dict[str, str] = {}  # by own address
@@ -70,6 +95,30 @@ class Gathering:
         self._started_at = time.monotonic()
         self._gives_up_at = self._started_at + config.start_timeout_seconds
         self._interrupted_by: int | None = None
+        for planned in plan.hosts:
+            if planned.is_local:
+                name = config.hostname or planned.name
+                self.local = LocalHost(loop, watcher, name)
+                self.hosts.append(self.local)
+                if folder is not None:
+                    self.local.keep_records(folder)
+            else:
+                self.hosts.append(
+                    self._remote_host(planned.name, planned.slots)
+                )
+
+    def _remote_host(self, name: str, num_slots: int | None) -> RemoteHost:
+        has_own_command = self._plan.way == "hosts"
+        host = RemoteHost(
+            self._loop, self._watcher, name, self._config, has_own_command
+        )
+        host.num_slots = num_slots
+        return host
+
+    def serve(self, server: Server, secret: bytes) -> None:
+        """Knows where agents come to, and the secret that they need."""
+        self._server = server
+        self._secret = secret
 
     def wait(self) -> None:
         """Returns when all hosts are there.
@@ -78,7 +127,7 @@ class Gathering:
             LaunchError: A host cannot be reached, or does not come in time.
             StartInterruptedError: A signal came.
         """
-        failures = self.try_all()
+        failures = {} if self.is_done else self.try_all()
         if failures and not self._is_enough(failures):
             lines = [f"  {name}: {why}" for name, why in failures.items()]
             raise LaunchError("\n".join(["hosts failed to start:", *lines]))
@@ -105,7 +154,7 @@ class Gathering:
                 break
             self._loop.step(min(self._time_left(), 0.5))
             self._server.step()
-            for host in self._hosts:
+            for host in self.hosts:
                 host.step()
         self.is_done = True
         waited = time.monotonic() - self._started_at
@@ -115,24 +164,57 @@ class Gathering:
         return {h.name: self._failures.get(h, late) for h in missing}
 
     def _is_enough(self, missing: Sized) -> bool:
-        num_hosts = len(self._hosts) - len(missing)
+        num_hosts = len(self.hosts) - len(missing)
         return self._plan.may_grow and num_hosts >= self._plan.min_hosts
 
-    def start_later(self, host: RemoteHost) -> None:
+    def interrupt(self, number: int) -> None:
+        """Ends `wait()` because of a signal."""
+        self._interrupted_by = number
+
+    # ---- By their names ----
+
+    def names(self) -> list[HostSlots]:
+        """Returns the hosts that have come, with their slots."""
+        found = []
+        for host, planned in zip(self.hosts, self._plan.hosts, strict=True):
+            if not isinstance(host, RemoteHost):
+                found.append(HostSlots(host.name, planned.slots or 0, True))
+            elif host.facts:  # else there are enough without it
+                found.append(HostSlots(host.name, host.slots()))
+            self.take(host)
+        return found
+
+    def take(self, host: Host) -> None:
+        """Gives a host its name from now on."""
+        self._by_name[host.name] = host
+
+    def knows(self, host: Host) -> bool:
+        """Whether the host has its name still; it loses it at its end."""
+        return self._by_name.get(host.name) is host
+
+    def placed(self, start: Start) -> Host:
+        """Returns the host of ranks to start, which knows its place now."""
+        host = self._by_name[start.host]
+        host.place = start.place
+        return host
+
+    def start(self, name: str, num_slots: int) -> None:
         """Starts the agent of a host that comes now, or again."""
-        index = len(self._hosts)
-        for number, known in enumerate(self._hosts):
-            if known.name == host.name and known.has_ended():
+        host = self._remote_host(name, num_slots)
+        self.take(host)
+        index = len(self.hosts)
+        for number, known in enumerate(self.hosts):
+            if known.name == name and known.has_ended():
                 index = number  # so that the list does not grow
-        self._hosts[index : index + 1] = [host]
+        self.hosts[index : index + 1] = [host]
         self._start_agent(index, host)
 
-    def failures(self) -> Sequence[tuple[RemoteHost, str]]:
-        """Returns the hosts whose agents do not come, and why."""
-        return list(self._failures.items())
-
-    def give_up(self, host: RemoteHost) -> None:
-        """Waits no more for the agent of a host that was started later."""
+    def end(self, name: str) -> None:
+        """Ends the agent of a host, or waits no more for it."""
+        host = self._by_name.pop(name)
+        if not isinstance(host, RemoteHost) or host.facts:
+            host.end(0)
+            return
         self._failures.pop(host, None)
         host.close()
         for starter, hosts in list(self._starters.items()):
@@ -140,14 +222,30 @@ class Gathering:
                 starter.close(0.0)
                 del self._starters[starter]
 
-    def interrupt(self, number: int) -> None:
-        """Ends `wait()` because of a signal."""
-        self._interrupted_by = number
+    def failures(self) -> list[tuple[str, str]]:
+        """Returns the hosts whose agents do not come, and why."""
+        found = self._failures.items()
+        return [(host.name, why) for host, why in found if self.knows(host)]
+
+    def named(self, slots: Mapping[str, int]) -> dict[str, int]:
+        """Returns hosts that a program names, by the names of the job."""
+        here = "" if self.local is None else self.local.name
+        return {
+            here if here and interfaces.is_this_host(name) else name: number
+            for name, number in slots.items()
+        }
+
+    def signal(self, number: int, ranks: Sequence[int]) -> None:
+        """Sends a signal to ranks, and to what they have started."""
+        for host in self.hosts:
+            chosen = [rank for rank in ranks if rank in host.place.ranks()]
+            if chosen:
+                host.signal(number, chosen, to_groups=True)
 
     def describe(self) -> str:
         """Returns a line about the hosts, when they have their places."""
         parts, size = [], 0
-        for host in self._hosts:
+        for host in self.hosts:
             if ranks := host.place.ranks():
                 size += len(ranks)
                 parts.append(f"{host.name} ({self._describe(host)})")
@@ -172,18 +270,18 @@ class Gathering:
             refuse(stream, unsent, why_not)
             self._refused.append(stream)  # it must read the reason first
             return
-        host = self._hosts[identity.rank]
+        host = self.hosts[identity.rank]
         assert isinstance(host, RemoteHost)
         if host.is_connected:  # it was lost, and has come again
-            host = host.renewed()
-            self._hosts[identity.rank] = host
+            host = self._remote_host(host.name, host.num_slots)
+            self.hosts[identity.rank] = host
         if self._plan.way == "hosts":
             host.name = self._unique_name(identity.host, identity.rank)
         host.attach(stream, unsent, identity.pid)
 
     def _unique_name(self, name: str, index: int) -> str:
         """Returns the name of a host; containers may have one name."""
-        others = [h for i, h in enumerate(self._hosts) if i != index]
+        others = [h for i, h in enumerate(self.hosts) if i != index]
         is_taken = any(other.name == name for other in others)
         return f"{name}#{index}" if is_taken else name
 
@@ -214,7 +312,7 @@ class Gathering:
     # ---- Ways to the other hosts ----
 
     def _start_over_shell(self) -> None:
-        for index, host in enumerate(self._hosts):
+        for index, host in enumerate(self.hosts):
             if isinstance(host, RemoteHost):
                 self._start_agent(index, host)
 
@@ -236,8 +334,8 @@ class Gathering:
         self._launch(argv, index, [host])
 
     def _start_over_srun(self) -> None:
-        names = [host.name for host in self._hosts]
-        for host in self._hosts:
+        names = [host.name for host in self.hosts]
+        for host in self.hosts:
             host.rendezvous = self._listen_for(host.name)
         command = launching.agent_command(self._spec.reach.python)
         argv = launching.srun_command(names, command)
@@ -293,7 +391,7 @@ class Gathering:
         configuration = {
             "settings": settings,
             "index": index,
-            "num_hosts": len(self._hosts),
+            "num_hosts": len(self.hosts),
         }
         starter = Starter(self._loop, argv, configuration, self._on_end)
         self._starters[starter] = hosts
@@ -311,12 +409,12 @@ class Gathering:
         self._gives_up_at = min(self._gives_up_at, soon)
 
     def _why_not(self, identity: Identity) -> str | None:
-        count, index = len(self._hosts), identity.rank
+        count, index = len(self.hosts), identity.rank
         who = f"host {index} of {identity.size} ({identity.process})"
         may_grow = self._plan.may_grow
         if index >= count or (identity.size != count and not may_grow):
             return f"The job has {count} hosts. Received: {who}."
-        host = self._hosts[index]
+        host = self.hosts[index]
         if isinstance(host, LocalHost):
             return f"Host {index} runs the job itself. Received: {who}."
         assert isinstance(host, RemoteHost)
@@ -328,7 +426,7 @@ class Gathering:
         return None
 
     def _remote(self) -> list[RemoteHost]:
-        return [host for host in self._hosts if isinstance(host, RemoteHost)]
+        return [host for host in self.hosts if isinstance(host, RemoteHost)]
 
     def _time_left(self) -> float:
         return max(0.0, self._gives_up_at - time.monotonic())

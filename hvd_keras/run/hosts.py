@@ -197,8 +197,7 @@ class RemoteHost:
         watcher: AgentWatcher,
         name: str,
         config: Config,
-        *,
-        has_own_command: bool = False,
+        has_own_command: bool,
     ) -> None:
         """Knows of a host whose agent has not come yet.
 
@@ -234,18 +233,6 @@ class RemoteHost:
     def slots(self) -> int:
         """Returns how many ranks it has room for, once it is there."""
         return self.num_slots or int(self.facts["num_ranks"])
-
-    def renewed(self) -> RemoteHost:
-        """Returns this host without its agent, which was lost."""
-        renewed = RemoteHost(
-            self._loop,
-            self._watcher,
-            self.name,
-            self._config,
-            has_own_command=self._has_own_command,
-        )
-        renewed.num_slots = self.num_slots
-        return renewed
 
     def attach(self, stream: Stream, unsent: bytes, pid: int) -> None:
         """Takes the connection of the agent."""

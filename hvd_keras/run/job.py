@@ -23,7 +23,6 @@ from hvd_keras._observe.blame import Blame
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
 from hvd_keras.run import environment, report
-from hvd_keras.run.crew import Crew
 from hvd_keras.run.discovery import Discovery
 from hvd_keras.run.elastic import Elastic
 from hvd_keras.run.file_limit import raise_file_limit
@@ -84,8 +83,10 @@ class Job:
             self._policy = Elastic(spec, plan, self._config)
         self._ranks = self._policy.ranks
         self._folder = Folder(environ)
-        self._crew = Crew(self._loop, self, plan, self._config, self._folder)
-        self._hosts = self._crew.hosts
+        self._gathering = Gathering(
+            self._loop, self, plan, spec, self._config, self._folder
+        )
+        self._hosts = self._gathering.hosts
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
         self._discovery: Discovery | None = None
         self._num_interrupts = 0
@@ -100,8 +101,7 @@ class Job:
         self._handle_signals()
         ending = Ending(Blame(), 1)
         try:
-            if self._crew.gathering is not None:
-                self._crew.gathering.wait()
+            self._gathering.wait()
             self._start()
             while self._policy.goes_on():
                 self._step()
@@ -139,30 +139,17 @@ class Job:
         )
         # It is stepped after each step of the loop.
         self._loop.watch(self._server, lambda: None)
-        if not plan.is_of_one_host:
-            self._crew.gathering = Gathering(
-                self._loop,
-                self._server,
-                plan,
-                self._hosts,
-                self._spec,
-                self._config,
-                self._secret,
-            )
+        self._gathering.serve(self._server, self._secret)
 
     def _take_agent(
         self, identity: Identity, stream: Stream, unsent: bytes
     ) -> None:
         if identity.role == Role.AGENT:
-            self._gathered().take_agent(identity, stream, unsent)
+            self._gathering.take_agent(identity, stream, unsent)
         elif identity.role == Role.GIVER and self._spec.results_folder:
             self._results.take(identity, stream, unsent)
         else:
             stream.close()  # nobody waits for it
-
-    def _gathered(self) -> Gathering:
-        assert self._crew.gathering is not None
-        return self._crew.gathering
 
     def _handle_signals(self) -> None:
         Wakeup(self._loop)
@@ -171,11 +158,8 @@ class Job:
                 signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        if (
-            self._crew.gathering is not None
-            and not self._crew.gathering.is_done
-        ):
-            self._crew.gathering.interrupt(number)
+        if not self._gathering.is_done:
+            self._gathering.interrupt(number)
             return
         if number in TO_GROUPS:
             self._policy.interrupted(number, time.monotonic())
@@ -186,19 +170,18 @@ class Job:
         # At once, for ranks may be starting. Other hosts get it from the loop:
         # one must not send in a handler.
         self._signals.append(number)
-        if self._crew.local is not None:
-            self._signal(self._crew.local, number)
+        if self._gathering.local is not None:
+            self._signal(self._gathering.local, number)
 
     @staticmethod
     def _signal(host: Host, number: int) -> None:
         host.signal(number, None, to_groups=number not in TO_RANKS)
 
     def _start(self) -> None:
-        there = self._crew.gathered(self._plan)
-        self._policy.begin(there, time.monotonic())
+        self._policy.begin(self._gathering.names(), time.monotonic())
         for action in self._policy.actions:
             if isinstance(action, Start):
-                self._crew.placed(action)
+                self._gathering.placed(action)
         self._say_start()
         self._act()
         elastic = self._spec.elastic
@@ -225,13 +208,11 @@ class Job:
         )
 
     def _say_start(self) -> None:
-        if self._crew.gathering is not None:
-            lines = [self._crew.gathering.describe()]
-        else:
+        lines = [self._gathering.describe()]
+        if self._plan.is_of_one_host:
+            size, is_horovod = len(self._ranks), self._spec.is_horovod
             lines = environment.described(
-                self._environ,
-                len(self._ranks),
-                is_horovod=self._spec.is_horovod,
+                self._environ, size, is_horovod=is_horovod
             )
         for line in lines:
             self._output.say(line)
@@ -262,7 +243,7 @@ class Job:
         self._act()
 
     def host_is_ready(self, host: RemoteHost) -> None:
-        self._crew.take(host)
+        self._gathering.take(host)
         self._policy.host_came(host.name, host.slots())
         self._act()
 
@@ -285,9 +266,9 @@ class Job:
         if self._is_ending:
             return
         if not self._ranks:
-            self._gathered().note_loss(host, loss.text)
+            self._gathering.note_loss(host, loss.text)
             return
-        if not self._crew.knows(host):
+        if not self._gathering.knows(host):
             return  # it was told to end
         now, may_run = time.monotonic(), loss.may_run
         self._policy.host_was_lost(host.name, now, may_run=may_run)
@@ -318,7 +299,7 @@ class Job:
 
     def _take_names(self, found: Mapping[str, int]) -> None:
         """Takes the hosts that a program has named."""
-        named = self._crew.named(found)
+        named = self._gathering.named(found)
         self._policy.hosts_were_named(named, time.monotonic())
         self._act()
 
@@ -336,16 +317,16 @@ class Job:
             case Start():
                 self._start_ranks(action)
             case Signal(number, ranks):
-                self._crew.signal(number, ranks)
+                self._gathering.signal(number, ranks)
             case Survey():
                 self._inquiry.begin(is_of_failure=True)
             case StartHost(name, num_slots):
-                self._crew.start(name, num_slots)
+                self._gathering.start(name, num_slots)
             case EndHost(name):
-                self._crew.end(name)
+                self._gathering.end(name)
 
     def _start_ranks(self, action: Start) -> None:
-        host = self._crew.placed(action)
+        host = self._gathering.placed(action)
         try:
             host.start(self._launch(), self._stdin, action.ranks)
         except OSError as error:
@@ -362,7 +343,7 @@ class Job:
             self._inquiry.begin(is_of_failure=False, ranks=self._policy.members)
         for host in self._hosts:
             for number in signals:
-                if host is not self._crew.local:
+                if host is not self._gathering.local:
                     self._signal(host, number)
             host.step()
         # After the exits: ranks that fail because of an exit say so only now.
@@ -388,7 +369,7 @@ class Job:
             else:
                 self._discovery.close()
                 self._discovery = None
-        for host, why in self._crew.failures():
+        for host, why in self._gathering.failures():
             self._policy.host_did_not_come(host, why, time.monotonic())
 
     def _time_left(self) -> float | None:
@@ -453,8 +434,7 @@ class Job:
         self._output.close()
         for host in self._hosts:
             host.end(exit_status)
-        if self._crew.gathering is not None:
-            self._crew.gathering.close(_FAREWELL_SECONDS)
+        self._gathering.close(_FAREWELL_SECONDS)
         self._server.close()
 
     def _finish(self, ending: Ending) -> Outcome:
