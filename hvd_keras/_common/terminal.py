@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 
 _MOST_SHOWN = 200  # characters of a cell of a table
 
@@ -34,6 +35,25 @@ def cell(text: str) -> str:
     if len(shown) > _MOST_SHOWN:
         shown = f"{shown[: _MOST_SHOWN - 4]} ..."
     return shown
+
+
+def in_columns(
+    rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> list[str]:
+    """Returns lines with the cells of rows below each other.
+
+    Args:
+        rows: The cells of each line.
+        right: The columns whose cells stand at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if i in right else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
 
 
 def tell(program: str, what: object) -> None:

@@ -7,7 +7,13 @@ import json
 import sys
 from collections.abc import Sequence
 
-from hvd_keras._common.terminal import cell, one_line, printable, tell
+from hvd_keras._common.terminal import (
+    cell,
+    in_columns,
+    one_line,
+    printable,
+    tell,
+)
 from hvd_keras._observe import doctor, evidence
 from hvd_keras._observe.evidence import Job, Rank
 from hvd_keras._observe.stacks import Stack
@@ -97,13 +103,7 @@ def _table(job: Job) -> list[str]:
                 cell(waiting[0].name) if waiting else "",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    return [line.rstrip() for line in in_columns(rows)]
 
 
 def _end_of(rank: Rank) -> str:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 from hvd_keras import exceptions
-from hvd_keras._common.terminal import cell, one_line
+from hvd_keras._common.terminal import cell, in_columns, one_line
 from hvd_keras._observe.blame import class_of
 from hvd_keras.run.output import RankStream
 from hvd_keras.run.rank import Rank
@@ -140,21 +140,15 @@ def _was_ended_by_us(rank: Rank) -> bool:
 
 def table(rows: Sequence[tuple[Rank, str]], width: int) -> str:
     """One line a rank: rank, host (if several), pid, exit, last error line."""
-    cells: list[tuple[str, ...]] = [
-        ("rank", "host", "pid", "exit", "last error line")
+    heads = [("rank", "host", "pid", "exit")]
+    heads += [
+        (str(r.rank), cell(r.host), str(r.pid), exit_text(r)) for r, _ in rows
     ]
-    for r, line in rows:
-        host, text = cell(r.host), one_line(line)
-        cells.append((str(r.rank), host, str(r.pid), exit_text(r), text))
-    if not any(rank.host for rank, _ in rows):
-        cells = [(rank, *others) for rank, _, *others in cells]
-    *columns, _ = zip(*cells, strict=True)
-    widths = [max(map(len, column)) for column in columns]
+    texts = ["last error line", *(one_line(line) for _, line in rows)]
+    has_hosts = any(rank.host for rank, _ in rows)
+    shown = heads if has_hosts else [(head[0], *head[2:]) for head in heads]
     lines = []
-    for *short, text in cells:
-        head = "  ".join(
-            cell.ljust(wide) for cell, wide in zip(short, widths, strict=True)
-        )
+    for head, text in zip(in_columns(shown), texts, strict=True):
         room = max(40, width - len(head) - 2)
         short_text = textwrap.shorten(text, room, placeholder=" ...")
         lines.append(f"{head}  {short_text}".rstrip())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvd_keras._common.json_text import parsed
-from hvd_keras._common.terminal import cell
+from hvd_keras._common.terminal import cell, in_columns
 from hvd_keras.run.rank import Rank
 
 # A rank that has told nothing for so long is shown as silent.
@@ -66,14 +66,7 @@ class Status:
             host = cell(rank.host or "-")
             rows.append((str(number), host, *self._row(number, now),
                          self._remark(rank, number, now)))  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                text.ljust(width) if i in (1, 8) else text.rjust(width)
-                for i, (text, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
+        lines = [line.rstrip() for line in in_columns(rows, (0, *range(2, 8)))]
         return "\n".join([time.strftime("status at %H:%M:%S"), *lines])
 
     def _row(self, rank: int, now: float) -> tuple[str, ...]:
