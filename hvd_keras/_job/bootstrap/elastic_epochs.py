@@ -252,13 +252,9 @@ class ElasticEpochs:
         return [*found, *self._membership.deadlines()]
 
     def step(self, now: float) -> None:
-        membership = self._membership
-        if membership.is_overdue(now):
-            # Those end that keep the others waiting in `init()`.
-            late = [self._last[rank] for rank in membership.missing()]
-            membership.fail("PeerLostError", membership.overdue())
-            self._observer.members_are_late(late)
-        membership.remind(now)
+        # Those end that keep the others waiting in `init()`.
+        if ranks := self._membership.step(now, "PeerLostError"):
+            self._observer.members_are_late([self._last[r] for r in ranks])
         late = [m for m in self._awaited() if not m.waits]
         if self._warns_at is not None and self._warns_at <= now:
             self._warns_at = None

@@ -148,6 +148,4 @@ class FixedEpochs:
 
     def step(self, now: float) -> None:
         for membership in self._memberships.values():
-            if membership.is_overdue(now):
-                membership.fail("StalledError", membership.overdue())
-            membership.remind(now)
+            membership.step(now, "StalledError")

@@ -147,36 +147,37 @@ class Membership:
             return []
         return [self._fails_at, *self._notices_at.values()]
 
-    def is_overdue(self, now: float) -> bool:
-        """Whether the current exchange has taken too long."""
-        return bool(self._values) and self._fails_at <= now
+    def step(self, now: float, error: str) -> list[int]:
+        """Does what is due.
 
-    def overdue(self) -> str:
-        """Returns the error for an exchange that has taken too long."""
-        seconds = self._fails_at - self._waits_since
-        return (
-            f"All {self.size} ranks must call `init()` within {seconds:g} s "
-            f"(HVD_START_TIMEOUT) of each other. {self._who_is_missing()}"
-        )
-
-    def remind(self, now: float) -> None:
-        """Tells those who wait that others are late, when it is time."""
-        text = wire.text(
+        If ranks are too late, it fails with that class of error, and returns
+        them.
+        """
+        if self._values and self._fails_at <= now:
+            missing = self._missing()
+            seconds = self._fails_at - self._waits_since
+            text = (
+                f"All {self.size} ranks must call `init()` within {seconds:g} "
+                "s (HVD_START_TIMEOUT) of each other. "
+            )
+            self.fail(error, text + self._who_is_missing())
+            return missing
+        notice = wire.text(
             f"`init()` has waited {now - self._waits_since:.0f} s for other "
             f"ranks. {self._who_is_missing()}"
         )
         for rank in [r for r, at in self._notices_at.items() if at <= now]:
             del self._notices_at[rank]
             if rank in self.members:
-                self.members[rank].send(FrameType.NOTICE, text)
+                self.members[rank].send(FrameType.NOTICE, notice)
+        return []
 
-    def missing(self) -> list[int]:
-        """Returns the ranks that have not brought their values."""
+    def _missing(self) -> list[int]:
         return [rank for rank in range(self.size) if rank not in self._values]
 
     def _who_is_missing(self) -> str:
         return (
-            f"Missing ranks: {', '.join(map(str, self.missing()))}; waiting "
+            f"Missing ranks: {', '.join(map(str, self._missing()))}; waiting "
             f"ranks: {', '.join(map(str, sorted(self._values)))}."
         )
 
