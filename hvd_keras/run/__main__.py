@@ -21,11 +21,12 @@ from hvd_keras.run import (
     timeline,
     verify,
 )
-from hvd_keras.run.agent import Agent, Own
+from hvd_keras.run.agent import Agent
 from hvd_keras.run.arguments import CommandLine
 from hvd_keras.run.check_hosts import HostsCheck
 from hvd_keras.run.file_limit import file_limit_named
 from hvd_keras.run.gathering import StartInterruptedError
+from hvd_keras.run.hosts import Launch
 from hvd_keras.run.job import Job
 from hvd_keras.run.outcome import Outcome
 from hvd_keras.run.owned_folders import owned_folders
@@ -114,11 +115,12 @@ def _run_planned(
             timeline.recorded(kept, environ, plan),
         ):
             return Job(spec, environ, plan).run()
-    own = Own(spec.command, environ, spec.num_ranks or 1, spec.is_horovod)
+    own = Launch(spec.command, environ, b"", spec.is_horovod)
     endpoint = planning.endpoint(spec)
     config = dataclasses.replace(config, rendezvous=endpoint)
     index, num_hosts = planning.node_rank(spec), len(plan.hosts)
-    return Outcome(Agent(config, index, num_hosts, own).run())
+    agent = Agent(config, index, num_hosts, own, spec.num_ranks or 1)
+    return Outcome(agent.run())
 
 
 def _run_one(spec: JobSpec, environ: dict[str, str], plan: Plan) -> int:

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -56,21 +56,16 @@ _PIECE_BYTES = 128 << 10  # of a rank's record
 _LAST_SECONDS = 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Own:
-    """What an agent that a user has started brings for its ranks."""
-
-    command: Sequence[str]
-    environ: Mapping[str, str]
-    num_ranks: int
-    is_horovod: bool
-
-
 class Agent:
     """One host of a job. Make it before any threads exist."""
 
     def __init__(
-        self, config: Config, index: int, num_hosts: int, own: Own | None = None
+        self,
+        config: Config,
+        index: int,
+        num_hosts: int,
+        own: Launch | None = None,
+        num_ranks: int | None = None,
     ) -> None:
         """Connects to the job.
 
@@ -79,18 +74,19 @@ class Agent:
             index: The index of this host in the job.
             num_hosts: Number of hosts in the job.
             own: What to start; None: the job says it.
+            num_ranks: How many ranks this host has room for, if it says that.
 
         Raises:
             HvdError: The job is not there, or refuses this process.
         """
         self._loop = Loop()
         self._own = own
+        self._told: dict[str, Any] = {}  # by the job, in place of `own`
         self._program: int | None = None  # a descriptor
         self._exit_status: int | None = None  # the job has ended
         self._error = ""  # why this agent ends
         self._host = LocalHost(self._loop, self, "", read_bytes=_READ_BYTES)
         self._stdin: StandardInput | None = None
-        self._environ: Mapping[str, str] = {}
         self._looked_at: Sequence[int] = ()
         self._folder: Folder | None = None  # None: no rank was started
         self._is_looking = False  # the job waits for what it finds
@@ -117,7 +113,7 @@ class Agent:
         facts = {
             "version": package_version(),
             "num_cores": environment.num_cores(),
-            "num_ranks": own.num_ranks if own else None,
+            "num_ranks": num_ranks,
         }
         self._link.send(Kind.FACTS, facts)
 
@@ -255,47 +251,38 @@ class Agent:
                 raise ValueError(kind)
 
     def _start(self, message: dict[str, Any]) -> None:
-        place = Place(**message["place"])
-        own, directory = self._own, None
-        if own is None:
-            told = message["own"]
-            directory = told.pop("directory")
-            environ = {**os.environ, **told.pop("environ")}
-            own = Own(environ=environ, num_ranks=place.num_ranks, **told)
-            self._own = own
-        self._host.place = place
+        self._host.place = place = Place(**message["place"])
         try:
             with file_limit_named(place.num_ranks):
                 if self._stdin is None:
-                    self._get_ready(own, directory, place, str(message["host"]))
-                self._start_ranks(own, message["ranks"])
+                    self._told = message.get("own", self._told)
+                    self._stdin = self._get_ready(str(message["host"]))
+                assert self._own is not None
+                self._host.start(self._own, self._stdin, message["ranks"])
+                self._stdin.close(keeps_program=place.is_elastic)
         except UsageError as error:
             self._fail(str(error), error.exit_status)
         except (HvdError, OSError) as error:
             self._fail(str(error), 2)
 
-    def _get_ready(
-        self, own: Own, directory: str | None, place: Place, host: str
-    ) -> None:
+    def _get_ready(self, host: str) -> StandardInput:
         """Does what must be done once, before the first rank is started."""
-        if directory is not None:
-            os.chdir(directory)
+        own, told = self._own, self._told
+        if own is None:
+            environ = {**os.environ, **told["environ"]}
+            command, is_horovod = told["command"], told["is_horovod"]
+            own = Launch(command, environ, b"", is_horovod)
+            if told["directory"] is not None:
+                os.chdir(told["directory"])
         environ = {"HVD_HOSTNAME": host, **own.environ}
         Config.from_environ(environ)  # a bad setting is one message here
         check_command(own.command, environ.get("PATH"))
-        raise_file_limit(place.num_ranks)
+        raise_file_limit(self._host.place.num_ranks)
         self._folder = Folder(environ)
         self._host.keep_records(self._folder)
-        self._environ = environ
-        self._stdin = StandardInput(own.command, self._program)
-
-    def _start_ranks(self, own: Own, ranks: Sequence[int]) -> None:
-        assert self._stdin is not None
-        launch = Launch(
-            own.command, self._environ, self._secret, own.is_horovod
-        )
-        self._host.start(launch, self._stdin, ranks)
-        self._stdin.close(keeps_program=self._host.place.is_elastic)
+        secret = self._secret
+        self._own = dataclasses.replace(own, environ=environ, secret=secret)
+        return StandardInput(own.command, self._program)
 
     def _check(self, message: dict[str, Any]) -> None:
         server = None

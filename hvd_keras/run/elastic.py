@@ -99,7 +99,8 @@ class Elastic:
         """Starts a member in each of some free slots."""
         num_present = len(self.epochs.present())
         size = num_present + len(slots)
-        runs = self._is_running()
+        # Whether members train, and take newcomers in.
+        runs = self._is_prepared and bool(self.epochs.survivors())
         started: dict[str, dict[int, int]] = {}  # by host
         newcomers: dict[str, list[tuple[int, int, int, int]]] = {}
         for likely_rank, slot in enumerate(slots, start=num_present):
@@ -124,10 +125,6 @@ class Elastic:
         """Returns the lowest slot of a host that no running member has."""
         taken = {self.ranks[n].index for n in self._slots.holders(host)}
         return min(set(range(len(taken) + 1)) - taken)
-
-    def _is_running(self) -> bool:
-        """Whether members of the last epoch are there, who go on."""
-        return self._is_prepared and bool(self.epochs.survivors())
 
     # ---- As time goes by ----
 

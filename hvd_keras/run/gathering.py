@@ -62,16 +62,6 @@ class Gathering:
         config: Config,
         folder: Folder | None = None,
     ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            loop: Calls when an agent says something.
-            watcher: Hears what that is.
-            plan: The hosts, and how they are reached.
-            spec: The job.
-            config: The settings of the job.
-            folder: Gets the records of the ranks here.
-        """
         patience = config.heartbeat_timeout_seconds
         if patience < 2 * config.heartbeat_seconds and not plan.is_of_one_host:
             raise ConfigError(

@@ -22,13 +22,7 @@ class Grace:
         ranks: Sequence[Rank],
         act: Callable[[Action], None],
     ) -> None:
-        """Does nothing until `begin`.
-
-        Args:
-            seconds: The grace time.
-            ranks: The ranks of the job, which may grow.
-            act: Takes what is to be done.
-        """
+        """Does nothing until `begin`; `act` takes what is to be done then."""
         self._seconds = seconds
         self._ranks = ranks
         self._act = act

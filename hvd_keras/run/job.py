@@ -22,7 +22,7 @@ from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
 from hvd_keras._observe.blame import Blame
 from hvd_keras._observe.evidence import Part
 from hvd_keras.config import Config
-from hvd_keras.run import environment, report
+from hvd_keras.run import environment, policy, report, results
 from hvd_keras.run.discovery import Discovery
 from hvd_keras.run.elastic import Elastic
 from hvd_keras.run.file_limit import raise_file_limit
@@ -36,19 +36,7 @@ from hvd_keras.run.look import Folder
 from hvd_keras.run.loop import Loop
 from hvd_keras.run.outcome import Ends, Outcome
 from hvd_keras.run.placement import Plan
-from hvd_keras.run.policy import (
-    Action,
-    EndHost,
-    Ending,
-    Policy,
-    Say,
-    Signal,
-    Start,
-    StartHost,
-    Survey,
-)
 from hvd_keras.run.rank import Rank
-from hvd_keras.run.results import Results
 from hvd_keras.run.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.standard_input import StandardInput
@@ -75,8 +63,7 @@ class Job:
         self._output = JobOutput(spec.output)
         seconds = spec.output.status_seconds
         self._status = None if seconds is None else Status(seconds)
-        self._results = Results(self._loop, spec.results_folder or "")
-        self._policy: Policy
+        self._policy: policy.Policy
         if spec.elastic is None:
             self._policy = Fixed(spec, plan)
         else:
@@ -99,7 +86,7 @@ class Job:
         self._stdin = StandardInput(self._spec.command, self._spec.program)
         self._serve()
         self._handle_signals()
-        ending = Ending(Blame(), 1)
+        ending = policy.Ending(Blame(), 1)
         try:
             self._gathering.wait()
             self._start()
@@ -147,7 +134,8 @@ class Job:
         if identity.role == Role.AGENT:
             self._gathering.take_agent(identity, stream, unsent)
         elif identity.role == Role.GIVER and self._spec.results_folder:
-            self._results.take(identity, stream, unsent)
+            folder = self._spec.results_folder
+            results.take(self._loop, folder, identity, stream, unsent)
         else:
             stream.close()  # nobody waits for it
 
@@ -180,7 +168,7 @@ class Job:
     def _start(self) -> None:
         self._policy.begin(self._gathering.names(), time.monotonic())
         for action in self._policy.actions:
-            if isinstance(action, Start):
+            if isinstance(action, policy.Start):
                 self._gathering.placed(action)
         self._say_start()
         self._act()
@@ -310,22 +298,22 @@ class Job:
             self._do(self._policy.actions.popleft())
         self._server.flush()
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: policy.Action) -> None:
         match action:
-            case Say(text):
+            case policy.Say(text):
                 self._output.say(text)
-            case Start():
+            case policy.Start():
                 self._start_ranks(action)
-            case Signal(number, ranks):
+            case policy.Signal(number, ranks):
                 self._gathering.signal(number, ranks)
-            case Survey():
+            case policy.Survey():
                 self._inquiry.begin(is_of_failure=True)
-            case StartHost(name, num_slots):
+            case policy.StartHost(name, num_slots):
                 self._gathering.start(name, num_slots)
-            case EndHost(name):
+            case policy.EndHost(name):
                 self._gathering.end(name)
 
-    def _start_ranks(self, action: Start) -> None:
+    def _start_ranks(self, action: policy.Start) -> None:
         host = self._gathering.placed(action)
         try:
             host.start(self._launch(), self._stdin, action.ranks)
@@ -437,7 +425,7 @@ class Job:
         self._gathering.close(_FAREWELL_SECONDS)
         self._server.close()
 
-    def _finish(self, ending: Ending) -> Outcome:
+    def _finish(self, ending: policy.Ending) -> Outcome:
         if ending.text:
             self._output.say(ending.text)
         if ending.has_verdict:

@@ -18,17 +18,11 @@ _OUTCOME = "outcome.json"
 _READ_BYTES = 1 << 20
 
 
-class Results:
-    """The results of one job. Not thread-safe."""
-
-    def __init__(self, loop: Loop, folder: str) -> None:
-        self._loop = loop
-        self._folder = Path(folder)
-
-    def take(self, identity: Identity, stream: Stream, unsent: bytes) -> None:
-        """Takes the connection of a rank that has proved itself."""
-        path = self._folder / f"rank.{identity.rank}"
-        _Incoming(self._loop, stream, unsent, path)
+def take(
+    loop: Loop, folder: str, identity: Identity, stream: Stream, unsent: bytes
+) -> None:
+    """Takes the connection of a rank that has proved itself."""
+    _Incoming(loop, stream, unsent, Path(folder) / f"rank.{identity.rank}")
 
 
 class _Incoming:
