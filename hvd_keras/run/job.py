@@ -236,9 +236,10 @@ class Job:
         self._act()
 
     def host_was_signalled(self, host: RemoteHost, number: int) -> None:
-        if number in SIGNALS and self._policy.host_was_signalled(
-            host.name, number, time.monotonic()
-        ):
+        if number not in SIGNALS or not self._gathering.knows(host):
+            return
+        now = time.monotonic()
+        if self._policy.host_was_signalled(host.name, number, now):
             self._forward(number, None)
         self._act()
 

@@ -6,12 +6,11 @@ import signal
 from typing import Any
 
 import pytest
-from virtual_members import come, get_in, heard
+from virtual_members import come, get_in, heard, plan_of
 
 from hvd_keras._job.bootstrap.membership import Peer
 from hvd_keras._job.bootstrap.wire import FrameType, Report, ReportKind
 from hvd_keras.config import Config
-from hvd_keras.run import placement
 from hvd_keras.run.elastic import Elastic
 from hvd_keras.run.policy import (
     EndHost,
@@ -38,7 +37,7 @@ class Job:
         **more: Any,
     ) -> None:
         """Begins on hosts with so many slots, the first of them here."""
-        plan = placement.of_hosts(list(hosts.items()), num_ranks)
+        plan = plan_of(hosts, num_ranks)
         elastic = Options(**{"min_ranks": 1, **more})
         spec = JobSpec(["train"], num_ranks, elastic=elastic, grace=10.0)
         self.policy = Elastic(spec, plan, Config())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
+from virtual_members import plan_of
 
 from hvd_keras._job.bootstrap.wire import Report, ReportKind
-from hvd_keras.run import placement
 from hvd_keras.run.fixed import Fixed
 from hvd_keras.run.policy import HostSlots, Say, Signal, Start, Survey
 from hvd_keras.run.spec import JobSpec, Output
@@ -17,7 +17,7 @@ from hvd_keras.run.usage import UsageError
 def _begun(**options: object) -> Fixed:
     """A job of four ranks on two hosts, which has begun."""
     spec = JobSpec(["train"], grace=10.0, **options)  # type: ignore[arg-type]
-    policy = Fixed(spec, placement.of_hosts([("a", 2), ("b", 2)], None))
+    policy = Fixed(spec, plan_of({"a": 2, "b": 2}))
     policy.begin([HostSlots("a", 2, True), HostSlots("b", 2)], 0.0)
     return policy
 

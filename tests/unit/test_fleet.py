@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from virtual_members import plan_of
 
-from hvd_keras.run import placement
 from hvd_keras.run.fleet import Fleet
 from hvd_keras.run.policy import Action, EndHost, Say, Start, StartHost
 from hvd_keras.run.slots import Slots
@@ -14,7 +14,7 @@ def _fleet(
     *, tries_lost_again: bool = True
 ) -> tuple[Fleet, Slots, list[Action]]:
     slots = Slots(9, 0.0, (2.0, 8.0) if tries_lost_again else (0.0, 0.0))
-    plan = placement.of_hosts([("a", 1), ("b", 2)], None)
+    plan = plan_of({"a": 1, "b": 2})
     actions: list[Action] = []
     fleet = Fleet(
         slots,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hvd_keras._job.bootstrap import wire
 from hvd_keras._job.bootstrap.epochs import Epochs
 from hvd_keras._job.bootstrap.membership import Peer
 from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras.run.placement import Plan, PlannedHost
 
 HEADER = wire.EXCHANGE_HEADER
+
+
+def plan_of(hosts: Mapping[str, int], num_ranks: int | None = None) -> Plan:
+    """Returns the plan of a job over ssh, by the slots of hosts."""
+    planned = tuple(PlannedHost(name, slots) for name, slots in hosts.items())
+    return Plan("ssh", planned, num_ranks)
 
 
 def come(
