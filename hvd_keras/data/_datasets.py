@@ -165,7 +165,7 @@ class Source:
             found = _sources.rows_of(self.first)
         if self._late or found.blocked_by or not found.has_work:
             return found.blocked_by
-        if self._batched and found.num_rows is None:
+        if self._batched and (found.count is None or found.num_rows is None):
             return "a `map` of batches"
         return "elements that are not alike"
 
@@ -364,13 +364,18 @@ def _own_part(
             num_parallel_calls=2,
             deterministic=True,
         )
-    read = late.for_elements(late.read)
+    fetch, read = late.fetch, late.for_elements(late.read)
     if fills:
-        read = as_it_is(lambda number, weight: (late.read(number), weight))
-    rows = dataset.unbatch().map(
-        read, num_parallel_calls=late.num_calls, deterministic=True
-    )
+        fetch = fetch and _beside_weights(fetch)
+        read = _beside_weights(late.read)
+    if fetch is not None:
+        dataset = dataset.map(fetch, num_parallel_calls=2, deterministic=True)
+    rows = late.changed(dataset.unbatch(), read)
     return _batches_of(rows, deal, is_static, fills)
+
+
+def _beside_weights(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    return as_it_is(lambda data, weights: (change(data), weights))
 
 
 def _batches_of(

@@ -87,11 +87,32 @@ def is_stateful(function: Any) -> bool:
     return False
 
 
+def reads_records(function: Any) -> bool:
+    """Whether a function reads TFRecord files without compression."""
+    is_reading = False
+    for nodes in _bodies_of(function):
+        by_name = {node.name: node for node in nodes}
+        for node in nodes:
+            if node.op in ("TFRecordDataset", "TFRecordDatasetV2"):
+                kind = by_name.get(node.input[1].split(":")[0])
+                if kind is None or kind.op != "Const":
+                    return False
+                if list(kind.attr["value"].tensor.string_val) != [b""]:
+                    return False
+                is_reading = True
+    return is_reading
+
+
+def _bodies_of(function: Any) -> list[Any]:
+    """Returns the nodes of a function, and those of each function in it."""
+    graph = function.graph.as_graph_def()
+    return [graph.node, *(inner.node_def for inner in graph.library.function)]
+
+
 def _ops_of(function: Any) -> set[str]:
     """Returns the names of all ops in a function."""
-    graph = function.graph.as_graph_def()
-    nodes = list(graph.node)
-    for inner in graph.library.function:
-        nodes += inner.node_def
-    names = {inner.signature.name for inner in graph.library.function}
-    return {node.op for node in nodes} - names
+    names = {
+        inner.signature.name
+        for inner in function.graph.as_graph_def().library.function
+    }
+    return {node.op for body in _bodies_of(function) for node in body} - names

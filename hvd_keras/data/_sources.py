@@ -24,71 +24,10 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.data import _functions, _rows
+from hvd_keras.data import _functions, _records
+from hvd_keras.data._numbered import Rows, kind_of, length_of, shaped
 
 _MOST_LIGHT = 64  # bytes of a tensor
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """The elements of a dataset, and how to get them.
-
-    Args:
-        numbers: What stands for each element, in the order of the elements.
-        read: Returns the element that something of `numbers` stands for; call
-            it in a graph.
-        is_light: Whether `numbers` take little memory.
-        has_work: Whether `read` does what the user's pipeline does.
-        num_calls: How many calls of `read` may run at once.
-        count: If the elements are batches, tells how many rows has the one that
-            something of `numbers` stands for; call it in a graph.
-        num_rows: How many they have together; None: unknown, or no batches.
-        blocked_by: The stage for which all ranks do work on all rows; "": none.
-    """
-
-    numbers: tf.data.Dataset
-    read: Callable[[Any], Any]
-    is_light: bool = False
-    has_work: bool = False
-    num_calls: int = 1
-    count: Callable[[Any], tf.Tensor] | None = None
-    num_rows: int | None = None
-    blocked_by: str = ""
-
-    def for_elements(self, read: Callable[[Any], Any]) -> Callable[..., Any]:
-        """Returns `read`, as `map` calls it for an element of `numbers`."""
-        is_tuple = isinstance(self.numbers.element_spec, tuple)
-        return as_it_is(lambda *n: read(n if is_tuple else n[0]))
-
-    def read_batch(self, numbers: Any) -> Any:
-        """Returns a batch of what is read of a batch of numbers, in a graph."""
-        count = _length_of(tf.nest.flatten(numbers)[0])
-        rows = tf.data.Dataset.from_tensor_slices(numbers).map(
-            self.for_elements(self.read),
-            num_parallel_calls=self.num_calls,
-            deterministic=True,
-        )
-        batch = rows.batch(tf.maximum(count, 1))
-        spec = batch.element_spec
-        flat = tf.cond(
-            count > 0,
-            lambda: tuple(tf.nest.flatten(batch.get_single_element())),
-            lambda: tuple(map(_rows.empty, tf.nest.flatten(spec))),
-        )
-        return _shaped(tf.nest.pack_sequence_as(spec, flat), spec)
-
-    def ordered(
-        self,
-        change: Callable[[tf.data.Dataset], tf.data.Dataset],
-        *,
-        has_all: bool = False,
-    ) -> Rows:
-        """Returns elements in another order, or fewer, or some again."""
-        return dataclasses.replace(
-            self,
-            numbers=change(self.numbers),
-            num_rows=self.num_rows if has_all else None,
-        )
 
 
 def late_rows_of(
@@ -112,7 +51,8 @@ def late_rows_of(
         return None
     found = _without_wrapping(found, dataset.element_spec)
     if rows is None and batched:
-        return None if found.num_rows is None else found
+        is_known = found.count is not None and found.num_rows is not None
+        return found if is_known else None
     # What stands for rows makes batches.
     specs = tf.nest.flatten(found.numbers.element_spec)
     if not all(spec.shape.is_fully_defined() for spec in specs):
@@ -143,7 +83,7 @@ def _is_single(spec: Any) -> bool:
 def arrays_of(dataset: Any) -> Iterator[list[tf.Tensor]]:
     """Yields arrays that rows are made of, though nobody passes them on."""
     spec = dataset.element_spec
-    if _kind_of(dataset) == "TensorSlice" and _is_dense(spec):
+    if kind_of(dataset) == "TensorSlice" and _is_dense(spec):
         if not _is_light(dataset):
             yield list(dataset._tensors)
     elif hasattr(dataset, "_map_func"):
@@ -154,7 +94,7 @@ def arrays_of(dataset: Any) -> Iterator[list[tf.Tensor]]:
 
 def rows_of(dataset: tf.data.Dataset) -> Rows:
     """Returns the elements of a dataset, with as much put off as can be."""
-    make = _MAKERS.get(_kind_of(dataset))
+    make = _MAKERS.get(kind_of(dataset))
     made = make(dataset) if make is not None else None
     return made if made is not None else _as_it_comes(dataset)
 
@@ -164,20 +104,15 @@ def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
 
     None if its elements are not what `batch` has made.
     """
-    while _kind_of(dataset) in ("Prefetch", "Options", "Restructured"):
+    while kind_of(dataset) in ("Prefetch", "Options", "Restructured"):
         (dataset,) = dataset._inputs()
-    if _kind_of(dataset) not in ("Batch", "ParallelBatch"):
+    if kind_of(dataset) not in ("Batch", "ParallelBatch"):
         return None
     (rows,) = dataset._inputs()
     if not bool(dataset._drop_remainder):
         return rows
     count, size = int(rows.cardinality()), int(dataset._batch_size)
     return rows.take(count // size * size) if count >= 0 else None
-
-
-def _kind_of(dataset: Any) -> str:
-    name = type(dataset).__name__.lstrip("_")
-    return name.removesuffix("V2").removesuffix("Dataset")
 
 
 def _as_it_comes(dataset: tf.data.Dataset) -> Rows:
@@ -199,7 +134,7 @@ def _has_work(dataset: Any) -> bool:
 
 def _name_of(dataset: Any) -> str:
     """Returns the name of a stage, as users write it."""
-    kind = _kind_of(dataset).removeprefix("Parallel")
+    kind = kind_of(dataset).removeprefix("Parallel")
     if kind == "Map":
         return "a `map` that draws random numbers or calls Python"
     if kind == "DirectedInterleave":
@@ -281,7 +216,7 @@ def _of_batch(dataset: Any) -> Rows | None:
         return None
 
     def read(numbers: Any) -> Any:
-        return _shaped(below.read_batch(numbers), dataset.element_spec)
+        return shaped(below.read_batch(numbers), dataset.element_spec)
 
     def batched(numbers: tf.data.Dataset) -> tf.data.Dataset:
         return numbers.batch(
@@ -289,13 +224,16 @@ def _of_batch(dataset: Any) -> Rows | None:
         )
 
     size, count = int(dataset._batch_size), int(before.cardinality())
+    if count < 0 and below.count is None and below.num_rows is not None:
+        count = below.num_rows
     if bool(dataset._drop_remainder):
         count = count // size * size
     return dataclasses.replace(
         below.ordered(batched),
         read=read,
+        fetch=None,
         num_calls=1,
-        count=lambda numbers: _length_of(tf.nest.flatten(numbers)[0]),
+        count=lambda numbers: length_of(tf.nest.flatten(numbers)[0]),
         num_rows=count if count >= 0 else None,
     )
 
@@ -308,7 +246,7 @@ def _of_unbatch(dataset: Any) -> Rows | None:
 
 def _of_cache(dataset: Any) -> Rows | None:
     (before,) = dataset._inputs()
-    below = rows_of(before)
+    below = rows_of(before).one_by_one()
     if dataset._filename.numpy():
         return None
     if not below.has_work:
@@ -358,13 +296,15 @@ def _remembering(
 
         is_known = tf.equal(found[-1], name)
         flat = tf.cond(is_known, known, new)
-        return _shaped(tf.nest.pack_sequence_as(spec, flat), spec)
+        return shaped(tf.nest.pack_sequence_as(spec, flat), spec)
 
     return read_once
 
 
 def _of_zip(dataset: Any) -> Rows:
-    parts = tf.nest.map_structure(rows_of, dataset._datasets)
+    parts = tf.nest.map_structure(
+        lambda part: rows_of(part).one_by_one(), dataset._datasets
+    )
     each = tf.nest.flatten(parts)
 
     def read(numbers: Any) -> Any:
@@ -385,7 +325,7 @@ def _of_zip(dataset: Any) -> Rows:
 
 
 def _of_concatenate(dataset: Any) -> Rows | None:
-    first, second = map(rows_of, dataset._inputs())
+    first, second = (rows_of(part).one_by_one() for part in dataset._inputs())
     if not (first.is_light and second.is_light):
         return None
     if not (first.has_work or second.has_work):
@@ -418,7 +358,7 @@ def _of_concatenate(dataset: Any) -> Rows | None:
             lambda: tuple(tf.nest.flatten(first.read(of_first))),
         )
         spec = dataset.element_spec
-        return _shaped(tf.nest.pack_sequence_as(spec, made), spec)
+        return shaped(tf.nest.pack_sequence_as(spec, made), spec)
 
     numbers = first.numbers.map(
         as_it_is(lambda *n: (False, _one(n, first), nothing(second)))
@@ -459,20 +399,32 @@ def _of_input(dataset: Any) -> Rows:
     return rows_of(before)
 
 
+def _of_records(dataset: Any) -> Rows | None:
+    return _records.rows_of_records(dataset, rows_of)
+
+
+def _of_files(dataset: Any) -> Rows | None:
+    return _records.rows_of_files(dataset, rows_of)
+
+
 # By class, without what is around its name.
 _MAKERS: dict[str, Callable[[Any], Rows | None]] = {
     "Batch": _of_batch,
     "Cache": _of_cache,
     "Concatenate": _of_concatenate,
+    "FlatMap": _of_files,
+    "Interleave": _of_files,
     "Map": _of_map,
     "Options": _of_input,
     "ParallelBatch": _of_batch,
+    "ParallelInterleave": _of_files,
     "ParallelMap": _of_map,
     "Prefetch": _of_input,
     "Restructured": _of_input,
     "Repeat": _counted("repeat"),
     "Shuffle": _of_shuffle,
     "Skip": _counted("skip"),
+    "TFRecord": _of_records,
     "Take": _counted("take"),
     "TensorSlice": _of_slices,
     "Unbatch": _of_unbatch,
@@ -497,16 +449,6 @@ def _is_dense(spec: Any) -> bool:
     return all(
         isinstance(each, tf.TensorSpec) and each.dtype != tf.variant
         for each in tf.nest.flatten(spec)
-    )
-
-
-def _length_of(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.shape(tensor, tf.int64)[0]
-
-
-def _shaped(element: Any, spec: Any) -> Any:
-    return tf.nest.map_structure(
-        lambda tensor, each: tf.ensure_shape(tensor, each.shape), element, spec
     )
 
 

@@ -125,8 +125,9 @@ def shard(
         Grain, and for arrays if Keras does not run on TensorFlow. A list in
         `data` becomes a tuple.
 
-    What a `tf.data.Dataset` does to each row by itself (`map`, reading files)
-    is done on the rank that has the row; what orders rows runs on all ranks.
+    What a `tf.data.Dataset` does to each row by itself (`map`, reading files,
+    and records of `TFRecordDataset`) is done on the rank that has the row; what
+    orders rows runs on all ranks.
     Stages that need the rows themselves, such as `filter`, run on all ranks
     with all that stands before them: put expensive work behind `shard` then,
     `hvd.shard(names, batch_size=32).map(load_batch)`. The ranks end together
@@ -142,6 +143,7 @@ def shard(
         ValueError: An argument cannot be honoured, or there are too few rows
             for a step.
         MismatchError: On all ranks: ranks have different data or arguments.
+        DamagedFileError: On all ranks: a TFRecord file is not whole.
 
     Example:
 
@@ -185,6 +187,8 @@ def shard(
         )
 
     deal = deal_now()
+    if is_dataset:
+        _prepare_records(sample, None if is_elastic else process_set)
     make = _maker_of(is_py_dataset, is_dataset, reader)
     num_rows, described, finish = make(
         reader or data, deal, shuffle=shuffle, seed=seed, batched=batched
@@ -332,6 +336,12 @@ def _make_of_reader(
 
     described = [["rows", reader.num_rows], *_loaded.describe(reader)]
     return reader.num_rows, described, finish
+
+
+def _prepare_records(dataset: Any, process_set: ProcessSet | None) -> None:
+    from hvd_keras.data import _records
+
+    _records.prepare(dataset, process_set)
 
 
 def _make_of_dataset(

@@ -20,6 +20,8 @@ const char* StatusCodeName(StatusCode code) {
       return "NotInitialized";
     case StatusCode::kInternal:
       return "Internal";
+    case StatusCode::kDamagedFile:
+      return "DamagedFile";
   }
   return "Unknown";
 }

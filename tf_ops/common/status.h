@@ -16,6 +16,7 @@ enum class StatusCode {
   kShutdown,         // the engine was shut down while the call was pending
   kNotInitialized,   // init() was not called, or shutdown() was
   kInternal,         // a system call failed or an invariant does not hold
+  kDamagedFile,      // a file does not hold what was written; stays on its rank
 };
 
 // "InvalidArgument", "Mismatch", ...: the names that Python maps to classes.
@@ -48,6 +49,10 @@ class [[nodiscard]] Status {
   }
   static Status Internal(std::string message) {
     return Status(StatusCode::kInternal, std::move(message));
+  }
+
+  static Status DamagedFile(std::string message) {
+    return Status(StatusCode::kDamagedFile, std::move(message));
   }
 
   bool ok() const { return code_ == StatusCode::kOk; }

@@ -51,6 +51,7 @@ enum TF_Code : int {
   TF_FAILED_PRECONDITION = 9,
   TF_ABORTED = 10,
   TF_INTERNAL = 13,
+  TF_DATA_LOSS = 15,
 };
 
 struct TF_StringView {

@@ -1,6 +1,8 @@
 #include "tf_ops/kernels/tf_convert.h"
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace hvd {
 namespace {
@@ -24,6 +26,8 @@ TF_Code TfCode(StatusCode code) {
       return TF_ABORTED;
     case StatusCode::kInternal:
       return TF_INTERNAL;
+    case StatusCode::kDamagedFile:
+      return TF_DATA_LOSS;
   }
   return TF_INTERNAL;
 }
@@ -64,7 +68,7 @@ union TString {
   struct {
     size_t size;
     size_t capacity;
-    const char* characters;
+    char* characters;
   } large;
   struct {
     uint32_t size;
@@ -143,6 +147,23 @@ Status ReadStringScalar(const TF_Tensor* tensor, std::string* value) {
 
 std::string_view StringAt(const TF_Tensor* tensor, size_t index) {
   return View(static_cast<const TString*>(TF_TensorData(tensor))[index]);
+}
+
+char* MakeStringAt(TF_Tensor* tensor, size_t index, size_t size) {
+  TString& text = static_cast<TString*>(TF_TensorData(tensor))[index];
+  if (size < sizeof(text.small.characters)) {
+    text.small.size = static_cast<uint8_t>(size << 2 | TString::kSmall);
+    text.small.characters[size] = 0;
+    return text.small.characters;
+  }
+  // TensorFlow frees it.
+  char* const characters = static_cast<char*>(std::malloc(size + 1));
+  if (characters == nullptr) throw std::bad_alloc();
+  characters[size] = 0;
+  text.large.size = size << 2 | TString::kLarge;
+  text.large.capacity = size;
+  text.large.characters = characters;
+  return characters;
 }
 
 }  // namespace hvd

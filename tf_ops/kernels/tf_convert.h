@@ -31,4 +31,8 @@ Status ReadStringScalar(const TF_Tensor* tensor, std::string* value);
 // An element of a string tensor, valid as long as the tensor is.
 std::string_view StringAt(const TF_Tensor* tensor, size_t index);
 
+// Makes an element of a new string tensor `size` bytes long; returns them, to
+// be written.
+char* MakeStringAt(TF_Tensor* tensor, size_t index, size_t size);
+
 }  // namespace hvd

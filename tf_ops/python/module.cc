@@ -15,6 +15,7 @@
 #include "tf_ops/python/gpu.h"
 #include "tf_ops/python/job.h"
 #include "tf_ops/python/raise.h"
+#include "tf_ops/python/records.h"
 #include "tf_ops/wire/majority.h"
 
 namespace py = pybind11;
@@ -237,4 +238,5 @@ PYBIND11_MODULE(_core, m) {
   DefineProcessSets(&m);
   DefineCollectives(&m);
   hvd::DefineGpu(&m);
+  hvd::DefineRecords(&m);
 }

@@ -62,6 +62,7 @@ ErrorCode CodeOf(StatusCode code) {
     case StatusCode::kShutdown:
       return ErrorCode::kAborted;
     case StatusCode::kInternal:
+    case StatusCode::kDamagedFile:
       return ErrorCode::kInternal;
   }
   return ErrorCode::kInternal;

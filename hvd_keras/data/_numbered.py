@@ -1,0 +1,110 @@
+"""Elements of a dataset, and what stands for them until they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras.data import _rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The elements of a dataset, and how to get them.
+
+    Args:
+        numbers: What stands for each element, in the order of the elements.
+        read: Returns the element that something of `numbers` stands for; call
+            it in a graph.
+        fetch: What is done at once for numbers of any shape, in a graph; then
+            `read` gets what it makes of a number. None: nothing.
+        is_light: Whether `numbers` take little memory.
+        has_work: Whether `read` does what the user's pipeline does.
+        num_calls: How many calls of `read` may run at once.
+        count: If the elements are batches, tells how many rows has the one that
+            something of `numbers` stands for; call it in a graph.
+        num_rows: How many rows they have together; None: unknown.
+        blocked_by: The stage for which all ranks do work on all rows; "": none.
+    """
+
+    numbers: tf.data.Dataset
+    read: Callable[[Any], Any]
+    is_light: bool = False
+    has_work: bool = False
+    num_calls: int = 1
+    count: Callable[[Any], tf.Tensor] | None = None
+    num_rows: int | None = None
+    blocked_by: str = ""
+    fetch: Callable[[Any], Any] | None = None
+
+    def one_by_one(self) -> Rows:
+        """Returns rows that `read` gets whole."""
+        fetch, read = self.fetch, self.read
+        if fetch is None:
+            return self
+        whole = as_it_is(lambda number: read(fetch(number)))
+        return dataclasses.replace(self, read=whole, fetch=None)
+
+    def for_elements(self, read: Callable[[Any], Any]) -> Callable[..., Any]:
+        """Returns `read`, as `map` calls it for an element of `numbers`."""
+        is_tuple = isinstance(self.numbers.element_spec, tuple)
+        return as_it_is(lambda *n: read(n if is_tuple else n[0]))
+
+    def changed(
+        self, rows: tf.data.Dataset, read: Callable[..., Any]
+    ) -> tf.data.Dataset:
+        """Returns `rows`, changed by `read`, which stands for that of this."""
+        if self.num_calls == 1:  # a thread for that would cost more
+            return rows.map(read)
+        return rows.map(
+            read, num_parallel_calls=self.num_calls, deterministic=True
+        )
+
+    def read_batch(self, numbers: Any) -> Any:
+        """Returns a batch of what is read of a batch of numbers, in a graph."""
+        count = length_of(tf.nest.flatten(numbers)[0])
+        found = numbers if self.fetch is None else self.fetch(numbers)
+        rows = self.changed(
+            tf.data.Dataset.from_tensor_slices(found),
+            self.for_elements(self.read),
+        )
+        batch = rows.batch(tf.maximum(count, 1))
+        spec = batch.element_spec
+        flat = tf.cond(
+            count > 0,
+            lambda: tuple(tf.nest.flatten(batch.get_single_element())),
+            lambda: tuple(map(_rows.empty, tf.nest.flatten(spec))),
+        )
+        return shaped(tf.nest.pack_sequence_as(spec, flat), spec)
+
+    def ordered(
+        self,
+        change: Callable[[tf.data.Dataset], tf.data.Dataset],
+        *,
+        has_all: bool = False,
+    ) -> Rows:
+        """Returns elements in another order, or fewer, or some again."""
+        return dataclasses.replace(
+            self,
+            numbers=change(self.numbers),
+            num_rows=self.num_rows if has_all else None,
+        )
+
+
+def kind_of(dataset: Any) -> str:
+    name = type(dataset).__name__.lstrip("_")
+    return name.removesuffix("V2").removesuffix("Dataset")
+
+
+def length_of(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.shape(tensor, tf.int64)[0]
+
+
+def shaped(element: Any, spec: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda tensor, each: tf.ensure_shape(tensor, each.shape), element, spec
+    )

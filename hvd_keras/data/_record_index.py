@@ -1,0 +1,188 @@
+"""Where the records of TFRecord files are: made once, kept for the next job.
+
+An index has an offset and a number of records for each block of a file, about a
+megabyte. It is kept in the user's folder for caches. Beside the data it would
+be one more file for who lists `data/*`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+
+from hvd_keras import _native
+from hvd_keras._common import log
+from hvd_keras.exceptions import InvalidArgumentError
+
+# Version, checksum of the rest; then bytes and time of the file, the number of
+# records, and a checksum of the first one. Blocks follow.
+_HEAD = struct.Struct("<8sI")
+_FORM = struct.Struct("<qqqI")
+_VERSION = b"hvdrec01"
+
+# Of this process, by real path; None: it cannot be known on all ranks.
+_known: dict[str, Index | None] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """Where the records of a file are.
+
+    Args:
+        num_bytes: Those of the file.
+        changed_ns: When it was changed last.
+        num_records: Its number of records.
+        first_checksum: A checksum of the first record.
+        blocks: For each block, where it begins and the number of its first
+            record, 8 bytes each.
+    """
+
+    num_bytes: int
+    changed_ns: int
+    num_records: int
+    first_checksum: int
+    blocks: bytes = dataclasses.field(repr=False)
+
+    @property
+    def fingerprint(self) -> int:
+        """23 bits that differ if the records do, wherever the files are."""
+        found = zlib.crc32(self.blocks, self.first_checksum)
+        return zlib.crc32(b"%d" % self.num_bytes, found) & 0x7FFFFF
+
+    def for_core(self) -> tuple[int, int, int, bytes]:
+        """Returns it as `_core.add_records` takes it."""
+        return (
+            self.num_bytes,
+            self.num_records,
+            self.first_checksum,
+            self.blocks,
+        )
+
+
+def indexes_of(paths: Sequence[str]) -> tuple[list[Index], list[str]]:
+    """Returns the indexes of files, and which have changed since the last one.
+
+    Those that are not known are made, and kept if that can be.
+
+    Raises:
+        InvalidArgumentError: One is no regular file, or cannot be read.
+        DamagedFileError: One is not whole, or no TFRecord file.
+    """
+    found, changed = [], []
+    for path in paths:
+        real = os.path.realpath(path)
+        before = _known[real] if real in _known else _read(real)
+        if real in _known and before is None:
+            raise InvalidArgumentError(f"{path}: not known on all ranks")
+        if before is not None and _is_of(before, real):
+            index = before
+        else:
+            index = _make(real)
+            _keep(real, index)
+            if before is not None:
+                changed.append(path)
+        _known[real] = index
+        found.append(index)
+    return found, changed
+
+
+def forget(paths: Sequence[str]) -> None:
+    """Drops what this process knows of files; indexes are still kept."""
+    for path in paths:
+        _known.pop(os.path.realpath(path), None)
+
+
+def learn(path: str, data: bytes | None) -> None:
+    """Takes the index of a file that another rank has found.
+
+    Args:
+        path: The file on this rank, maybe a copy that has a time of its own.
+        data: The index, encoded; None: ranks do not all have one.
+    """
+    real = os.path.realpath(path)
+    index = None if data is None else decode(data)
+    if index is None:
+        _known[real] = None
+        return
+    with contextlib.suppress(OSError):
+        index = dataclasses.replace(index, changed_ns=os.stat(real).st_mtime_ns)
+    _known[real] = index
+
+
+def tell_changed(paths: Sequence[str]) -> None:
+    """Says which files got a new index in place of an old one."""
+    if paths:
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        log.info(f"indexed {paths[0]}{more} anew: changed since the last time")
+
+
+def encode(index: Index) -> bytes:
+    """Returns an index as a file keeps it."""
+    form = _FORM.pack(
+        index.num_bytes,
+        index.changed_ns,
+        index.num_records,
+        index.first_checksum,
+    )
+    body = form + index.blocks
+    return _HEAD.pack(_VERSION, zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> Index | None:
+    """Returns the index of a file's content; None if that is none."""
+    head, body = data[: _HEAD.size], data[_HEAD.size :]
+    if len(body) < _FORM.size or head != _HEAD.pack(_VERSION, zlib.crc32(body)):
+        return None
+    num_bytes, changed_ns, count, checksum = _FORM.unpack(body[: _FORM.size])
+    return Index(num_bytes, changed_ns, count, checksum, body[_FORM.size :])
+
+
+def place_of(real_path: str) -> str:
+    """Returns where the index of a file is kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(os.fsencode(real_path)).hexdigest()[:40]
+    return os.path.join(cache, "hvd_keras", "records", name[:2], name)
+
+
+def _is_of(index: Index, path: str) -> bool:
+    """Whether the file has not changed since."""
+    with contextlib.suppress(OSError):
+        now = os.stat(path)
+        return (now.st_size, now.st_mtime_ns) == (
+            index.num_bytes,
+            index.changed_ns,
+        )
+    return False
+
+
+def _make(path: str) -> Index:
+    try:  # before: what changes while it is read makes the index an old one
+        changed_ns = os.stat(path).st_mtime_ns
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from error
+    num_bytes, num_records, checksum, blocks = _native.core().index_records(
+        path
+    )
+    return Index(num_bytes, changed_ns, num_records, checksum, blocks)
+
+
+def _read(path: str) -> Index | None:
+    with contextlib.suppress(OSError), open(place_of(path), "rb") as file:
+        return decode(file.read())
+    return None
+
+
+def _keep(path: str, index: Index) -> None:
+    """Keeps an index for other processes, which may do so at the same time."""
+    place = place_of(path)
+    partial = f"{place}.{os.getpid()}.{os.urandom(4).hex()}"
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(encode(index))
+        os.replace(partial, place)

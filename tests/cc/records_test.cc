@@ -1,0 +1,201 @@
+// TFRecord files, read by the numbers of records.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/check.h"
+#include "tests/cc/test_util.h"
+#include "tf_ops/records/crc32c.h"
+#include "tf_ops/records/record_file.h"
+#include "tf_ops/records/record_source.h"
+
+namespace hvd {
+namespace {
+
+std::string Framed(const std::string& data) {
+  const uint64_t size = data.size();
+  const uint32_t of_size = MaskedCrc32c(&size, sizeof(size));
+  const uint32_t of_data = MaskedCrc32c(data.data(), data.size());
+  std::string record(reinterpret_cast<const char*>(&size), sizeof(size));
+  record.append(reinterpret_cast<const char*>(&of_size), sizeof(of_size));
+  record += data;
+  return record.append(reinterpret_cast<const char*>(&of_data),
+                       sizeof(of_data));
+}
+
+// A file that is gone at the end.
+class TestFile {
+ public:
+  explicit TestFile(const std::string& content) {
+    char path[] = "/tmp/hvd_records_XXXXXX";
+    const int fd = mkstemp(path);
+    path_ = path;
+    CHECK(write(fd, content.data(), content.size()) ==
+          static_cast<ssize_t>(content.size()));
+    close(fd);
+  }
+  ~TestFile() { unlink(path_.c_str()); }
+
+  const std::string& path() const { return path_; }
+  std::unique_ptr<RecordFile> Open() const {
+    std::unique_ptr<RecordFile> file;
+    CHECK(RecordFile::Open(path_, &file).ok());
+    return file;
+  }
+  Status Index(RecordIndex* index) const { return Open()->MakeIndex(index); }
+
+ private:
+  std::string path_;
+};
+
+// Records of other lengths: none, a byte, some kilobytes.
+std::vector<std::string> SomeRecords(int count, int most_bytes) {
+  std::vector<std::string> records;
+  for (int i = 0; i < count; ++i) {
+    records.push_back(std::string(i * 7919 % (most_bytes + 1), 'a' + i % 26));
+  }
+  return records;
+}
+
+std::string FileOf(const std::vector<std::string>& records) {
+  std::string content;
+  for (const std::string& record : records) content += Framed(record);
+  return content;
+}
+
+std::string ReadOf(RecordSource* source, int64_t number) {
+  std::string data;
+  const Status status = source->Read(number, [&](size_t num_bytes) {
+    data.resize(num_bytes);
+    return data.data();
+  });
+  CHECK(status == Status::Ok());
+  return data;
+}
+
+TEST_CASE("checksums are those of RFC 3720") {
+  CHECK(Crc32c("123456789", 9) == 0xe3069283u);
+  const std::string zeros(32, '\0');
+  CHECK(Crc32c(zeros.data(), zeros.size()) == 0x8a9136aau);
+  CHECK(Crc32c("", 0) == 0);
+  const std::string text = FileOf(SomeRecords(9, 100));
+  for (size_t size = 0; size < 40; ++size) {
+    CHECK(Crc32c(text.data() + 3, size) ==
+          Crc32cByTables(text.data() + 3, size));
+  }
+}
+
+TEST_CASE("an index has few blocks, and each record is found by its number") {
+  for (const int most_bytes : {0, 40, 3000, 300000}) {
+    const auto records = SomeRecords(most_bytes > 3000 ? 60 : 1500, most_bytes);
+    const TestFile one(FileOf(records)), empty(""), other(FileOf({"x", "y"}));
+    RecordSource::File files[3] = {
+        {one.path(), 5, {}}, {empty.path(), 6, {}}, {other.path(), 7, {}}};
+    CHECK(one.Index(&files[0].index) == Status::Ok());
+    CHECK(empty.Index(&files[1].index) == Status::Ok());
+    CHECK(other.Index(&files[2].index) == Status::Ok());
+    const RecordIndex& index = files[0].index;
+    CHECK(index.num_records == static_cast<int64_t>(records.size()));
+    CHECK(index.blocks.size() <=
+          static_cast<size_t>(index.file_bytes / (1 << 20) + 1));
+    CHECK(files[1].index.num_records == 0);
+    RecordSource source({files[0], files[1], files[2]});
+    int64_t first = 0, count = 0;
+    CHECK(source.Find(one.path(), &first, &count) == Status::Ok());
+    CHECK(count == index.num_records);
+    for (int64_t i = count - 1; i >= 0; --i) {
+      CHECK(ReadOf(&source, first + i) == records[i]);
+    }
+    CHECK(source.Find(other.path(), &first, &count) == Status::Ok());
+    CHECK(ReadOf(&source, first) == "x");
+    CHECK(ReadOf(&source, first + 1) == "y");
+    CHECK(!source.Find("elsewhere", &first, &count).ok());
+  }
+}
+
+TEST_CASE("threads read at once") {
+  const auto records = SomeRecords(4000, 2000);
+  const TestFile test_file(FileOf(records));
+  RecordSource::File file{test_file.path(), 0, {}};
+  CHECK(test_file.Index(&file.index).ok());
+  RecordSource source({file});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < records.size(); i += 3) {
+        CHECK(ReadOf(&source, i) == records[i]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Returns the error of an index of these bytes.
+std::string IndexError(const std::string& content) {
+  RecordIndex index;
+  const Status status = TestFile(content).Index(&index);
+  CHECK(status.code() == StatusCode::kDamagedFile);
+  return status.message();
+}
+
+TEST_CASE("an index of a damaged file says where it is damaged") {
+  const std::string whole = FileOf({"first", "second", "third"});
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(IndexError(whole.substr(0, whole.size() - 1)),
+            "record 2, at byte 43: the file ends in it"));
+  CHECK(has(IndexError(whole + "more"),
+            "record 3, at byte 64: the file ends in it"));
+  std::string other = whole;
+  other[21] ^= 1;  // the length of the second record
+  CHECK(has(IndexError(other), "record 1, at byte 21: its length"));
+  CHECK(has(IndexError(std::string(4096, 'x')), "record 0, at byte 0"));
+}
+
+TEST_CASE("damaged data and changed files are told when they are read") {
+  std::string content = FileOf({"first", "second", "third"});
+  const TestFile test_file(content);
+  RecordSource::File file{test_file.path(), 0, {}};
+  CHECK(test_file.Index(&file.index).ok());
+  const auto error = [&](const std::string& now, int64_t number) {
+    FILE* const written = std::fopen(test_file.path().c_str(), "wb");
+    CHECK(std::fwrite(now.data(), 1, now.size(), written) == now.size());
+    std::fclose(written);
+    RecordSource source({file});
+    std::string data;
+    const Status status = source.Read(number, [&](size_t num_bytes) {
+      data.resize(num_bytes);
+      return data.data();
+    });
+    return status.message();
+  };
+  CHECK(error(content + Framed("appended"), 1).empty());
+  std::string other = content;
+  other[34] ^= 1;
+  CHECK(error(other, 0).empty());
+  CHECK(error(other, 1) == test_file.path() +
+                               ": record 1, at byte 21: its data do not match "
+                               "their checksum");
+  CHECK(error(content.substr(0, 50), 1) ==
+        test_file.path() +
+            " has become shorter since it was given to `hvd.shard`");
+  other = FileOf({"first, longer, and", "three"}) + Framed("more of them");
+  CHECK(error(other, 1).find("changed") != std::string::npos);
+}
+
+TEST_CASE("what is no file is refused") {
+  std::unique_ptr<RecordFile> file;
+  for (const char* path : {"/nowhere/x", "/tmp", "/dev/null"}) {
+    CHECK(RecordFile::Open(path, &file).code() == StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,143 @@
+// HorovodReadRecords: reads records of TFRecord files by their numbers.
+// HorovodFindRecords: tells the numbers of a file's records.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/kernels/tf_convert.h"
+#include "tf_ops/kernels/tf_handles.h"
+#include "tf_ops/records/record_source.h"
+
+namespace hvd {
+namespace {
+
+// The state of a node.
+struct Node {
+  int32_t source = 0;
+};
+
+void* Create(TF_OpKernelConstruction* construction) {
+  auto node = std::make_unique<Node>();
+  const Status status = OpAttributes(construction).Int("source", &node->source);
+  if (!status.ok()) FailConstruction(construction, status);
+  return node.release();
+}
+
+void Destroy(void* kernel) { delete static_cast<Node*>(kernel); }
+
+Status Input(TF_OpKernelContext* context, TfTensor* tensor) {
+  TfStatus status = NewTfStatus();
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context, 0, &input, status.get());
+  tensor->reset(input);
+  return FromTfStatus(status.get());
+}
+
+// Allocates output `index`, in the shape of the input.
+Status Output(TF_OpKernelContext* context, const TF_Tensor* input, int index,
+              TF_DataType type, size_t value_bytes, TfTensor* output) {
+  std::vector<int64_t> dims(TF_NumDims(input));
+  size_t num_bytes = value_bytes;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    dims[i] = TF_Dim(input, static_cast<int>(i));
+    num_bytes *= dims[i];
+  }
+  TfStatus status = NewTfStatus();
+  output->reset(TF_AllocateOutput(context, index, type, dims.data(),
+                                  static_cast<int>(dims.size()), num_bytes,
+                                  status.get()));
+  return FromTfStatus(status.get());
+}
+
+int64_t NumValues(const TF_Tensor* tensor) {
+  int64_t count = 1;
+  for (int i = 0; i < TF_NumDims(tensor); ++i) count *= TF_Dim(tensor, i);
+  return count;
+}
+
+Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
+  TfTensor numbers, records;
+  HVD_RETURN_IF_ERROR(Input(context, &numbers));
+  constexpr size_t kStringBytes = 24;
+  HVD_RETURN_IF_ERROR(
+      Output(context, numbers.get(), 0, TF_STRING, kStringBytes, &records));
+  const int64_t count = NumValues(numbers.get());
+  const char* next = static_cast<const char*>(TF_TensorData(numbers.get()));
+  for (int64_t i = 0; i < count; ++i, next += sizeof(int64_t)) {
+    int64_t number;
+    std::memcpy(&number, next, sizeof(number));
+    HVD_RETURN_IF_ERROR(source->Read(number, [&](size_t num_bytes) {
+      return MakeStringAt(records.get(), i, num_bytes);
+    }));
+  }
+  return Status::Ok();
+}
+
+Status FindRecords(RecordSource* source, TF_OpKernelContext* context) {
+  TfTensor path;
+  HVD_RETURN_IF_ERROR(Input(context, &path));
+  int64_t values[2];
+  HVD_RETURN_IF_ERROR(
+      source->Find(StringAt(path.get(), 0), &values[0], &values[1]));
+  for (int i = 0; i < 2; ++i) {
+    TfTensor output;
+    HVD_RETURN_IF_ERROR(
+        Output(context, path.get(), i, TF_INT64, sizeof(values[i]), &output));
+    std::memcpy(TF_TensorData(output.get()), &values[i], sizeof(values[i]));
+  }
+  return Status::Ok();
+}
+
+template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
+void Compute(void* kernel, TF_OpKernelContext* context) {
+  const std::shared_ptr<RecordSource> source =
+      FindRecordSource(static_cast<Node*>(kernel)->source);
+  const Status status =
+      source == nullptr
+          ? Status::InvalidArgument("The dataset of these records is gone.")
+          : run(source.get(), context);
+  if (status.ok()) return;
+  TfStatus tf_status = NewTfStatus();
+  SetTfStatus(status, tf_status.get());
+  TF_OpKernelContext_Failure(context, tf_status.get());
+}
+
+// A shape function: each output has the shape of the input.
+template <int num_outputs>
+void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const TfShape shape = NewTfShape();
+  TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
+  for (int i = 0; i < num_outputs && TF_GetCode(status) == TF_OK; ++i) {
+    TF_ShapeInferenceContextSetOutput(context, i, shape.get(), status);
+  }
+}
+
+template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
+void Register(OpDefinition op) {
+  op.attributes = {"source: int"};
+  RegisterDefinition(op);
+  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create,
+                                              &Compute<run>, &Destroy));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  OpDefinition op;
+  op.name = "HorovodReadRecords";
+  op.inputs = {"numbers: int64"};
+  op.outputs = {"records: string"};
+  op.shape_function = InferShapes<1>;
+  Register<ReadRecords>(op);
+  op.name = "HorovodFindRecords";
+  op.inputs = {"path: string"};
+  op.outputs = {"first: int64", "count: int64"};
+  op.shape_function = InferShapes<2>;
+  Register<FindRecords>(op);
+  return true;
+}();
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,155 @@
+#include "tf_ops/records/record_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "tf_ops/records/crc32c.h"
+
+namespace hvd {
+namespace {
+
+// A record: the length of its data, a checksum of that, the data, theirs.
+struct __attribute__((packed)) Header {
+  uint64_t data_bytes;
+  uint32_t checksum;
+};
+constexpr int64_t kHeaderBytes = sizeof(Header);
+static_assert(RecordFile::kFrameBytes == kHeaderBytes + sizeof(uint32_t));
+
+constexpr int64_t kBlockBytes = 1 << 20, kBlockRecords = 4;
+// So an offset in a block has 32 bits.
+constexpr int64_t kMostDataBytes = (1 << 30) - kBlockBytes;
+// It takes less time to copy a record of this size than to call the system.
+constexpr int64_t kSmallBytes = 2048;
+constexpr int64_t kWindowBytes = 1 << 16;
+
+}  // namespace
+
+Status RecordFile::Open(const std::string& path,
+                        std::unique_ptr<RecordFile>* file) {
+  // A pipe would have us wait for who writes into it.
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat found;
+  if (!fd.is_open() || fstat(fd.get(), &found) != 0) {
+    return Status::InvalidArgument(path + ": " + std::strerror(errno));
+  }
+  if (!S_ISREG(found.st_mode)) {
+    return Status::InvalidArgument(path + ": no regular file");
+  }
+  file->reset(new RecordFile(path, std::move(fd), found.st_size));
+  return Status::Ok();
+}
+
+Status RecordFile::Damaged(RecordPlace place, const char* what) const {
+  return Status::DamagedFile(path_ + ": record " +
+                             std::to_string(place.record) + ", at byte " +
+                             std::to_string(place.offset) + ": " + what);
+}
+
+Status RecordFile::ReadBytes(int64_t offset, int64_t size, char* bytes) const {
+  while (size > 0) {
+    const ssize_t count = pread(fd_.get(), bytes, size, offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      return Status::Internal(path_ + ", at byte " + std::to_string(offset) +
+                              ": " +
+                              (count < 0 ? std::strerror(errno) : "it ends"));
+    }
+    bytes += count;
+    offset += count;
+    size -= count;
+  }
+  return Status::Ok();
+}
+
+Status RecordFile::ReadHeaders(RecordPlace from, int64_t end,
+                               const See& see) const {
+  std::vector<char> window(kWindowBytes);
+  int64_t window_begin = 0, window_end = 0, last_bytes = kSmallBytes;
+  for (RecordPlace place = from; place.offset < end; ++place.record) {
+    const int64_t left = num_bytes_ - place.offset;
+    if (left < kFrameBytes) return Damaged(place, "the file ends in it");
+    if (place.offset + kHeaderBytes > window_end) {
+      const int64_t ahead =
+          last_bytes < kSmallBytes ? kWindowBytes : kHeaderBytes;
+      window_begin = place.offset;
+      window_end = window_begin + std::min(ahead, left);
+      HVD_RETURN_IF_ERROR(
+          ReadBytes(window_begin, window_end - window_begin, window.data()));
+    }
+    Header header;
+    std::memcpy(&header, window.data() + (place.offset - window_begin),
+                sizeof(header));
+    if (MaskedCrc32c(&header.data_bytes, sizeof(header.data_bytes)) !=
+        header.checksum) {
+      return Damaged(place, "its length does not match its checksum");
+    }
+    if (header.data_bytes > static_cast<uint64_t>(left - kFrameBytes)) {
+      return Damaged(place, "the file ends in it");
+    }
+    last_bytes = static_cast<int64_t>(header.data_bytes);
+    see(place.offset, last_bytes);
+    place.offset += last_bytes + kFrameBytes;
+  }
+  return Status::Ok();
+}
+
+Status RecordFile::Read(RecordPlace place, int64_t data_bytes,
+                        char* data) const {
+  Header header;
+  uint32_t checksum = 0;
+  iovec parts[] = {{&header, kHeaderBytes},
+                   {data, static_cast<size_t>(data_bytes)},
+                   {&checksum, sizeof(checksum)}};
+  const int64_t size = data_bytes + kFrameBytes;
+  if (preadv(fd_.get(), parts, 3, place.offset) != size) {
+    // Interrupted, or more than one call can read.
+    HVD_RETURN_IF_ERROR(ReadBytes(place.offset, kHeaderBytes,
+                                  reinterpret_cast<char*>(&header)));
+    HVD_RETURN_IF_ERROR(
+        ReadBytes(place.offset + kHeaderBytes, data_bytes, data));
+    HVD_RETURN_IF_ERROR(ReadBytes(place.offset + kHeaderBytes + data_bytes,
+                                  sizeof(checksum),
+                                  reinterpret_cast<char*>(&checksum)));
+  }
+  if (header.data_bytes != static_cast<uint64_t>(data_bytes) ||
+      MaskedCrc32c(&header.data_bytes, sizeof(header.data_bytes)) !=
+          header.checksum) {
+    return Damaged(place, "its length is not that of the index");
+  }
+  if (MaskedCrc32c(data, data_bytes) != checksum) {
+    return Damaged(place, "its data do not match their checksum");
+  }
+  return Status::Ok();
+}
+
+Status RecordFile::MakeIndex(RecordIndex* index) const {
+  index->file_bytes = num_bytes_;
+  auto& blocks = index->blocks;
+  int64_t first_end = 0, most_bytes = 0;
+  HVD_RETURN_IF_ERROR(
+      ReadHeaders({}, num_bytes_, [&](int64_t offset, int64_t data_bytes) {
+        const int64_t record = index->num_records++;
+        if (blocks.empty() ||
+            (offset - blocks.back().offset >= kBlockBytes &&
+             record - blocks.back().record >= kBlockRecords)) {
+          blocks.push_back({offset, record});
+        }
+        if (record == 0) first_end = data_bytes + kFrameBytes;
+        most_bytes = std::max(most_bytes, data_bytes);
+      }));
+  if (most_bytes > kMostDataBytes) {
+    return Status::InvalidArgument(path_ + ": a record is too long");
+  }
+  if (first_end == 0) return Status::Ok();
+  return ReadBytes(first_end - sizeof(uint32_t), sizeof(uint32_t),
+                   reinterpret_cast<char*>(&index->first_checksum));
+}
+
+}  // namespace hvd
