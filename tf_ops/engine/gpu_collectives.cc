@@ -16,7 +16,7 @@ struct Place {
   size_t tensor;
 };
 template <typename F>
-Status ForEachDataType(const std::vector<ReadyRequest>& ready, F run) {
+Status ForPlacesOfEachDataType(const std::vector<ReadyRequest>& ready, F run) {
   std::vector<std::pair<DataType, std::vector<Place>>> groups;
   for (size_t k = 0; k < ready.size(); ++k) {
     const auto& tensors = ready[k].pending->request.tensors;
@@ -43,7 +43,7 @@ int DivisorOf(const RunOptions& options, int size) {
 
 Status LaunchAllreduce(const GpuLane& lane, const RunOptions& options,
                        const std::vector<ReadyRequest>& ready) {
-  return ForEachDataType(
+  return ForPlacesOfEachDataType(
       ready, [&](DataType dtype, const std::vector<Place>& places) {
         std::vector<GpuTensor> tensors;
         for (const Place& place : places) {
@@ -209,8 +209,8 @@ Status ScalePart(const GpuLane& lane, const GpuReduction& reduction,
 Status LaunchReducescatter(const GpuLane& lane, const RunOptions& options,
                            const std::vector<ReadyRequest>& ready,
                            const GpuOutputs& outputs) {
-  return ForEachDataType(ready, [&](DataType dtype,
-                                    const std::vector<Place>& places) {
+  return ForPlacesOfEachDataType(ready, [&](DataType dtype,
+                                            const std::vector<Place>& places) {
     const GpuReduction reduction =
         ReductionOf(ready[0].pending->request, dtype, lane.size,
                     DivisorOf(options, lane.size), lane.sums_in_switch);

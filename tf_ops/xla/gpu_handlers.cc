@@ -159,7 +159,7 @@ ffi::Error End(void* stream, ffi::RemainingArgs operands,
   return status.ok() ? ffi::Error::Success() : Fail(status, false, stream);
 }
 
-auto Binding() {
+auto GpuBinding() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::PlatformStream<void*>>()
       .RemainingArgs()
@@ -171,15 +171,16 @@ auto Binding() {
 
 // No traits: a handler must be called each time, not recorded in a CUDA graph.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuAllreduce,
-                              Call<CollectiveKind::kAllreduce>, Binding());
+                              Call<CollectiveKind::kAllreduce>, GpuBinding());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuReducescatter,
-                              Call<CollectiveKind::kReducescatter>, Binding());
+                              Call<CollectiveKind::kReducescatter>,
+                              GpuBinding());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuBroadcast,
-                              Call<CollectiveKind::kBroadcast>, Binding());
+                              Call<CollectiveKind::kBroadcast>, GpuBinding());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuAllgather,
-                              Call<CollectiveKind::kAllgather>, Binding());
+                              Call<CollectiveKind::kAllgather>, GpuBinding());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuAlltoall,
-                              Call<CollectiveKind::kAlltoall>, Binding());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuTogether, End, Binding());
+                              Call<CollectiveKind::kAlltoall>, GpuBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(HvdFfiGpuTogether, End, GpuBinding());
 
 }  // namespace hvd
