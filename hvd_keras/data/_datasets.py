@@ -229,6 +229,9 @@ class Source:
             dataset, batched = late.numbers, False
         else:
             dataset, batched = self.of_epoch(part.epoch), self._batched
+        if late is not None and part.first:
+            numbers = first_rows.left_numbers(dataset, part)
+            return global_batches(numbers, part.deal, batched=False)
         if not part.first:
             batches = global_batches(dataset, part.deal, batched=batched)
             return first_rows.noted(batches, handle.note_first_rows)

@@ -20,6 +20,7 @@ from hvd_keras.data import _rows
 from hvd_keras.data._pass import Pass
 
 _NUM_ROWS = 4
+_NUM_SKIPPED = 4096  # numbers at once
 
 
 def noted(
@@ -94,6 +95,49 @@ def left_batches(
     # ragged row, and those make no batch.
     batches = make(rows.enumerate().filter(is_left))
     return batches.map(as_it_is(lambda indices, batch: batch))
+
+
+def left_numbers(numbers: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
+    """Returns what stands for the rows from the first one of a pass on.
+
+    A function for each would take longer than all that is left to do.
+
+    The dataset ends with an InvalidArgumentError as that of `left_batches`.
+    """
+    known = part.first_rows.split()[: part.first]
+
+    def compare(place: Any, *values: Any) -> Any:
+        for index, checksum in enumerate(known):
+            if _checksum_of(values[index :: len(known)]) != checksum:
+                raise ValueError(_other_order(part, index))
+        return place
+
+    @as_it_is
+    def left_of(place: tf.Tensor, chunk: Any) -> tf.data.Dataset:
+        flat = tf.nest.flatten(chunk)
+
+        def compared() -> tf.Tensor:
+            values = [
+                _values_of(tensor[index])
+                for tensor in flat
+                for index in range(len(known))
+            ]
+            (same,) = call_on_arrays(compare, [place, *values], [tf.int64])
+            return tf.ensure_shape(same, [])
+
+        same = tf.cond(tf.equal(place, 0), compared, lambda: place)
+        with tf.control_dependencies([same]):
+            begin = tf.clip_by_value(
+                part.first - place * _NUM_SKIPPED,
+                0,
+                tf.shape(flat[0], tf.int64)[0],
+            )
+            left = [tensor[begin:] for tensor in flat]
+        return tf.data.Dataset.from_tensor_slices(
+            tf.nest.pack_sequence_as(chunk, left)
+        )
+
+    return numbers.batch(_NUM_SKIPPED).enumerate().flat_map(left_of)
 
 
 def told(

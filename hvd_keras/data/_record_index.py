@@ -7,6 +7,7 @@ be one more file for who lists `data/*`.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -25,6 +26,7 @@ _HEAD = struct.Struct("<8sI")
 _FORM = struct.Struct("<qqqI")
 _VERSION = b"hvdrec01"
 
+_NUM_THREADS = 8  # that read headers: each waits for its disk
 # Of this process, by real path; None: it cannot be known on all ranks.
 _known: dict[str, Index | None] = {}
 
@@ -73,22 +75,28 @@ def indexes_of(paths: Sequence[str]) -> tuple[list[Index], list[str]]:
         InvalidArgumentError: One is no regular file, or cannot be read.
         DamagedFileError: One is not whole, or no TFRecord file.
     """
-    found, changed = [], []
-    for path in paths:
-        real = os.path.realpath(path)
-        before = _known[real] if real in _known else _read(real)
-        if real in _known and before is None:
-            raise InvalidArgumentError(f"{path}: not known on all ranks")
-        if before is not None and _is_of(before, real):
-            index = before
-        else:
-            index = _make(real)
-            _keep(real, index)
-            if before is not None:
-                changed.append(path)
-        _known[real] = index
-        found.append(index)
-    return found, changed
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+        found = list(pool.map(_index_of, paths))
+    changed = [
+        path
+        for path, (_, is_changed) in zip(paths, found, strict=True)
+        if is_changed
+    ]
+    return [index for index, _ in found], changed
+
+
+def _index_of(path: str) -> tuple[Index, bool]:
+    """Returns the index of a file, and whether it is in place of another."""
+    real = os.path.realpath(path)
+    before = _known[real] if real in _known else _read(real)
+    if real in _known and before is None:
+        raise InvalidArgumentError(f"{path}: not known on all ranks")
+    if before is not None and _is_of(before, real):
+        _known[real] = before
+        return before, False
+    index = _known[real] = _make(real)
+    _keep(real, index)
+    return index, before is not None
 
 
 def forget(paths: Sequence[str]) -> None:

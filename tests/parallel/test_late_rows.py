@@ -332,3 +332,26 @@ def test_changed_batches_go_on(policy: str) -> None:
         rows = np.concatenate([batch[1].numpy() for batch in share])
         of_all = np.concatenate(hvd.allgather_object(rows))
         assert set(of_all) == set(range(count - rest, count))
+
+
+def test_going_on_behind_many_rows() -> None:
+    rows = tf.data.Dataset.range(9000).map(lambda n: tf.cumsum(n[None] * 2))
+    share = hvd.shard(rows, batch_size=1, elastic=True)
+    handle = position.handle_of(share)
+    assert handle is not None
+    first = int(next(iter(share))[0, 0])
+    for there in (4095, 4096, 8192, 8997):
+        handle.seek(position.Position(0, there, handle._running.first_rows))
+        got = int(next(iter(share))[0, 0])
+        assert got == first + 2 * there
+
+
+def test_going_on_in_another_order_is_refused() -> None:
+    rows = from_slices(WIDE).shuffle(53, seed=1).map(work)
+    share = hvd.shard(rows, batch_size=1, elastic=True)
+    handle = position.handle_of(share)
+    assert handle is not None
+    next(iter(share))
+    handle.seek(position.Position(0, 9, handle._running.first_rows))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="another row 0"):
+        list(share)
