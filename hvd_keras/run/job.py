@@ -185,16 +185,6 @@ class Job:
                 ),
             )
 
-    def _launch(self) -> Launch:
-        return Launch(
-            self._spec.command,
-            self._environ,
-            self._secret,
-            self._spec.is_horovod,
-            self._spec.exported(),
-            keeps_surroundings=self._plan.way == "shell",
-        )
-
     def _say_start(self) -> None:
         lines = [self._gathering.describe()]
         if self._plan.is_of_one_host:
@@ -316,8 +306,16 @@ class Job:
 
     def _start_ranks(self, action: policy.Start) -> None:
         host = self._gathering.placed(action)
+        launch = Launch(
+            self._spec.command,
+            self._environ,
+            self._secret,
+            self._spec.is_horovod,
+            self._spec.exported(),
+            keeps_surroundings=self._plan.way == "shell",
+        )
         try:
-            host.start(self._launch(), self._stdin, action.ranks)
+            host.start(launch, self._stdin, action.ranks)
         except OSError as error:
             if self._spec.elastic is None:
                 raise

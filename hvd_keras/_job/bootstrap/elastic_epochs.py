@@ -60,12 +60,8 @@ class ElasticEpochs:
     ) -> None:
         """Knows of no member.
 
-        Args:
-            observer: Hears of the members.
-            min_size: See the class.
-            patience_seconds: How long members of the last epoch wait for each
-                other.
-            warning_seconds: When the observer hears that they wait; 0: never.
+        Members wait `patience_seconds` for each other. After `warning_seconds`
+        the observer hears that they wait; 0: never.
         """
         self.min_size = min_size
         self.num_starting = 0

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # Connections in the handshake that are allowed beside one for each rank.
 _SPARE_CONNECTIONS = 64
+_MAX_MESSAGE_BYTES = (
+    wire.FRAME_HEADER_BYTES + wire.EXCHANGE_HEADER.size + wire.MAX_VALUE_BYTES
+)
 
 
 class _Connection:
@@ -213,8 +216,9 @@ class Server:
             self._lose(connection)
             return
         connection.received += data
-        if len(connection.received) < connection.needed_bytes():
-            self._check_cap(connection)
+        if len(connection.received) < (needed := connection.needed_bytes()):
+            if needed > _MAX_MESSAGE_BYTES:
+                self._lose(connection)
             return
         message = bytes(connection.received)
         connection.received.clear()
@@ -251,13 +255,6 @@ class Server:
         self._drop(connection)
         if connection.peer is not None and self._epochs is not None:
             self._epochs.lost(connection.peer, time.monotonic())
-
-    def _check_cap(self, connection: _Connection) -> None:
-        if connection.peer is None:
-            return
-        cap = wire.MAX_VALUE_BYTES + wire.EXCHANGE_HEADER.size
-        if connection.needed_bytes() - wire.FRAME_HEADER_BYTES > cap:
-            self._lose(connection)
 
     # ---- Messages ----
 
