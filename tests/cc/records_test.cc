@@ -69,13 +69,17 @@ std::string FileOf(const std::vector<std::string>& records) {
   return content;
 }
 
+Status Read(RecordSource* source, int64_t number, std::string* data) {
+  RecordSource::Record record;
+  HVD_RETURN_IF_ERROR(source->Locate(number, &record));
+  record.file->Prefetch(record.place, record.data_bytes);
+  data->resize(record.data_bytes);
+  return record.file->Read(record.place, record.data_bytes, data->data());
+}
+
 std::string ReadOf(RecordSource* source, int64_t number) {
   std::string data;
-  const Status status = source->Read(number, [&](size_t num_bytes) {
-    data.resize(num_bytes);
-    return data.data();
-  });
-  CHECK(status == Status::Ok());
+  CHECK(Read(source, number, &data) == Status::Ok());
   return data;
 }
 
@@ -170,11 +174,7 @@ TEST_CASE("damaged data and changed files are told when they are read") {
     std::fclose(written);
     RecordSource source({file});
     std::string data;
-    const Status status = source.Read(number, [&](size_t num_bytes) {
-      data.resize(num_bytes);
-      return data.data();
-    });
-    return status.message();
+    return Read(&source, number, &data).message();
   };
   CHECK(error(content + Framed("appended"), 1).empty());
   std::string other = content;

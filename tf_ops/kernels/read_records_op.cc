@@ -67,12 +67,20 @@ Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
       Output(context, numbers.get(), 0, TF_STRING, kStringBytes, &records));
   const int64_t count = NumValues(numbers.get());
   const char* next = static_cast<const char*>(TF_TensorData(numbers.get()));
-  for (int64_t i = 0; i < count; ++i, next += sizeof(int64_t)) {
+  std::vector<RecordSource::Record> found(count);
+  for (RecordSource::Record& record : found) {
     int64_t number;
     std::memcpy(&number, next, sizeof(number));
-    HVD_RETURN_IF_ERROR(source->Read(number, [&](size_t num_bytes) {
-      return MakeStringAt(records.get(), i, num_bytes);
-    }));
+    next += sizeof(number);
+    HVD_RETURN_IF_ERROR(source->Locate(number, &record));
+    // Its disk may then read several at once.
+    if (count > 1) record.file->Prefetch(record.place, record.data_bytes);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const RecordSource::Record& record = found[i];
+    HVD_RETURN_IF_ERROR(
+        record.file->Read(record.place, record.data_bytes,
+                          MakeStringAt(records.get(), i, record.data_bytes)));
   }
   return Status::Ok();
 }

@@ -100,6 +100,11 @@ Status RecordFile::ReadHeaders(RecordPlace from, int64_t end,
   return Status::Ok();
 }
 
+void RecordFile::Prefetch(RecordPlace place, int64_t data_bytes) const {
+  posix_fadvise(fd_.get(), place.offset, data_bytes + kFrameBytes,
+                POSIX_FADV_WILLNEED);
+}
+
 Status RecordFile::Read(RecordPlace place, int64_t data_bytes,
                         char* data) const {
   Header header;

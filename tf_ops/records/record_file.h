@@ -46,6 +46,9 @@ class RecordFile {
   using See = std::function<void(int64_t offset, int64_t data_bytes)>;
   Status ReadHeaders(RecordPlace from, int64_t end, const See& see) const;
 
+  // Has the system read a record from its disk, without waiting for it.
+  void Prefetch(RecordPlace place, int64_t data_bytes) const;
+
   // Reads the data of a record into `data`. Returns DamagedFile if they are
   // not what was written.
   Status Read(RecordPlace place, int64_t data_bytes, char* data) const;

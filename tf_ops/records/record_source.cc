@@ -45,7 +45,7 @@ Status RecordSource::Find(std::string_view path, int64_t* first,
   return Status::Ok();
 }
 
-Status RecordSource::Read(int64_t number, const Allocate& allocate) {
+Status RecordSource::Locate(int64_t number, Record* found) {
   number &= kNumberMask;
   // Files without records begin where the next one does.
   const size_t file = std::upper_bound(begins_.begin(), begins_.end(), number) -
@@ -60,16 +60,15 @@ Status RecordSource::Read(int64_t number, const Allocate& allocate) {
       index.blocks.begin(), index.blocks.end(), record,
       [](int64_t one, const RecordPlace& other) { return one < other.record; });
   const size_t block = next - index.blocks.begin() - 1;
-  std::shared_ptr<const RecordFile> opened;
-  HVD_RETURN_IF_ERROR(Open(file, &opened));
+  HVD_RETURN_IF_ERROR(Open(file, &found->file));
   Offsets offsets;
-  HVD_RETURN_IF_ERROR(OffsetsOf({file, block}, *opened, &offsets));
+  HVD_RETURN_IF_ERROR(OffsetsOf({file, block}, *found->file, &offsets));
   const RecordPlace& begin = index.blocks[block];
   const size_t place = record - begin.record;
-  const int64_t data_bytes =
+  found->place = {begin.offset + (*offsets)[place], record};
+  found->data_bytes =
       (*offsets)[place + 1] - (*offsets)[place] - RecordFile::kFrameBytes;
-  return opened->Read({begin.offset + (*offsets)[place], record}, data_bytes,
-                      allocate(data_bytes));
+  return Status::Ok();
 }
 
 Status RecordSource::Open(size_t file,

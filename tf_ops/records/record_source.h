@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,9 +34,13 @@ class RecordSource {
   // Tells the numbers of a file's records: [*first, *first + *count).
   Status Find(std::string_view path, int64_t* first, int64_t* count) const;
 
-  // Reads a record into what `allocate` returns for its bytes.
-  using Allocate = std::function<char*(size_t num_bytes)>;
-  Status Read(int64_t number, const Allocate& allocate);
+  struct Record {
+    std::shared_ptr<const RecordFile> file;
+    RecordPlace place;
+    int64_t data_bytes = 0;
+  };
+  // Tells where the record of a number is.
+  Status Locate(int64_t number, Record* record);
 
  private:
   // Where the records of a block begin in it, and where the last one ends.
