@@ -19,7 +19,7 @@ import contextvars
 import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -92,19 +92,21 @@ _reading: contextvars.ContextVar[tuple[Files, list[tf.Tensor]] | None] = (
 )
 
 
-def prepare(dataset: tf.data.Dataset, process_set: ProcessSet | None) -> None:
-    """Finds out where the records of a dataset are.
+def prepare(
+    dataset: tf.data.Dataset, kinds: Container[str], process_set: ProcessSet
+) -> None:
+    """Finds out where the records of a dataset are, each rank for some files.
 
     Args:
         dataset: The dataset.
-        process_set: The ranks that do it together, each for some of the files.
-            None: this rank alone, when it needs to know.
+        kinds: Stages that may stand behind what reads the files.
+        process_set: The ranks.
 
     Raises:
         DamagedFileError: On all ranks: a file is not whole.
     """
-    names = {name: None for each in _stages(dataset) for name in each}
-    if not names or process_set is None:
+    names = {name: None for each in _stages(dataset, kinds) for name in each}
+    if not names:
         return
     paths = [os.fsdecode(name) for name in names]
     agreement.together(
@@ -139,14 +141,16 @@ def _indexed_together(
         record_index.learn(path, data)
 
 
-def _stages(dataset: Any) -> Iterator[list[bytes]]:
+def _stages(dataset: Any, kinds: Container[str]) -> Iterator[list[bytes]]:
     """Yields the names of the files that a stage reads, if they are known."""
+    if kind_of(dataset) not in kinds:
+        return
     dataset = getattr(dataset, "_impl", dataset)
     names = _names_read_by(dataset)
     if names:
         yield names
     for before in dataset._inputs():
-        yield from _stages(before)
+        yield from _stages(before, kinds)
 
 
 def _names_read_by(dataset: Any) -> list[bytes] | None:

@@ -26,8 +26,18 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _functions, _records
 from hvd_keras.data._numbered import Rows, kind_of, length_of, shaped
+from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
+
+
+def prepare(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
+    """Finds out what all ranks must know of a dataset; all call it.
+
+    Raises:
+        DamagedFileError: On all ranks: a file of records is not whole.
+    """
+    _records.prepare(dataset, _MAKERS, process_set)
 
 
 def late_rows_of(

@@ -187,8 +187,9 @@ def shard(
         )
 
     deal = deal_now()
-    if is_dataset:
-        _prepare_records(sample, None if is_elastic else process_set)
+    # A rank that joins calls this alone.
+    if is_dataset and not is_elastic and not membership.is_waiting():
+        _prepare(sample, process_set)
     make = _maker_of(is_py_dataset, is_dataset, reader)
     num_rows, described, finish = make(
         reader or data, deal, shuffle=shuffle, seed=seed, batched=batched
@@ -338,10 +339,10 @@ def _make_of_reader(
     return reader.num_rows, described, finish
 
 
-def _prepare_records(dataset: Any, process_set: ProcessSet | None) -> None:
-    from hvd_keras.data import _records
+def _prepare(dataset: Any, process_set: ProcessSet) -> None:
+    from hvd_keras.data import _sources
 
-    _records.prepare(dataset, process_set)
+    _sources.prepare(dataset, process_set)
 
 
 def _make_of_dataset(

@@ -330,6 +330,18 @@ def test_damage_is_told_with_its_place(
     hvd.barrier()
 
 
+def test_damage_that_is_ignored(folder: str, tmp_path: pathlib.Path) -> None:
+    content = pathlib.Path(names_in(folder)[0]).read_bytes()
+    path = hvd.broadcast_object(str(tmp_path / "x"))
+    if hvd.rank() == 0:
+        pathlib.Path(path).write_bytes(content[:-1])
+    hvd.barrier()
+    records = Records(path).ignore_errors()
+    own = [x for batch in hvd.shard(records, batch_size=1) for x in batch]
+    assert sum(hvd.allgather_object(len(own))) == COUNTS[0] - 1
+    hvd.barrier()
+
+
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 def test_ranks_with_other_files_have_other_numbers(folder: str) -> None:
     names = names_in(folder)
