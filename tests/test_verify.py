@@ -250,6 +250,29 @@ def test_a_difference_is_compared_with_what_rounding_does(
     assert words in done.stdout.decode()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "status", "words"),
+    [
+        (step(1, 1.5), 2, "alike before the BatchNormalization norm"),
+        ([], 1, "took no such step"),  # no matter of rounding
+    ],
+)
+def test_rows_that_are_alike_before_a_normalization_show_nothing(
+    ranks: list[tuple],  # type: ignore[type-arg]
+    status: int,
+    words: str,
+    tmp_path: Path,
+) -> None:
+    records(tmp_path, "nudged", *step(1))
+    for name in ("one", "rank0", "rank1"):
+        writer = Writer(tmp_path / name)
+        writer.add("note", "alike", layer="norm")
+        for kind, key, arrays, number in step(1) if name == "one" else ranks:
+            writer.add(kind, key, arrays, step=number)
+    found = compare(tmp_path)
+    assert (found.status, words in found.text) == (status, True), found.text
+
+
 def test_steps_of_the_one_process_alone_were_not_compared(
     tmp_path: Path,
 ) -> None:

@@ -103,6 +103,11 @@ class Facts:
                     return name, kind
         return "", ""
 
+    def layers_of_alike_rows(self) -> list[str]:
+        """Returns BatchNormalization layers whose rows were all alike."""
+        notes = [note for note in self._notes if note.key == "alike"]
+        return list(dict.fromkeys(str(n.facts["layer"]) for n in notes))
+
     def texts(self) -> list[str]:
         """Returns what was made equal for the comparison."""
         found: dict[str, list[str]] = {

@@ -132,13 +132,11 @@ class Comparison:
                 f"difference {self._largest:.0e}."
             ).replace("e-0", "e-")
             return Verdict(0, text, self._num_steps, self._largest, None, notes)
-        if self._rounding.hides(difference):
+        why = self._why_not_compared(difference)
+        if why:
             text = (
                 f"Equal to one process until step {difference.step}, and not "
-                f"compared from there: {difference.text()} Rounding alone "
-                "changes that as much: small changes grow here within a few "
-                "steps. Rows that are all alike before a BatchNormalization "
-                "do that, and large learning rates."
+                f"compared from there: {difference.text()} {why}"
             )
             return Verdict(
                 2, text, self._num_steps, self._largest, difference, notes
@@ -148,6 +146,23 @@ class Comparison:
         return Verdict(
             1, text, self._num_steps, self._largest, difference, notes
         )
+
+    def _why_not_compared(self, found: Difference) -> str:
+        """Says why a difference shows nothing; "": it shows a mistake."""
+        if self._rounding.hides(found):
+            return (
+                "Rounding alone changes that as much: small changes grow here "
+                "within a few steps. Rows that are all alike before a "
+                "BatchNormalization do that, and large learning rates."
+            )
+        layers = self._facts.layers_of_alike_rows()
+        if layers and found.name:
+            return (
+                "All rows are alike before the BatchNormalization "
+                f"{layers[0]}, as random numbers are the same for each row "
+                "here. It makes rounding large."
+            )
+        return ""
 
     # ---- One event ----
 

@@ -8,19 +8,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import normalization
 from hvd_keras._keras.lookup import private_module
-from hvd_keras._verify import draws
+from hvd_keras._verify import draws, telling
 from hvd_keras._verify.session import Session
 from hvd_keras.layers._moments import global_moments
 from hvd_keras.process_set import global_process_set
 
+# Of epsilon: below it a layer divides by epsilon alone, and makes large what
+# rounding leaves of rows that are alike.
+_LEAST_VARIANCE = 1e-4
 _SHAPED = ("normal", "uniform", "truncated_normal", "randint")
 
 
@@ -134,12 +139,27 @@ def _whole(session: Session) -> Any:
                 return original(self, inputs, mask)
             session.note("synchronized", layer=self.name)
             if global_process_set.size() == 1:
-                return original(self, inputs, mask)
-            axes = normalization.axes_of(self)
-            return global_moments(
-                inputs, mask, axes, layer=self, process_set=global_process_set
-            )
+                found = original(self, inputs, mask)
+            else:
+                found = global_moments(
+                    inputs,
+                    mask,
+                    normalization.axes_of(self),
+                    layer=self,
+                    process_set=global_process_set,
+                )
+            telling.tell(note_alike(self), found[1:])
+            return found
 
         return _moments
+
+    def note_alike(layer: Any) -> Callable[[Any], None]:
+        """Returns what notes that a layer has made rounding large."""
+
+        def note(variance: Any) -> None:
+            if np.max(variance) < _LEAST_VARIANCE * layer.epsilon:
+                session.note("alike", layer=layer.name)
+
+        return note
 
     return around
