@@ -139,7 +139,18 @@ ACCEPTED = {
     "arguments of layers of the user's": lambda: fit(None, Square(None)),
     "a layer of one's own": lambda: fit(None, own(layers.Dropout(RANK / 10))),
     "functions": lambda: fit(loss=lambda y, p: ops.square(y - p)),
+    "rows of the first batch": lambda: fit_unequal_rows(),
 }
+
+
+def fit_unequal_rows() -> Callable[[], None]:
+    """Trains a model that Keras builds for the first batch."""
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([layers.Dense(2), layers.Dense(1)])
+    made.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), "mse")
+    rows = np.ones((2 * hvd.size() + 1, 3), "float32")
+    share = hvd.shard((rows, rows[:, :1]), batch_size=9)
+    return lambda: made.fit(share, verbose=0)
 
 
 def own(layer: Any) -> Any:

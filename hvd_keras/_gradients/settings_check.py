@@ -27,6 +27,7 @@ from hvd_keras.process_set import ProcessSet
 # These may differ: they are no hyperparameters, or are compared elsewhere.
 _MAY_DIFFER = frozenset(
     {
+        "batch_shape",  # that of the first batch, if a model is built for it
         "build_config",
         "dtype",  # of weights: an error of its own
         "dynamic",
