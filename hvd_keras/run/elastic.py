@@ -70,7 +70,6 @@ class Elastic:
         self._max_size = 0
         self._leaving: set[int] = set()  # on purpose
         self._evicted: set[int] = set()  # they had to leave, for they are slow
-        self._silent: set[int] = set()  # lost with their hosts, may still run
         self.members: dict[int, int] = {}  # their ranks in the last epoch
         self._kill_at: dict[int, float] = {}  # failing members
         self._own_errors = OwnErrors()
@@ -189,9 +188,12 @@ class Elastic:
         deadline, since = self._short_deadline(), self.epochs.short_since
         if deadline is None or since is None or now < deadline:
             return
+        number, what = len(self.epochs.present()), "are left"
+        if number >= self.epochs.min_size:  # some of them are still starting
+            number, what = self.epochs.num_waiting(), "have come"
         why = (
-            f"{len(self.epochs.present())} of at least "
-            f"{self.epochs.min_size} members (--min-np) are left"
+            f"{number} of at least {self.epochs.min_size} members (--min-np) "
+            f"{what}"
         )
         if now - since >= self._elastic.timeout:
             why += f", for {now - since:.0f} s (--elastic-timeout)"
@@ -282,7 +284,8 @@ class Elastic:
 
     def host_was_lost(self, host: str, now: float, *, may_run: bool) -> None:
         members = self._fleet.lose(host, now)
-        self._silent.update(members if may_run else ())
+        if may_run:
+            self.epochs.host_fell_silent(members)
 
     def hosts_were_named(self, slots: Mapping[str, int], now: float) -> None:
         if self.takes_hosts():
@@ -357,8 +360,7 @@ class Elastic:
         elif number not in self._leaving and rank.epoch:
             self._note_finish()
         self.epochs.num_starting = self._num_coming()
-        what, is_silent = rank.describe_exit(), number in self._silent
-        self.epochs.member_ended(number, what, now, fell_silent=is_silent)
+        self.epochs.member_ended(number, rank.describe_exit(), now)
 
     def _say_exit(self, rank: Rank) -> None:
         reason = self.ends.error(rank.rank)
@@ -425,7 +427,18 @@ class Elastic:
                 if self.ranks[number].signal is None
                 and not self.ranks[number].is_lost
             ]
-        return self.ends.blame(last)
+        return self._blame_among(last)
+
+    def _blame_among(self, numbers: Collection[int]) -> Blame:
+        """Blames nobody who was leaving slowly when hvdrun ended it."""
+        return self.ends.blame(
+            [
+                number
+                for number in numbers
+                if number not in self._leaving
+                or self.ranks[number].sent is None
+            ]
+        )
 
     def _has_finished(self) -> bool:
         return any(
@@ -448,7 +461,7 @@ class Elastic:
             text = "all members have left; run it again to go on"
             return Ending(found, status, text)
         if status and found.rank is None:
-            found = self.ends.blame()
+            found = self._blame_among(range(len(self.ranks)))
         if status and found.rank is not None:
             text = self.ends.describe(found, seconds)
         return Ending(found, status, text, has_table=status != 0)

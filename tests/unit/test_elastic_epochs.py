@@ -229,7 +229,8 @@ def test_the_states_of_a_member() -> None:
     assert state() == State.WAITING
     come(epochs, 0, 3.0, epoch=1)
     assert state() == State.IN
-    epochs.member_ended(1, "has gone", 4.0, fell_silent=True)
+    epochs.host_fell_silent([1])
+    epochs.member_ended(1, "has gone", 4.0)
     assert state() == State.SILENT
     assert [member.number for member in epochs.present()] == [0]
     epochs.member_ended(0, "has gone", 4.0)
@@ -273,6 +274,15 @@ def test_nobody_waits_for_members_that_the_launcher_still_starts() -> None:
     assert observer.formed[-1] == [2, 3]
 
 
+def test_who_was_never_in_begins_nothing_when_others_have_finished() -> None:
+    epochs, observer, _ = _trained(1)
+    epochs.member_started(1, "a")
+    come(epochs, 1, 1.0)
+    epochs.takes_newcomers = False
+    epochs.member_ended(0, "has ended", 2.0)
+    assert len(observer.formed) == 1
+
+
 def test_the_end_is_told_to_who_waits_and_who_comes() -> None:
     epochs, observer, _ = _trained(2)
     waiting = come(epochs, 0, 1.0, epoch=1)
@@ -285,8 +295,9 @@ def test_the_end_is_told_to_who_waits_and_who_comes() -> None:
 @pytest.mark.parametrize("silent", [{1}, {2, 3}, {0, 1}, {1, 2, 3}])
 def test_the_smaller_side_of_a_network_ends(silent: set[int]) -> None:
     epochs, observer, _ = _trained(4)
+    epochs.host_fell_silent([*silent])
     for number in silent:
-        epochs.member_ended(number, "was lost", 1.0, fell_silent=True)
+        epochs.member_ended(number, "was lost", 1.0)
     here = sorted({*range(4)} - silent)
     peers = [come(epochs, number, 2.0, epoch=1) for number in here]
     if silent in ({1}, {2, 3}):

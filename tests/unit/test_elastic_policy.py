@@ -215,6 +215,34 @@ def test_too_few_members_end_the_job_after_the_elastic_timeout() -> None:
     )
 
 
+def test_members_that_have_started_but_not_come_are_not_counted() -> None:
+    job = Job({"a": 2}, 2, min_ranks=2, timeout=20.0, restart_delay=0.0)
+    job.started()
+    job.train(0, 1)
+    job.exit(1, killed=signal.SIGKILL)
+    job.come(0)
+    assert job.started() == [2]
+    job.wait(20.0)
+    assert job.said()[-1] == (
+        "the job ends: 1 of at least 2 members (--min-np) have come, for 20 s "
+        "(--elastic-timeout)."
+    )
+
+
+def test_who_leaves_slowly_is_not_blamed_for_the_end() -> None:
+    job = Job({"a": 2}, 2, min_ranks=2)
+    job.started()
+    job.train(0, 1)
+    job.tell(ReportKind.LEAVES, 0, "it must")
+    job.wait(10.0)
+    assert "the job ends" in "\n".join(job.said())
+    job.tell(ReportKind.LEAVES, 1, "it must")
+    job.exit(1)
+    job.exit(0, killed=signal.SIGTERM)
+    ending = job.policy.ending(1.0)
+    assert (ending.blame.rank, ending.exit_status) == (None, 1)
+
+
 def test_a_host_that_comes_again_gets_members() -> None:
     job = Job({"a": 1, "b": 2}, blacklist_cooldown=(5.0, 5.0))
     assert job.started() == [1, 2, 0]  # the other host first
@@ -252,6 +280,42 @@ def test_the_side_without_a_majority_ends() -> None:
     job.lose("b", 1, 2, may_run=True)
     job.come(0)
     assert "the job ends: 2 of 3 members fell silent." in "\n".join(job.said())
+
+
+def test_a_dead_member_counts_for_the_side_of_its_host() -> None:
+    """The core stops the other side, so that of hvdrun must go on."""
+    job = Job({"a": 2, "b": 2}, max_restarts=0)
+    job.started()
+    job.train(0, 1, 2, 3)
+    job.exit(1, killed=signal.SIGKILL)
+    job.lose("b", 2, 3, may_run=True)
+    job.train(0)
+
+
+def test_a_dead_member_of_a_silent_host_counts_for_the_other_side() -> None:
+    """The core of that host goes on with half of the ranks and rank 0."""
+    job = Job({"a": 2, "b": 2, "c": 1}, max_restarts=0)
+    job.started()
+    job.train(0, 1, 2, 3, 4)
+    job.exit(2, killed=signal.SIGKILL)
+    job.lose("b", 3, may_run=True)
+    job.lose("c", 4, may_run=True)
+    job.come(0)
+    job.come(1)
+    assert "the job ends: 3 of 5 members fell silent." in "\n".join(job.said())
+
+
+def test_a_silent_host_is_lost_with_all_its_members_at_once() -> None:
+    """Otherwise the epoch would form when some of them are lost."""
+    job = Job({"a": 2, "b": 3})
+    job.started()
+    job.train(0, 1, 2, 3, 4)
+    for number in (0, 1, 4):
+        job.come(number)
+    job.lose("b", 2, 3, 4, may_run=True)
+    said = "\n".join(job.said())
+    assert "epoch 2 formed" not in said
+    assert "the job ends: 3 of 5 members fell silent." in said
 
 
 def test_a_member_that_fails_slowly_is_killed() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+
+import pytest
 
 from hvd_keras._job.bootstrap import roster
 from hvd_keras._job.bootstrap.roster import Member, State
+from hvd_keras._job.hosts import partition
 
 
 def _member(number: int, host: str, slot: int = -1, rank: int = -1) -> Member:
@@ -71,27 +74,20 @@ def test_newcomers_take_the_lowest_free_slots() -> None:
     assert [s.local_rank for s in seats] == [1, 3, 0, 2, 0]
 
 
-def test_one_side_of_a_network_goes_on() -> None:
-    def may_go_on(silent: set[int], ended: Collection[int] = ()) -> bool:
-        last = [_member(rank, "a", rank, rank) for rank in range(4)]
-        for rank in silent:
-            last[rank].state = State.SILENT
-        for rank in ended:
-            last[rank].state = State.ENDED
-        return roster.may_go_on(last)
-
-    assert may_go_on({3})
-    assert not may_go_on({1, 2, 3})
-    assert may_go_on({2, 3})  # half, with the lowest rank
-    assert not may_go_on({0, 1})
-    assert may_go_on({3}, ended={0, 1})  # those are on no side
-    assert not may_go_on({2, 3}, ended={0})
-    assert may_go_on(set(), ended={0, 1, 2, 3})
+@pytest.mark.parametrize("size", range(1, 6))
+def test_the_launcher_stops_the_side_that_the_core_stops(size: int) -> None:
+    """Whoever is known to have ended counts for the side of its host."""
+    for hosts in itertools.product("abc", repeat=size):
+        last = [
+            _member(rank, host, rank, rank) for rank, host in enumerate(hosts)
+        ]
+        for ended in itertools.product([False, True], repeat=size):
+            for member, has_ended in zip(last, ended, strict=True):
+                member.state = State.ENDED if has_ended else State.WAITING
+                member.is_cut_off = member.host != "a"
+            lost = [rank for rank, host in enumerate(hosts) if host != "a"]
+            assert roster.may_go_on(last) == partition.may_go_on(lost, size)
 
 
-def test_a_tie_is_decided_by_the_ranks_of_the_last_epoch() -> None:
-    """Also if not all of its members have come so far as to know them."""
-    here, silent = _member(4, "a", rank=1), _member(5, "b")
-    silent.state = State.SILENT
-    assert roster.may_go_on([here, silent])
-    assert not roster.may_go_on([silent, here])
+def test_nobody_is_cut_off_before_the_first_epoch() -> None:
+    assert roster.may_go_on([])

@@ -103,22 +103,29 @@ class ElasticEpochs:
             number, host, slot, slot >= 0, is_beside_server
         )
 
-    def member_ended(
-        self, number: int, what: str, now: float, *, fell_silent: bool = False
-    ) -> None:
-        """Notes that the process of a member has ended, and how.
+    def host_fell_silent(self, numbers: Sequence[int]) -> None:
+        """Notes that a host was lost whose processes may still run.
+
+        Args:
+            numbers: All members that were started there, also those that have
+                ended. The others end next.
+        """
+        for member in (*self._members.values(), *self._last):
+            member.is_cut_off |= member.number in numbers
+
+    def member_ended(self, number: int, what: str, now: float) -> None:
+        """Notes that the process of a member has ended or was lost, and how.
 
         Args:
             number: The member.
             what: What became of it, for messages.
             now: The time.
-            fell_silent: Whether it may still run, on a host that was lost.
         """
         member = self._members.pop(number, None)
         if member is None:
             return
         self._is_broken |= member in self._last and member.is_present
-        member.state = State.SILENT if fell_silent else State.ENDED
+        member.state = State.SILENT if member.is_cut_off else State.ENDED
         if self._last and member.epoch == self.last_epoch():
             self._membership.fail_without(self._last.index(member), what)
         self.go_on(now)
@@ -269,8 +276,13 @@ class ElasticEpochs:
         survivors = self.survivors()
         if survivors or self.num_starting:
             return survivors  # none yet, if all were lost and are started again
-        # All have gone: begin anew with all that were started again.
-        return self.present()
+        # All have gone: begin anew with all that were started again. Who has
+        # never been in begins nothing when others have finished.
+        return [
+            member
+            for member in self.present()
+            if self.takes_newcomers or not member.is_newcomer
+        ]
 
     def go_on(self, now: float) -> None:
         """Forms the next epoch if it can; else tells who must know.
@@ -307,9 +319,9 @@ class ElasticEpochs:
         """Whether this side of the network may go on; else ends the job."""
         if roster.may_go_on(self._last):
             return True
-        silent = sum(m.state == State.SILENT for m in self._last)
+        silent = roster.other_side(self._last)
         self.end_job(
-            f"{silent} of {len(self._last)} members fell silent. They may "
+            f"{len(silent)} of {len(self._last)} members fell silent. They may "
             "still run on the other side of the network, which has the "
             "majority; so this side must not go on."
         )

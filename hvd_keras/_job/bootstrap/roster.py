@@ -38,6 +38,7 @@ class Member:
     slot: int = -1  # on its host, which a newcomer may take over; -1: none yet
     has_own_slot: bool = False  # it knows since its start
     is_beside_server: bool = False  # on the host of the launcher
+    is_cut_off: bool = False  # its host fell silent
     state: State = State.AWAY
     stay: Stay = Stay.AS_LONG_AS_IT_CAN
     process: str = ""  # what names it in messages; "": it has not come yet
@@ -127,19 +128,29 @@ def seats(members: Sequence[Member]) -> list[Seat]:
     ]
 
 
-def may_go_on(last: Sequence[Member]) -> bool:
-    """Whether the side of the network with the launcher may go on.
+def other_side(last: Sequence[Member]) -> list[Member]:
+    """Returns who is on another side of the network than the launcher.
 
-    Members of hosts that fell silent may still run, and be a side of their own.
-    Only the side with more than half of the members may go on; if both have
-    half, the one with the lowest rank. Members that are known to have ended are
-    on no side.
+    One that is known to have ended counts for the side of its host, as it does
+    for the core.
 
     Args:
         last: The members of the last epoch, by rank.
     """
-    left = [m for m in last if m.state == State.SILENT or m.is_present]
-    num_silent = sum(member.state == State.SILENT for member in left)
-    if 2 * num_silent == len(left):
-        return not left or left[0].state != State.SILENT
-    return 2 * num_silent < len(left)
+    return [member for member in last if member.is_cut_off]
+
+
+def may_go_on(last: Sequence[Member]) -> bool:
+    """Whether the side of the network with the launcher may go on.
+
+    It is the rule of the core (tf_ops/wire/majority.cc), for both must stop the
+    same side: only the one with more than half of the members may go on; if
+    both have half, the one with rank 0.
+
+    Args:
+        last: The members of the last epoch, by rank.
+    """
+    others = other_side(last)
+    if 2 * len(others) == len(last):
+        return not last or not last[0].is_cut_off
+    return 2 * len(others) < len(last)
