@@ -48,12 +48,24 @@ def check_data(data: Any) -> None:
         )
 
 
-def check_arguments(batch_size: Any, policy: Any, seed: Any) -> None:
-    is_size = type(batch_size) is int and batch_size >= 1
-    if batch_size is not None and not is_size:
+def check_arguments(
+    batch_size: Any, global_batch_size: Any, policy: Any, seed: Any
+) -> None:
+    for name, value, what in (
+        ("batch_size", batch_size, "each rank"),
+        ("global_batch_size", global_batch_size, "all ranks together"),
+    ):
+        is_size = type(value) is int and value >= 1
+        if value is not None and not is_size:
+            raise ValueError(
+                f"`{name}` must be an integer >= 1, the rows of {what}. "
+                f"Received: {name}={value!r}."
+            )
+    if None not in (batch_size, global_batch_size):
         raise ValueError(
-            "`batch_size` must be an integer >= 1, the rows of each rank. "
-            f"Received: batch_size={batch_size!r}."
+            "Only one of `batch_size` and `global_batch_size` may be given. "
+            f"Received: batch_size={batch_size}, "
+            f"global_batch_size={global_batch_size}."
         )
     if policy not in POLICIES:
         raise ValueError(
@@ -83,7 +95,8 @@ def check_kind(
 ) -> None:
     if is_dataset and batch_size is None:
         raise ValueError(
-            "`batch_size` must be given: the rows of a batch of each rank. "
+            "`batch_size` or `global_batch_size` must be given: the rows of a "
+            "batch of each rank, or of all ranks together. "
             "Received: batch_size=None. A dataset that makes batches itself "
             "needs `batched=True`, too."
         )

@@ -26,13 +26,15 @@ class Deal:
     Args:
         rank: This rank, in [0, size).
         size: The number of ranks.
-        batch_size: Rows of a rank's batch.
+        batch_size: Rows of this rank's batch.
         policy: One of `POLICIES`: decides about the last rows, fewer than
             `global_size`.
         has_weights: Whether a batch can tell which rows fill it.
         is_elastic: Whether the batches have a form that suits all numbers of
             ranks, which may change.
         num_merged: Ranks whose batches each rank has as one; usually 1.
+        num_global: Rows of a global batch, if the ranks cannot share it
+            evenly; else 0.
     """
 
     rank: int
@@ -42,6 +44,31 @@ class Deal:
     has_weights: bool = True
     is_elastic: bool = False
     num_merged: int = 1
+    num_global: int = 0
+
+    @classmethod
+    def of_global(
+        cls, global_batch_size: int, *, rank: int, size: int, **more: Any
+    ) -> Deal:
+        """Returns a deal of global batches, of so many rows each.
+
+        Raises:
+            ValueError: There are fewer than ranks.
+        """
+        if global_batch_size < size:
+            raise ValueError(
+                "A global batch must have a row for each rank. Received: "
+                f"{global_batch_size} rows for {size} ranks."
+            )
+        begin, end = (global_batch_size * r // size for r in (rank, rank + 1))
+        is_even = global_batch_size % size == 0
+        return cls(
+            rank,
+            size,
+            end - begin,
+            num_global=0 if is_even else global_batch_size,
+            **more,
+        )
 
     @property
     def fewest_rows(self) -> int:
@@ -51,7 +78,7 @@ class Deal:
     @property
     def global_size(self) -> int:
         """Rows of a global batch."""
-        return self.size * self.batch_size
+        return self.num_global or self.size * self.batch_size
 
     @property
     def joins_rest(self) -> bool:

@@ -13,7 +13,11 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 
 
 def prepared(
-    data: Any, batch_size: int | None, batched: bool, process_set: ProcessSet
+    data: Any,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    batched: bool,
+    process_set: ProcessSet,
 ) -> Any:
     """Returns the data to shard; elsewhere all of it.
 
@@ -34,7 +38,7 @@ def prepared(
             f"process_set={process_set})`."
         )
     ranks = verification.num_merged() * (process_set.size() or 1)
-    full = ranks * (batch_size or 0)
+    full = global_batch_size or ranks * (batch_size or 0)
     if not full or batched:
         return data
     tf = sys.modules.get("tensorflow")

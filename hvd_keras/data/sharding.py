@@ -36,6 +36,7 @@ def shard(
     data: Any,
     *,
     batch_size: int | None = None,
+    global_batch_size: int | None = None,
     policy: str = "split",
     shuffle: bool = False,
     seed: int = 0,
@@ -90,6 +91,9 @@ def shard(
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
             which makes batches itself: they are dealt out one by one. None for
             a `DataLoader` of torch means its own.
+        global_batch_size: Rows of a global batch, in place of `batch_size`:
+            any number of ranks then takes the same steps. If it does not
+            divide by the ranks, some have a row more than others.
         policy: "split", "pad", "drop" or "join", see above.
         shuffle: Whether arrays, or the batches of a `PyDataset`, come in
             another order in each epoch, the same on all ranks. An iteration
@@ -151,11 +155,14 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
-    data = _verified.prepared(data, batch_size, batched, process_set)
+    data = _verified.prepared(
+        data, batch_size, global_batch_size, batched, process_set
+    )
     is_py_dataset = isinstance(data, keras.utils.PyDataset)
     reader = reader_of(data, collate)
     if reader is not None:
-        batch_size = batch_size or reader.batch_size
+        if global_batch_size is None:
+            batch_size = batch_size or reader.batch_size
         shuffle = shuffle or reader.shuffle
     tf = sys.modules.get("tensorflow")  # without it there are no datasets
     sample: Any = data if reader is None else ()
@@ -164,9 +171,10 @@ def shard(
     is_dataset = tf is not None and isinstance(sample, tf.data.Dataset)
     _arguments.check_data(sample)
     _arguments.check_collate(collate, reader is not None)
-    _arguments.check_arguments(batch_size, policy, seed)
+    _arguments.check_arguments(batch_size, global_batch_size, policy, seed)
+    rows_of_batch = batch_size or global_batch_size
     _arguments.check_kind(
-        is_py_dataset, is_dataset, batch_size, shuffle, batched
+        is_py_dataset, is_dataset, rows_of_batch, shuffle, batched
     )
     batch = sample.element_spec if is_dataset else data
     if reader is not None:
@@ -176,14 +184,16 @@ def shard(
 
     def deal_now() -> Deal:
         members_of(process_set, "shard")
-        return Deal(
+        num_merged = verification.num_merged()
+        size = process_set.size() or 1
+        return Deal.of_global(
+            global_batch_size or (batch_size or 1) * num_merged * size,
             rank=process_set.rank() or 0,
-            size=process_set.size() or 1,
-            batch_size=(batch_size or 1) * verification.num_merged(),
+            size=size,
             policy=policy,
             has_weights=has_weights,
             is_elastic=is_elastic,
-            num_merged=verification.num_merged(),
+            num_merged=num_merged,
         )
 
     deal = deal_now()
@@ -196,6 +206,7 @@ def shard(
     )
     arguments = {
         "batch_size": batch_size,
+        "global_batch_size": global_batch_size,
         "policy": policy,
         "shuffle": bool(shuffle),
         "seed": seed,
@@ -239,7 +250,9 @@ def shard(
     counts = Counts(
         num_ranks=deal.size,
         batch_size=deal.batch_size,
-        rest=None if is_py_dataset else deal.rest_of(num_rows),
+        rest=None
+        if is_py_dataset or deal.num_global
+        else deal.rest_of(num_rows),
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
         fills_in_part=policy == "pad" and not is_py_dataset,
