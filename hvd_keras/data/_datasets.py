@@ -132,6 +132,7 @@ class Source:
         make: Returns the dataset of an epoch.
         batched: Whether its elements are batches.
         is_fixed: Whether it is the same in all epochs.
+        keeps: Whether each of them is a global batch; positions count those.
     """
 
     def __init__(
@@ -140,13 +141,15 @@ class Source:
         *,
         batched: bool,
         is_fixed: bool,
+        keeps: bool = False,
     ) -> None:
         self._make = make
         self._batched = batched
+        self._keeps = keeps
         self.is_fixed = is_fixed
         self.first = make(0)
         # Batches that do not fit together are cut each by itself.
-        self._is_whole = batched and _may_vary(self.first)
+        self._is_whole = keeps or (batched and _may_vary(self.first))
         self._late = self._late_rows_of(self.first)
 
     def late_rows(self, epoch: int) -> _sources.Rows | None:
@@ -218,6 +221,8 @@ class Source:
             late: Rows to be read later; the batches are of their numbers. If
                 these are batches, all ranks read them now.
         """
+        if self._keeps:
+            return self._kept_batches(part, handle)
         if late is not None and late.count is not None:
             # The order is compared by numbers, as where batches are read late.
             numbers = _own_batches.noted(late, part, handle.note_first_rows)
@@ -244,6 +249,14 @@ class Source:
             part,
             lambda rows: global_batches(rows, part.deal, batched=False),
         )
+
+    def _kept_batches(self, part: Pass, handle: Handle) -> tf.data.Dataset:
+        batches = self.of_epoch(part.epoch)
+        if part.deal.joins_rest:
+            batches = _with_small_rest(batches, part.deal)
+        if part.first:
+            return batches.skip(part.first)
+        return first_rows.noted(batches, handle.note_first_rows)
 
 
 def shard_dataset(

@@ -71,6 +71,11 @@ class Deal:
         )
 
     @property
+    def keeps_batches(self) -> bool:
+        """Whether it counts batches of any size, each of them a global one."""
+        return self.num_global == 1
+
+    @property
     def fewest_rows(self) -> int:
         """Rows of a step with one for each rank, merged ones as well."""
         return self.size * self.num_merged

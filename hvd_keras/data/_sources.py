@@ -70,6 +70,20 @@ def late_rows_of(
     return dataclasses.replace(found, count=None)
 
 
+def batch_size_of(dataset: tf.data.Dataset) -> int | None:
+    """Returns the rows of each batch but the last one; None: unknown."""
+    batching = _batching_of(dataset)
+    return None if batching is None else int(batching._batch_size)
+
+
+def _batching_of(dataset: Any) -> Any:
+    """Returns the stage that has made the batches; None: they were changed."""
+    while kind_of(dataset) in ("Prefetch", "Options", "Restructured"):
+        (dataset,) = dataset._inputs()
+    is_batching = kind_of(dataset) in ("Batch", "ParallelBatch")
+    return dataset if is_batching else None
+
+
 def _without_wrapping(rows: Rows, spec: Any) -> Rows:
     """Returns rows that are no tuples of one part, nor what stands for them."""
     numbers, read, count = rows.numbers, rows.read, rows.count
@@ -114,14 +128,13 @@ def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
 
     None if its elements are not what `batch` has made.
     """
-    while kind_of(dataset) in ("Prefetch", "Options", "Restructured"):
-        (dataset,) = dataset._inputs()
-    if kind_of(dataset) not in ("Batch", "ParallelBatch"):
+    batching = _batching_of(dataset)
+    if batching is None:
         return None
-    (rows,) = dataset._inputs()
-    if not bool(dataset._drop_remainder):
+    (rows,) = batching._inputs()
+    if not bool(batching._drop_remainder):
         return rows
-    count, size = int(rows.cardinality()), int(dataset._batch_size)
+    count, size = int(rows.cardinality()), int(batching._batch_size)
     return rows.take(count // size * size) if count >= 0 else None
 
 

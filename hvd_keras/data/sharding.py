@@ -102,8 +102,9 @@ def shard(
             False for a `tf.data.Dataset`: shuffle it before, with the same
             seeds on all ranks.
         seed: Decides on the orders, together with the number of the epoch.
-        batched: Whether the elements of a `tf.data.Dataset` are batches; they
-            are cut anew. Those whose rows may have other lengths than those of
+        batched: Whether the elements of a `tf.data.Dataset` are batches. With
+            a batch size they are cut anew; without one each is a global batch.
+            Those whose rows may have other lengths than those of
             the next, as from `padded_batch` and `bucket_by_sequence_length`,
             are cut each by itself: a step has no rows of two of them.
         autotune: Whether tf.data may tune the result and the
@@ -172,7 +173,10 @@ def shard(
     _arguments.check_data(sample)
     _arguments.check_collate(collate, reader is not None)
     _arguments.check_arguments(batch_size, global_batch_size, policy, seed)
-    rows_of_batch = batch_size or global_batch_size
+    keeps = False
+    if is_dataset and batched and batch_size is global_batch_size is None:
+        global_batch_size, keeps = _size_of_batches(sample, policy)
+    rows_of_batch = batch_size or global_batch_size or (1 if keeps else None)
     _arguments.check_kind(
         is_py_dataset, is_dataset, rows_of_batch, shuffle, batched
     )
@@ -186,6 +190,16 @@ def shard(
         members_of(process_set, "shard")
         num_merged = verification.num_merged()
         size = process_set.size() or 1
+        if keeps:  # positions count batches
+            return Deal(
+                process_set.rank() or 0,
+                size,
+                1,
+                policy,
+                has_weights=has_weights,
+                is_elastic=is_elastic,
+                num_global=1,
+            )
         return Deal.of_global(
             global_batch_size or (batch_size or 1) * num_merged * size,
             rank=process_set.rank() or 0,
@@ -305,6 +319,24 @@ def _tell_of_blocker(blocker: str) -> None:
     )
 
 
+def _size_of_batches(dataset: Any, policy: str) -> tuple[int | None, bool]:
+    """Returns the rows of the user's batches, or that they are kept.
+
+    Raises:
+        ValueError: A policy cannot be honoured.
+    """
+    from hvd_keras.data import _sources
+
+    size = _sources.batch_size_of(dataset)
+    if size is None and policy != "split":
+        raise ValueError(
+            "`policy` must be 'split' where each batch of a dataset is a "
+            "global batch, and may have other rows than the next. Received: "
+            f"policy={policy!r}; pass `global_batch_size`, too."
+        )
+    return size, size is None
+
+
 # The number of rows, what must be equal on all ranks, and a function that makes
 # the batches of this rank.
 _Plan = tuple[int | None, list[Any], Callable[[Handle], Any]]
@@ -367,7 +399,9 @@ def _make_of_dataset(
         return data if is_fixed else _arguments.dataset_of_epoch(data, epoch)
 
     is_fixed = not callable(data)
-    source = _datasets.Source(of_epoch, batched=batched, is_fixed=is_fixed)
+    source = _datasets.Source(
+        of_epoch, batched=batched, is_fixed=is_fixed, keeps=deal.keeps_batches
+    )
     _datasets.check_has_tensors(source.first)
     if deal.size > 1 and deal.rank == 0 and (blocker := source.what_blocks()):
         _tell_of_blocker(blocker)
