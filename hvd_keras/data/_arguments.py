@@ -112,10 +112,19 @@ def check_kind(
             "seed=...)`; a `tf.random.set_seed`, if any, must be equal too. "
             f"Received: shuffle={shuffle!r}."
         )
-    if batched and not is_dataset:
+    if batched and not (is_dataset or is_py_dataset):
         raise ValueError(
-            "`batched` must be False, except for a tf.data.Dataset. Received: "
-            f"batched={batched!r}."
+            "`batched` must be False, except for a tf.data.Dataset and a "
+            f"PyDataset. Received: batched={batched!r}."
+        )
+
+
+def check_keeps(policy: str) -> None:
+    if policy != "split":
+        raise ValueError(
+            "`policy` must be 'split' where each batch of the data is a global "
+            "batch, and may have other rows than the next. Received: "
+            f"policy={policy!r}; pass a batch size, too."
         )
 
 

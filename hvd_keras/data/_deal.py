@@ -114,6 +114,8 @@ class Deal:
         """Whether batches may hold filling; None: the number is unknown."""
         if not self.has_weights:
             return False
+        if self.keeps_batches:
+            return self.size > 1
         rest = None if num_rows is None else num_rows % self.global_size
         if self.is_elastic:
             return self.policy in ("split", "pad")
@@ -127,7 +129,7 @@ class Deal:
         """Whether all batches have `batch_size` rows."""
         if self.policy in ("pad", "drop"):
             return True
-        if self.is_elastic:
+        if self.is_elastic or self.keeps_batches:
             return False
         return num_rows is not None and num_rows % self.global_size == 0
 

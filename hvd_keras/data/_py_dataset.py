@@ -27,6 +27,8 @@ from hvd_keras.data.position import Handle
 class ShardedPyDataset(PyShare):
     """Every `size`-th batch of a `PyDataset`; step i takes the i-th group.
 
+    If the deal keeps batches: this rank's rows of each.
+
     Args:
         data: The batches of all ranks.
         handle: Says where an iteration begins, and for which ranks.
@@ -67,6 +69,8 @@ class ShardedPyDataset(PyShare):
 
     def _own_batch(self, index: int) -> Any:
         deal, count = self._part.deal, self._part.num_rows
+        if deal.keeps_batches:
+            return self._own_rows_of(self._part.first + index)
         if deal.num_merged > 1:
             return self._merged(index)
         place = index * deal.size
@@ -132,6 +136,23 @@ class ShardedPyDataset(PyShare):
         num = num if count is None else min(num, count - place)
         whole = self._joined(self._part.first + place, num)
         return weighted(whole, 1.0) if self._fills else whole
+
+    def _own_rows_of(self, place: int) -> Any:
+        """Returns this rank's rows of a batch that all ranks share."""
+        whole, deal = self._batch(place, is_shared=True), self._part.deal
+        num_rows = len(keras.tree.flatten(whole)[0])
+        fills = self._fills and has_targets(whole)
+        if num_rows < deal.size and not fills:
+            raise ValueError(
+                f"A batch must have a row for each of the {deal.size} ranks, "
+                f"if it has no targets. Received: {num_rows} rows."
+            )
+        if self._handle is not None:
+            self._handle.own_loop.note_global(num_rows, deal)
+            self._tell_of_cut(whole, num_rows)
+        rows, weights = deal.own_rows(num_rows)
+        own = keras.tree.map_structure(lambda each: each[rows], whole)
+        return weighted(own, weights) if fills else own
 
     def _joined(self, first: int, count: int) -> Any:
         batches = [

@@ -104,7 +104,7 @@ def shard(
         seed: Decides on the orders, together with the number of the epoch.
         batched: Whether the elements of a `tf.data.Dataset` are batches. With
             a batch size they are cut anew; without one each is a global batch.
-            Those whose rows may have other lengths than those of
+            Of a `PyDataset` each is one then. Those whose rows may have other lengths than those of
             the next, as from `padded_batch` and `bucket_by_sequence_length`,
             are cut each by itself: a step has no rows of two of them.
         autotune: Whether tf.data may tune the result and the
@@ -173,10 +173,13 @@ def shard(
     _arguments.check_data(sample)
     _arguments.check_collate(collate, reader is not None)
     _arguments.check_arguments(batch_size, global_batch_size, policy, seed)
-    keeps = False
-    if is_dataset and batched and batch_size is global_batch_size is None:
-        global_batch_size, keeps = _size_of_batches(sample, policy)
-    rows_of_batch = batch_size or global_batch_size or (1 if keeps else None)
+    if batched and batch_size is None and is_dataset:
+        global_batch_size = global_batch_size or _size_of_batches(sample)
+    rows_of_batch = batch_size or global_batch_size
+    keeps = batched and rows_of_batch is None
+    if keeps:
+        _arguments.check_keeps(policy)
+        rows_of_batch = 1 if is_dataset else None
     _arguments.check_kind(
         is_py_dataset, is_dataset, rows_of_batch, shuffle, batched
     )
@@ -319,22 +322,10 @@ def _tell_of_blocker(blocker: str) -> None:
     )
 
 
-def _size_of_batches(dataset: Any, policy: str) -> tuple[int | None, bool]:
-    """Returns the rows of the user's batches, or that they are kept.
-
-    Raises:
-        ValueError: A policy cannot be honoured.
-    """
+def _size_of_batches(dataset: Any) -> int | None:
     from hvd_keras.data import _sources
 
-    size = _sources.batch_size_of(dataset)
-    if size is None and policy != "split":
-        raise ValueError(
-            "`policy` must be 'split' where each batch of a dataset is a "
-            "global batch, and may have other rows than the next. Received: "
-            f"policy={policy!r}; pass `global_batch_size`, too."
-        )
-    return size, size is None
+    return _sources.batch_size_of(dataset)
 
 
 # The number of rows, what must be equal on all ranks, and a function that makes
