@@ -103,10 +103,11 @@ def shard(
             seeds on all ranks.
         seed: Decides on the orders, together with the number of the epoch.
         batched: Whether the elements of a `tf.data.Dataset` are batches. With
-            a batch size they are cut anew; without one each is a global batch.
-            Of a `PyDataset` each is one then. Those whose rows may have other lengths than those of
-            the next, as from `padded_batch` and `bucket_by_sequence_length`,
-            are cut each by itself: a step has no rows of two of them.
+            a batch size they are cut anew; without one each is a global batch,
+            and so is each batch of a `PyDataset`. Those whose rows may have
+            other lengths than those of the next, as from `padded_batch` and
+            `bucket_by_sequence_length`, are cut each by itself: a step has no
+            rows of two of them.
         autotune: Whether tf.data may tune the result and the
             `tf.data.Dataset` behind it. Its tuner may overlook the end of an
             epoch and delay it by as long as the epoch took, up to a minute
