@@ -48,7 +48,9 @@ class Pair:
         served, _ = listener.accept()
         listener.close()
         self.loop, self.watcher = Loop(), Listening()
-        self.host = RemoteHost(self.loop, self.watcher, "b", Config())
+        self.host = RemoteHost(
+            self.loop, self.watcher, "b", Config(), has_own_command=False
+        )
         self.host.place = Place(2, 2, 4)
         self.host.attach(Stream(served), b"", 7)
 
