@@ -430,13 +430,15 @@ class Elastic:
         return self._blame_among(last)
 
     def _blame_among(self, numbers: Collection[int]) -> Blame:
-        """Blames nobody who was leaving slowly when hvdrun ended it."""
+        """Blames nobody for being slow to hear that the job ends by itself."""
+        ends = self._is_over and not self._was_interrupted
         return self.ends.blame(
             [
                 number
                 for number in numbers
-                if number not in self._leaving
+                if not ends
                 or self.ranks[number].sent is None
+                or self.ends.error(number)
             ]
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import signal
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ class Adversary:
         self.patience = rng.choice((10.0, 30.0))
         self.heartbeat = rng.choice((3.0, 10.0))
         self.has_discovery = self.random() < 0.25
+        self.may_grow = not self.has_discovery and self.random() < 0.3
+        self.num_rounds = rng.choice((1, 1, 1, 2))  # of exchanges in `init()`
         self.busy_seconds = rng.choice((0.0, 0.01, 0.05))  # of hvdrun
         self.num_rows = sum(self.hosts.values()) * rng.randrange(5, 80)
         self._is_bad_start = 0.05 if self.random() < 0.5 else 0.0
@@ -61,9 +64,11 @@ class Adversary:
     def plan(self) -> Plan:
         """Returns the hosts of the job."""
         plan = plan_of(self.hosts)
-        if not self.is_elastic or not self.has_discovery:
-            return plan
-        return Plan(plan.way, plan.hosts, None, may_grow=True)
+        if self.is_elastic and self.has_discovery:
+            return dataclasses.replace(plan, may_grow=True)
+        if self.is_elastic and self.may_grow:
+            return Plan("hosts", plan.hosts, None, may_grow=True)
+        return plan
 
     def start_of(self, process: Process) -> tuple[float, str]:
         """Returns when a new process asks to join, or what else it does."""
@@ -83,16 +88,32 @@ class Adversary:
 
     def begin(self, job: Job) -> None:
         """Says what will happen."""
-        faults = [self._kill, self._kill, self._kill, self._fail, self._leave,
-                  self._stop, self._cut, self._cut, self._cut, self._end_agent,
-                  self._signal_agent, self._report_straggler]  # fmt: skip
+        mild = [self._kill, self._stop, self._report_straggler, self._freeze]
+        faults = mild * 2 + [self._kill, self._fail, self._leave]
+        faults += [self._cut] * 3 + [self._end_agent, self._signal_agent]
+        if self.may_grow:
+            faults += [self._come]
         if self.has_discovery:
             faults += [self._name] * 6
-        for _ in range(self.rng.choice((0, 1, 1, 2, 2, 3, 4, 8))):
-            fault = self.rng.choice(faults)
+        chosen = self.rng.choices(
+            mild if self.random() < 0.2 else faults,
+            k=self.rng.choice((0, 1, 1, 2, 2, 3, 4, 8)),
+        )
+        for fault in chosen:
             job.clock.at(60.0 * self.random(), fault, job)
-        if self.random() < 0.05:
+        interrupts = self.random() < 0.05
+        if interrupts:
             job.clock.at(60.0 * self.random(), self._interrupt, job)
+        options = job.spec.elastic
+        job.judge.must_end_well = (
+            options is not None
+            and options.min_ranks == 1
+            and options.max_restarts >= len(chosen)
+            and options.timeout > 0
+            and all(fault in mild for fault in chosen)
+            and not interrupts
+            and self._is_bad_start == 0.0
+        )
 
     # ---- Faults ----
 
@@ -174,5 +195,17 @@ class Adversary:
                 named[f"h{number}"] = 1 + int(self.random() * 4)
         job.named(named)
 
+    def _come(self, job: Job) -> None:
+        """Lets hosts come, for the first time or again."""
+        number = self.rng.randrange(1, len(self.hosts) + 2)
+        job.host_comes(f"h{number}", 1 + int(self.random() * 3))
+
+    def _freeze(self, job: Job) -> None:
+        """Lets hvdrun find out late what happens."""
+        job.freeze(2.0 * self.heartbeat * self.random())
+
     def _interrupt(self, job: Job) -> None:
-        job.interrupt(self.rng.choice((signal.SIGINT, signal.SIGTERM)))
+        number = self.rng.choice((signal.SIGINT, signal.SIGTERM))
+        job.interrupt(number)
+        if self.random() < 0.3:
+            job.after(self.random(), job.interrupt, number)

@@ -40,6 +40,7 @@ class Group:
     def came(self, process: Process) -> None:
         """Notes that a member has come in."""
         self._num_came += 1
+        process.num_epochs += 1
         if self.is_broken:
             self._notify(process)
         elif self._num_came == self.size:
@@ -50,7 +51,9 @@ class Group:
         first = self.members[0]
         if states:
             if self._job.is_elastic:
-                check(first.done is not None, "rank 0 has no state")
+                # It is not known whether an epoch got so far as to give it.
+                has_state = first.done is not None or first.num_epochs > 2
+                check(has_state, "rank 0 has no state")
             check(max(states) - min(states) <= self._job.judge.most_behind,
                   "a commit was lost")  # fmt: skip
             self.base = min(states)
@@ -119,7 +122,7 @@ class Group:
         if self.is_broken or self.runs_since is None:
             return
         self.pause()
-        self._job.judge.stops(self.base)
+        self._job.judge.stops(self)
         self.is_broken = True
         for process in self.members.values():
             process.done = self.base
@@ -146,7 +149,7 @@ class Group:
                 late = self._job.chance(0.2) and self.base >= self.size
                 own = self.base - self.size * late
                 process.done = max(own, process.done or 0)
-            self._job.judge.stops(self.base)
+            self._job.judge.stops(self)
 
     def _notify(self, process: Process) -> None:
         process.later(
@@ -173,7 +176,9 @@ class Group:
             return
         self._break()
         if len(self.members) < self.size:
-            return  # some wait for the server
+            for process in self.members.values():
+                self._notify(process)
+            return  # the others wait for the server
         first_is_cut = self.members[0].agent.host.is_cut
         for process in list(self.members.values()):
             host = process.agent.host

@@ -51,6 +51,7 @@ class Host:
         self.num_cuts = 0
         self.held: deque[tuple[Callable[..., Any], Any]] = deque()
         self.agent: Agent | None = None  # the one that hvdrun knows
+        self.lost: list[Agent] = []  # that may not know it yet
 
     @property
     def is_cut(self) -> bool:

@@ -10,6 +10,7 @@ from hvd_keras._job.hosts.partition import may_go_on
 if TYPE_CHECKING:
     from simulation.groups import Group
     from simulation.job import Job
+    from simulation.processes import Process
 
 
 class ViolationError(Exception):
@@ -28,15 +29,18 @@ class Judge:
     Attributes:
         most_behind: How many rows a rank may be behind the others.
         was_interrupted: Whether hvdrun has got a signal.
+        must_end_well: Whether nothing keeps the ranks from doing all rows.
     """
 
     def __init__(self, job: Job) -> None:
         self.most_behind = 0
         self.was_interrupted = False
+        self.must_end_well = False
         self._job = job
         self._has_finished = False
         self._culprits: set[int] = set()
         self._rows = 0  # that the last group has done
+        self._trains: Group | None = None  # that group
         self._last: dict[int, int] = {}  # ranks by member of the last epoch
         self._last_epoch = 0
         self._ends_at: float | None = None
@@ -67,19 +71,23 @@ class Judge:
             self._rows - self.most_behind <= group.base <= self._rows,
             f"rows {self._rows} became {group.base}",
         )
-        self._rows = group.base
+        self._rows, self._trains = group.base, group
         self.most_behind = max(self.most_behind, group.size)
         for other in self._job.groups.values():
+            # Hvdrun takes the end of a link for that of the ranks, which may
+            # run on for a second.
+            is_gone = not any(p.agent.is_alive for p in other.members.values())
             check(
-                other is group or other.runs_since is None,
+                other is group or other.runs_since is None or is_gone,
                 f"epochs {other.epoch} and {group.epoch} train at once",
             )
             self.check_one_side(other)
 
-    def stops(self, rows: int) -> None:
+    def stops(self, group: Group) -> None:
         """Notes how many rows a group has done."""
-        check(rows >= self._rows, "rows were lost")
-        self._rows = rows
+        if group is self._trains:
+            check(group.base >= self._rows, "rows were lost")
+            self._rows = group.base
 
     def finished(self, group: Group) -> None:
         """Notes that a group has done all rows."""
@@ -92,12 +100,22 @@ class Judge:
         for process in group.sovereign:
             check(
                 not process.is_alive
-                # Hvdrun took the end of the link for that of the ranks.
                 or not process.agent.is_alive
                 or self._last_epoch <= group.epoch
-                or process.number in self._last,
+                or process.number in self._last
+                or process.epoch > group.epoch,
                 f"two sides go on: rank {process.number} in {group.epoch}",
             )
+
+    def was_answered(self, process: Process, asked_at: float) -> None:
+        """Checks that a rank that was in an epoch did not wait too long."""
+        job, seconds = self._job, self._job.clock.now - asked_at
+        if process.epoch == 0 or not job.is_elastic:
+            return
+        most = job.adversary.patience + job.spec.elastic.timeout + 5.0
+        # A host that is cut off hears nothing; hvdrun may be slow.
+        most += 3.0 * job.adversary.heartbeat + job.frozen_seconds
+        check(seconds < most, f"rank {process.number} waited {seconds:.1f} s")
 
     # ---- What hvdrun decides ----
 
@@ -148,8 +166,10 @@ class Judge:
         if self._ends_at is not None:
             # A host that falls silent meanwhile is waited for, too.
             most = 2 * job.spec.grace + 3.0 + job.adversary.heartbeat + 3.0
+            most += job.frozen_seconds
             seconds = now - self._ends_at
             check(seconds < most, f"the end took {seconds:.1f} s")
+        check(status == 0 or not self.must_end_well, f"status {status}")
         if status == 0:
             check(self._has_finished, "status 0, but rows are left")
             check(self._rows == job.total_rows, "rows were lost at the end")

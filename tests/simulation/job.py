@@ -46,6 +46,8 @@ class Job:
         self.judge = Judge(self)
         self._traces = traces
         self.groups: dict[int, Group] = {}  # by epoch
+        self.frozen_seconds = 0.0
+        self._freezes_until = 0.0
         self.is_touched = True  # hvdrun has heard something
 
     # ---- Time and chance ----
@@ -100,6 +102,7 @@ class Job:
                 due = self._deadline()
                 event = self.clock.next_time()
                 busy_until = now + self.adversary.busy_seconds
+                busy_until = max(busy_until, self._freezes_until)
             check(due is not None or event is not None, "all wait for ever")
             is_busy = self.is_touched
             if event is not None and (is_busy or due is None or event <= due):
@@ -200,6 +203,18 @@ class Job:
             self.after(0.5 + 3.0 * self.adversary.random(), self._came, agent,
                        num_slots)  # fmt: skip
 
+    def host_comes(self, name: str, num_slots: int) -> None:
+        """Somebody has started an agent, which hvdrun has not asked for."""
+        host = self.hosts.get(name)
+        agent = None if host is None else host.agent
+        is_there = agent is not None and agent.is_known
+        is_cut = host is not None and host.is_cut
+        if is_there or is_cut or not self.policy.takes_hosts():
+            return
+        agent = self._agent(name, num_slots)
+        agent.has_link = self.is_touched = True
+        self.policy.host_came(name, num_slots)
+
     def _came(self, agent: Agent, num_slots: int) -> None:
         self.is_touched = True
         host = agent.host
@@ -227,6 +242,8 @@ class Job:
         name, now = agent.host.name, self.clock.now
         self.trace(f"host {name} was lost, may_run={may_run}")
         agent.is_silent = may_run
+        agent.is_known = False
+        agent.host.lost.append(agent)
         self.policy.host_was_lost(name, now, may_run=may_run)
         self._act()
         ranks = self.policy.ranks
@@ -281,11 +298,10 @@ class Job:
             while host.held:
                 call, given = host.held.popleft()
                 call(*given)
-            agent = host.agent
-            if agent is not None and agent.is_silent:
-                agent.lose_job()  # hvdrun has hung up
-            elif agent is not None and not agent.is_alive:
-                self.link_ended(agent)
+            while host.lost:  # hvdrun has hung up
+                host.lost.pop().lose_job()
+            if host.agent is not None and not host.agent.is_alive:
+                self.link_ended(host.agent)
         self._tell_groups()
 
     def _tell_groups(self) -> None:
@@ -305,6 +321,12 @@ class Job:
         self.trace(f"named: {slots}")
         self.is_touched = True
         self.policy.hosts_were_named(slots, self.clock.now)
+
+    def freeze(self, seconds: float) -> None:
+        """Hvdrun does nothing for a while."""
+        self.trace(f"hvdrun does nothing for {seconds:.1f} s")
+        self.frozen_seconds += seconds
+        self._freezes_until = self.clock.now + seconds
 
     def interrupt(self, number: int) -> None:
         """Hvdrun gets a signal."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from simulation.groups import Group
     from simulation.job import Job
 
-_NUM_ROUNDS = 2  # exchanges in `init()`
 _HUNG_SECONDS = 500.0  # then the user has had enough
 _TELL_SECONDS = 1.0  # that a process waits until hvdrun has taken a report
 _PEER_LOST = "PeerLostError: A peer was lost."
@@ -37,6 +36,7 @@ class Connection:
         self.process = process
         self.peer: Peer | None = None  # None: it has not come to the server
         self.is_open = True  # as the server sees it
+        self.began_at = job.clock.now
         self._to_server = Pipe(job, process.agent.host)
         self.to_process = Pipe(job, process.agent.host)
         self._job = job
@@ -128,6 +128,7 @@ class Process:
         self.is_leaving = False  # it was told to, or fails
         self.has_finished = False
         self.epoch = 0
+        self.num_epochs = 0  # that were complete for it
         self.group: Group | None = None  # that it trains in
         self.done: int | None = None
         self.waits_since: float | None = None
@@ -217,6 +218,9 @@ class Process:
         for kind, body in frames:
             if not self.acts() or connection is not self._connection:
                 return
+            if kind in (FrameType.JOINED, FrameType.ERROR):
+                self._job.judge.was_answered(self, connection.began_at)
+                connection.began_at = self._job.clock.now
             if kind == FrameType.JOINED:
                 self._joined(body)
             elif kind == FrameType.RESULT:
@@ -242,7 +246,7 @@ class Process:
         if connection is not self._connection or self._joins is None:
             return
         size = self._joins.size
-        if self._round < _NUM_ROUNDS and size > 1:
+        if self._round < self._job.adversary.num_rounds and size > 1:
             patience = int(self._job.config.start_timeout_seconds * 1e3)
             header = HEADER.pack(self._round, patience, 0)
             connection.say(FrameType.EXCHANGE, header)
@@ -257,7 +261,9 @@ class Process:
     def _refused(self, text: str) -> None:
         name, _, message = text.partition("\n")
         self._connection = None
-        self._joins = None
+        if self._joins is not None:
+            self._joins.lose(self)  # others may be in, and hear of it
+            self._joins = None
         if self._job.is_elastic and name == "PeerLostError":
             self.later(self._job.pause(), self.join)
         else:

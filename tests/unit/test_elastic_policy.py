@@ -229,18 +229,21 @@ def test_members_that_have_started_but_not_come_are_not_counted() -> None:
     )
 
 
-def test_who_leaves_slowly_is_not_blamed_for_the_end() -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_who_hears_late_of_the_end_is_not_blamed(leaves: bool) -> None:
     job = Job({"a": 2}, 2, min_ranks=2)
     job.started()
     job.train(0, 1)
     job.tell(ReportKind.LEAVES, 0, "it must")
+    if leaves:
+        job.tell(ReportKind.LEAVES, 1, "it must")
+    job.exit(0)
     job.wait(10.0)
-    assert "the job ends" in "\n".join(job.said())
-    job.tell(ReportKind.LEAVES, 1, "it must")
-    job.exit(1)
-    job.exit(0, killed=signal.SIGTERM)
+    assert ("the job ends" in "\n".join(job.said())) != leaves
+    job.exit(1, killed=0 if leaves else signal.SIGTERM)
     ending = job.policy.ending(1.0)
-    assert (ending.blame.rank, ending.exit_status) == (None, 1)
+    assert ending.blame.rank is None
+    assert ending.exit_status == (75 if leaves else 1)
 
 
 def test_a_host_that_comes_again_gets_members() -> None:

@@ -60,6 +60,20 @@ def test_the_host_of_the_launcher_comes_first_if_it_can() -> None:
     assert roster.ordered([newcomer, far]) == [far, newcomer]
 
 
+def test_who_came_in_the_newest_epoch_may_have_no_state() -> None:
+    """That epoch may have ended before rank 0 gave it."""
+    late, old, unheard = (_member(n, host) for n, host in enumerate("abc"))
+    for member, rank in ((late, 1), (old, 2)):
+        member.epoch, member.joined_epoch, member.rank = 4, 4, rank
+    late.first_epoch, old.first_epoch = 4, 2
+    assert roster.ordered([late, old])[0] is old
+    # Its goodbye of epoch 4 was lost; it was in before all the same.
+    unheard.epoch, unheard.joined_epoch, unheard.first_epoch = 4, 3, 1
+    assert roster.ordered([late, unheard]) == [unheard, late]
+    unheard.epoch = 3  # it was left out of that epoch
+    assert roster.ordered([late, unheard]) == [late, unheard]
+
+
 def test_newcomers_take_the_lowest_free_slots() -> None:
     old = [_member(1, "a", 1, rank=0), _member(2, "a", 3, rank=1)]
     seats = roster.seats(old)

@@ -68,13 +68,15 @@ class Member:
 def ordered(members: Iterable[Member]) -> list[Member]:
     """Returns members by their ranks in the next epoch.
 
-    Hosts are in the order of their lowest old rank; so are the members of one
-    host. Those that have no old rank come last. But the host of the launcher
-    comes first, if a member there has all that rank 0 must have: if the network
-    comes apart, half of the ranks can go on with the launcher alone, and with
-    rank 0.
+    Hosts are in the order of their oldest member, and of the old ranks of those
+    that are as old; so are the members of one host. Those that have no old rank
+    come last. But the host of the launcher comes first, if a member there has
+    all that rank 0 must have: if the network comes apart, half of the ranks can
+    go on with the launcher alone, and with rank 0.
     """
-    by_rank = sorted(members, key=_seniority)
+    members = list(members)
+    newest_epoch = max(member.joined_epoch for member in members)
+    by_rank = sorted(members, key=lambda one: _seniority(one, newest_epoch))
     by_host: dict[str, list[Member]] = {}
     for member in by_rank:
         if member.is_beside_server and _is_settled(member, by_rank[0]):
@@ -93,8 +95,17 @@ def _is_settled(member: Member, oldest: Member) -> bool:
     )
 
 
-def _seniority(member: Member) -> tuple[int, int, int]:
-    return -member.joined_epoch, member.rank, member.number
+def _seniority(member: Member, newest_epoch: int) -> tuple[int, ...]:
+    """Sorts members: the surer one has the state of the job, the earlier.
+
+    Who came in the newest epoch may have no state, for that may have ended
+    before it began to train. Who was in before has it, also if its last goodbye
+    was lost.
+    """
+    number, rank = member.number, member.rank
+    if member.first_epoch and member.epoch >= newest_epoch:
+        return 0, member.first_epoch, -member.joined_epoch, rank, number
+    return 1, -member.joined_epoch, rank, number
 
 
 def seats(members: Sequence[Member]) -> list[Seat]:
