@@ -91,6 +91,7 @@ class Adversary:
         mild = [self._kill, self._stop, self._report_straggler, self._freeze]
         faults = mild * 2 + [self._kill, self._fail, self._leave]
         faults += [self._cut] * 3 + [self._end_agent, self._signal_agent]
+        faults += [self._reset] * 2
         if self.may_grow:
             faults += [self._come]
         if self.has_discovery:
@@ -146,6 +147,12 @@ class Adversary:
             victim.stop()
             seconds = 0.6 if self.random() < 0.5 else 3.0 * self.patience
             job.after(seconds, victim.end, 0, signal.SIGKILL)
+
+    def _reset(self, job: Job) -> None:
+        """Ends the connection of a member to hvdrun."""
+        if job.is_elastic and (victim := self._victim(job)) is not None:
+            job.judge.blamed(victim.number)
+            victim.lose_connection()
 
     def _cut(self, job: Job) -> None:
         """Cuts some hosts off from the others, and mends that later."""

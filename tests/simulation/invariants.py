@@ -129,7 +129,10 @@ class Judge:
     def check_epoch(self) -> None:
         """Checks that hvdrun may go on, if a new epoch has formed."""
         policy = self._job.policy
-        if policy.epochs.last_epoch() == self._last_epoch:
+        if (
+            not self._job.is_elastic
+            or policy.epochs.last_epoch() == self._last_epoch
+        ):
             return
         check(
             not self._last or may_go_on(self._silent_ranks(), len(self._last)),

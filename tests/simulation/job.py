@@ -107,6 +107,7 @@ class Job:
             is_busy = self.is_touched
             if event is not None and (is_busy or due is None or event <= due):
                 self.clock.step()
+                self.judge.check_epoch()
                 num_idle = 0
             elif due is not None:
                 num_idle = 0 if due > now else num_idle + 1
@@ -132,8 +133,7 @@ class Job:
             c for c in self.connections if c.peer.unsent or c.peer.closes
         ]:
             connection.flush()
-        if self.is_elastic:
-            self.judge.check_epoch()
+        self.judge.check_epoch()
 
     def _act(self) -> None:
         actions = self.policy.actions

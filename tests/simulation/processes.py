@@ -135,7 +135,7 @@ class Process:
         self._news = News.NOTHING
         self._joins: Group | None = None  # that it is just joining
         self._round = 0
-        self._fails = False
+        self._ends = False
         self._job = job
         self._connection: Connection | None = None
         job.processes[number] = self
@@ -184,7 +184,7 @@ class Process:
 
     def join(self) -> None:
         """Asks for a place in the next epoch."""
-        if self._fails:
+        if self._ends:
             return
         self._hang_up()
         job = self._job
@@ -210,6 +210,17 @@ class Process:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def lose_connection(self) -> None:
+        """Notices that the connection has ended; it needs one to come in."""
+        if self._connection is None:
+            return
+        self._job.trace(f"rank {self.number} loses its connection")
+        self._hang_up()
+        if self.group is None:
+            if self._joins is not None:
+                self._joins.lose(self)
+            self.later(self._job.pause(), self.join)
 
     def hears(
         self, connection: Connection, frames: list[tuple[FrameType, bytes]]
@@ -305,6 +316,8 @@ class Process:
         if not self.acts():
             return
         if self.must_leave():
+            self._hang_up()
+            self._ends = True
             self.group, self.is_leaving = None, True
             self.tell(ReportKind.LEAVES, "it must", lambda: self._exit_later(0))
         else:
@@ -340,13 +353,13 @@ class Process:
             if group is not None and not self.has_finished:
                 group.lose(self)
         self._hang_up()
-        self._fails = True
+        self._ends = True
         self.group, self._joins, self.is_leaving = None, None, True
         self.tell(ReportKind.FAILS, text, lambda: self._exit_later(1))
 
     def finish(self) -> None:
         """Ends, for it has done all."""
-        self.has_finished = True
+        self.has_finished = self._ends = True
         self._exit_later(0)
 
     def _exit_later(self, status: int) -> None:
