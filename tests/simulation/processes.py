@@ -87,6 +87,7 @@ class Connection:
             frames = heard(self.peer)
             self.to_process.carry(self.process.hears, self, frames)
         if self.peer.closes:
+            self.to_process.carry(self.process.hears_end, self)
             self.is_open = False
             self._job.connections.remove(self)
 
@@ -221,6 +222,11 @@ class Process:
             if self._joins is not None:
                 self._joins.lose(self)
             self.later(self._job.pause(), self.join)
+
+    def hears_end(self, connection: Connection) -> None:
+        """Notices that the server has hung up."""
+        if self.acts() and connection is self._connection:
+            self.lose_connection()
 
     def hears(
         self, connection: Connection, frames: list[tuple[FrameType, bytes]]

@@ -283,6 +283,17 @@ def test_who_was_never_in_begins_nothing_when_others_have_finished() -> None:
     assert len(observer.formed) == 1
 
 
+def test_a_process_that_starts_later_has_as_long_to_come() -> None:
+    observer = _Heard()
+    epochs = ElasticEpochs(observer, min_size=1, patience_seconds=30.0)
+    for number in (0, 1):
+        epochs.member_started(number, "a")
+    come(epochs, 0, 0.0)
+    epochs.member_started(2, "b")
+    epochs.go_on(29.0)
+    assert max(epochs.deadlines()) == 59.0  # it may come until then
+
+
 def test_the_end_is_told_to_who_waits_and_who_comes() -> None:
     epochs, observer, _ = _trained(2)
     waiting = come(epochs, 0, 1.0, epoch=1)

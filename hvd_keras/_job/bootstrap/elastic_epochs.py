@@ -102,6 +102,8 @@ class ElasticEpochs:
         self._members[number] = Member(
             number, host, slot, slot >= 0, is_beside_server
         )
+        if not self.survivors():  # it is awaited, and has as long as others
+            self._has_begun = False
 
     def host_fell_silent(self, numbers: Sequence[int]) -> None:
         """Notes that a host was lost whose processes may still run.
