@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import time
 
 from simulation import job
@@ -27,16 +28,26 @@ class Summary:
         )
 
 
-def many(first: int, seconds: float, most_failures: int = 5) -> Summary:
+def many(
+    first: int,
+    seconds: float = math.inf,
+    most_failures: int = 5,
+    most_jobs: float = math.inf,
+) -> Summary:
     """Runs the jobs of seeds from a first one on, and prints who fails.
 
     Args:
         first: The first seed.
         seconds: The time of a core that it takes.
         most_failures: It ends after so many.
+        most_jobs: It ends after so many.
     """
     found, began = Summary(), time.process_time()
-    while found.seconds < seconds and len(found.failures) < most_failures:
+    while (
+        found.seconds < seconds
+        and found.num_jobs < most_jobs
+        and len(found.failures) < most_failures
+    ):
         try:
             status = job.run(first + found.num_jobs)
             found.statuses[status] = found.statuses.get(status, 0) + 1
