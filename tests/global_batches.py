@@ -45,6 +45,12 @@ def kept_dataset() -> Any:
     return dataset().batch(SIZE).map(lambda x, y: (x[::-1], y[::-1])).repeat(2)
 
 
+def with_work(x: Any, y: Any) -> Any:
+    """Changes nothing, by an op that runs when the row is dealt."""
+    tf = pytest.importorskip("tensorflow")
+    return x + 0 * tf.cumsum(x), y
+
+
 FULL = [7, 7, 7, 7, 1]
 CASES: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     "arrays": (
@@ -65,6 +71,18 @@ CASES: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     ),
     "rows of a dataset": (
         lambda: hvd.shard(dataset(), global_batch_size=SIZE),
+        batches_of(FULL),
+    ),
+    "rows that are changed late": (
+        lambda: hvd.shard(dataset().map(with_work), global_batch_size=SIZE),
+        batches_of(FULL),
+    ),
+    "batches that are made late": (
+        lambda: hvd.shard(
+            dataset().map(with_work).batch(4).map(lambda x, y: (x * 1, y)),
+            batched=True,
+            global_batch_size=SIZE,
+        ),
         batches_of(FULL),
     ),
     "batches of a dataset": (

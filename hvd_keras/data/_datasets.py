@@ -168,6 +168,8 @@ class Source:
             found = _sources.rows_of(self.first)
         if self._late or found.blocked_by or not found.has_work:
             return found.blocked_by
+        if self._keeps:
+            return "batches that are kept as they are"
         if self._batched and (found.count is None or found.num_rows is None):
             return "a `map` of batches"
         return "elements that are not alike"

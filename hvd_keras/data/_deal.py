@@ -34,7 +34,7 @@ class Deal:
             ranks, which may change.
         num_merged: Ranks whose batches each rank has as one; usually 1.
         num_global: Rows of a global batch, if the ranks cannot share it
-            evenly; else 0.
+            evenly; else 0. 1: what is counted are batches, not rows.
     """
 
     rank: int

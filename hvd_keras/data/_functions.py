@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras.data._numbered import kind_of
+
 # Ops that TensorFlow calls stateful, though a function with them gives the same
 # for the same row, whenever and wherever it runs.
 _HARMLESS = frozenset(
@@ -71,7 +73,7 @@ def changes_rows(dataset: Any) -> bool:
     if not hasattr(dataset, "_map_func"):
         return False
     function = dataset._map_func.function
-    if type(dataset).__name__.lstrip("_").startswith(("Map", "ParallelMap")):
+    if kind_of(dataset).removeprefix("Parallel") == "Map":
         return not is_cheap(dataset)
     return bool(_ops_of(function) & _CHANGES)  # of datasets
 

@@ -149,7 +149,7 @@ class ShardedPyDataset(PyShare):
             )
         if self._handle is not None:
             self._handle.own_loop.note_global(num_rows, deal)
-            self._tell_of_cut(whole, num_rows)
+            self._tell_of_cut(whole, num_rows, "a batch")
         rows, weights = deal.own_rows(num_rows)
         own = keras.tree.map_structure(lambda each: each[rows], whole)
         return weighted(own, weights) if fills else own
@@ -177,11 +177,11 @@ class ShardedPyDataset(PyShare):
             )
         if self._handle is not None:
             self._handle.own_loop.note_global(num_rows, self._part.deal)
-            self._tell_of_cut(whole, num_rows)
+            self._tell_of_cut(whole, num_rows, "the last batches")
         begin, end = self._part.deal.bounds(num_rows)
         return keras.tree.map_structure(lambda rows: rows[begin:end], whole)
 
-    def _tell_of_cut(self, whole: Any, num_rows: int) -> None:
+    def _tell_of_cut(self, whole: Any, num_rows: int, what: str) -> None:
         """Tells, once, along which axis a batch is cut that has no targets.
 
         Inputs and targets of one length have their rows on axis 0.
@@ -191,7 +191,7 @@ class ShardedPyDataset(PyShare):
         self._has_told = True
         shapes = [np.shape(part) for part in keras.tree.flatten(whole)]
         log.info(
-            f"The ranks share the {num_rows} rows of the last batches of "
+            f"The ranks share the {num_rows} rows of {what} of "
             f"`data`, arrays of shapes {shapes} together, along axis 0. If "
             f"the rows are not there: {_CUT_CURE}"
         )
