@@ -219,7 +219,9 @@ def test_a_rank_without_memory_fails_all(rank, size, victim) -> None:
     if rank != victim:
         assert f"Rank {victim} failed" in str(raised.value)
     assert _core.process_set_ids() == [0]
-    assert resources() == before
+    # What others held may have gone meanwhile: fewer descriptors are no leak.
+    now = resources()
+    assert all(kept <= had for kept, had in zip(now, before, strict=True)), now
     pair = hvd.add_process_set([0, 1])
     if pair.included():
         assert total("x", rank, pair) == 1
