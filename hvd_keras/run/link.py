@@ -71,7 +71,9 @@ class Loss(NamedTuple):
     """Why a connection has ended."""
 
     text: str
-    may_run: bool = False  # the other side, on a host or network that is silent
+    # The other side, on a host or network that is silent, or just was: an agent
+    # that has given up leaves its ranks a while.
+    may_run: bool = False
 
 
 def frame(kind: Kind, body: bytes | Mapping[str, Any]) -> bytes:
@@ -163,7 +165,11 @@ class Link:
         if self._stream.has_timed_out:
             self.lose("the connection timed out", may_run=True)
         else:
-            self.lose(reason)
+            silent, most = (
+                time.monotonic() - self.heard_at,
+                self._timeout_seconds,
+            )
+            self.lose(reason, may_run=was_silent(silent, most))
 
     def close(self) -> None:
         """Hangs up. What the kernel has not taken yet is lost."""
@@ -214,6 +220,16 @@ class Link:
                     self._on_message(kind, body)
             except _NONSENSE as error:
                 self.lose(f"a message made no sense ({error})")
+
+
+def was_silent(seconds: float, timeout_seconds: float) -> bool:
+    """Whether the other side may have given up a link, and then hung up.
+
+    Args:
+        seconds: How long nothing had come when it did.
+        timeout_seconds: The longest silence that both sides bear.
+    """
+    return seconds > timeout_seconds / 2
 
 
 def read_json(body: bytes) -> dict[str, Any]:

@@ -74,11 +74,8 @@ class Judge:
         self._rows, self._trains = group.base, group
         self.most_behind = max(self.most_behind, group.size)
         for other in self._job.groups.values():
-            # Hvdrun takes the end of a link for that of the ranks, which may
-            # run on for a second.
-            is_gone = not any(p.agent.is_alive for p in other.members.values())
             check(
-                other is group or other.runs_since is None or is_gone,
+                other is group or other.runs_since is None,
                 f"epochs {other.epoch} and {group.epoch} train at once",
             )
             self.check_one_side(other)

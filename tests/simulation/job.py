@@ -10,6 +10,7 @@ from hvd_keras.config import Config
 from hvd_keras.run import policy
 from hvd_keras.run.elastic import Elastic
 from hvd_keras.run.fixed import Fixed
+from hvd_keras.run.link import was_silent
 from simulation.adversary import Adversary
 from simulation.clock import Clock
 from simulation.groups import Group
@@ -237,6 +238,7 @@ class Job:
         """Hvdrun loses the link to an agent."""
         if not agent.has_link or agent.host.is_here:
             return
+        self.judge.check_epoch()  # it may have formed without this
         self.is_touched = True
         agent.has_link = False
         name, now = agent.host.name, self.clock.now
@@ -294,6 +296,7 @@ class Job:
         """Lets hosts reach the others again."""
         self.trace(f"mended: {' '.join(h.name for h in hosts)}")
         for host in hosts:
+            seconds = self.clock.now - (host.cut_at or self.clock.now)
             host.cut_at = None
             while host.held:
                 call, given = host.held.popleft()
@@ -301,7 +304,8 @@ class Job:
             while host.lost:  # hvdrun has hung up
                 host.lost.pop().lose_job()
             if host.agent is not None and not host.agent.is_alive:
-                self.link_ended(host.agent)
+                may_run = was_silent(seconds, self.adversary.heartbeat)
+                self.link_ended(host.agent, may_run=may_run)
         self._tell_groups()
 
     def _tell_groups(self) -> None:
