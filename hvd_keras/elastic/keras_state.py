@@ -64,8 +64,8 @@ class TensorFlowState(ObjectState):
 
     @as_it_is
     def sync(self) -> None:
-        """Gives all ranks what rank 0 has, and saves."""
-        broadcast_variables(self._hvd_all(), 0)
+        """Gives all ranks what `root_rank` has, and saves."""
+        broadcast_variables(self._hvd_all(), self.root_rank)
         super().sync()
 
     def _hvd_all(self) -> list[Any]:
@@ -109,7 +109,7 @@ class TensorFlowKerasState(TensorFlowState):
 
     @as_it_is
     def sync(self) -> None:
-        """Gives all ranks the model, optimizer and attributes of rank 0."""
+        """Gives all ranks all that `root_rank` has, and saves."""
         holder: Any = self.model
         if self.optimizer is not getattr(holder, "optimizer", None):
             holder = _Holder(self.model, self.optimizer)

@@ -18,9 +18,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     It gives all ranks the state of rank 0, then calls the function. If a rank
     is lost, the others go back to their last commit, form a new membership in
-    the same processes, and begin again with the state of rank 0. If the members
-    shall change, `state.commit()` lets them, and no state is lost. Rank 0 is
-    one of those that were there before.
+    the same processes, and begin again with the newest state that a rank has.
+    If the members shall change, `state.commit()` lets them, and no state is
+    lost.
 
     Args:
         func: Trains from where `state` says, calls `state.commit()` from time
@@ -53,11 +53,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             state.on_reset()
         while True:
             try:
-                state.sync()
-                membership.note_state(is_first=True)
+                membership.note_state(is_first=state._hvd_sync())
                 return func(state, *args, **kw)
             except HostsUpdatedInterrupt:
-                state.save()
+                state._hvd_save()
             except Exception as error:
                 if not changes.begin_after(error):
                     raise

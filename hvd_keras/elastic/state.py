@@ -17,13 +17,20 @@ class State:
     """What a function has that `hvd.elastic.run` calls; a base class.
 
     A subclass says how to `save` the state in memory, to `restore` what was
-    saved, and to `sync`: to give all ranks the state of rank 0.
+    saved, and to `sync`: to give all ranks the state of rank `root_rank`.
+
+    Attributes:
+        root_rank: The rank that has saved most often, and so has the newest
+            state. `run` sets it, also if rank 0 has come later.
     """
+
+    root_rank = 0
 
     def __init__(self) -> None:
         self._hvd_at_reset: list[Callable[[], None]] = []
         self._hvd_at_progress: Callable[[], None] = _do_nothing
         self._hvd_rhythm = Rhythm("elastic/host_updates")
+        self._hvd_num_saved = 0
 
     def register_reset_callbacks(
         self, callbacks: Iterable[Callable[[], None]]
@@ -54,7 +61,7 @@ class State:
             SystemExit: This rank was told to leave; its status is 0.
             PeerLostError: A rank was lost; `run` handles it.
         """
-        self.save()
+        self._hvd_save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -88,11 +95,29 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Gives all ranks the state of rank 0, and saves it."""
+        """Gives all ranks the state of `root_rank`, and saves it."""
         raise NotImplementedError
 
     def reset(self) -> None:
         """Called when a new membership has begun; does nothing."""
+
+    def _hvd_save(self) -> None:
+        self.save()
+        self._hvd_num_saved += 1
+
+    def _hvd_sync(self) -> bool:
+        """Syncs from the newest state; returns whether no rank had saved.
+
+        All ranks save after the same steps. But a membership may end before all
+        of them got that far, or got the state of the others at all.
+        """
+        saved = objects.allgather_object(
+            self._hvd_num_saved, name="elastic/num_saved"
+        )
+        self.root_rank = saved.index(max(saved))
+        self.sync()
+        self._hvd_num_saved = max(saved) + 1
+        return max(saved) == 0
 
 
 def _do_nothing() -> None:
@@ -134,9 +159,11 @@ class ObjectState(State):
 
     @as_it_is
     def sync(self) -> None:
-        """Gives all ranks the attributes of rank 0, and saves."""
+        """Gives all ranks the attributes of `root_rank`, and saves."""
         own = {name: getattr(self, name) for name in self._hvd_names}
-        own = objects.broadcast_object(own, 0, name="elastic/state")
+        own = objects.broadcast_object(
+            own, self.root_rank, name="elastic/state"
+        )
         for name, value in own.items():
             setattr(self, name, value)
         self.save()

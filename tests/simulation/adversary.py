@@ -26,6 +26,7 @@ class Adversary:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.random = rng.random
+        self.takes_newest = seed % 2 == 1  # see Group
         is_large = self.random() < 0.002
         num_hosts = rng.randrange(6, 65) if is_large else rng.choice(_NUM_HOSTS)
         most_slots = rng.choice((1, 1, 2, 2, 4))

@@ -50,13 +50,12 @@ class Group:
         states = [p.done for p in self.members.values() if p.done is not None]
         first = self.members[0]
         if states:
-            if self._job.is_elastic:
-                # It is not known whether an epoch got so far as to give it.
-                has_state = first.done is not None or first.num_epochs > 2
-                check(has_state, "rank 0 has no state")
             check(max(states) - min(states) <= self._job.judge.most_behind,
                   "a commit was lost")  # fmt: skip
-            self.base = min(states)
+            # `hvd.elastic.fit` takes the newest commit that all have, a `State`
+            # the newest of all.
+            takes_newest = self._job.adversary.takes_newest
+            self.base = max(states) if takes_newest else min(states)
         else:
             self._job.judge.begins_anew()
             self.base = 0
