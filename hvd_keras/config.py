@@ -241,9 +241,9 @@ class Config:
         "HVD_VERIFY_RANKS", "int", None, "The ranks that this one process "
         "stands for, in `hvdrun --verify`, which sets it.", minimum=1,
     )  # fmt: skip
-    verify_nudge: bool = _setting(
-        "HVD_VERIFY_NUDGE", "bool", False, "This process measures what "
-        "rounding does; `hvdrun --verify` sets it.",
+    verify_nudge: int = _setting(
+        "HVD_VERIFY_NUDGE", "int", 0, "Which measurement of what rounding does "
+        "this process is, from 1; 0: none. `hvdrun --verify` sets it.",
     )  # fmt: skip
     metrics_port: int | None = _setting(
         "HVD_METRICS_PORT", "int", None, "Rank 0 of each host serves its "

@@ -228,23 +228,26 @@ def test_rounding_is_no_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "nudged", "status", "words"),
     [
-        (1.001, 1.001, 0, "Left out: differences of kernel up to 1e-03"),
-        (1.001, 1.0001, 1, "gradient of kernel: 1.001 on rank 0"),
-        (1.09, 1.5, 0, "Left out"),
-        (1.2, 1.5, 2, "not compared from there: Step 1: gradient of kernel"),
-        (2.0, 1.1, 1, "gradient of kernel: 2 on rank 0"),
+        (1.001, [1.001], 0, "Left out: differences of kernel up to 1e-03"),
+        (1.001, [1.00001], 1, "gradient of kernel: 1.001 on rank 0"),
+        (1.001, [1.0001] * 3, 1, "gradient of kernel: 1.001 on rank 0"),
+        (1.001, [1.0001, 1.001], 0, "Left out: differences of kernel"),
+        (1.09, [1.5], 0, "Left out"),
+        (1.2, [1.5], 2, "not compared from there: Step 1: gradient of kernel"),
+        (2.0, [1.01], 1, "gradient of kernel: 2 on rank 0"),
     ],
 )
 def test_a_difference_is_compared_with_what_rounding_does(
-    ranks: float, nudged: float, status: int, words: str, tmp_path: Path
+    ranks: float, nudged: list[float], status: int, words: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "hvd_keras._verify.compare"]
     records(tmp_path, "one", *step(1))
     records(tmp_path, "rank0", *step(1, ranks))
     records(tmp_path, "rank1", *step(1, ranks))
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True)
-    assert (done.returncode, done.stdout) == (NEEDS_NUDGED, b"")
-    records(tmp_path, "nudged", *step(1, nudged))
+    for number, value in enumerate(nudged):
+        done = subprocess.run([*command, str(tmp_path)], capture_output=True)
+        assert (done.returncode, done.stdout) == (NEEDS_NUDGED, b"")
+        records(tmp_path, f"nudged{number}", *step(1, value))
     done = subprocess.run([*command, str(tmp_path)], capture_output=True)
     assert done.returncode == status
     assert words in done.stdout.decode()

@@ -3,7 +3,7 @@
 Usage: python -m hvd_keras._verify.compare FOLDER [--json]
 
 The exit status is 0 if they are equal, 1 if they differ, 2 if there is too
-little to compare, and 3, without a word, if a third run must first measure
+little to compare, and 3, without a word, if one more run must first measure
 what rounding does.
 """
 
@@ -31,7 +31,7 @@ from hvd_keras._verify.rounding import Rounding
 # amplifies in a few steps usually stays far below this; `rounding` knows where
 # it does not.
 _TOLERANCE = 2e-4
-NEEDS_NUDGED = 3  # the exit status that asks for that run
+NEEDS_NUDGED = 3  # the exit status that asks for such a run
 _HALF_TOLERANCE = 3e-2  # with float16 or bfloat16
 # A gradient that is this small beside the largest is the rest of a sum that is
 # zero. Adam and its kin make whole steps of it.
@@ -49,6 +49,7 @@ class Verdict:
         largest: The largest difference of a weight.
         difference: The first difference.
         notes: What was made equal or left out.
+        is_open: Whether one more run may show that it is rounding.
     """
 
     status: int
@@ -57,6 +58,7 @@ class Verdict:
     largest: float = 0.0
     difference: Difference | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    is_open: bool = False
 
     def as_json(self) -> str:
         found = self.difference
@@ -82,7 +84,7 @@ class Comparison:
         ranks: Those of each rank.
         is_whole: Whether all scripts ran to their end. If not, what is missing
             on a side is no difference.
-        nudged: Those of the one process with nudged gradients, if it ran.
+        nudged: Those of each run of it with nudged gradients.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Comparison:
         ranks: list[list[Event]],
         *,
         is_whole: bool = True,
-        nudged: Sequence[Event] = (),
+        nudged: Sequence[Sequence[Event]] = (),
     ) -> None:
         self._is_whole = is_whole
         self._one = one
@@ -141,10 +143,17 @@ class Comparison:
             return Verdict(
                 2, text, self._num_steps, self._largest, difference, notes
             )
+        is_open = difference.name and self._rounding.may_explain(difference)
         difference.cause = causes.cause_of(difference, self._facts)
         text = f"{size} ranks differ from one process. {difference.text()}"
         return Verdict(
-            1, text, self._num_steps, self._largest, difference, notes
+            1,
+            text,
+            self._num_steps,
+            self._largest,
+            difference,
+            notes,
+            is_open=bool(is_open),
         )
 
     def _why_not_compared(self, found: Difference) -> str:
@@ -535,7 +544,7 @@ def compare(folder: Path, failed: Sequence[str] = ()) -> Verdict:
     if not one or not ranks:
         why = how if failed else "the script does not call `hvd.init()`"
         return Verdict(2, f"Not compared: {why}.")
-    nudged = read(folder / NUDGED)
+    nudged = [read(path) for path in sorted(folder.glob(f"{NUDGED}*.jsonl"))]
     found = Comparison(one, ranks, is_whole=not failed, nudged=nudged).verdict()
     if failed and found.status == 1:
         found.text += f" Then {how}."
@@ -546,17 +555,6 @@ def compare(folder: Path, failed: Sequence[str] = ()) -> Verdict:
     return found
 
 
-def _needs_nudged(folder: Path, found: Verdict) -> bool:
-    """Whether rounding may explain a difference, and was not measured."""
-    is_measured = (folder / f"{NUDGED}.jsonl").exists()
-    return bool(
-        found.status == 1
-        and found.difference
-        and found.difference.name
-        and not is_measured
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -564,7 +562,7 @@ def main() -> int:
     parser.add_argument("--failed", action="append", default=[])
     arguments = parser.parse_args()
     found = compare(arguments.folder, arguments.failed)
-    if _needs_nudged(arguments.folder, found):
+    if found.status == 1 and found.is_open:
         return NEEDS_NUDGED
     if arguments.json:
         print(found.as_json())

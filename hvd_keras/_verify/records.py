@@ -17,7 +17,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-NUDGED = "nudged"  # the name of the file of the run that measures rounding
+NUDGED = "nudged"  # and a number: files of runs that measure rounding
 
 # An array of more elements is kept as the sums of as many parts of it.
 MAX_ELEMENTS = 1 << 16

@@ -15,7 +15,7 @@ import numpy as np
 
 from hvd_keras import _native, basics
 from hvd_keras._backends.options import path_of
-from hvd_keras._verify.records import NUDGED, Writer
+from hvd_keras._verify.records import Writer
 from hvd_keras._verify.telling import digests, fills, leaves_of, tell
 
 # All calls of `fit` together take this many times the steps that are asked for.
@@ -34,8 +34,9 @@ class Session:
         num_steps: Steps to compare, of each `fit` or loop.
     """
 
-    def __init__(self, path: Path, num_steps: int) -> None:
+    def __init__(self, path: Path, num_steps: int, nudge: int = 0) -> None:
         self._num_steps = num_steps
+        self._nudge = nudge
         self._has_ended = False
         self._lock = threading.Lock()
         # While a step of Keras is traced or runs.
@@ -255,9 +256,9 @@ class Session:
 
     def nudged(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns gradients as more rounding might leave them, if asked to."""
-        if self.name != NUDGED:
+        if not self._nudge:
             return list(gradients)
-        return [_nudged(gradient) for gradient in gradients]
+        return [_nudged(gradient, self._nudge) for gradient in gradients]
 
     def _count(self, label: str) -> None:
         """Counts a step of a loop that Keras does not run."""
@@ -379,11 +380,13 @@ def _is_in_dataset() -> bool:
     return False
 
 
-def _nudged(gradient: Any) -> Any:
-    """Returns a gradient that differs in its last digits."""
+def _nudged(gradient: Any, number: int) -> Any:
+    """Returns a gradient that differs in its last digits, as `number` says."""
     if hasattr(gradient, "dense_shape"):
         return type(gradient)(
-            _nudged(gradient.values), gradient.indices, gradient.dense_shape
+            _nudged(gradient.values, number),
+            gradient.indices,
+            gradient.dense_shape,
         )
     if 0 in tuple(gradient.shape):
         return gradient
@@ -391,7 +394,7 @@ def _nudged(gradient: Any) -> Any:
     # The number of slices of an embedding may not be known.
     largest = ops.max(ops.abs(gradient))
     is_zero = ops.cast(ops.equal(largest, 0), gradient.dtype)
-    pattern = ops.sin(gradient / (largest + is_zero) * 1e3)
+    pattern = ops.sin(gradient / (largest + is_zero) * 1e3 + number)
     return gradient + _NUDGE * largest * pattern
 
 

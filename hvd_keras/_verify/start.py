@@ -33,12 +33,13 @@ def begin() -> None:
         public["size_op"] = _size_op
     name = f"rank{config.rank or 0}"
     if num_ranks is not None:
-        name = NUDGED if config.verify_nudge else "one"
+        number = config.verify_nudge
+        name = f"{NUDGED}{number}" if number else "one"
     path = Path(config.verify or "") / name
     call_when_imported(
         {
             "tensorflow": lambda: _seed_tensorflow(20000 + (config.rank or 0)),
-            "keras": lambda: _record(path),
+            "keras": lambda: _record(path, config.verify_nudge),
         }
     )
 
@@ -54,14 +55,14 @@ def _size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     return tf.constant(verification.num_merged(), tf.int32, name=name)
 
 
-def _record(path: Path) -> None:
+def _record(path: Path, nudge: int) -> None:
     global _session
     from hvd_keras._verify import draws, frozen, hooks
     from hvd_keras._verify.session import Session
 
     if path.with_suffix(".jsonl").exists():  # a child of that process
         path = path.with_name(f"child{os.getpid()}")
-    _session = Session(path, verification.num_steps())
+    _session = Session(path, verification.num_steps(), nudge)
     hooks.install(_session)
     frozen.install(_session)
     draws.install(_session)

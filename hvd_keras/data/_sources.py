@@ -220,7 +220,8 @@ def _of_shuffle(dataset: Any) -> Rows | None:
             seed2=dataset._seed2,
             seed_generator=tf.raw_ops.DummySeedGenerator(),
             reshuffle_each_iteration=bool(dataset._reshuffle_each_iteration),
-            **numbers._common_args,
+            # Not `_common_args`: datasets of files have no name.
+            **numbers._flat_structure,
         )
         made = tf.data.experimental.from_variant(variant, numbers.element_spec)
         # TensorFlow drops functions of a dataset that Python has dropped.

@@ -2,12 +2,13 @@
 
 The first job has the ranks that are asked for, the second one process. Both
 record; a Python process with NumPy compares. If rounding may explain what it
-finds, a third job measures rounding: one process whose gradients are nudged.
+finds, more jobs measure rounding: one process whose gradients are nudged.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from hvd_keras.run.usage import UsageError
 
 _SITE = str(Path(__file__).parents[1] / "_verify" / "_site")
 
-# What the comparison ends with if it needs the third job.
+# What the comparison ends with if it needs one more job.
 _NEEDS_NUDGED = 3
 
 # Runs a job, and returns its exit status.
@@ -80,16 +81,17 @@ def run(
         for what in failed:
             command += ["--failed", what]
         sys.stdout.flush()
-        status = subprocess.run(command).returncode
-        if status == _NEEDS_NUDGED:
+        for number in itertools.count(1):
+            status = subprocess.run(command).returncode
+            if status != _NEEDS_NUDGED:
+                return status
             _say("one process, to measure what rounding does", is_json=is_json)
-            environ["HVD_VERIFY_NUDGE"] = "1"
+            environ["HVD_VERIFY_NUDGE"] = str(number)
             run_job(alone, environ, plan_alone)
             sys.stdout.flush()
             # A job that could not begin has measured nothing.
-            Path(folder, "nudged.jsonl").touch()
-            status = subprocess.run(command).returncode
-        return status
+            Path(folder, f"nudged{number}.jsonl").touch()
+        raise AssertionError("unreachable")
 
 
 def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:

@@ -53,6 +53,12 @@ def of_records() -> Any:
     return rows.map(lambda row: (row, row[0])).shuffle(9, seed=4)
 
 
+def of_lines() -> Any:
+    """A source that has no name among tf.data's stages."""
+    lines = tf.data.TextLineDataset([__file__]).shuffle(9, seed=1).take(47)
+    return lines.map(lambda line: (tf.strings.split(line, "a")[0], 1.0))
+
+
 def of_zipped() -> Any:
     pairs = {"b": from_slices(WIDE).map(work), "a": tf.data.Dataset.range(53)}
     rows = tf.data.Dataset.zip(pairs).enumerate().shuffle(9, seed=2)
@@ -110,6 +116,7 @@ POLICIES = [
 CASES: dict[str, tuple[Make, bool]] = {
     "numbers": (of_numbers, False),
     "records": (of_records, False),
+    "lines": (of_lines, False),
     "zip": (of_zipped, False),
     "concatenate": (of_both, False),
     "global seed": (of_global_seed, False),

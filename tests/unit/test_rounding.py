@@ -16,14 +16,14 @@ def weights(value: float, step: int = 1) -> Event:
 
 @pytest.mark.parametrize("gap", [np.nan, np.inf])
 def test_rounding_explains_no_nan(gap: float) -> None:
-    rounding = Rounding([weights(2.0 + 1e-3)], 1e-5)
+    rounding = Rounding([[weights(2.0 + 1e-3)]], 1e-5)
     rounding.go_on_to(weights(2.0))
     assert rounding.explains("weights", "w", 1e-4)
     assert not rounding.explains("weights", "w", gap)
 
 
 def test_rounding_of_later_steps_explains_nothing_before_them() -> None:
-    rounding = Rounding([weights(2.0 + 1e-6, 1), weights(2.1, 2)], 1e-5)
+    rounding = Rounding([[weights(2.0 + 1e-6, 1), weights(2.1, 2)]], 1e-5)
     rounding.go_on_to(weights(2.0, 1))
     assert rounding.explains("weights", "w", 1e-6)
     assert not rounding.explains("weights", "w", 1e-2)
@@ -43,11 +43,11 @@ def test_gradients_of_an_embedding_are_nudged_where_no_size_is_known() -> None:
             loss = tf.reduce_sum(tf.gather(table, rows) ** 2)
         gradient = tape.gradient(loss, table)
         assert gradient.values.shape[0] is None
-        nudged = _nudged(gradient)
+        nudged = _nudged(gradient, 1)
         return gradient.values, nudged.values
 
     plain, nudged = step(tf.constant([0, 1, 1]))
     gap = np.max(np.abs(plain - nudged)) / np.max(np.abs(plain))
     assert 0 < gap < 1e-4
     nothing = tf.zeros([2, 2])
-    np.testing.assert_array_equal(_nudged(nothing), nothing)
+    np.testing.assert_array_equal(_nudged(nothing, 1), nothing)
