@@ -14,7 +14,7 @@ from hvd_keras._common.lazy import importer
 from hvd_keras._common.when_imported import call_when_imported
 
 if TYPE_CHECKING:
-    from hvd_keras import callbacks, elastic, exceptions
+    from hvd_keras import callbacks, data, elastic, exceptions
     from hvd_keras._backends.barrier import barrier
     from hvd_keras._gradients.aggregation import set_aggregation
     from hvd_keras.basics import (
@@ -186,6 +186,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data",
     "ddl_built",
     "dump_flight_record",
     "elastic",
@@ -287,7 +288,7 @@ _imported = importer(__name__, _HOME_OF)
 
 def __getattr__(name: str) -> Any:
     value: Any
-    if name in ("callbacks", "elastic", "exceptions", "run"):
+    if name in ("callbacks", "data", "elastic", "exceptions", "run"):
         value = importlib.import_module(f"hvd_keras.{name}")
     elif name == "__version__":
         from hvd_keras._common.version import package_version

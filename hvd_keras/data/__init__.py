@@ -1,5 +1,15 @@
 """Data for training on several ranks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvd_keras._common.lazy import importer
 from hvd_keras.data.sharding import shard
 
-__all__ = ["shard"]
+if TYPE_CHECKING:
+    from hvd_keras.data._by_number import records
+
+__all__ = ["records", "shard"]
+
+__getattr__ = importer(__name__, {"records": "_by_number"})

@@ -12,8 +12,14 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
+from hvd_keras.data import (
+    _by_number,
+    _own_batches,
+    _passing,
+    _rows,
+    _sources,
+)
 from hvd_keras.data import _first_rows as first_rows
-from hvd_keras.data import _own_batches, _passing, _rows, _sources
 from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
@@ -152,6 +158,11 @@ class Source:
         self._is_whole = keeps or (batched and _may_vary(self.first))
         self._late = self._late_rows_of(self.first)
 
+    def begin(self, epoch: int) -> None:
+        """Has what shuffles by the number of an epoch begin with this one."""
+        if self.is_fixed:
+            _by_number.begin_epoch(self.first, epoch)
+
     def late_rows(self, epoch: int) -> _sources.Rows | None:
         """Returns the rows of an epoch, to be read when they are dealt.
 
@@ -210,6 +221,8 @@ class Source:
                 f"epochs. Received: {dataset.element_spec} in epoch {epoch}, "
                 f"{self.first.element_spec} in epoch 0."
             )
+        if not self.is_fixed:
+            _by_number.begin_epoch(dataset, epoch)
         return dataset
 
     def global_batches(
@@ -312,6 +325,7 @@ def shard_dataset(
     def begin() -> tf.Tensor:
         part, number = handle.begin_numbered()
         notes.begin(number)
+        source.begin(part.epoch)
         running[:] = [*running[-1:], own(part)]
         return running[-1]._variant_tensor
 

@@ -244,7 +244,7 @@ def _order_of(entries: Any) -> Order | None:
         len(numbers),
         are_numbers,
         zlib.crc32(numbers.tobytes()),
-        int(_mixed(numbers).sum(dtype=np.uint64)),
+        int(mixed(numbers).sum(dtype=np.uint64)),
         ", ".join(_shown(entry) for entry in entries[:4]),
     ]
 
@@ -263,11 +263,11 @@ def _numbers_of_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             values = np.array(
                 [zlib.crc32(value.tobytes()) for value in column], np.uint64
             )
-        numbers = _mixed(numbers) + values
+        numbers = mixed(numbers) + values
     return numbers
 
 
-def _mixed(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def mixed(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns numbers whose sum tells which they are (splitmix64)."""
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(

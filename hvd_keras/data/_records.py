@@ -109,36 +109,59 @@ def prepare(
     if not names:
         return
     paths = [os.fsdecode(name) for name in names]
-    agreement.together(
-        "records", [_indexed_together(paths, process_set)], process_set
-    )
+    index_together(paths, process_set)
+
+
+def index_together(
+    paths: list[str],
+    process_set: ProcessSet,
+    scan: record_index.Scan = record_index.TFRECORDS,
+) -> str:
+    """Makes the indexes of files, each rank some; all call it.
+
+    Returns:
+        Why they are not known; "": they are.
+
+    Raises:
+        DamagedFileError: On all ranks: a file is not whole.
+    """
+    checks = [_indexed_together(paths, process_set, scan)]
+    (refusal,) = agreement.together("records", checks, process_set)
+    return str(refusal)
 
 
 def _indexed_together(
-    paths: list[str], process_set: ProcessSet
+    paths: list[str], process_set: ProcessSet, scan: record_index.Scan
 ) -> agreement.Check:
-    record_index.forget(paths)
+    record_index.forget(paths, scan)
     rank, size = process_set.rank() or 0, process_set.size() or 1
-    answer: tuple[str, list[bytes] | None, list[str]]
+    answer: tuple[str, str, list[bytes], list[str]]
     try:
-        found, changed = record_index.indexes_of(paths[rank::size])
-        answer = ("", [record_index.encode(each) for each in found], changed)
+        found, changed = record_index.indexes_of(paths[rank::size], scan)
+        answer = (
+            "",
+            "",
+            [record_index.encode(each) for each in found],
+            changed,
+        )
     except DamagedFileError as error:
-        answer = (str(error), None, [])
-    except InvalidArgumentError:
-        answer = ("", None, [])
+        answer = (str(error), "", [], [])
+    except InvalidArgumentError as error:
+        answer = ("", str(error), [], [])
     answers = yield answer
-    for damage, _, _ in answers:
-        if damage:
-            raise DamagedFileError(damage)
+    damage, refusal = (
+        next((one[part] for one in answers if one[part]), "") for part in (0, 1)
+    )
+    if damage:
+        raise DamagedFileError(damage)
     if rank == 0:
         record_index.tell_changed(
             [path for *_, each in answers for path in each]
         )
-    is_known = all(each is not None for _, each, _ in answers)
     for number, path in enumerate(paths):
-        data = answers[number % size][1][number // size] if is_known else None
-        record_index.learn(path, data)
+        data = None if refusal else answers[number % size][2][number // size]
+        record_index.learn(path, data, scan)
+    return refusal
 
 
 def _stages(dataset: Any, kinds: Container[str]) -> Iterator[list[bytes]]:

@@ -444,6 +444,7 @@ _MAKERS: dict[str, Callable[[Any], Rows | None]] = {
     "ParallelInterleave": _of_files,
     "ParallelMap": _of_map,
     "Prefetch": _of_input,
+    "Records": lambda dataset: dataset.rows,
     "Restructured": _of_input,
     "Repeat": _counted("repeat"),
     "Shuffle": _of_shuffle,

@@ -48,7 +48,9 @@ class TestFile {
     CHECK(RecordFile::Open(path_, &file).ok());
     return file;
   }
-  Status Index(RecordIndex* index) const { return Open()->MakeIndex(index); }
+  Status Index(RecordIndex* index) const {
+    return Open()->MakeIndex(false, index);
+  }
 
  private:
   std::string path_;
@@ -161,6 +163,33 @@ TEST_CASE("an index of a damaged file says where it is damaged") {
   other[21] ^= 1;  // the length of the second record
   CHECK(has(IndexError(other), "record 1, at byte 21: its length"));
   CHECK(has(IndexError(std::string(4096, 'x')), "record 0, at byte 0"));
+}
+
+TEST_CASE("a check tells what is damaged, and what is lost behind it") {
+  std::string content = FileOf({"first", "second", "third", "last"});
+  content[21 + 12] ^= 1;  // the data of the second record
+  const TestFile damaged(content), torn(content.substr(0, content.size() - 1));
+  content[64] ^= 1;  // the length of the last one
+  const TestFile lost(content), junk(std::string(4096, 'x'));
+  const auto check = [](const TestFile& file) {
+    RecordIndex index;
+    CHECK(file.Open()->MakeIndex(true, &index).ok());
+    return index;
+  };
+  CHECK(check(damaged).damaged == std::vector<int64_t>{1});
+  CHECK(check(damaged).num_records == 4);
+  CHECK(check(damaged).lost_bytes == 0);
+  for (const TestFile* file : {&torn, &lost}) {
+    const RecordIndex index = check(*file);
+    CHECK(index.damaged == std::vector<int64_t>{1});
+    CHECK(index.num_records == 3);
+    CHECK(index.file_bytes == 64);
+    CHECK(index.lost_bytes == (file == &torn ? 19 : 20));
+    RecordSource source({{file->path(), 0, index}});
+    CHECK(ReadOf(&source, 2) == "third");
+  }
+  CHECK(check(junk).num_records == 0);
+  CHECK(check(junk).lost_bytes == 4096);
 }
 
 TEST_CASE("damaged data and changed files are told when they are read") {

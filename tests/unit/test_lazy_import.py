@@ -114,7 +114,7 @@ def test_what_needs_tensorflow_says_what_to_use_instead(backend: str) -> None:
 def test_all_is_sorted_and_lists_every_public_name() -> None:
     names = hvd_keras.__all__
     assert list(names) == sorted(names)
-    modules = {"callbacks", "elastic", "exceptions", "run"}
+    modules = {"callbacks", "data", "elastic", "exceptions", "run"}
     homes = set(hvd_keras._HOME_OF) | modules | {"__version__"}
     assert set(names) == homes
     assert set(names) <= set(dir(hvd_keras))

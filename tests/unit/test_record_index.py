@@ -134,7 +134,7 @@ def test_two_processes_index_at_once(tmp_path: pathlib.Path) -> None:
         "import sys; from hvd_keras.data import _record_index as index; "
         "[(found := index.indexes_of(sys.argv[1:])[0][0], "
         "index.forget(sys.argv[1:]), "
-        "index._keep(sys.argv[1], found)) for _ in range(50)]; "
+        "index._keep(index.place_of(sys.argv[1]), found)) for _ in range(50)]; "
         "print(found.num_records)"
     )
     command = [sys.executable, "-c", program, os.path.realpath(path)]

@@ -134,24 +134,34 @@ Status RecordFile::Read(RecordPlace place, int64_t data_bytes,
   return Status::Ok();
 }
 
-Status RecordFile::MakeIndex(RecordIndex* index) const {
-  index->file_bytes = num_bytes_;
+Status RecordFile::MakeIndex(bool check, RecordIndex* index) const {
   auto& blocks = index->blocks;
-  int64_t first_end = 0, most_bytes = 0;
-  HVD_RETURN_IF_ERROR(
-      ReadHeaders({}, num_bytes_, [&](int64_t offset, int64_t data_bytes) {
-        const int64_t record = index->num_records++;
-        if (blocks.empty() ||
-            (offset - blocks.back().offset >= kBlockBytes &&
-             record - blocks.back().record >= kBlockRecords)) {
-          blocks.push_back({offset, record});
-        }
-        if (record == 0) first_end = data_bytes + kFrameBytes;
-        most_bytes = std::max(most_bytes, data_bytes);
-      }));
+  std::vector<char> data;
+  int64_t first_end = 0, most_bytes = 0, end = 0;
+  const auto see = [&](int64_t offset, int64_t data_bytes) {
+    const int64_t record = index->num_records++;
+    if (blocks.empty() || (offset - blocks.back().offset >= kBlockBytes &&
+                           record - blocks.back().record >= kBlockRecords)) {
+      blocks.push_back({offset, record});
+    }
+    end = offset + data_bytes + kFrameBytes;
+    if (record == 0) first_end = end;
+    most_bytes = std::max(most_bytes, data_bytes);
+    if (!check || data_bytes > kMostDataBytes) return;
+    data.resize(data_bytes);
+    if (!Read({offset, record}, data_bytes, data.data()).ok()) {
+      index->damaged.push_back(record);
+    }
+  };
+  const Status status = ReadHeaders({}, num_bytes_, see);
+  if (!check || status.code() != StatusCode::kDamagedFile) {
+    HVD_RETURN_IF_ERROR(status);
+  }
   if (most_bytes > kMostDataBytes) {
     return Status::InvalidArgument(path_ + ": a record is too long");
   }
+  index->file_bytes = end;
+  index->lost_bytes = num_bytes_ - end;
   if (first_end == 0) return Status::Ok();
   return ReadBytes(first_end - sizeof(uint32_t), sizeof(uint32_t),
                    reinterpret_cast<char*>(&index->first_checksum));

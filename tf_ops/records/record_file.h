@@ -21,12 +21,16 @@ struct RecordPlace {
 
 // Enough to find any record of a file after a look at few headers.
 struct RecordIndex {
-  int64_t file_bytes = 0;
+  int64_t file_bytes = 0;  // without what is lost
   int64_t num_records = 0;
   uint32_t first_checksum = 0;  // of the data of the first record; 0: none
   // The first record of each block: of 1 MB, and of 4 records, at least. So
   // they take 16 bytes a MB, and 4 a record, at most.
   std::vector<RecordPlace> blocks;
+  // Only of a check: records whose data are damaged, and what is left of the
+  // file where a length is, or where it ends too soon.
+  std::vector<int64_t> damaged;
+  int64_t lost_bytes = 0;
 };
 
 // Any thread may call the const functions.
@@ -53,7 +57,8 @@ class RecordFile {
   // not what was written.
   Status Read(RecordPlace place, int64_t data_bytes, char* data) const;
 
-  Status MakeIndex(RecordIndex* index) const;
+  // A check reads all data too, and tells what is damaged instead of failing.
+  Status MakeIndex(bool check, RecordIndex* index) const;
 
  private:
   RecordFile(std::string path, Fd fd, int64_t num_bytes)

@@ -1,0 +1,253 @@
+"""`hvd.data.records`: a dataset of rows that are read by their numbers.
+
+| Private name of TensorFlow | Used to |
+|---|---|
+| `Dataset.__init__`, `_inputs`, `_variant_tensor` | make a stage of our own |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_keras import basics
+from hvd_keras._common import log
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.python_calls import call_on_arrays
+from hvd_keras._job import membership
+from hvd_keras.data import _formats, _records
+from hvd_keras.data import _record_index as record_index
+from hvd_keras.data._numbered import Rows
+from hvd_keras.data._numbering import Numbering
+from hvd_keras.data._row_orders import SHUFFLES, Order
+from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.process_set import ProcessSet, global_process_set
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_NUM_AT_ONCE = 64  # rows, where nobody deals them out
+
+
+def records(
+    files: Paths,
+    *,
+    shuffle: str | None = None,
+    seed: int = 0,
+    kind: str | None = None,
+    on_error: str = "raise",
+    window: int = 64,
+    process_set: ProcessSet = global_process_set,
+) -> tf.data.Dataset:
+    """Returns the rows of files, in a new order in each epoch.
+
+    Give the result to `hvd.shard`, with or without `map` and other stages
+    behind it. Then each rank reads its own rows alone, and any number of ranks
+    has the rows of an epoch in the same order: `seed` and the number of the
+    epoch decide on it. So training goes on at any row at once, on another
+    number of ranks too.
+
+    All ranks call this with the same arguments: each finds out where the
+    records of some of the files are. That is kept for the next job.
+
+    - "global": any row may come at any place, each order of all rows is about
+      equally likely. The disk reads single rows.
+    - "blocks": blocks of about a megabyte are shuffled, and then the rows of
+      each `window` of them. Rows of one block come near to each other, so the
+      disks, and what caches them, read whole blocks. Rows of different blocks
+      are independent of each other.
+
+    Args:
+        files: A path, a pattern (`"data/*.tfrecord"`), or a list of paths.
+        shuffle: "global", "blocks", or None: the order of the files.
+        seed: Decides on the orders.
+        kind: "tfrecord" (each row is a text scalar). None: by the end of the
+            names; what is unknown is a TFRecord file.
+        on_error: "raise" or "skip". With "skip", the first job reads all data
+            once and notes what is damaged; those records are no rows then, and
+            rank 0 tells their number.
+        window: Blocks that are mixed, for "blocks".
+        process_set: The ranks that call this.
+
+    Returns:
+        A `tf.data.Dataset` of known length. Each iteration over it outside of
+        `hvd.shard` is the next epoch.
+
+    Raises:
+        InvalidArgumentError: On all ranks: a file cannot be read.
+        DamagedFileError: On all ranks: a file is not whole.
+        ValueError: An argument cannot be honoured.
+
+    Example:
+
+    >>> rows = hvd.data.records("train/*.tfrecord", shuffle="global", seed=1)
+    >>> model.fit(hvd.shard(rows.map(parse), batch_size=32), epochs=10)
+    """
+    _check(shuffle, seed, on_error, window)
+    paths = _paths_of(files)
+    form = _formats.form_of(paths, kind)
+    scan = form.scan if on_error == "raise" else form.checked_scan
+    alone = membership.is_elastic() or membership.is_waiting()
+    if basics.is_initialized() and not alone:
+        refusal = _records.index_together(paths, process_set, scan)
+        if refusal:
+            raise InvalidArgumentError(refusal)
+    indexes, _ = record_index.indexes_of(paths, scan)
+    numbering = Numbering(indexes)
+    if not numbering.num_rows:
+        raise InvalidArgumentError(
+            f"`files` must have rows. Received: {paths[0]} and "
+            f"{len(paths) - 1} more, all without."
+        )
+    if not basics.is_initialized() or process_set.rank() == 0:
+        _tell_of_damage(paths, indexes, numbering)
+    order = Order(numbering.begins, shuffle, seed, window)
+    reader = form.open(paths, indexes, numbering)
+    return _RecordsDataset(numbering, order, reader, seed)
+
+
+def begin_epoch(dataset: Any, epoch: int) -> None:
+    """Has the next iteration over a dataset be the one of an epoch.
+
+    That concerns what `records` has made, and the stages behind it.
+    """
+    for each in _all_records_of(dataset):
+        each.begin_epoch(epoch)
+
+
+def _all_records_of(dataset: Any) -> Iterator[_RecordsDataset]:
+    if isinstance(dataset, _RecordsDataset):
+        yield dataset
+    for before in dataset._inputs():
+        yield from _all_records_of(before)
+
+
+class _RecordsDataset(tf.data.Dataset):
+    """Rows by their numbers, as a stage that `_sources` knows."""
+
+    def __init__(
+        self,
+        numbering: Numbering,
+        order: Order,
+        reader: _formats.Reader,
+        seed: int,
+    ) -> None:
+        self._numbering, self._order = numbering, order
+        # Of `hvd.shard`; None: each iteration is an epoch.
+        self._epoch: int | None = None
+        self._turn = 0  # iterations of the epoch so far
+        self._seed, self._seed2 = tf.constant(seed), tf.constant(1)
+        fetch = as_it_is(lambda numbers: reader.fetch(numbers))
+        self.rows = Rows(
+            self._numbers(),
+            as_it_is(lambda row: row),
+            fetch=fetch,
+            is_light=True,
+            has_work=True,
+            num_rows=order.num_rows,
+        )
+        made = self.rows.numbers.batch(_NUM_AT_ONCE).map(
+            fetch, num_parallel_calls=2, deterministic=True
+        )
+        # TensorFlow drops functions of a dataset that Python has dropped.
+        self._made = self._counted(made.unbatch())
+        super().__init__(self._made._variant_tensor)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Makes the next iteration that of an epoch, and others its repeats."""
+        self._epoch, self._turn = epoch, 0
+
+    @property
+    def element_spec(self) -> Any:
+        return self._made.element_spec
+
+    def _inputs(self) -> list[Any]:
+        return []
+
+    def _counted(self, rows: tf.data.Dataset) -> tf.data.Dataset:
+        count = self._order.num_rows
+        return rows.apply(tf.data.experimental.assert_cardinality(count))
+
+    def _begin(self) -> Any:
+        number = self._turn
+        self._turn += 1
+        if self._epoch is None:
+            return np.array([number, 0])
+        return np.array([self._epoch, number])
+
+    def _numbers(self) -> tf.data.Dataset:
+        """Returns what stands for the rows of an epoch, in order."""
+        order, numbering = self._order, self._numbering
+
+        def part_of(number: Any, index: Any) -> Any:
+            return numbering.numbers_of(order.part(number, int(index)))
+
+        @as_it_is
+        def numbers_of_pass(_: tf.Tensor) -> tf.data.Dataset:
+            (number,) = call_on_arrays(self._begin, [], [tf.int64])
+
+            @as_it_is
+            def numbers_of_part(index: tf.Tensor) -> tf.Tensor:
+                (numbers,) = call_on_arrays(
+                    part_of, [number, index], [tf.int64]
+                )
+                return tf.ensure_shape(numbers, [None])
+
+            parts = tf.data.Dataset.range(order.num_parts)
+            return parts.map(numbers_of_part).unbatch()
+
+        passes = tf.data.Dataset.from_tensors(0).flat_map(numbers_of_pass)
+        return self._counted(passes)
+
+
+def _check(shuffle: Any, seed: Any, on_error: Any, window: Any) -> None:
+    for name, value, choices in (
+        ("shuffle", shuffle, SHUFFLES),
+        ("on_error", on_error, ("raise", "skip")),
+    ):
+        if value not in choices:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+                f"Received: {name}={value!r}."
+            )
+    for name, value, least in (("seed", seed, 0), ("window", window, 1)):
+        if type(value) is not int or value < least:
+            raise ValueError(
+                f"`{name}` must be an integer >= {least}. Received: "
+                f"{name}={value!r}."
+            )
+
+
+def _paths_of(files: Paths) -> list[str]:
+    """Returns the paths that are meant; those of a pattern are sorted."""
+    if isinstance(files, str | os.PathLike):
+        path = os.fspath(files)
+        found = sorted(tf.io.gfile.glob(path)) if set(path) & set("*?[") else []
+        files = found or [path]
+    paths = list(map(os.fspath, files))
+    if not paths:
+        raise ValueError("`files` must name a file. Received: an empty list.")
+    return paths
+
+
+def _tell_of_damage(
+    paths: list[str],
+    indexes: Sequence[record_index.Index],
+    numbering: Numbering,
+) -> None:
+    num_lost = sum(index.num_lost_bytes for index in indexes)
+    if not (numbering.num_damaged or num_lost):
+        return
+    damaged = [
+        path
+        for path, index in zip(paths, indexes, strict=True)
+        if index.damaged or index.num_lost_bytes
+    ]
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    log.warning(
+        f"leaving out {numbering.num_damaged} damaged records and {num_lost} "
+        f"bytes behind damaged lengths, of {numbering.num_rows} rows, in "
+        f"{damaged[0]}{more}"
+    )
