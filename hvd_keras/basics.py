@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from hvd_keras import _native, process_set
+from hvd_keras import _native, _rendezvous, process_set
 from hvd_keras._common import log, verification
 from hvd_keras._job import (
-    bootstrap,
     exit_hooks,
     flight,
     interrupts,
@@ -23,9 +22,9 @@ from hvd_keras._job import (
     status,
     timeline,
 )
-from hvd_keras._job.bootstrap import ReportKind, Topology
-from hvd_keras._job.bootstrap.errors import JobEndedError
 from hvd_keras._native import gpu
+from hvd_keras._rendezvous import ReportKind, Topology
+from hvd_keras._rendezvous.errors import JobEndedError
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     InternalError,
@@ -94,7 +93,7 @@ def init(
             return
         _arguments = comm, process_sets
         config = Config.from_environ(os.environ)
-        topology = bootstrap.detect(os.environ)
+        topology = _rendezvous.detect(os.environ)
         log.configure(config.log_level, topology.rank)
         if membership.begin_waiting():
             topology = _start_alone(topology, config)
@@ -468,7 +467,7 @@ def _leave_failing(reason: str, error: BaseException | None = None) -> None:
     flight.write_after_failure(reason, error)
     with contextlib.suppress(Exception):  # Python must print the first one
         _native.core().note_failure(reason)
-        bootstrap.tell(
+        _rendezvous.tell(
             job.topology, job.config, state.epoch(), ReportKind.FAILS, reason
         )
         _stop(reason)
@@ -482,5 +481,7 @@ def _leave_at_exit() -> None:
     if job is not None:
         timeline.stop()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
-        bootstrap.tell(job.topology, job.config, state.epoch(), ReportKind.ENDS)
+        _rendezvous.tell(
+            job.topology, job.config, state.epoch(), ReportKind.ENDS
+        )
         _stop(_ENDED)

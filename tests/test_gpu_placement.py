@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_gpu_suite import fake, plugin, run_job
 
-from hvd_keras.run import environment
+from hvd_keras.run.ranks import environment
 
 __all__ = ["fake", "plugin"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.epochs import Epochs
-from hvd_keras._job.bootstrap.membership import Peer
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
-from hvd_keras.run.placement import Plan, PlannedHost
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.generation import Peer
+from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
+from hvd_keras.run.hosts.placement import Plan, PlannedHost
 
-HEADER = wire.EXCHANGE_HEADER
+HEADER = protocol.EXCHANGE_HEADER
 
 
 def plan_of(hosts: Mapping[str, int], num_ranks: int | None = None) -> Plan:
@@ -39,11 +39,11 @@ def heard(peer: Peer) -> list[tuple[FrameType, bytes]]:
     """Returns what a peer was told since the last call."""
     found = []
     while peer.unsent:
-        kind, length = wire.frame_header(
-            bytes(peer.unsent[: wire.FRAME_HEADER_BYTES])
+        kind, length = protocol.frame_header(
+            bytes(peer.unsent[: protocol.FRAME_HEADER_BYTES])
         )
-        end = wire.FRAME_HEADER_BYTES + length
-        body = bytes(peer.unsent[wire.FRAME_HEADER_BYTES : end])
+        end = protocol.FRAME_HEADER_BYTES + length
+        body = bytes(peer.unsent[protocol.FRAME_HEADER_BYTES : end])
         found.append((FrameType(kind), body))
         del peer.unsent[:end]
     return found

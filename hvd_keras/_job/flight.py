@@ -13,9 +13,9 @@ from typing import IO
 
 from hvd_keras import _native
 from hvd_keras._common import files, log
-from hvd_keras._job.bootstrap import Topology, interfaces
-from hvd_keras._observe import evidence
-from hvd_keras._observe.evidence import Part
+from hvd_keras._records import evidence
+from hvd_keras._records.evidence import Part
+from hvd_keras._rendezvous import Topology, interfaces
 from hvd_keras.config import Config
 
 _stacks: IO[str] | None = None  # open, for the handler of the signal

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from hvd_keras._job import bootstrap, state
+from hvd_keras import _rendezvous
+from hvd_keras._job import state
 from hvd_keras._job.packing import pack_error, pack_value, run_packed
 from hvd_keras.config import Config
 
@@ -18,19 +19,19 @@ from hvd_keras.config import Config
 def main() -> None:
     """Runs the function as a rank that hvdrun has started."""
     call = sys.stdin.buffer.read()
-    topology = bootstrap.detect(os.environ)
+    topology = _rendezvous.detect(os.environ)
     config = Config.from_environ(os.environ)
     try:
         value = run_packed(call)
         packed = pack_value(value, _present_rank(topology))
     except Exception as error:
         packed = pack_error(error, _present_rank(topology))
-        bootstrap.give_result(topology, config, packed)
+        _rendezvous.give_result(topology, config, packed)
         raise
-    bootstrap.give_result(topology, config, packed)
+    _rendezvous.give_result(topology, config, packed)
 
 
-def _present_rank(topology: bootstrap.Topology) -> int:
+def _present_rank(topology: _rendezvous.Topology) -> int:
     # In an elastic job it changes; a member that has left has none.
     job = state.job()
     if job is not None:

@@ -11,9 +11,10 @@ import os
 import signal
 from collections.abc import Callable
 
-from hvd_keras._job import bootstrap, preemption, state
-from hvd_keras._job.bootstrap import Rendezvous
-from hvd_keras._job.bootstrap.wire import News, ReportKind
+from hvd_keras import _rendezvous
+from hvd_keras._job import preemption, state
+from hvd_keras._rendezvous import Rendezvous
+from hvd_keras._rendezvous.protocol import News, ReportKind
 from hvd_keras.config import read_setting
 from hvd_keras.exceptions import HvdError
 
@@ -222,7 +223,7 @@ def _report(kind: ReportKind, text: str = "", rank: int | None = None) -> bool:
     job = state.job()
     if job is None or job.topology.member is None:
         return False
-    bootstrap.tell(
+    _rendezvous.tell(
         job.topology, job.config, state.epoch(), kind, text, rank=rank
     )
     return True

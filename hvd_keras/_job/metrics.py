@@ -10,7 +10,7 @@ from typing import Any
 from hvd_keras import _native
 from hvd_keras._common import log
 from hvd_keras._common.version import package_version
-from hvd_keras._job.bootstrap import Topology, interfaces
+from hvd_keras._rendezvous import Topology, interfaces
 from hvd_keras.config import Config
 
 _ADDRESS = "127.0.0.1"

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from hvd_keras import _rendezvous
 from hvd_keras._common import log
-from hvd_keras._job import bootstrap, state
-from hvd_keras._job.bootstrap.topology import HVDRUN
-from hvd_keras._job.bootstrap.wire import ReportKind
+from hvd_keras._job import state
+from hvd_keras._rendezvous.protocol import ReportKind
+from hvd_keras._rendezvous.topology import HVDRUN
 
 # SIGTERM may come from the scheduler, and through hvdrun and its agents too.
 _ONE_SIGNAL_SECONDS = 1.0
@@ -101,7 +102,7 @@ def report(what: str) -> None:
     if job is None:
         return
     if job.topology.launcher == HVDRUN and job.topology.size > 1:
-        bootstrap.tell(
+        _rendezvous.tell(
             job.topology, job.config, state.epoch(), ReportKind.PREEMPTED, what
         )
     elif job.topology.rank == 0:

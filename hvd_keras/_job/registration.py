@@ -16,8 +16,8 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job import startup
-from hvd_keras._job.bootstrap.errors import error_class
 from hvd_keras._job.hosts.plan import Plan
+from hvd_keras._rendezvous.errors import error_class
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,

@@ -9,16 +9,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hvd_keras import _native
+from hvd_keras import _native, _rendezvous
 from hvd_keras._common import log
 from hvd_keras._common.version import installed, package_version, versions
-from hvd_keras._job import bootstrap, membership, state
-from hvd_keras._job.bootstrap import Rendezvous, Topology, interfaces
-from hvd_keras._job.bootstrap.errors import error_class
-from hvd_keras._job.bootstrap.wire import process_name
+from hvd_keras._job import membership, state
 from hvd_keras._job.hosts import plan as hosts
 from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
+from hvd_keras._rendezvous import Rendezvous, Topology, interfaces
+from hvd_keras._rendezvous.errors import error_class
+from hvd_keras._rendezvous.protocol import process_name
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     HvdError,
@@ -70,7 +70,7 @@ def start(
         return topology
     if topology.member is None:
         _prepare_gpus(topology, config)
-    rendezvous = bootstrap.join(topology, config, state.epoch(), log.warning)
+    rendezvous = _rendezvous.join(topology, config, state.epoch(), log.warning)
     state.set_epoch(rendezvous.epoch)
     if rendezvous.seat is not None:
         seat = rendezvous.seat._asdict()

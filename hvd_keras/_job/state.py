@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from hvd_keras._job.bootstrap.topology import Topology
+from hvd_keras._rendezvous.topology import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import NotInitializedError
 

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import Any
 
-from hvd_keras import _native
-from hvd_keras._job import bootstrap, state
-from hvd_keras._job.bootstrap import Rendezvous
-from hvd_keras._job.bootstrap.wire import Report, ReportKind
+from hvd_keras import _native, _rendezvous
+from hvd_keras._job import state
+from hvd_keras._rendezvous import Rendezvous
+from hvd_keras._rendezvous.protocol import Report, ReportKind
 
 _SECONDS = 1.0
 _NUM_TRIES = 30  # to reach hvdrun, which many ranks may ask at once
@@ -60,7 +60,7 @@ def _reporter(job: Any, epoch: int, stop: threading.Event) -> Rendezvous | None:
     """Returns a connection to hvdrun; None: there is none."""
     for _ in range(_NUM_TRIES):
         try:
-            return bootstrap.reporter(job.topology, job.config, epoch)
+            return _rendezvous.reporter(job.topology, job.config, epoch)
         except Exception:  # it is busy, or gone
             if stop.wait(_SECONDS):
                 break

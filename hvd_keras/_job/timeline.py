@@ -14,8 +14,8 @@ from hvd_keras import _native
 from hvd_keras._common import log, owners
 from hvd_keras._common.version import package_version, versions
 from hvd_keras._job import membership, state
-from hvd_keras._job.bootstrap import Topology, interfaces
-from hvd_keras._observe import files
+from hvd_keras._records import files
+from hvd_keras._rendezvous import Topology, interfaces
 from hvd_keras.config import Config, settings
 from hvd_keras.exceptions import InvalidArgumentError
 

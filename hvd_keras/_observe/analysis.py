@@ -14,7 +14,6 @@ from hvd_keras._observe.collectives import (
 )
 from hvd_keras._observe.history import next_calls
 from hvd_keras._observe.intervals import Array
-from hvd_keras._observe.links import slow_sender
 from hvd_keras._observe.recording import Recording
 from hvd_keras._observe.time_parts import PARTS, TimeParts, split_time
 from hvd_keras._observe.traffic import (
@@ -28,6 +27,7 @@ from hvd_keras._observe.traffic import (
     tensor_costs,
     wire_shares,
 )
+from hvd_keras._records.links import slow_sender
 
 _MAX_BINS = 100  # of the heat map
 _PAUSE_NS = 1_000_000_000

@@ -14,10 +14,11 @@ from hvd_keras._common.terminal import (
     printable,
     tell,
 )
-from hvd_keras._observe import doctor, evidence
-from hvd_keras._observe.evidence import Job, Rank
-from hvd_keras._observe.stacks import Stack
+from hvd_keras._observe import doctor
 from hvd_keras._observe.verdict import Verdict, clock
+from hvd_keras._records import evidence
+from hvd_keras._records.evidence import Job, Rank
+from hvd_keras._records.stacks import Stack
 
 
 def main(argv: Sequence[str] | None = None) -> int:

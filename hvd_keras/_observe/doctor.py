@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 
 from hvd_keras._observe import slowness, stalls
-from hvd_keras._observe.blame import Blame, End, Evidence, blame
-from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import Key
 from hvd_keras._observe.verdict import (
     Cause,
@@ -21,6 +19,8 @@ from hvd_keras._observe.verdict import (
     place,
     stay_of,
 )
+from hvd_keras._records.blame import Blame, End, Evidence, blame
+from hvd_keras._records.evidence import Job, Rank, Record
 
 
 def diagnose(job: Job) -> Verdict | None:

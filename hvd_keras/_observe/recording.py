@@ -18,7 +18,7 @@ import numpy as np
 
 from hvd_keras._common.files import read_bounded
 from hvd_keras._common.json_text import parsed, whole, words
-from hvd_keras._observe.files import NAME, VERSION, file_name
+from hvd_keras._records.files import NAME, VERSION, file_name
 
 KINDS = (
     "allreduce", "allgather", "broadcast", "alltoall", "reducescatter",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
-from hvd_keras._observe.evidence import Job, Rank, Record
-from hvd_keras._observe.links import slow_sender
 from hvd_keras._observe.verdict import Cause, Verdict, name_of, place
+from hvd_keras._records.evidence import Job, Rank, Record
+from hvd_keras._records.links import slow_sender
 
 # Of the time of a job, that makes a rank or a link worth naming.
 _SLOW_SHARE = 0.2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hvd_keras._observe.evidence import Job, Rank, Record
 from hvd_keras._observe.history import Key, next_calls
 from hvd_keras._observe.verdict import (
     Cause,
@@ -16,6 +15,7 @@ from hvd_keras._observe.verdict import (
     place,
     stay_of,
 )
+from hvd_keras._records.evidence import Job, Rank, Record
 
 # Of a job that goes on, or that was interrupted, only a wait that has lasted as
 # long is a fault.

@@ -7,8 +7,8 @@ import enum
 import time
 
 from hvd_keras._common.terminal import one_line
-from hvd_keras._observe.evidence import Rank
-from hvd_keras._observe.stacks import Frame
+from hvd_keras._records.evidence import Rank
+from hvd_keras._records.stacks import Frame
 
 
 class Cause(enum.Enum):

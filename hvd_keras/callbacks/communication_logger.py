@@ -11,7 +11,7 @@ import numpy as np
 from hvd_keras import _native, basics
 from hvd_keras._common import log
 from hvd_keras._job import startup
-from hvd_keras._observe.links import slow_sender
+from hvd_keras._records.links import slow_sender
 from hvd_keras.callbacks._epoch_clock import Epoch, EpochMeter
 
 # A rank is late in most steps if it is the last one this often ...

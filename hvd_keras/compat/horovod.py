@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from hvd_keras.run.horovod_compat import SITE
+from hvd_keras.run.ranks.horovod_compat import SITE
 
 
 def _install() -> None:

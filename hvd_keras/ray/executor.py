@@ -8,7 +8,7 @@ from typing import Any
 
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError
 from hvd_keras.ray._ray import ray
-from hvd_keras.run import workers
+from hvd_keras.run.hosts import workers
 
 
 class RayExecutor:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from hvd_keras._job.bootstrap.listener import Listener
+from hvd_keras._rendezvous.listener import Listener
 from hvd_keras.exceptions import LaunchError
 
 _BACKLOG = 256

@@ -11,7 +11,7 @@ from hvd_keras.ray._developer import (
     DataParallelTrainer,
     ray,
 )
-from hvd_keras.run import workers
+from hvd_keras.run.hosts import workers
 
 
 class _HvdConfig(BackendConfig):

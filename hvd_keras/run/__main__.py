@@ -12,26 +12,20 @@ from collections.abc import Callable, Sequence
 from hvd_keras._common.terminal import printable, tell
 from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run import (
-    arguments,
-    check,
-    dry_run,
-    horovod_compat,
-    planning,
-    timeline,
-    verify,
-)
-from hvd_keras.run.agent import Agent
-from hvd_keras.run.arguments import CommandLine
-from hvd_keras.run.check_hosts import HostsCheck
-from hvd_keras.run.file_limit import file_limit_named
-from hvd_keras.run.gathering import StartInterruptedError
-from hvd_keras.run.hosts import Launch
-from hvd_keras.run.job import Job
-from hvd_keras.run.outcome import Outcome
-from hvd_keras.run.owned_folders import owned_folders
-from hvd_keras.run.placement import Plan
+from hvd_keras.run.cli import arguments, check, dry_run, timeline, verify
+from hvd_keras.run.cli.arguments import CommandLine
+from hvd_keras.run.cli.check_hosts import HostsCheck
+from hvd_keras.run.hosts import planning
+from hvd_keras.run.hosts.agent import Agent
+from hvd_keras.run.hosts.host import Launch
+from hvd_keras.run.hosts.placement import Plan
+from hvd_keras.run.job.gathering import StartInterruptedError
+from hvd_keras.run.job.job import Job
+from hvd_keras.run.job.outcome import Outcome
+from hvd_keras.run.ranks import horovod_compat
 from hvd_keras.run.spec import JobSpec
+from hvd_keras.run.system.file_limit import file_limit_named
+from hvd_keras.run.system.owned_folders import owned_folders
 from hvd_keras.run.usage import UsageError
 
 

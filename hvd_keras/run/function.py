@@ -23,8 +23,8 @@ from typing import IO, Any
 
 from hvd_keras._job.packing import pack_call, unpack
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
-from hvd_keras.run.outcome import Outcome
-from hvd_keras.run.results import outcome_in, stored_in
+from hvd_keras.run.job.outcome import Outcome
+from hvd_keras.run.job.results import outcome_in, stored_in
 from hvd_keras.run.spec import (
     GRACE_SECONDS,
     SPEC,

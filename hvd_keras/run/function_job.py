@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from hvd_keras.run.__main__ import run_job
-from hvd_keras.run.process import die_with
-from hvd_keras.run.results import note_outcome
+from hvd_keras.run.job.results import note_outcome
+from hvd_keras.run.ranks.process import die_with
 from hvd_keras.run.spec import SPEC, of_json
 
 

@@ -15,9 +15,9 @@ from hvd_keras._job.packing import (
     run_packed,
     unpack,
 )
-from hvd_keras._observe.blame import End, Evidence, blame
+from hvd_keras._records.blame import End, Evidence, blame
 from hvd_keras.exceptions import InvalidArgumentError, RankError
-from hvd_keras.run import workers
+from hvd_keras.run.hosts import workers
 from hvd_keras.spark import _barrier
 from hvd_keras.spark.devices import visible_devices
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from fuzzing import changed, run_cases
 
-from hvd_keras._job.bootstrap import addresses
-from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._rendezvous import addresses
+from hvd_keras._rendezvous.listener import listen_tcp
+from hvd_keras._rendezvous.stream import Stream
 from hvd_keras.config import Config
-from hvd_keras.run import link
-from hvd_keras.run.environment import Place
-from hvd_keras.run.hosts import RemoteHost
-from hvd_keras.run.link import Kind
-from hvd_keras.run.loop import Loop
+from hvd_keras.run.hosts import link
+from hvd_keras.run.hosts.host import RemoteHost
+from hvd_keras.run.hosts.link import Kind
+from hvd_keras.run.ranks.environment import Place
+from hvd_keras.run.system.loop import Loop
 
 
 class Listening:

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from fuzzing import changed, run_cases
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
-from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
-from hvd_keras._job.bootstrap.server import Server as RendezvousServer
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.client import Rendezvous
+from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
+from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
+from hvd_keras._rendezvous.server import Server as RendezvousServer
 from hvd_keras.exceptions import HvdError
 
 SECRET = bytes(range(32))
@@ -63,7 +63,7 @@ class Server:
         sock.settimeout(5)
         sock.connect(str(self._path))
         self.run()
-        return sock, sock.recv(wire.HELLO_BYTES)[len(wire.MAGIC) :]
+        return sock, sock.recv(protocol.HELLO_BYTES)[len(protocol.MAGIC) :]
 
     def replace_all_ranks(self) -> None:
         """Tells that new processes have taken the places of all ranks."""
@@ -80,25 +80,25 @@ class Server:
         for rank in range(SIZE):
             sock, nonce = self.connect()
             identity = Identity(Role.MEMBER, rank, SIZE, 0, 100 + rank)
-            sock.sendall(wire.proof(SECRET, nonce, identity))
+            sock.sendall(protocol.proof(SECRET, nonce, identity))
             socks.append(sock)
         self.run()
         for sock, value in zip(socks, values, strict=True):
-            assert len(sock.recv(wire.MAC_BYTES)) == wire.MAC_BYTES
+            assert len(sock.recv(protocol.MAC_BYTES)) == protocol.MAC_BYTES
             assert sock.recv(1000)[0] == FrameType.JOINED
             body = _exchange(0, 60000, 0) + value
-            sock.sendall(wire.frame(FrameType.EXCHANGE, body))
+            sock.sendall(protocol.frame(FrameType.EXCHANGE, body))
         self.run()
-        result = wire.frame(FrameType.RESULT, wire.pack_values(values))
+        result = protocol.frame(FrameType.RESULT, protocol.pack_values(values))
         for sock in socks:
             assert sock.recv(1000) == result
-            sock.sendall(wire.frame(FrameType.GOODBYE))
+            sock.sendall(protocol.frame(FrameType.GOODBYE))
             sock.close()
         self.run()
 
 
 def _exchange(number: int, timeout_ms: int, warning_ms: int) -> bytes:
-    return wire.EXCHANGE_HEADER.pack(number, timeout_ms, warning_ms)
+    return protocol.EXCHANGE_HEADER.pack(number, timeout_ms, warning_ms)
 
 
 def _frame(rng: random.Random) -> bytes:
@@ -109,16 +109,18 @@ def _frame(rng: random.Random) -> bytes:
         times = rng.choice((0, 1, 60000)), rng.choice((0, 1, 0xFFFFFFFF))
         body = _exchange(rng.choice((0, 0, 1, 1 << 31)), *times) + body
     elif kind == FrameType.JOINED:
-        body = wire.pack_epoch(rng.choice((0, 1, 1 << 31)))
+        body = protocol.pack_epoch(rng.choice((0, 1, 1 << 31)))
     elif kind == FrameType.RESULT:
-        body = wire.pack_values([rng.randbytes(3) for _ in range(SIZE)])
+        body = protocol.pack_values([rng.randbytes(3) for _ in range(SIZE)])
     elif kind == FrameType.REPORT:
-        told = wire.Report(rng.choice(list(wire.ReportKind)), rng.randrange(9))
-        body = wire.pack_report(told)
+        told = protocol.Report(
+            rng.choice(list(protocol.ReportKind)), rng.randrange(9)
+        )
+        body = protocol.pack_report(told)
     elif kind == FrameType.ERROR:
         names = b"StalledError MismatchError HvdError TypeError x __doc__"
         body = rng.choice(names.split()) + b"\n" + body
-    frame = wire.frame(kind, body)
+    frame = protocol.frame(kind, body)
     return frame if rng.random() < 0.5 else changed(frame, rng)
 
 
@@ -131,7 +133,7 @@ def _proof(rng: random.Random, nonce: bytes) -> bytes:
         rng.choice(numbers) if rng.random() < 0.2 else 0,
         rng.choice(numbers) if rng.random() < 0.2 else 100,
     )
-    proof = wire.proof(SECRET, nonce, identity)
+    proof = protocol.proof(SECRET, nonce, identity)
     return proof if rng.random() < 0.9 else changed(proof, rng)
 
 
@@ -221,14 +223,14 @@ class ElasticCase(Server):
         for number in range(SIZE):
             sock, nonce = self.connect()
             identity = Identity(Role.MEMBER, SIZE + number, 0, 0, 200 + number)
-            sock.sendall(wire.proof(SECRET, nonce, identity))
+            sock.sendall(protocol.proof(SECRET, nonce, identity))
             self.run()
-            assert len(sock.recv(wire.MAC_BYTES)) == wire.MAC_BYTES
+            assert len(sock.recv(protocol.MAC_BYTES)) == protocol.MAC_BYTES
             socks.append(sock)
         for rank, sock in enumerate(socks):
             frame = sock.recv(1000)
             assert frame[0] == FrameType.JOINED
-            seat = wire.unpack_seat(frame[wire.FRAME_HEADER_BYTES :])
+            seat = protocol.unpack_seat(frame[protocol.FRAME_HEADER_BYTES :])
             assert seat == (rank, SIZE, rank, SIZE, 0, 1)
             sock.close()
         self.run()
@@ -239,7 +241,9 @@ def test_elastic_server_survives_its_members(folder: Path) -> None:
         role = rng.choice((Role.MEMBER, Role.MEMBER, Role.REPORTER))
         number = rng.randrange(SIZE + 1)
         epoch = rng.choice((0, 0, 1))
-        return wire.proof(SECRET, nonce, Identity(role, number, 0, epoch, 100))
+        return protocol.proof(
+            SECRET, nonce, Identity(role, number, 0, epoch, 100)
+        )
 
     def case(rng: random.Random) -> None:
         _bother(ElasticCase(folder), rng, proof)
@@ -252,7 +256,7 @@ def test_a_rank_that_hangs_up_after_its_proof_is_missed(folder: Path) -> None:
     for rank in range(SIZE):
         sock, nonce = server.connect()
         identity = Identity(Role.MEMBER, rank, SIZE, 0, 7)
-        sock.sendall(wire.proof(SECRET, nonce, identity))
+        sock.sendall(protocol.proof(SECRET, nonce, identity))
         if rank == 0:
             sock.close()  # before the server has read it
         server.run()
@@ -278,16 +282,16 @@ def test_client_survives_its_server(folder: Path) -> None:
         sock, _ = listener.accept()
         with sock, contextlib.suppress(OSError):
             sock.settimeout(5)
-            nonce = wire.new_nonce()
-            sock.sendall(wire.MAGIC + nonce)
-            proof = sock.recv(wire.PROOF_BYTES)
-            sock.sendall(wire.server_mac(SECRET, nonce, proof) + answer)
+            nonce = protocol.new_nonce()
+            sock.sendall(protocol.MAGIC + nonce)
+            proof = sock.recv(protocol.PROOF_BYTES)
+            sock.sendall(protocol.server_mac(SECRET, nonce, proof) + answer)
 
     def case(rng: random.Random) -> None:
         answer = b"".join(_frame(rng) for _ in range(rng.randint(0, 3)))
         if rng.random() < 0.8:
-            joined = wire.pack_epoch(1)
-            answer = wire.frame(FrameType.JOINED, joined) + answer
+            joined = protocol.pack_epoch(1)
+            answer = protocol.frame(FrameType.JOINED, joined) + answer
         thread = threading.Thread(target=serve, args=(answer,))
         thread.start()
         with contextlib.suppress(HvdError):
@@ -303,12 +307,12 @@ def test_client_survives_its_server(folder: Path) -> None:
 
 
 def test_values_of_a_result_are_whole() -> None:
-    body = wire.pack_values([b"", b"ab", b"c" * 300])
+    body = protocol.pack_values([b"", b"ab", b"c" * 300])
 
     def case(rng: random.Random) -> None:
         size = rng.choice((0, 1, 2, 3, 1000))
         try:
-            values = wire.unpack_values(changed(body, rng), size)
+            values = protocol.unpack_values(changed(body, rng), size)
         except HvdError:
             return
         assert len(values) == size
@@ -317,12 +321,12 @@ def test_values_of_a_result_are_whole() -> None:
 
 
 def test_only_the_secret_proves() -> None:
-    nonce = bytes(wire.NONCE_BYTES)
-    proof = wire.proof(SECRET, nonce, Identity(Role.MEMBER, 1, 2, 3, 4))
+    nonce = bytes(protocol.NONCE_BYTES)
+    proof = protocol.proof(SECRET, nonce, Identity(Role.MEMBER, 1, 2, 3, 4))
 
     def case(rng: random.Random) -> None:
         other = changed(proof, rng)
-        found = wire.check_proof(SECRET, nonce, other)
+        found = protocol.check_proof(SECRET, nonce, other)
         assert (found is None) == (other != proof)
 
     run_cases(case, 3000)

@@ -37,7 +37,7 @@ def _launcher(network: Network, command: str) -> int:
 
 
 def _agent_pid(network: Network) -> int:
-    return _launcher(network, "hvd_keras.run.agent")
+    return _launcher(network, "hvd_keras.run.hosts.agent")
 
 
 def _parent(pid: int) -> int:
@@ -195,5 +195,5 @@ def test_hosts_are_discovered(network: Network, tmp_path: Path) -> None:
         assert job.wait_for_size(1)[0].pid == alone.pid
         assert "host hostb leaves: the discovery script" in job.text
         assert "lost" not in job.text
-        wait_for(lambda: not network.processes("hvd_keras.run.agent"), 5)
+        wait_for(lambda: not network.processes("hvd_keras.run.hosts.agent"), 5)
         assert job.end() == 0, job.text

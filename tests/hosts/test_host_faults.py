@@ -56,7 +56,7 @@ def _ranks(network: Network) -> dict[int, int]:
 
 def _agent(network: Network) -> int:
     """Returns the agent."""
-    command = f"{sys.executable} -m hvd_keras.run.agent"
+    command = f"{sys.executable} -m hvd_keras.run.hosts.agent"
     found = network.processes(command)
     return _parent_of_all([pid for pid in found if not _is_ssh(pid)])
 

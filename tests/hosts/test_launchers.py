@@ -19,11 +19,11 @@ pytestmark = pytest.mark.thorough
 _SECRET = {"HVD_SECRET": "5a" * 32, "HVD_START_TIMEOUT": "30"}
 _MEET = """
     import os
-    from hvd_keras._job import bootstrap
+    from hvd_keras import _rendezvous
     from hvd_keras.config import Config
     config = Config.from_environ(os.environ)
-    found = bootstrap.detect(os.environ)
-    with bootstrap.join(found, config, 0, print) as meeting:
+    found = _rendezvous.detect(os.environ)
+    with _rendezvous.join(found, config, 0, print) as meeting:
         values = meeting.exchange(b"%d" % found.rank)
     host = (found.cross_rank, found.cross_size, found.local_rank)
     # In one piece: launchers mix what ranks write at the same time.

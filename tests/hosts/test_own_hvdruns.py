@@ -13,11 +13,11 @@ from network import ADDRESSES, Network, finish, free_port, python
 
 _MEET = """
     import os
-    from hvd_keras._job import bootstrap
+    from hvd_keras import _rendezvous
     from hvd_keras.config import Config
     config = Config.from_environ(os.environ)
-    topology = bootstrap.detect(os.environ)
-    with bootstrap.join(topology, config, 0, print) as meeting:
+    topology = _rendezvous.detect(os.environ)
+    with _rendezvous.join(topology, config, 0, print) as meeting:
         print(topology.cross_rank, meeting.exchange(b"%d" % topology.rank))
 """
 

@@ -15,11 +15,11 @@ _PLACE = """
 """
 _MEET = """
     import os
-    from hvd_keras._job import bootstrap
+    from hvd_keras import _rendezvous
     from hvd_keras.config import Config
     config = Config.from_environ(os.environ)
-    topology = bootstrap.detect(os.environ)
-    with bootstrap.join(topology, config, 0, print) as meeting:
+    topology = _rendezvous.detect(os.environ)
+    with _rendezvous.join(topology, config, 0, print) as meeting:
         print(meeting.exchange(b"%d" % topology.rank))
 """
 
@@ -222,7 +222,7 @@ def test_only_one_address_listens(network: Network) -> None:
 def test_strangers_at_the_port_harm_nobody(network: Network) -> None:
     strangers = """
     import contextlib, os
-    from hvd_keras._job.bootstrap import addresses
+    from hvd_keras._rendezvous import addresses
     if os.environ["HVD_RANK"] == "1":
         for _ in range(100):
             sock = addresses.connect(os.environ["HVD_RENDEZVOUS"], 5)

@@ -13,11 +13,11 @@ from network import ADDRESSES, Network, finish, free_port, python
 # when a line comes.
 _STRANGER = """
 import contextlib, json, os, select, socket, sys, time
-from hvd_keras._job.bootstrap import wire
+from hvd_keras._rendezvous import protocol
 
 IDLE = 150
 OTHERS = 12
-identity = wire.Identity(wire.Role.LEADER, 2, 4, epoch=1, pid=1)
+identity = protocol.Identity(protocol.Role.LEADER, 2, 4, epoch=1, pid=1)
 kept, seen, answers = [], set(), []
 
 
@@ -48,10 +48,10 @@ def attack(host, port):
             elif number % 3 == 1:
                 sock.sendall(b"\\0" * 7)  # a part of something
             else:  # another secret
-                hello = sock.recv(wire.HELLO_BYTES)
-                if hello.startswith(wire.MAGIC):
-                    nonce = hello[len(wire.MAGIC):]
-                    sock.sendall(wire.proof(b"5b" * 16, nonce, identity))
+                hello = sock.recv(protocol.HELLO_BYTES)
+                if hello.startswith(protocol.MAGIC):
+                    nonce = hello[len(protocol.MAGIC):]
+                    sock.sendall(protocol.proof(b"5b" * 16, nonce, identity))
                     sock.settimeout(2)
                     answers.append(sock.recv(1).hex())
 

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hvd_keras._job.bootstrap import addresses, wire
-from hvd_keras._job.bootstrap.client import Rendezvous, reporter
-from hvd_keras._job.bootstrap.epochs import Epochs
-from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
-from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.server import Server
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._rendezvous import addresses, protocol
+from hvd_keras._rendezvous.client import Rendezvous, reporter
+from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.listener import listen_tcp
+from hvd_keras._rendezvous.protocol import Identity, Role
+from hvd_keras._rendezvous.server import Server
 from hvd_keras.exceptions import HvdError, PeerLostError, StalledError
 
 SECRET = bytes(range(32))
@@ -38,7 +38,7 @@ class Served:
 
         With `tls`, the contexts of server and client, TCP uses TLS.
         """
-        self.reports: list[wire.Report] = []
+        self.reports: list[protocol.Report] = []
         self.epochs = [0] * size  # the last epoch that each rank was told
         self.path = path
         if path:
@@ -123,13 +123,15 @@ class Served:
     def proved(self, rank: int) -> socket.socket:
         """Returns a raw connection after its handshake, as a member."""
         sock = self.raw()
-        nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+        nonce = read(sock, protocol.HELLO_BYTES)[len(protocol.MAGIC) :]
         identity = self.identity(rank)
-        sock.sendall(wire.proof(SECRET, nonce, identity))
-        read(sock, wire.MAC_BYTES)
-        kind, length = wire.frame_header(read(sock, wire.FRAME_HEADER_BYTES))
-        assert kind == wire.FrameType.JOINED
-        self.epochs[rank] = wire.unpack_epoch(read(sock, length))
+        sock.sendall(protocol.proof(SECRET, nonce, identity))
+        read(sock, protocol.MAC_BYTES)
+        kind, length = protocol.frame_header(
+            read(sock, protocol.FRAME_HEADER_BYTES)
+        )
+        assert kind == protocol.FrameType.JOINED
+        self.epochs[rank] = protocol.unpack_epoch(read(sock, length))
         return sock
 
 
@@ -172,7 +174,7 @@ def is_hung_up(sock: socket.socket, seconds: float = 10) -> bool:
 
 
 def report(
-    path: str, secret: bytes, identity: Identity, told: wire.Report
+    path: str, secret: bytes, identity: Identity, told: protocol.Report
 ) -> None:
     """Tells a server something, if it lets the teller in."""
     with contextlib.suppress(HvdError):

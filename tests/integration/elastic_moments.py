@@ -17,8 +17,8 @@ _CALLS = (
     "hvd_keras.basics:_leave",
     # joining
     "hvd_keras.basics:_join",
-    "hvd_keras._job.bootstrap.client:Rendezvous._prove_each_other",
-    "hvd_keras._job.bootstrap.client:Rendezvous.exchange",
+    "hvd_keras._rendezvous.client:Rendezvous._prove_each_other",
+    "hvd_keras._rendezvous.client:Rendezvous.exchange",
     "hvd_keras._job.startup:_attach",
     "hvd_keras._job.startup:_init_core",
     # exchanging commits

@@ -12,7 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from hvd_keras.run import environment
+from hvd_keras.run.ranks import environment
 
 _ROOT = str(Path(__file__).parents[2])
 # On SIGABRT a rank that hangs prints its stack and ends.

@@ -25,25 +25,21 @@ from bootstrap_server import (
     report,
 )
 
+from hvd_keras import _rendezvous
 from hvd_keras._common import processes
-from hvd_keras._job import bootstrap
-from hvd_keras._job.bootstrap import (
-    announcement,
-    local_server,
-    wire,
-)
-from hvd_keras._job.bootstrap.client import Rendezvous, reporter
-from hvd_keras._job.bootstrap.listener import Listener
-from hvd_keras._job.bootstrap.secret import parse_secret
-from hvd_keras._job.bootstrap.server import Server
-from hvd_keras._job.bootstrap.topology import Topology
-from hvd_keras._job.bootstrap.wire import (
+from hvd_keras._rendezvous import announcement, local_server, protocol
+from hvd_keras._rendezvous.client import Rendezvous, reporter
+from hvd_keras._rendezvous.listener import Listener
+from hvd_keras._rendezvous.protocol import (
     FrameType,
     Identity,
     Report,
     ReportKind,
     Role,
 )
+from hvd_keras._rendezvous.secret import parse_secret
+from hvd_keras._rendezvous.server import Server
+from hvd_keras._rendezvous.topology import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import (
     ConfigError,
@@ -62,7 +58,7 @@ def test_all_ranks_get_all_values_in_every_epoch(served: Served) -> None:
 def test_largest_value_passes_and_a_larger_one_does_not(
     served: Served,
 ) -> None:
-    value = b"v" * wire.MAX_VALUE_BYTES
+    value = b"v" * protocol.MAX_VALUE_BYTES
 
     def rank(number: int) -> Callable[[], object]:
         return lambda: served.join(number).exchange(value)
@@ -230,7 +226,7 @@ def test_a_report_that_makes_no_sense_is_dropped(
 ) -> None:
     exchange_all(served)
     connection = reporter(served.path, SECRET, served.identity(2))
-    connection._send(wire.frame(FrameType.REPORT, body))
+    connection._send(protocol.frame(FrameType.REPORT, body))
     with pytest.raises(PeerLostError):
         connection._receive_frame(time.monotonic() + 5.0)
     assert served.reports == []
@@ -260,10 +256,12 @@ def test_message_for_an_earlier_epoch_is_refused_as_late(
     served: Served,
 ) -> None:
     sock = served.proved(0)
-    sock.sendall(wire.frame(FrameType.GOODBYE))
-    header = wire.EXCHANGE_HEADER.pack(0, 1000, 0)
-    sock.sendall(wire.frame(FrameType.EXCHANGE, header))
-    kind, length = wire.frame_header(read(sock, wire.FRAME_HEADER_BYTES))
+    sock.sendall(protocol.frame(FrameType.GOODBYE))
+    header = protocol.EXCHANGE_HEADER.pack(0, 1000, 0)
+    sock.sendall(protocol.frame(FrameType.EXCHANGE, header))
+    kind, length = protocol.frame_header(
+        read(sock, protocol.FRAME_HEADER_BYTES)
+    )
     assert kind == FrameType.ERROR
     assert b"Rank 0 has left epoch 1" in read(sock, length)
 
@@ -327,17 +325,17 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def _rendezvous(
+def _joined(
     rank: int, last_epoch: int = 0, timeout_seconds: float = 10.0
 ) -> Rendezvous:
     topology = Topology(rank, 2, rank, 2, launcher="x", job_identity="job 1")
     config = Config(start_timeout_seconds=timeout_seconds)
-    return bootstrap.join(topology, config, last_epoch, print)
+    return _rendezvous.join(topology, config, last_epoch, print)
 
 
 def _join(*arguments: Any, **options: Any) -> tuple[int, list[bytes]]:
     rank = arguments[0]
-    with _rendezvous(*arguments, **options) as rendezvous:
+    with _joined(*arguments, **options) as rendezvous:
         return rendezvous.epoch, rendezvous.exchange(b"%d" % rank)
 
 
@@ -421,10 +419,10 @@ def test_two_jobs_of_one_name_are_an_error(runtime_directory: Path) -> None:
 def test_rank_0_hears_of_an_epoch_that_failed_before_it_came(
     runtime_directory: Path,
 ) -> None:
-    slow, fast = _rendezvous(0), _rendezvous(1)
+    slow, fast = _joined(0), _joined(1)
     outcomes(lambda: slow.exchange(b""), lambda: fast.exchange(b""))
     fast.close()
-    again = _rendezvous(1, 1)
+    again = _joined(1, 1)
     assert again.epoch == 2
     again.abort("it changed its mind")
     slow.close()

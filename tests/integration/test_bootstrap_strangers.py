@@ -1,4 +1,4 @@
-"""The bootstrap refuses strangers, and they harm nobody."""
+"""The rendezvous refuses strangers, and they harm nobody."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bootstrap_server import (
     serving,
 )
 
-from hvd_keras._job.bootstrap import addresses, wire
-from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._rendezvous import addresses, protocol
+from hvd_keras._rendezvous.client import Rendezvous
+from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
 from hvd_keras.exceptions import LaunchError, PeerLostError
 
 
@@ -51,10 +51,10 @@ def test_client_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
 
     def serve() -> None:
         sock, _ = listener.accept()
-        sock.sendall(wire.MAGIC + bytes(wire.NONCE_BYTES))
-        proof = read(sock, wire.PROOF_BYTES)
+        sock.sendall(protocol.MAGIC + bytes(protocol.NONCE_BYTES))
+        proof = read(sock, protocol.PROOF_BYTES)
         # Its own MAC, sent back to it, must not convince it.
-        sock.sendall(proof[-wire.MAC_BYTES :])
+        sock.sendall(proof[-protocol.MAC_BYTES :])
         heard.append(sock.recv(100))
 
     thread = threading.Thread(target=serve)
@@ -70,13 +70,13 @@ def test_client_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
 
 def test_replayed_and_altered_proofs_are_refused(served: Served) -> None:
     sock = served.raw()
-    nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+    nonce = read(sock, protocol.HELLO_BYTES)[len(protocol.MAGIC) :]
     identity = Identity(Role.MEMBER, 0, SIZE, 1, 1)
-    proof = wire.proof(SECRET, nonce, identity)
+    proof = protocol.proof(SECRET, nonce, identity)
     replay = served.raw()
     replay.sendall(proof)
     assert is_hung_up(replay)
-    for at in range(0, wire.PROOF_BYTES, 7):
+    for at in range(0, protocol.PROOF_BYTES, 7):
         altered = bytearray(proof)
         altered[at] ^= 1
         other = served.raw()
@@ -91,7 +91,7 @@ def test_garbage_is_refused_without_an_answer(
     served: Served, junk: bytes
 ) -> None:
     sock = served.raw()
-    read(sock, wire.HELLO_BYTES)
+    read(sock, protocol.HELLO_BYTES)
     with contextlib.suppress(ConnectionError):
         sock.sendall(junk * 10000)
     sock.settimeout(10)
@@ -113,7 +113,7 @@ def test_random_bytes_do_no_harm(served: Served) -> None:
 
 
 def test_truncated_handshakes_do_no_harm(served: Served) -> None:
-    for num_bytes in range(0, wire.PROOF_BYTES, 5):
+    for num_bytes in range(0, protocol.PROOF_BYTES, 5):
         sock = served.raw()
         sock.sendall(b"p" * num_bytes)
         sock.close()
@@ -139,9 +139,11 @@ def test_oversized_frame_is_refused_before_it_is_stored(
 @pytest.mark.parametrize(
     "frame",
     [
-        wire.frame(FrameType.EXCHANGE, b"short"),
-        wire.frame(FrameType.EXCHANGE, wire.EXCHANGE_HEADER.pack(5, 1000, 0)),
-        wire.frame(FrameType.RESULT, b"not for ranks to say"),
+        protocol.frame(FrameType.EXCHANGE, b"short"),
+        protocol.frame(
+            FrameType.EXCHANGE, protocol.EXCHANGE_HEADER.pack(5, 1000, 0)
+        ),
+        protocol.frame(FrameType.RESULT, b"not for ranks to say"),
         b"\x63\0\0\0\0",
     ],
 )
@@ -163,7 +165,7 @@ def test_slow_client_is_dropped_and_delays_nobody(
 ) -> None:
     started = time.monotonic()
     sock = served.raw()
-    read(sock, wire.HELLO_BYTES)
+    read(sock, protocol.HELLO_BYTES)
     exchange_all(served)
     assert time.monotonic() - started < 2
     closed_after = None

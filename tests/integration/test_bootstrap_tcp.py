@@ -24,10 +24,10 @@ from bootstrap_server import (
     serving,
 )
 
-from hvd_keras._job.bootstrap import addresses, tls, wire
-from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.stream import Stream
+from hvd_keras._rendezvous import addresses, protocol, tls
+from hvd_keras._rendezvous.client import Rendezvous
+from hvd_keras._rendezvous.listener import listen_tcp
+from hvd_keras._rendezvous.stream import Stream
 from hvd_keras.config import Config
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
@@ -65,10 +65,10 @@ def test_server_refuses_the_wildcard_address(address: str) -> None:
 def test_lost_rank_is_named_with_host_and_pid(served: Served) -> None:
     def join_and_leave() -> None:
         sock = served.raw()
-        nonce = read(sock, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+        nonce = read(sock, protocol.HELLO_BYTES)[len(protocol.MAGIC) :]
         identity = dataclasses.replace(served.identity(2), host="b\u00e9\n")
-        sock.sendall(wire.proof(SECRET, nonce, identity))
-        read(sock, wire.MAC_BYTES + wire.FRAME_HEADER_BYTES)
+        sock.sendall(protocol.proof(SECRET, nonce, identity))
+        read(sock, protocol.MAC_BYTES + protocol.FRAME_HEADER_BYTES)
         sock.close()
 
     first, second, _ = outcomes(
@@ -85,12 +85,12 @@ def test_lost_rank_is_named_with_host_and_pid(served: Served) -> None:
 def test_lost_server_is_named_by_its_address() -> None:
     listener = listen_tcp("127.0.0.1", 0, 5)
     address = addresses.of_tcp(*listener.getsockname())
-    identity = wire.Identity(wire.Role.MEMBER, 1, 2, 0, 7)
+    identity = protocol.Identity(protocol.Role.MEMBER, 1, 2, 0, 7)
 
     def hang_up() -> None:
         sock, _ = listener.accept()
-        sock.sendall(wire.MAGIC + bytes(wire.NONCE_BYTES))
-        read(sock, wire.PROOF_BYTES)
+        sock.sendall(protocol.MAGIC + bytes(protocol.NONCE_BYTES))
+        read(sock, protocol.PROOF_BYTES)
         listener.close()
         sock.close()
 
@@ -114,14 +114,14 @@ def test_flood_from_one_host_pushes_out_no_rank_of_another(
     host_port = addresses.host_and_port(served.path)
     assert host_port is not None
     slow = served.raw()
-    nonce = read(slow, wire.HELLO_BYTES)[len(wire.MAGIC) :]
+    nonce = read(slow, protocol.HELLO_BYTES)[len(protocol.MAGIC) :]
     flood = [
         socket.create_connection(host_port, 5, ("127.0.0.2", 0))
         for _ in range(150)
     ]
-    read(flood[-1], wire.HELLO_BYTES)  # all were accepted
-    slow.sendall(wire.proof(SECRET, nonce, served.identity(0)))
-    read(slow, wire.MAC_BYTES)
+    read(flood[-1], protocol.HELLO_BYTES)  # all were accepted
+    slow.sendall(protocol.proof(SECRET, nonce, served.identity(0)))
+    read(slow, protocol.MAC_BYTES)
     for sock in (*flood, slow):
         sock.close()
 
@@ -150,7 +150,7 @@ def test_ranks_meet_over_tls(served_tls: Served) -> None:
     with served_tls.raw() as sock:
         assert isinstance(sock, ssl.SSLSocket)
         assert sock.version() == "TLSv1.3"
-    value = b"v" * wire.MAX_VALUE_BYTES
+    value = b"v" * protocol.MAX_VALUE_BYTES
 
     def rank(number: int) -> list[bytes]:
         with served_tls.join(number) as rendezvous:
@@ -191,7 +191,7 @@ def test_handshake_that_ends_while_the_server_reads_is_noticed(
     sock = addresses.connect(served_tls.path, 2)
     time.sleep(0.2)  # the server waits for the client's first message
     with client.wrap_socket(sock) as wrapped:
-        assert read(wrapped, wire.HELLO_BYTES).startswith(wire.MAGIC)
+        assert read(wrapped, protocol.HELLO_BYTES).startswith(protocol.MAGIC)
 
 
 def test_client_refuses_a_server_of_another_authority(
@@ -207,12 +207,12 @@ def test_client_refuses_a_server_of_another_authority(
 
 _MEET = """
     import os, sys
-    from hvd_keras._job import bootstrap
+    from hvd_keras import _rendezvous
     from hvd_keras.config import Config
     config = Config.from_environ(os.environ)
-    topology = bootstrap.detect(os.environ)
+    topology = _rendezvous.detect(os.environ)
     for epoch in range(2):
-        with bootstrap.join(topology, config, epoch, print) as meeting:
+        with _rendezvous.join(topology, config, epoch, print) as meeting:
             print(meeting.exchange(b"%d" % topology.rank))
 """
 

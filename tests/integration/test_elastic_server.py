@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from bootstrap_server import Served, outcomes
 
-from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
-from hvd_keras._job.bootstrap.roster import Member
-from hvd_keras._job.bootstrap.wire import Identity, News
+from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
+from hvd_keras._rendezvous.protocol import Identity, News
+from hvd_keras._rendezvous.roster import Member
 from hvd_keras.exceptions import PeerLostError
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import jobs
 import pytest
 
-from hvd_keras._observe import command, evidence, recording, report
+from hvd_keras._observe import command, recording, report
+from hvd_keras._records import evidence
 
 _LONG = "a" * 70
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jobs
 import pytest
 
-from hvd_keras.run import environment
+from hvd_keras.run.ranks import environment
 
 # ---- Environment ----
 

@@ -11,10 +11,10 @@ import jobs
 import pytest
 from bootstrap_server import SECRET
 
-from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.listener import Listener
-from hvd_keras._job.bootstrap.server import Server
-from hvd_keras._job.bootstrap.wire import Identity, Role
+from hvd_keras._rendezvous.client import Rendezvous
+from hvd_keras._rendezvous.listener import Listener
+from hvd_keras._rendezvous.protocol import Identity, Role
+from hvd_keras._rendezvous.server import Server
 
 _CODE = """
 import hvd_keras as hvd

@@ -101,7 +101,7 @@ def test_an_agent_dies_with_its_holder(tmp_path: Path) -> None:
             "HVD_SECRET": "01" * 32,
         }
         told = {"settings": settings, "index": 0, "num_hosts": 1}
-        command = f"echo $$ > {pid}; exec python3 -m hvd_keras.run.agent"
+        command = f"echo $$ > {pid}; exec python3 -m hvd_keras.run.hosts.agent"
         code = (
             "from hvd_keras.ray.holder import Holder\n"
             f"Holder().run({command!r}, {json.dumps(told).encode()!r}, {{}}, 1)"

@@ -115,14 +115,13 @@ def test_no_result_is_taken_without_the_secret() -> None:
     def give_with_another_secret() -> str:
         import os
 
-        from hvd_keras import LaunchError
-        from hvd_keras._job import bootstrap
+        from hvd_keras import LaunchError, _rendezvous
         from hvd_keras.config import Config
 
-        topology = bootstrap.detect(os.environ)
+        topology = _rendezvous.detect(os.environ)
         environ = {**os.environ, "HVD_SECRET": "ab" * 32}
         try:
-            bootstrap.give_result(
+            _rendezvous.give_result(
                 topology, Config.from_environ(environ), b"{}\nevil"
             )
         except LaunchError as error:

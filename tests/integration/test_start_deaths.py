@@ -16,7 +16,7 @@ import pytest
 _CODE = """
 import os, signal, time
 import hvd_keras as hvd
-from hvd_keras._job.bootstrap.client import Rendezvous
+from hvd_keras._rendezvous.client import Rendezvous
 rank = int(os.environ.get("HVD_RANK") or os.environ["RANK"])
 died = os.environ["DIED"]
 send = Rendezvous._send

@@ -9,12 +9,12 @@ import textwrap
 
 import jobs
 
-from hvd_keras.run import workers
+from hvd_keras.run.hosts import workers
 
 _RANK = """
 import sys
 import hvd_keras as hvd
-from hvd_keras.run import workers
+from hvd_keras.run.hosts import workers
 import json
 workers.become_rank(json.loads(sys.stdin.read()))
 import numpy as np

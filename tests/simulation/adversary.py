@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from virtual_members import plan_of
 
-from hvd_keras.run.placement import Plan
+from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.spec import Elastic, JobSpec
 
 if TYPE_CHECKING:

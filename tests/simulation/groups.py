@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hvd_keras._job.bootstrap.wire import ReportKind
 from hvd_keras._job.hosts.partition import may_go_on
+from hvd_keras._rendezvous.protocol import ReportKind
 from simulation.invariants import check
 
 if TYPE_CHECKING:

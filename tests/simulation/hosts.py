@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from simulation.job import Job
     from simulation.processes import Process
 
-# What an agent gives its ranks when it has lost the job (`run/agent.py`).
+# What an agent gives its ranks when it has lost the job (`run/hosts/agent.py`).
 _LAST_SECONDS = 1.0
 
 

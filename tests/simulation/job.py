@@ -1,16 +1,16 @@
-"""A simulated job: does what the policy asks for, as `hvd_keras.run.job`."""
+"""A simulated job: does what the policy asks, as `hvd_keras.run.job.job`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hvd_keras._job.bootstrap.wire import Identity, Report, ReportKind, Role
+from hvd_keras._rendezvous.protocol import Identity, Report, ReportKind, Role
 from hvd_keras.config import Config
-from hvd_keras.run import policy
-from hvd_keras.run.elastic import Elastic
-from hvd_keras.run.fixed import Fixed
-from hvd_keras.run.link import was_silent
+from hvd_keras.run.hosts.link import was_silent
+from hvd_keras.run.job import policy
+from hvd_keras.run.job.elastic import Elastic
+from hvd_keras.run.job.fixed import Fixed
 from simulation.adversary import Adversary
 from simulation.clock import Clock
 from simulation.groups import Group

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from virtual_members import HEADER, heard
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.membership import Peer
-from hvd_keras._job.bootstrap.wire import (
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.generation import Peer
+from hvd_keras._rendezvous.protocol import (
     FrameType,
     Identity,
     News,
@@ -244,15 +244,15 @@ class Process:
                 self._round += 1
                 self.later(self._job.pause(), self._exchange, connection)
             elif kind == FrameType.ERROR:
-                self._refused(wire.read_text(body))
+                self._refused(protocol.read_text(body))
             elif kind == FrameType.NEWS:
                 self._news = News(body[0])
                 if self._news and self.group is not None:
                     self.group.change()
 
     def _joined(self, body: bytes) -> None:
-        self.epoch = wire.unpack_epoch(body)
-        seat = wire.unpack_seat(body)
+        self.epoch = protocol.unpack_epoch(body)
+        seat = protocol.unpack_seat(body)
         rank = self.number if seat is None else seat.rank
         size = len(self._job.policy.ranks) if seat is None else seat.size
         self._joins = self._job.group(self.epoch, size)

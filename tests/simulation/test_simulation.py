@@ -43,7 +43,7 @@ def test_the_same_seed_is_the_same_job(
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows that a fault of the policy does not stay unseen."""
-    monkeypatch.setattr("hvd_keras._job.bootstrap.roster.may_go_on", bool)
+    monkeypatch.setattr("hvd_keras._rendezvous.roster.may_go_on", bool)
     assert run.many(0, 20.0, most_failures=1).failures
 
 

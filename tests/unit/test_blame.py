@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from hvd_keras._job.bootstrap.wire import Report, ReportKind
-from hvd_keras._observe.blame import Blame, End, Evidence, Tells, blame, tells
-from hvd_keras.run.outcome import Ends
-from hvd_keras.run.rank import Rank
+from hvd_keras._records.blame import Blame, End, Evidence, Tells, blame, tells
+from hvd_keras._rendezvous.protocol import Report, ReportKind
+from hvd_keras.run.job.outcome import Ends
+from hvd_keras.run.ranks.rank import Rank
 
 OWN = "ValueError: odd"
 EFFECTS = ["PeerLostError: Rank 0 was lost.", "HvdError: Rank 0 could not."]

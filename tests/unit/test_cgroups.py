@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras.run.cgroups import cpu_limit
+from hvd_keras.run.system.cgroups import cpu_limit
 
 _V1 = {"cpu.cfs_quota_us": "{quota}\n", "cpu.cfs_period_us": "100000\n"}
 _V2 = {"cpu.max": "{quota} 100000\n"}

@@ -8,7 +8,7 @@ import pytest
 
 from hvd_keras import config
 from hvd_keras._job import membership
-from hvd_keras._job.bootstrap import topology
+from hvd_keras._rendezvous import topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError
 

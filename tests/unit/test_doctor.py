@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from hvd_keras._observe import doctor, stacks
-from hvd_keras._observe.evidence import Job, Rank, Record
+from hvd_keras._observe import doctor
 from hvd_keras._observe.history import next_calls
-from hvd_keras._observe.stacks import Frame
 from hvd_keras._observe.verdict import Cause
+from hvd_keras._records import stacks
+from hvd_keras._records.evidence import Job, Rank, Record
+from hvd_keras._records.stacks import Frame
 
 DUMPS = """\
 Thread 0x00007f01 (most recent call first):

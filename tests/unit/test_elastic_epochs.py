@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from virtual_members import bring, come, get_in, heard, told
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.elastic_epochs import ElasticEpochs
-from hvd_keras._job.bootstrap.membership import Peer
-from hvd_keras._job.bootstrap.roster import Member, State
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, News, Role
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
+from hvd_keras._rendezvous.generation import Peer
+from hvd_keras._rendezvous.protocol import FrameType, Identity, News, Role
+from hvd_keras._rendezvous.roster import Member, State
 
 
 class _Heard:
@@ -77,8 +77,8 @@ def test_members_get_their_seats_when_all_have_come() -> None:
     for peer, rank in zip(peers, (2, 0, 1), strict=True):
         ((kind, body),) = heard(peer)
         assert kind == FrameType.JOINED
-        assert wire.unpack_epoch(body) == 1
-        assert wire.unpack_seat(body) == (rank, 3, rank, 3, 0, 1)
+        assert protocol.unpack_epoch(body) == 1
+        assert protocol.unpack_seat(body) == (rank, 3, rank, 3, 0, 1)
     get_in(epochs, *peers)
     assert epochs.last_epoch() == 1
 

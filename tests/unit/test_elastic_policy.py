@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from virtual_members import come, get_in, heard, plan_of
 
-from hvd_keras._job.bootstrap.membership import Peer
-from hvd_keras._job.bootstrap.wire import FrameType, Report, ReportKind
+from hvd_keras._rendezvous.generation import Peer
+from hvd_keras._rendezvous.protocol import FrameType, Report, ReportKind
 from hvd_keras.config import Config
-from hvd_keras.run.elastic import Elastic
-from hvd_keras.run.policy import (
+from hvd_keras.run.job.elastic import Elastic
+from hvd_keras.run.job.policy import (
     EndHost,
     HostSlots,
     Say,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from virtual_members import bring, come, get_in, heard, told
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.fixed_epochs import FixedEpochs
-from hvd_keras._job.bootstrap.membership import Peer
-from hvd_keras._job.bootstrap.wire import FrameType, Identity, Role
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.generation import Peer
+from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
 
 SIZE = 3
 
@@ -28,11 +28,11 @@ def test_ranks_exchange_their_values_by_rank() -> None:
     epochs = _started()
     peers = _all_come(epochs)
     for peer in peers:
-        assert heard(peer) == [(FrameType.JOINED, wire.pack_epoch(1))]
+        assert heard(peer) == [(FrameType.JOINED, protocol.pack_epoch(1))]
     for peer in reversed(peers):
         assert not heard(peers[0])
         assert bring(epochs, peer, b"%d" % peer.rank)
-    values = wire.pack_values([b"0", b"1", b"2"])
+    values = protocol.pack_values([b"0", b"1", b"2"])
     assert [heard(peer) for peer in peers] == [
         [(FrameType.RESULT, values)]
     ] * SIZE

@@ -7,9 +7,9 @@ import signal
 import pytest
 from virtual_members import plan_of
 
-from hvd_keras._job.bootstrap.wire import Report, ReportKind
-from hvd_keras.run.fixed import Fixed
-from hvd_keras.run.policy import HostSlots, Say, Signal, Start, Survey
+from hvd_keras._rendezvous.protocol import Report, ReportKind
+from hvd_keras.run.job.fixed import Fixed
+from hvd_keras.run.job.policy import HostSlots, Say, Signal, Start, Survey
 from hvd_keras.run.spec import JobSpec, Output
 from hvd_keras.run.usage import UsageError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from virtual_members import plan_of
 
-from hvd_keras.run.fleet import Fleet
-from hvd_keras.run.policy import Action, EndHost, Say, Start, StartHost
-from hvd_keras.run.slots import Slots
+from hvd_keras.run.job.fleet import Fleet
+from hvd_keras.run.job.policy import Action, EndHost, Say, Start, StartHost
+from hvd_keras.run.job.slots import Slots
 
 
 def _fleet(

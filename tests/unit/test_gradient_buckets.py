@@ -8,7 +8,7 @@ import pytest
 
 from hvd_keras._gradients.buckets import bucket_bytes, bucket_indices
 from hvd_keras._job import state
-from hvd_keras._job.bootstrap import Topology
+from hvd_keras._rendezvous import Topology
 from hvd_keras.config import Config
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_keras._job.bootstrap import wire
-from hvd_keras._job.bootstrap.wire import Identity, Role
 from hvd_keras._job.hosts import links
+from hvd_keras._rendezvous import protocol
+from hvd_keras._rendezvous.protocol import Identity, Role
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
 SECRET = b"s" * 32
@@ -83,7 +83,7 @@ def test_strangers_do_not_keep_leaders_out() -> None:
     with pytest.raises(LaunchError, match="could not shake hands"):
         meeting.join(leader(2), bytes(32))
     odd = socket.create_connection(("127.0.0.1", meeting.port))
-    odd.sendall(b"x" * wire.PROOF_BYTES)
+    odd.sendall(b"x" * protocol.PROOF_BYTES)
     with joined(meeting):
         pass
     for sock in (*silent, odd):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hvd_keras.exceptions import LaunchError
-from hvd_keras.run import arguments, spec
+from hvd_keras.run import spec
+from hvd_keras.run.cli import arguments
 from hvd_keras.run.spec import Elastic, JobSpec, Meeting, Output, Reach
 from hvd_keras.run.usage import UsageError
 

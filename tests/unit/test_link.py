@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_keras._job.bootstrap import addresses
-from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.stream import Stream
-from hvd_keras.run.link import Kind, Link, Loss, frame
-from hvd_keras.run.loop import Loop
+from hvd_keras._rendezvous import addresses
+from hvd_keras._rendezvous.listener import listen_tcp
+from hvd_keras._rendezvous.stream import Stream
+from hvd_keras.run.hosts.link import Kind, Link, Loss, frame
+from hvd_keras.run.system.loop import Loop
 
 TIMEOUT = 1.0
 

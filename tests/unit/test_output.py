@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from hvd_keras.run.output import (
+from hvd_keras.run.screen.output import (
     MAX_LINE_BYTES,
     RankStream,
     Screen,
     cut,
     visible,
 )
-from hvd_keras.run.repeats import Repeats
+from hvd_keras.run.screen.repeats import Repeats
 
 
 class _Terminal(io.BytesIO):

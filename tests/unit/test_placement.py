@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras.run import arguments, environment, placement, planning
-from hvd_keras.run.placement import Plan, PlannedHost
+from hvd_keras.run.cli import arguments
+from hvd_keras.run.hosts import placement, planning
+from hvd_keras.run.hosts.placement import Plan, PlannedHost
+from hvd_keras.run.ranks import environment
 from hvd_keras.run.usage import UsageError
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hvd_keras.exceptions import LaunchError
-from hvd_keras.run import arguments, discovery, planning
-from hvd_keras.run.placement import Plan
+from hvd_keras.run.cli import arguments
+from hvd_keras.run.hosts import discovery, planning
+from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.usage import UsageError
 
 

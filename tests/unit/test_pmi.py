@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_keras._job.bootstrap import pmi
+from hvd_keras._rendezvous import pmi
 from hvd_keras.exceptions import LaunchError, StalledError
 
 Pipe = tuple[dict[str, str], socket.socket]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_keras.run import environment
+from hvd_keras.run.ranks import environment
 
 _INTER_OP = "TF_NUM_INTEROP_THREADS"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_keras._job.bootstrap import addresses, interfaces, secret, tls
+from hvd_keras._rendezvous import addresses, interfaces, secret, tls
 from hvd_keras.config import Config
 from hvd_keras.exceptions import ConfigError, LaunchError
 

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from hvd_keras._job.bootstrap import roster
-from hvd_keras._job.bootstrap.roster import Member, State
 from hvd_keras._job.hosts import partition
+from hvd_keras._rendezvous import roster
+from hvd_keras._rendezvous.roster import Member, State
 
 
 def _member(number: int, host: str, slot: int = -1, rank: int = -1) -> Member:

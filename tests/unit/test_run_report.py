@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_keras.run import report
+from hvd_keras.run.screen import report
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_keras.run.slots import Slot, Slots
+from hvd_keras.run.job.slots import Slot, Slots
 
 
 def _filled(slots: Slots, *hosts: str) -> list[Slot]:

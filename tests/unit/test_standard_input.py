@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_keras.run.standard_input import python_reads_program
+from hvd_keras.run.ranks.standard_input import python_reads_program
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hvd_keras.run.rank import Rank
-from hvd_keras.run.status import Status
+from hvd_keras.run.ranks.rank import Rank
+from hvd_keras.run.screen.status import Status
 
 
 def news(at: float, steps: int, **others: float) -> str:

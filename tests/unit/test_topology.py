@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hvd_keras._job.bootstrap import slurm
-from hvd_keras._job.bootstrap.topology import Topology, detect
+from hvd_keras._rendezvous import slurm
+from hvd_keras._rendezvous.topology import Topology, detect
 from hvd_keras.exceptions import LaunchError
 
 HVD = {

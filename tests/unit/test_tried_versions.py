@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvd_keras._common.version import TRIED_KERAS
-from hvd_keras.run import check
+from hvd_keras.run.cli import check
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from hvd_keras._job.bootstrap import addresses, wire
-from hvd_keras._job.bootstrap.door import Door
-from hvd_keras._job.bootstrap.wire import Identity
+from hvd_keras._rendezvous import addresses, protocol
+from hvd_keras._rendezvous.door import Door
+from hvd_keras._rendezvous.protocol import Identity
 from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 
 _RETRY_SECONDS = 0.05
@@ -116,13 +116,15 @@ def connect(
                 ) from None
         time.sleep(_RETRY_SECONDS)
     try:
-        sock.settimeout(wire.HANDSHAKE_SECONDS)
-        hello = _read(sock, wire.HELLO_BYTES)
-        nonce = hello[len(wire.MAGIC) :]
-        message = wire.proof(secret, nonce, identity)
+        sock.settimeout(protocol.HANDSHAKE_SECONDS)
+        hello = _read(sock, protocol.HELLO_BYTES)
+        nonce = hello[len(protocol.MAGIC) :]
+        message = protocol.proof(secret, nonce, identity)
         sock.sendall(message)
-        mac = _read(sock, wire.MAC_BYTES)
-        if hello[: len(wire.MAGIC)] != wire.MAGIC or mac != wire.server_mac(
+        mac = _read(sock, protocol.MAC_BYTES)
+        if hello[
+            : len(protocol.MAGIC)
+        ] != protocol.MAGIC or mac != protocol.server_mac(
             secret, nonce, message
         ):
             raise OSError("it did not prove itself")
@@ -138,7 +140,7 @@ def connect(
 
 def _read(sock: socket.socket, num_bytes: int) -> bytes:
     data = b""
-    deadline = time.monotonic() + wire.HANDSHAKE_SECONDS
+    deadline = time.monotonic() + protocol.HANDSHAKE_SECONDS
     while len(data) < num_bytes:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
         part = sock.recv(num_bytes - len(data))

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras import _native
-from hvd_keras._job.bootstrap import addresses, interfaces
-from hvd_keras._job.bootstrap.client import Rendezvous
-from hvd_keras._job.bootstrap.listener import listen_tcp
-from hvd_keras._job.bootstrap.wire import Role, process_name
 from hvd_keras._job.hosts import links, wire_process
 from hvd_keras._job.hosts.plan import Plan, of_set
 from hvd_keras._job.hosts.wire_process import WireProcess
+from hvd_keras._rendezvous import addresses, interfaces
+from hvd_keras._rendezvous.client import Rendezvous
+from hvd_keras._rendezvous.listener import listen_tcp
+from hvd_keras._rendezvous.protocol import Role, process_name
 from hvd_keras.config import Config
 
 Segment = tuple[int, int, bytes]  # see startup.py

@@ -16,10 +16,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from hvd_keras._job.bootstrap import interfaces
-from hvd_keras._job.bootstrap.client import Rendezvous
 from hvd_keras._job.hosts.pmi import Pmi
-from hvd_keras._observe.blame import End, Evidence, blame
+from hvd_keras._records.blame import End, Evidence, blame
+from hvd_keras._rendezvous import interfaces
+from hvd_keras._rendezvous.client import Rendezvous
 from hvd_keras.exceptions import (
     HvdError,
     InternalError,

@@ -6,7 +6,7 @@ mxnet, spark, ray).
 
 from typing import Any
 
-from hvd_keras.run.horovod_run import run as run
+from hvd_keras.run.cli.horovod_run import run as run
 
 __version__ = "0.28.1"  # the Horovod whose interface this has
 

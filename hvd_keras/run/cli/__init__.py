@@ -1,0 +1,1 @@
+"""What hvdrun is told, checks and shows before and beside a job."""

@@ -1,0 +1,126 @@
+"""`hvdrun --verify`: two jobs of the same script, and what they differ in.
+
+The first job has the ranks that are asked for, the second one process. Both
+record; a Python process with NumPy compares. If rounding may explain what it
+finds, more jobs measure rounding: one process whose gradients are nudged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_keras.run.hosts import planning
+from hvd_keras.run.hosts.placement import Plan
+from hvd_keras.run.ranks.guard import guarded_folder
+from hvd_keras.run.spec import JobSpec
+from hvd_keras.run.usage import UsageError
+
+_SITE = str(Path(__file__).parents[2] / "_verify" / "_site")
+
+# What the comparison ends with if it needs one more job.
+_NEEDS_NUDGED = 3
+
+# Runs a job, and returns its exit status.
+RunJob = Callable[[JobSpec, dict[str, str], Plan], int]
+
+
+def run(
+    spec: JobSpec,
+    environ: dict[str, str],
+    plan: Plan,
+    run_job: RunJob,
+    *,
+    num_steps: int,
+    is_json: bool,
+) -> int:
+    """Runs both jobs and prints the result.
+
+    Args:
+        spec: The job.
+        environ: That of the ranks.
+        plan: Which hosts get how many ranks.
+        run_job: Runs each of them.
+        num_steps: How many steps to compare.
+        is_json: Whether to print the result as JSON.
+
+    Returns:
+        0 if they are equal, 1 if they differ, 2 if they were not compared.
+
+    Raises:
+        UsageError: Such a job cannot be compared.
+    """
+    size = plan.num_ranks
+    _check(spec, plan, num_steps)
+    with guarded_folder("hvdrun-verify-") as folder:
+        environ = {
+            **environ,
+            "HVD_VERIFY": folder,
+            "HVD_VERIFY_STEPS": str(num_steps),
+            "PYTHONPATH": _python_path(environ),
+        }
+        failed = []
+        _say(f"{size} ranks", is_json=is_json)
+        if run_job(spec, environ, plan):
+            failed.append(f"{size} ranks")
+        output = dataclasses.replace(spec.output, shown_ranks=())
+        alone = dataclasses.replace(spec, num_ranks=1, output=output)
+        _say("one process", is_json=is_json)
+        environ["HVD_VERIFY_RANKS"] = str(size)
+        plan_alone = planning.plan(alone, environ)
+        if run_job(alone, environ, plan_alone):
+            failed.append("one process")
+        command = [sys.executable, "-m", "hvd_keras._verify.compare", folder]
+        if is_json:
+            command.append("--json")
+        for what in failed:
+            command += ["--failed", what]
+        sys.stdout.flush()
+        for number in itertools.count(1):
+            status = subprocess.run(command).returncode
+            if status != _NEEDS_NUDGED:
+                return status
+            _say("one process, to measure what rounding does", is_json=is_json)
+            environ["HVD_VERIFY_NUDGE"] = str(number)
+            run_job(alone, environ, plan_alone)
+            sys.stdout.flush()
+            # A job that could not begin has measured nothing.
+            Path(folder, f"nudged{number}.jsonl").touch()
+        raise AssertionError("unreachable")
+
+
+def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:
+    if spec.elastic is not None:
+        raise UsageError(
+            "`--verify` needs a fixed number of ranks. Received: an elastic "
+            "job (--min-np)."
+        )
+    if not plan.is_of_one_host or plan.way == "hosts":
+        raise UsageError(
+            "`--verify` runs on this host alone. Received: several hosts. "
+            "Leave the list of hosts out; a few ranks show what many do."
+        )
+    if (plan.num_ranks or 0) < 2:
+        raise UsageError(
+            "`--verify` compares two ranks or more with one process. "
+            f"Received: {plan.num_ranks} ranks."
+        )
+    if num_steps < 2:
+        raise UsageError(
+            f"`--verify-steps` must be 2 or more. Received: {num_steps}."
+        )
+
+
+def _python_path(environ: dict[str, str]) -> str:
+    rest = environ.get("PYTHONPATH")
+    return _SITE + (os.pathsep + rest if rest else "")
+
+
+def _say(what: str, *, is_json: bool) -> None:
+    if not is_json:
+        print(f"hvdrun: verify: the script on {what}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""The hosts of a job: which they are, and their agents."""

@@ -1,0 +1,1 @@
+"""A job from start to end: its policy, and what comes of it."""

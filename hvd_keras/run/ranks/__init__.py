@@ -1,0 +1,1 @@
+"""The ranks of one host: their environment, processes and input."""

@@ -1,0 +1,1 @@
+"""What hvdrun and its agents need of Linux."""
