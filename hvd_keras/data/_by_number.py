@@ -28,6 +28,7 @@ from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_NUM_KEPT = 8  # groups of rows of a Parquet file
 _NUM_AT_ONCE = 64  # rows, where nobody deals them out
 
 
@@ -63,8 +64,11 @@ def records(
         files: A path, a pattern (`"data/*.tfrecord"`), or a list of paths.
         shuffle: "global", "blocks", or None: the order of the files.
         seed: Decides on the orders.
-        kind: "tfrecord" (each row is a text scalar). None: by the end of the
-            names; what is unknown is a TFRecord file.
+        kind: "tfrecord" or "array_record": a row is a text scalar;
+            "webdataset": tars, a row is a dict of the members that share a
+            key, with "__key__"; "parquet": a row is a dict of its columns.
+            None: by the end of the names (`.array_record`, `.tar`,
+            `.parquet`), else "tfrecord".
         on_error: "raise" or "skip". With "skip", the first job reads all data
             once and notes what is damaged; those records are no rows then, and
             rank 0 tells their number.
@@ -79,6 +83,7 @@ def records(
         InvalidArgumentError: On all ranks: a file cannot be read.
         DamagedFileError: On all ranks: a file is not whole.
         ValueError: An argument cannot be honoured.
+        ModuleNotFoundError: The files need a package that is missing.
 
     Example:
 
@@ -104,7 +109,8 @@ def records(
     if not basics.is_initialized() or process_set.rank() == 0:
         _tell_of_damage(paths, indexes, numbering)
     order = Order(numbering.begins, shuffle, seed, window)
-    reader = form.open(paths, indexes, numbering)
+    num_kept = window if shuffle == "blocks" else _NUM_KEPT
+    reader = form.open(paths, indexes, numbering, num_kept)
     return _RecordsDataset(numbering, order, reader, seed)
 
 

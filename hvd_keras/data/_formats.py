@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data import _records
+from hvd_keras.data._array_record_files import ArrayRecordFile
 from hvd_keras.data._numbering import Numbering
+from hvd_keras.data._opened_files import FilesReader, OpenedFile, scanned
+from hvd_keras.data._parquet_files import ParquetFile
 from hvd_keras.data._record_index import Index, Scan
+from hvd_keras.data._tar_files import TarFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,20 +39,46 @@ class Form:
         endings: Those of their names.
         scan: Makes the index of one.
         checked_scan: The same, and leaves out what is damaged.
-        open: Returns a reader of some.
+        open: Returns a reader of some, which may keep some blocks in memory.
+        module: What it needs.
     """
 
     endings: tuple[str, ...]
     scan: Scan
     checked_scan: Scan
-    open: Callable[[Sequence[str], Sequence[Index], Numbering], Reader]
+    open: Callable[..., Reader]
+    module: str = ""
 
 
 def _open_tfrecords(
-    paths: Sequence[str], indexes: Sequence[Index], numbering: Numbering
+    paths: Sequence[str],
+    indexes: Sequence[Index],
+    numbering: Numbering,
+    num_kept: int,
 ) -> Reader:
     files = _records.Files([path.encode() for path in paths], indexes)
     return Reader(files.read, files)
+
+
+def _by_python(
+    name: str, module: str, file: type[OpenedFile], *endings: str
+) -> Form:
+    """Returns a form whose files Python reads."""
+
+    def open_files(*of_files: Any) -> Reader:
+        paths, indexes, numbering, num_kept = of_files
+        files = FilesReader(paths, indexes, numbering, file, num_kept)
+        return Reader(files.fetch, files)
+
+    scan = functools.partial(scanned, open_file=file)
+    checked = functools.partial(scan, checks=True)
+    return Form(
+        endings,
+        Scan(name, scan),
+        Scan(f"{name} checked", checked),
+        open_files,
+        module,
+    )
 
 
 FORMS = {
@@ -56,16 +88,35 @@ FORMS = {
         record_index.CHECKED_TFRECORDS,
         _open_tfrecords,
     ),
+    "webdataset": _by_python("tar", "", TarFile, ".tar"),
+    "parquet": _by_python("parquet", "pyarrow", ParquetFile, ".parquet"),
+    "array_record": _by_python(
+        "array_record",
+        "array_record",
+        ArrayRecordFile,
+        ".array_record",
+        ".arrayrecord",
+    ),
 }
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def form_of(paths: Sequence[str], kind: str | None) -> Form:
     """Returns the kind of some files.
 
     Raises:
-        ValueError: There is no such kind, or the files are of several.
+        ValueError: There is no such kind, or the files are of several, or of
+            none.
+        ModuleNotFoundError: A package is missing.
     """
     if kind is None:
+        packed = [path for path in paths if path.endswith(_COMPRESSED)]
+        if packed:
+            raise ValueError(
+                "`files` must have rows that can be read by their numbers, so "
+                f"they are not compressed as a whole. Received: {packed[0]}; "
+                "`hvd.data.files` deals out whole files."
+            )
         kinds = {_kind_of(path) for path in paths}
         if len(kinds) > 1:
             raise ValueError(
@@ -78,7 +129,14 @@ def form_of(paths: Sequence[str], kind: str | None) -> Form:
             f"`kind` must be one of {', '.join(FORMS)}. Received: "
             f"kind={kind!r}."
         )
-    return FORMS[kind]
+    form = FORMS[kind]
+    if form.module and importlib.util.find_spec(form.module) is None:
+        raise ModuleNotFoundError(
+            f"Files of kind {kind!r} need the package {form.module}: run "
+            f"`pip install {form.module}`.",
+            name=form.module,
+        )
+    return form
 
 
 def _kind_of(path: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
+import tarfile
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,13 @@ from hvd_keras._common import log
 from hvd_keras.data import position
 
 NUM_ROWS = 61  # not divisible by 2, 3 or 4
-POLICIES = ("split", "pad", "join", "drop")
+POLICIES = [
+    "split",
+    *(
+        pytest.param(policy, marks=pytest.mark.thorough)
+        for policy in ("pad", "join", "drop")
+    ),
+]
 
 
 def written_tfrecords(folder: pathlib.Path) -> list[str]:
@@ -34,9 +42,87 @@ def parsed_text(record: Any) -> Any:
     return number[None], number
 
 
+def written_tars(folder: pathlib.Path) -> list[str]:
+    """As WebDataset writes them: two members a row."""
+    paths, numbers = [], np.array_split(np.arange(NUM_ROWS), 3)
+    for file, each in enumerate(numbers):
+        paths.append(str(folder / f"{file}.tar"))
+        with tarfile.open(paths[-1], "w") as tar:
+            for number in each:
+                for name, data in (
+                    (f"of/{number:06}.txt", b"%d" % number),
+                    (f"of/{number:06}.raw.bin", b"x" * 90_000),
+                ):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return paths
+
+
+def written_parquet(folder: pathlib.Path) -> list[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    paths, numbers = [], np.array_split(np.arange(NUM_ROWS), 3)
+    for file, each in enumerate(numbers):
+        columns = {
+            "number": each.astype(np.float32),
+            "text": [str(number) for number in each],
+            "pair": pyarrow.FixedSizeListArray.from_arrays(
+                pyarrow.array(np.repeat(each, 2)), 2
+            ),
+        }
+        paths.append(str(folder / f"{file}.parquet"))
+        pyarrow.parquet.write_table(
+            pyarrow.table(columns), paths[-1], row_group_size=5
+        )
+    return paths
+
+
+def written_array_records(folder: pathlib.Path) -> list[str]:
+    from array_record.python import array_record_module
+
+    paths, numbers = [], np.array_split(np.arange(NUM_ROWS), 3)
+    for file, each in enumerate(numbers):
+        paths.append(str(folder / f"{file}.array_record"))
+        writer = array_record_module.ArrayRecordWriter(
+            paths[-1], "group_size:1"
+        )
+        for number in each:
+            writer.write(b"%d " % number + b"x" * 90_000)
+        writer.close()
+    return paths
+
+
+def parsed_members(row: Any) -> Any:
+    number = tf.strings.to_number(row["txt"])
+    same = [
+        tf.debugging.assert_equal(tf.strings.length(row["raw.bin"]), 90_000),
+        tf.debugging.assert_equal(
+            tf.strings.to_number(tf.strings.substr(row["__key__"], 3, 6)),
+            number,
+        ),
+    ]
+    with tf.control_dependencies(same):
+        return number[None], tf.identity(number)
+
+
+def parsed_columns(row: Any) -> Any:
+    number = tf.strings.to_number(row["text"])
+    pair = tf.cast(row["pair"], tf.float32)
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(pair, tf.stack([number, number]))]
+    ):
+        return row["number"][None], tf.identity(number)
+
+
 KINDS: dict[str, tuple[Callable[[pathlib.Path], list[str]], Any]] = {
     "tfrecord": (written_tfrecords, parsed_text),
+    "webdataset": (written_tars, parsed_members),
+    "parquet": (written_parquet, parsed_columns),
+    "array_record": (written_array_records, parsed_text),
 }
+NEEDS = {"parquet": "pyarrow", "array_record": "array_record"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -45,6 +131,8 @@ def rows(
 ) -> Callable[..., Any]:
     """Makes a dataset of (number, number) of files that hold 0 to 60."""
     write, parse = KINDS[request.param]
+    if request.param in NEEDS:
+        pytest.importorskip(NEEDS[request.param])
     own = str(tmp_path_factory.mktemp("rows"))
     folder = pathlib.Path(hvd.broadcast_object(own))
     paths = write(folder) if hvd.rank() == 0 else None
@@ -135,6 +223,8 @@ def test_a_rank_reads_its_own_rows(
     rows: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
     share = hvd.shard(rows(shuffle="global"), batch_size=4)
+    if request.node.callspec.params["rows"] == "parquet":
+        pytest.skip("pyarrow reads groups of rows")
     list(share)
     before = _bytes_read()
     list(share)
