@@ -89,7 +89,7 @@ class Writer(keras.callbacks.Callback):
     def _write(self, **values: Any) -> None:
         values |= {
             "time": time.time(),
-            "membership": state.epoch(),
+            "membership": state.generation(),
             "rank": hvd.rank(),
             "size": hvd.size(),
             "iterations": int(self.model.optimizer.iterations.numpy()),

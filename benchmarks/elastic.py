@@ -27,8 +27,8 @@ from elastic_jobs import (  # type: ignore[import-not-found]
 )
 
 
-def _epoch_of(job: ElasticJob) -> int:
-    return max(place.epoch for place in job.places.values())
+def _generation_of(job: ElasticJob) -> int:
+    return max(place.generation for place in job.places.values())
 
 
 def _survive(
@@ -39,17 +39,20 @@ def _survive(
     for victim in victims:
         began = time.monotonic()
         kill(victim)
-        if victim is not victims[-1]:  # while the others form the next epoch
+        if victim is not victims[-1]:  # while the others meet again
             time.sleep(random.uniform(0.0, 0.05))
     pids = {one.pid for one in victims}
     left = {one.pid for one in ranks} - pids
-    epoch = _epoch_of(job)
+    generation = _generation_of(job)
     while True:
         found = [
-            p for p in job.places.values() if p.pid in left and p.epoch > epoch
+            p
+            for p in job.places.values()
+            if p.pid in left and p.generation > generation
         ]
         if len(found) == len(left) and all(
-            p.size == len(left) and p.epoch == found[0].epoch for p in found
+            p.size == len(left) and p.generation == found[0].generation
+            for p in found
         ):
             return max(place.seconds for place in found) - began
         if time.monotonic() > began + 30:
@@ -79,7 +82,7 @@ def main() -> None:
             f"--max-restarts={2 * options.kills}", "--restart-delay=0",
         ) as job,
     ):  # fmt: skip
-        job.wait_for_epoch(1, options.np)
+        job.wait_for_generation(1, options.np)
         kept = job.places[options.np - 1].pid
 
         def note() -> None:
@@ -98,13 +101,13 @@ def main() -> None:
             seconds.append(_survive(job, victims, ranks))
         job.wait_for_size(options.np)
         note()
-        num_epochs = _epoch_of(job)
+        num_generations = _generation_of(job)
         if job.end():
             raise SystemExit(job.text)
     milliseconds = sorted(one * 1e3 for one in seconds)
     print(
-        f"{len(seconds)} kills, {num_epochs} epochs; ms until all survivors "
-        f"went on: median {statistics.median(milliseconds):.0f}, max "
+        f"{len(seconds)} kills, {num_generations} generations; ms until all "
+        f"survivors went on: median {statistics.median(milliseconds):.0f}, max "
         f"{milliseconds[-1]:.0f}, all {[round(one) for one in milliseconds]}"
     )
     names = ["hvdrun", "rank"] if options.keep else ["hvdrun"]

@@ -37,8 +37,8 @@ _lock = threading.Lock()
 _Sets = Sequence[ProcessSet | Sequence[int]]
 ProcessSets = _Sets | Literal["dynamic"] | Callable[[int], _Sets] | None
 _arguments: tuple[Sequence[int] | None, ProcessSets] = None, None
-# An elastic job begins an epoch again if a member dies meanwhile. What fails so
-# often has another cause.
+# An elastic job begins a generation again if a member dies meanwhile. What
+# fails so often has another cause.
 _MAX_FAILURES = 5
 # Why the calls of other ranks fail when the program of this one is over.
 _ENDED = (
@@ -468,7 +468,11 @@ def _leave_failing(reason: str, error: BaseException | None = None) -> None:
     with contextlib.suppress(Exception):  # Python must print the first one
         _native.core().note_failure(reason)
         _rendezvous.tell(
-            job.topology, job.config, state.epoch(), ReportKind.FAILS, reason
+            job.topology,
+            job.config,
+            state.generation(),
+            ReportKind.FAILS,
+            reason,
         )
         _stop(reason)
     timeline.stop(reads_clock=False)
@@ -482,6 +486,6 @@ def _leave_at_exit() -> None:
         timeline.stop()
         # Tell the launcher first: a peer may fail as soon as this rank stops.
         _rendezvous.tell(
-            job.topology, job.config, state.epoch(), ReportKind.ENDS
+            job.topology, job.config, state.generation(), ReportKind.ENDS
         )
         _stop(_ENDED)

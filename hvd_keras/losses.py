@@ -80,7 +80,7 @@ def global_mean(
         return total * keras.ops.cast(ratio, total.dtype)
     _own_loops.note_exact_loss()
     if process_set.size() != 1:
-        full_name = f"{name}@{state.epoch()}"
+        full_name = f"{name}@{state.generation()}"
         own = mean_over_ranks(own, full_name, process_set, [])
     ratio = keras.ops.divide_no_nan(keras.ops.ones_like(own), own)
     return total * keras.ops.cast(ratio, total.dtype)

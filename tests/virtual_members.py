@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hvd_keras._rendezvous import protocol
 from hvd_keras._rendezvous.generation import Peer
-from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.generations import Generations
 from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
 from hvd_keras.run.hosts.placement import Plan, PlannedHost
 
@@ -20,18 +20,18 @@ def plan_of(hosts: Mapping[str, int], num_ranks: int | None = None) -> Plan:
 
 
 def come(
-    epochs: Epochs,
+    generations: Generations,
     number: int,
     now: float = 0.0,
     *,
-    epoch: int = 0,
+    generation: int = 0,
     size: int = 0,
 ) -> Peer:
     """Lets a process ask to join, which is not refused."""
-    identity = Identity(Role.MEMBER, number, size, epoch, 100 + number)
-    assert epochs.refusal(identity) is None
+    identity = Identity(Role.MEMBER, number, size, generation, 100 + number)
+    assert generations.refusal(identity) is None
     peer = Peer(identity, bytearray())
-    epochs.joined(peer, now)
+    generations.joined(peer, now)
     return peer
 
 
@@ -57,7 +57,7 @@ def told(peer: Peer) -> str:
 
 
 def bring(
-    epochs: Epochs,
+    generations: Generations,
     peer: Peer,
     value: bytes = b"",
     now: float = 0.0,
@@ -70,13 +70,13 @@ def bring(
     header = HEADER.pack(
         round_number, int(timeout_seconds * 1e3), int(warning_seconds * 1e3)
     )
-    return epochs.said(peer, FrameType.EXCHANGE, header + value, now)
+    return generations.said(peer, FrameType.EXCHANGE, header + value, now)
 
 
-def get_in(epochs: Epochs, *peers: Peer, now: float = 0.0) -> None:
-    """Lets the members of an epoch exchange values and say goodbye."""
+def get_in(generations: Generations, *peers: Peer, now: float = 0.0) -> None:
+    """Lets the members of a generation exchange values and say goodbye."""
     for peer in peers:
-        assert bring(epochs, peer, now=now)
+        assert bring(generations, peer, now=now)
     for peer in peers:
-        assert epochs.said(peer, FrameType.GOODBYE, b"", now)
+        assert generations.said(peer, FrameType.GOODBYE, b"", now)
         heard(peer)

@@ -21,14 +21,14 @@ def label_of(optimizer_name: str, base: type) -> str:
     return label if is_automatic else optimizer_name
 
 
-# How many optimizers have a name, by epoch, process set and label.
+# How many optimizers have a name, by generation, process set and label.
 _num_named: collections.Counter[tuple[int, int | None, str]] = (
     collections.Counter()
 )
 
 
-def agreed_name(label: str, epoch: int, set_id: Any) -> Check:
-    """Returns a name that no other optimizer of the epoch has.
+def agreed_name(label: str, generation: int, set_id: Any) -> Check:
+    """Returns a name that no other optimizer of the generation has.
 
     All ranks of the set do this together when they first use an optimizer. They
     all get the same name, because they take the largest of their numbers. So
@@ -36,11 +36,11 @@ def agreed_name(label: str, epoch: int, set_id: Any) -> Check:
 
     Args:
         label: First part of the name.
-        epoch: The epoch of the job's membership. A program that was traced in
-            another epoch uses other names.
+        generation: The generation of the job. A program that was traced in
+            another one uses other names.
         set_id: The process set of the ranks that use the optimizer.
     """
-    key = (epoch, set_id, label)
+    key = (generation, set_id, label)
     numbers = yield _num_named[key] + 1
     _num_named[key] = number = max(numbers)
     name = label if number == 1 else f"{label}#{number}"

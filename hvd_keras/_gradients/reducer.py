@@ -75,14 +75,14 @@ class GradientReducer:
         self._options = options
         self._what = what
         self._agrees = agrees
-        # The epoch and process set for which the ranks agreed on these lists.
+        # Generation and process set for which the ranks agreed on these lists.
         self._scope: tuple[int, int | None] | None = None
         self._agreed: set[tuple[Any, ...]] = set()
 
     def name(self) -> str:
         """Returns the first part of the names of all its collectives.
 
-        In each epoch, all ranks of the process set make the first call
+        In each generation, all ranks of the process set make the first call
         together, unless they have run the check `naming` before.
         """
         process_set = self._options.process_set
@@ -91,11 +91,11 @@ class GradientReducer:
 
     def naming(self) -> Check:
         """Finds a name that is the same on all ranks."""
-        epoch = membership.trace_epoch()
+        generation = membership.trace_generation()
         set_id = self._options.process_set.process_set_id
-        if self._agrees and (epoch, set_id) != self._scope:
-            self._name = yield from agreed_name(self._label, epoch, set_id)
-            self._scope = epoch, set_id
+        if self._agrees and (generation, set_id) != self._scope:
+            self._name = yield from agreed_name(self._label, generation, set_id)
+            self._scope = generation, set_id
             self._agreed.clear()
 
     def __call__(

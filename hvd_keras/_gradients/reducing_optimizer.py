@@ -260,11 +260,11 @@ class ReducingOptimizer(OptimizerHooks):
     def hvd_next_loss(self) -> int:
         """Returns how many losses were computed before this one in the step.
 
-        A step that failed with an earlier membership does not count.
+        A step that failed in an earlier generation does not count.
         """
-        number, epoch = vars(self).get("_hvd_num_losses", (0, None))
-        number = number if epoch == state.epoch() else 0
-        vars(self)["_hvd_num_losses"] = number + 1, state.epoch()
+        number, generation = vars(self).get("_hvd_num_losses", (0, None))
+        number = number if generation == state.generation() else 0
+        vars(self)["_hvd_num_losses"] = number + 1, state.generation()
         return number
 
     def hvd_scale_next(self, factor: float) -> None:

@@ -22,16 +22,16 @@ class StartCheck:
 
     def __init__(self) -> None:
         self.is_off = False
-        self._epoch: int | None = None
+        self._generation: int | None = None
         self._num_attempts = 0
 
     def is_due(self) -> bool:
         """Whether the ranks have to compare; the same on all ranks."""
-        return not self.is_off and self._epoch != state.epoch()
+        return not self.is_off and self._generation != state.generation()
 
     def note(self, is_equal: bool = True) -> None:
         """Notes whether the ranks have compared, or need not."""
-        self._epoch = state.epoch() if is_equal else None
+        self._generation = state.generation() if is_equal else None
         self._num_attempts = 0
 
     def __call__(

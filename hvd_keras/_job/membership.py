@@ -23,14 +23,14 @@ from hvd_keras.exceptions import HvdError
 class _Own:
     """What this process remembers, from one membership to the next."""
 
-    connection: Rendezvous | None = None  # to hvdrun, while in an epoch
+    connection: Rendezvous | None = None  # to hvdrun, while in a generation
     watch: preemption.Watch | None = None
     has_told: bool = False  # that this rank must leave
     has_told_elastic: bool = False  # see `announce_elastic`
     has_state: bool = False  # see `note_state`
     is_waiting: bool = False  # see `is_waiting`
     has_waited: bool = False
-    # An epoch, and that of its traces.
+    # A generation, and that of its traces.
     kept_traces: tuple[int, int] | None = None
     rejoin: Callable[[], None] | None = None
 
@@ -53,33 +53,34 @@ def is_waiting() -> bool:
     return _own.is_waiting
 
 
-def trace_epoch() -> int:
-    """Returns the epoch in which the programs of now were traced.
+def trace_generation() -> int:
+    """Returns the generation in which the programs of now were traced.
 
-    It is the epoch of now unless `keep_traces` was called in it.
+    It is the generation of now unless `keep_traces` was called in it.
     """
-    if _own.kept_traces is not None and _own.kept_traces[0] == state.epoch():
-        return _own.kept_traces[1]
-    return state.epoch()
+    kept = _own.kept_traces
+    if kept is not None and kept[0] == state.generation():
+        return kept[1]
+    return state.generation()
 
 
-def keep_traces(epoch: int) -> None:
-    """Lets this process use what it traced in another epoch; all ranks do so.
+def keep_traces(generation: int) -> None:
+    """Lets this process, as all ranks, use what another generation traced.
 
     Args:
-        epoch: What `trace_epoch` said then on this rank.
+        generation: What `trace_generation` said then on this rank.
     """
-    _own.kept_traces = (state.epoch(), epoch)
+    _own.kept_traces = (state.generation(), generation)
 
 
 def name_suffix() -> str:
-    """Returns what tells the names in programs of one epoch from another's.
+    """Returns what tells names in programs of one generation from another's.
 
-    It is empty in an elastic job: there a program may serve in many epochs, and
-    on ranks that have traced it alone.
+    It is empty in an elastic job: there a program may serve in many
+    generations, and on ranks that have traced it alone.
     """
-    epoch = state.epoch()
-    return "" if is_elastic() or epoch <= 1 else f"@{epoch}"
+    generation = state.generation()
+    return "" if is_elastic() or generation <= 1 else f"@{generation}"
 
 
 def is_change_due() -> bool:
@@ -145,7 +146,7 @@ def announce_leave(reason: str) -> None:
 
 
 def rejoin() -> None:
-    """Leaves the epoch and joins the next one; the rank may change.
+    """Leaves the generation and joins the next one; the rank may change.
 
     What is pending fails. It is `shutdown()` and then `init()` with the
     arguments of the last `init()`.
@@ -177,7 +178,7 @@ def begin_waiting() -> bool:
 
 
 def follow(connection: Rendezvous) -> None:
-    """Hears of changes over the connection of the epoch that begins."""
+    """Hears of changes over the connection of the generation that begins."""
     hang_up()
     _own.connection = connection
 
@@ -194,7 +195,7 @@ def _news() -> News:
         return News(0)
     try:
         return _own.connection.news()
-    except HvdError:  # hvdrun is gone, or this epoch has failed
+    except HvdError:  # hvdrun is gone, or this generation has failed
         hang_up()
         return News(0)
 
@@ -224,6 +225,6 @@ def _report(kind: ReportKind, text: str = "", rank: int | None = None) -> bool:
     if job is None or job.topology.member is None:
         return False
     _rendezvous.tell(
-        job.topology, job.config, state.epoch(), kind, text, rank=rank
+        job.topology, job.config, state.generation(), kind, text, rank=rank
     )
     return True

@@ -103,7 +103,11 @@ def report(what: str) -> None:
         return
     if job.topology.launcher == HVDRUN and job.topology.size > 1:
         _rendezvous.tell(
-            job.topology, job.config, state.epoch(), ReportKind.PREEMPTED, what
+            job.topology,
+            job.config,
+            state.generation(),
+            ReportKind.PREEMPTED,
+            what,
         )
     elif job.topology.rank == 0:
         log.warning(f"{what}; run it again to go on")

@@ -43,7 +43,7 @@ def start(
 ) -> Topology:
     """Starts the core on all ranks, or on none.
 
-    It sets `state.epoch()` to that of the membership, even if it fails later.
+    It sets `state.generation()`, even if it fails later.
 
     Args:
         topology: The place of this process.
@@ -64,14 +64,16 @@ def start(
     _connects_gpus = config.gpu in ("early", "on")
     if topology.size == 1 and topology.member is None:
         _prepare_gpus(topology, config)
-        state.set_epoch(state.epoch() + 1)
+        state.set_generation(state.generation() + 1)
         check_arguments(topology)
         _init_core(native, topology, config, [os.getpid()], None)
         return topology
     if topology.member is None:
         _prepare_gpus(topology, config)
-    rendezvous = _rendezvous.join(topology, config, state.epoch(), log.warning)
-    state.set_epoch(rendezvous.epoch)
+    rendezvous = _rendezvous.join(
+        topology, config, state.generation(), log.warning
+    )
+    state.set_generation(rendezvous.generation)
     if rendezvous.seat is not None:
         seat = rendezvous.seat._asdict()
         topology = dataclasses.replace(topology, **seat)
@@ -318,7 +320,7 @@ def _init_core(
     native.init(
         rank=topology.rank,
         size=topology.size,
-        epoch=state.epoch(),
+        epoch=state.generation(),
         pids=pids,
         segment=segment,
         hosts=where,

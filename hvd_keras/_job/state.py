@@ -1,4 +1,4 @@
-"""What this process knows of its job: its place, the settings, the epoch.
+"""What this process knows of its job: its place, the settings, the generation.
 
 Only this module holds it; only `basics.py` and `startup.py` change it.
 """
@@ -24,7 +24,7 @@ class Job:
 
 _job: Job | None = None
 _config = Config()
-_epoch = 0
+_generation = 0
 
 
 def job() -> Job | None:
@@ -81,23 +81,23 @@ def config() -> Config:
     return _config
 
 
-def epoch() -> int:
+def generation() -> int:
     """Returns the number of the last membership that this process joined.
 
     The rendezvous server numbers memberships, so the number is the same on all
     ranks, new ones included. It is 0 before the first one, and `shutdown()`
     does not change it.
     """
-    return _epoch
+    return _generation
 
 
 # ---- For basics.py and startup.py ----
 
 
-def set_epoch(epoch: int) -> None:
+def set_generation(generation: int) -> None:
     """Notes the membership that `init()` is joining, even if that fails."""
-    global _epoch
-    _epoch = epoch
+    global _generation
+    _generation = generation
 
 
 def enter(topology: Topology, config: Config) -> None:

@@ -30,7 +30,7 @@ def begin() -> None:
     _stop = threading.Event()
     threading.Thread(
         target=_tell,
-        args=(job, state.epoch(), _stop),
+        args=(job, state.generation(), _stop),
         name="hvd_status",
         daemon=True,
     ).start()
@@ -44,8 +44,8 @@ def end() -> None:
     _stop = None
 
 
-def _tell(job: Any, epoch: int, stop: threading.Event) -> None:
-    to = _reporter(job, epoch, stop)
+def _tell(job: Any, generation: int, stop: threading.Event) -> None:
+    to = _reporter(job, generation, stop)
     # Until the job or hvdrun has ended.
     with contextlib.suppress(Exception):
         while to is not None:
@@ -56,11 +56,13 @@ def _tell(job: Any, epoch: int, stop: threading.Event) -> None:
                 return
 
 
-def _reporter(job: Any, epoch: int, stop: threading.Event) -> Rendezvous | None:
+def _reporter(
+    job: Any, generation: int, stop: threading.Event
+) -> Rendezvous | None:
     """Returns a connection to hvdrun; None: there is none."""
     for _ in range(_NUM_TRIES):
         try:
-            return _rendezvous.reporter(job.topology, job.config, epoch)
+            return _rendezvous.reporter(job.topology, job.config, generation)
         except Exception:  # it is busy, or gone
             if stop.wait(_SECONDS):
                 break

@@ -55,7 +55,7 @@ def start(
     if topology.member is not None and membership.is_waiting():
         folder = files.folder_of_member(folder, topology.member)
     else:
-        folder = files.folder_of_epoch(folder, state.epoch())
+        folder = files.folder_of_epoch(folder, state.generation())
     os.makedirs(folder, exist_ok=True)
     name = files.file_name(topology.rank)
     path = os.path.join(os.path.realpath(folder), name)

@@ -49,7 +49,7 @@ __all__ = [
 def join(
     topology: Topology,
     config: Config,
-    last_epoch: int,
+    last_generation: int,
     on_notice: Callable[[str], None],
 ) -> Rendezvous:
     """Meets the other ranks for one `init()`.
@@ -58,17 +58,17 @@ def join(
         topology: The place of this process; its size is over 1, or it is a
             member of an elastic job.
         config: Where to meet, and how long to wait.
-        last_epoch: The last epoch that this process was told; 0: none.
+        last_generation: The last one that this process was told; 0: none.
         on_notice: Called with a line for the log while other ranks are late.
 
     Returns:
-        A connection over which the ranks exchange values. It has the epoch that
-        this process has joined, and in an elastic job the seat.
+        A connection over which the ranks exchange values. It has the generation
+        that this process has joined, and in an elastic job the seat.
     """
-    identity = _identity(topology, config, last_epoch)
+    identity = _identity(topology, config, last_generation)
     address, key, is_of_rank_0 = _meeting_point(topology, config)
     if is_of_rank_0 and topology.rank == 0:
-        local_server.serve(address, key, topology.size, last_epoch, config)
+        local_server.serve(address, key, topology.size, last_generation, config)
     warning_seconds = config.stall_warning_seconds
     return Rendezvous(
         address,
@@ -85,7 +85,7 @@ def join(
 def tell(
     topology: Topology,
     config: Config,
-    epoch: int,
+    generation: int,
     kind: ReportKind,
     text: str = "",
     *,
@@ -96,7 +96,7 @@ def tell(
     Args:
         topology: The place of this process.
         config: Where hvdrun is.
-        epoch: The last epoch of this process.
+        generation: The last generation of this process.
         kind: What it is.
         text: See `ReportKind`.
         rank: The rank that it is of; None: this one.
@@ -105,14 +105,14 @@ def tell(
         return
     # If this fails, hvdrun will still see the exit code.
     with contextlib.suppress(HvdError, OSError):
-        to = reporter(topology, config, epoch)
+        to = reporter(topology, config, generation)
         if to is not None:
             of = to.identity.rank if rank is None else rank
             to.tell_last(Report(kind, of, text))
 
 
 def reporter(
-    topology: Topology, config: Config, epoch: int
+    topology: Topology, config: Config, generation: int
 ) -> Rendezvous | None:
     """Connects to hvdrun to `tell` it more than once; None: it is not there.
 
@@ -122,8 +122,8 @@ def reporter(
     if not _is_of_hvdrun(topology, config):
         return None
     address, key, _ = _meeting_point(topology, config)
-    # Who is alone has met nobody, and counts its epochs itself.
-    met_in = 0 if _is_alone(topology) else epoch
+    # Who is alone has met nobody, and counts its generations itself.
+    met_in = 0 if _is_alone(topology) else generation
     identity = _identity(topology, config, met_in)
     return client.reporter(address, key, identity, _tls(address, config))
 
@@ -149,17 +149,17 @@ def _is_alone(topology: Topology) -> bool:
     return topology.size == 1 and topology.member is None
 
 
-def _identity(topology: Topology, config: Config, epoch: int) -> Identity:
+def _identity(topology: Topology, config: Config, generation: int) -> Identity:
     if topology.member is not None:
         host = config.hostname or ""  # "": all members are on one host
         return Identity(
-            Role.MEMBER, topology.member, 0, epoch, os.getpid(), host=host
+            Role.MEMBER, topology.member, 0, generation, os.getpid(), host=host
         )
     return Identity(
         Role.MEMBER,
         topology.rank,
         topology.size,
-        epoch,
+        generation,
         os.getpid(),
         topology.local_rank,
         _host(config) if topology.cross_size > 1 else "",

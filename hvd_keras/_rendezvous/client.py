@@ -38,13 +38,13 @@ class _TlsMismatchError(LaunchError):
 
 
 class Rendezvous:
-    """One rank's connection to the server, for one membership.
+    """One rank's connection to the server, for one generation.
 
     Not thread-safe. As a context manager it says goodbye if all went well. If
     an exception leaves the block, it tells the others the reason.
 
     Attributes:
-        epoch: The epoch of the membership, the same on all of its ranks.
+        generation: What it has joined, the same on all ranks.
         seat: The place of this process in it, if the server gives it.
         secret: The secret of the job.
         identity: The identity of this process; it has the rank of the seat.
@@ -96,14 +96,14 @@ class Rendezvous:
         self._on_notice = on_notice
         self._num_rounds = 0
         self._news = protocol.News(0)
-        self.epoch = identity.epoch
+        self.generation = identity.generation
         self.seat: protocol.Seat | None = None
         deadline = time.monotonic() + timeout_seconds
         hello = self._meet(deadline)
         try:
             self._prove_each_other(secret, hello, deadline)
             if identity.role == Role.MEMBER:
-                self._await_epoch(deadline)
+                self._await_generation(deadline)
         except BaseException:
             self._sock.close()
             raise
@@ -248,7 +248,7 @@ class Rendezvous:
                         f"{error} It did not within HVD_START_TIMEOUT. {hint}"
                     ) from error
             except PeerLostError:
-                # It may be the server of the last membership, just ending.
+                # It may be the server of the last generation, just ending.
                 self._raise_announced_failure()
             time.sleep(_RETRY_SECONDS)
 
@@ -299,16 +299,16 @@ class Rendezvous:
                 name, text = failure
                 raise error_class(name)(text)
 
-    def _await_epoch(self, deadline: float) -> None:
+    def _await_generation(self, deadline: float) -> None:
         if self.identity.size == 0:
             deadline = math.inf  # the members may train for long before
         kind, body = self._receive_frame(deadline)
         if kind != FrameType.JOINED:
             raise InternalError(
-                "The rendezvous server must first say which epoch this rank "
-                f"has joined. Received: a frame of type {kind}."
+                "The rendezvous server must first say which generation this "
+                f"rank has joined. Received: a frame of type {kind}."
             )
-        self.epoch = protocol.unpack_epoch(body)
+        self.generation = protocol.unpack_generation(body)
         self.seat = protocol.unpack_seat(body)
         if self.seat is not None:
             self.identity = dataclasses.replace(

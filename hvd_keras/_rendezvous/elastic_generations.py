@@ -1,12 +1,13 @@
 """Who is in an elastic job, whose members may end, leave and come.
 
-A member asks to join with its number. It gets its place in the next epoch when
-all members of the last one have come whose processes run and are not leaving.
+A member asks to join with its number. It gets its place in the next generation
+when all members of the last one have come whose processes run and are not
+leaving.
 Newcomers that wait at that time come in. If a member dies before all are in,
 the others are told to ask again.
 
 After a member is in, its connection stays. Over it the member hears when the
-next epoch is due.
+next generation is due.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from hvd_keras._rendezvous import protocol, roster
 from hvd_keras._rendezvous.errors import JobEndedError
-from hvd_keras._rendezvous.generation import Membership, Peer
+from hvd_keras._rendezvous.generation import Generation, Peer
 from hvd_keras._rendezvous.protocol import FrameType, Identity, News, Role
 from hvd_keras._rendezvous.roster import Member, State, Stay
 
@@ -26,11 +27,11 @@ _GATHER_SECONDS = 1.0
 class Observer(Protocol):
     """Hears what becomes of the members."""
 
-    def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None:
+    def formed(self, generation: int, members: Sequence[Member]) -> None:
         """The members, by rank, were given their places."""
 
     def member_waits(self, member: Member) -> None:
-        """A newcomer waits for the next epoch."""
+        """A newcomer waits for the next generation."""
 
     def members_are_awaited(self, members: Sequence[Member]) -> None:
         """The others have waited for these for a while; none: for anyone."""
@@ -39,14 +40,14 @@ class Observer(Protocol):
         """The others have waited for these for too long."""
 
 
-class ElasticEpochs:
-    """See `Epochs`. Its owner says which processes start, leave and end.
+class ElasticGenerations:
+    """See `Generations`. Its owner says which processes start, leave and end.
 
     Attributes:
-        min_size: An epoch has at least so many ranks.
+        min_size: A generation has at least so many ranks.
         num_starting: Processes that the launcher will start soon.
         takes_newcomers: Whether they may still come in.
-        why_ended: Why there is no next epoch; "": there may be one.
+        why_ended: Why there is no next generation; "": there may be one.
         short_since: Since when there are too few members; None: there are not.
     """
 
@@ -72,10 +73,10 @@ class ElasticEpochs:
         self._patience_seconds = patience_seconds
         self._warning_seconds = warning_seconds
         self._members: dict[int, Member] = {}  # whose processes run
-        self._last: list[Member] = []  # of the last epoch, by rank
-        self._membership = Membership(0, 0)  # of the last epoch
-        self._has_begun = False  # a member of the last epoch waits
-        self._is_broken = False  # the last epoch has lost a member
+        self._last: list[Member] = []  # of the last generation, by rank
+        self._generation = Generation(0, 0)  # of the last generation
+        self._has_begun = False  # a member of the last generation waits
+        self._is_broken = False  # the last generation has lost a member
         self._late_at: float | None = None
         self._warns_at: float | None = None
         # Until when newcomers wait for others that start; 0: no longer.
@@ -128,8 +129,8 @@ class ElasticEpochs:
             return
         self._is_broken |= member in self._last and member.is_present
         member.state = State.SILENT if member.is_cut_off else State.ENDED
-        if self._last and member.epoch == self.last_epoch():
-            self._membership.fail_without(self._last.index(member), what)
+        if self._last and member.generation == self.last():
+            self._generation.fail_without(self._last.index(member), what)
         self.go_on(now)
 
     def member_leaves(self, number: int, now: float, *, soon: bool) -> None:
@@ -158,7 +159,7 @@ class ElasticEpochs:
         self.go_on(now)
 
     def survivors(self) -> list[Member]:
-        """Returns the members of the last epoch that are present."""
+        """Returns the members of the last generation that are present."""
         return [member for member in self._last if member.is_present]
 
     def is_settled(self) -> bool:
@@ -170,7 +171,7 @@ class ElasticEpochs:
         return [m for m in self._members.values() if m.is_present]
 
     def num_waiting(self) -> int:
-        """Returns how many members wait for the next epoch."""
+        """Returns how many members wait for the next generation."""
         return sum(member.waits for member in self._members.values())
 
     def end_job(self, why: str) -> None:
@@ -180,8 +181,8 @@ class ElasticEpochs:
             if member.waits and member.peer is not None:
                 member.peer.refuse(JobEndedError.__name__, why)
 
-    def last_epoch(self) -> int:
-        return self._membership.epoch
+    def last(self) -> int:
+        return self._generation.number
 
     # ---- For the server ----
 
@@ -198,11 +199,12 @@ class ElasticEpochs:
             )
         if identity.role == Role.REPORTER:
             return None
-        if identity.epoch > self.last_epoch():
+        if identity.generation > self.last():
             return "LaunchError", (
-                f"Member {member.number} must come from an epoch of this "
-                f"server, up to {self.last_epoch()}. Received: "
-                f"{identity.process}, which was in epoch {identity.epoch}."
+                f"Member {member.number} must come from a generation of this "
+                f"server, up to {self.last()}. Received: "
+                f"{identity.process}, which was in generation "
+                f"{identity.generation}."
             )
         if member.process not in ("", identity.process):
             return "LaunchError", (
@@ -216,7 +218,7 @@ class ElasticEpochs:
         member = self._members[peer.identity.rank]
         before, member.peer = member.peer, peer
         if before is not None:
-            # It left that epoch; maybe we did not hear it.
+            # It left that generation; maybe we did not hear it.
             self.lost(before, now)
             before.hang_up()
         member.process = peer.identity.process
@@ -230,20 +232,20 @@ class ElasticEpochs:
 
     def said(self, peer: Peer, kind: int, body: bytes, now: float) -> bool:
         member = self._members.get(peer.identity.rank)
-        if member is None or member.waits or peer.membership is None:
+        if member is None or member.waits or peer.generation is None:
             return False  # it has nothing to say now
-        if not peer.membership.said(peer, kind, body, now):
+        if not peer.generation.said(peer, kind, body, now):
             return False
         if kind == FrameType.GOODBYE:
-            member.joined_epoch = member.epoch
-            member.first_epoch = member.first_epoch or member.epoch
+            member.joined = member.generation
+            member.first = member.first or member.generation
             member.rank = peer.rank
             self._tell_news(now)
         return True
 
     def lost(self, peer: Peer, now: float) -> None:
-        if peer.membership is not None:
-            peer.membership.lost(peer)
+        if peer.generation is not None:
+            peer.generation.lost(peer)
         member = self._members.get(peer.identity.rank)
         if member is not None and member.peer is peer:
             member.peer = None
@@ -254,11 +256,11 @@ class ElasticEpochs:
     def deadlines(self) -> list[float]:
         own = (self._late_at, self._warns_at, self._gather_until or None)
         found = [deadline for deadline in own if deadline is not None]
-        return [*found, *self._membership.deadlines()]
+        return [*found, *self._generation.deadlines()]
 
     def step(self, now: float) -> None:
         # Those end that keep the others waiting in `init()`.
-        if ranks := self._membership.step(now, "PeerLostError"):
+        if ranks := self._generation.step(now, "PeerLostError"):
             self._observer.members_are_late([self._last[r] for r in ranks])
         late = [m for m in self._awaited() if not m.waits]
         if self._warns_at is not None and self._warns_at <= now:
@@ -271,10 +273,10 @@ class ElasticEpochs:
             self._gather_until = 0.0
             self._tell_news(now)
 
-    # ---- Epochs ----
+    # ---- Generations ----
 
     def _awaited(self) -> list[Member]:
-        """Returns the members without whom there is no next epoch."""
+        """Returns the members without whom there is no next generation."""
         survivors = self.survivors()
         if survivors or self.num_starting:
             return survivors  # none yet, if all were lost and are started again
@@ -287,7 +289,7 @@ class ElasticEpochs:
         ]
 
     def go_on(self, now: float) -> None:
-        """Forms the next epoch if it can; else tells who must know.
+        """Forms the next generation if it can; else tells who must know.
 
         Call it after a change of an attribute.
         """
@@ -330,18 +332,20 @@ class ElasticEpochs:
         return False
 
     def _form(self, chosen: list[Member]) -> None:
-        epoch = self.last_epoch() + 1
+        generation = self.last() + 1
         self._late_at = self._warns_at = None
         self._has_begun = self._is_broken = False
         self._last = members = roster.ordered(chosen)
-        self._membership = membership = Membership(epoch, len(members))
+        self._generation = Generation(generation, len(members))
         for member, seat in zip(members, roster.seats(members), strict=True):
             assert member.peer is not None
-            member.state, member.epoch = State.IN, epoch
+            member.state, member.generation = State.IN, generation
             member.peer.rank = seat.rank
-            membership.admit(member.peer)
-            member.peer.send(FrameType.JOINED, protocol.pack_epoch(epoch, seat))
-        self._observer.epoch_formed(epoch, members)
+            self._generation.admit(member.peer)
+            member.peer.send(
+                FrameType.JOINED, protocol.pack_generation(generation, seat)
+            )
+        self._observer.formed(generation, members)
 
     def _newcomers_are_due(self, now: float) -> bool:
         """Whether newcomers shall come in now.
@@ -367,7 +371,7 @@ class ElasticEpochs:
         survivors = self.survivors()
         is_due = newcomers or any(member.stay for member in survivors)
         for member in survivors:
-            if member.joined_epoch != self.last_epoch() or member.waits:
+            if member.joined != self.last() or member.waits:
                 continue
             news = News.CHANGE_DUE if is_due else News.NOTHING
             if member.stay == Stay.MUST_LEAVE:

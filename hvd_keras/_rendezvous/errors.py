@@ -7,7 +7,7 @@ from hvd_keras.exceptions import HvdError, InternalError, PeerLostError
 
 
 class JobEndedError(PeerLostError):
-    """An elastic job cannot go on here: no later membership will do."""
+    """An elastic job cannot go on here: no later generation will do."""
 
 
 def error_class(name: str) -> type[HvdError]:

@@ -1,11 +1,11 @@
-"""Who is in a job whose ranks are all in each epoch."""
+"""Who is in a job whose ranks are all in each generation."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from hvd_keras._rendezvous import protocol
-from hvd_keras._rendezvous.generation import Membership, Peer
+from hvd_keras._rendezvous.generation import Generation, Peer
 from hvd_keras._rendezvous.protocol import FrameType, Identity
 
 
@@ -13,51 +13,51 @@ from hvd_keras._rendezvous.protocol import FrameType, Identity
 class _Place:
     """The process that holds a rank of the job; one after the other may."""
 
-    epoch: int  # the last epoch that a process of this rank was told
+    generation: int  # the last generation that a process of this rank was told
     holder: str | None = None  # its process; None: nobody holds it yet
     is_for_newcomer: bool = False  # the launcher has started a new process
 
     def refusal(self, identity: Identity) -> str | None:
         """Returns why that process must not take this place; None if it may."""
         rank, process = identity.rank, identity.process
-        if identity.epoch > self.epoch:
+        if identity.generation > self.generation:
             return (
-                f"Rank {rank} must come from an epoch of this server, up to "
-                f"{self.epoch}. Received: {process}, which was in epoch "
-                f"{identity.epoch}."
+                f"Rank {rank} must come from a generation of this server, up "
+                f"to {self.generation}. Received: {process}, which was in "
+                f"generation {identity.generation}."
             )
         if self.holder == process or (
             self.holder is None and not self.is_for_newcomer
         ):
             return None
-        if self.holder is None and identity.epoch == 0:
+        if self.holder is None and identity.generation == 0:
             return None
-        if self.holder is None or 0 < identity.epoch < self.epoch:
+        if self.holder is None or 0 < identity.generation < self.generation:
             return (
-                f"Rank {rank} was given to another process after epoch "
-                f"{identity.epoch}. Received: {process}, which was in that "
-                "epoch and comes too late."
+                f"Rank {rank} was given to another process after "
+                f"generation {identity.generation}. Received: {process}, which "
+                "was in that generation and comes too late."
             )
         return (
-            f"Rank {rank} is there already: {self.holder} has joined epoch "
-            f"{self.epoch}. Received: {process}. It may be a child of that "
-            "process, which must not call `init()`."
+            f"Rank {rank} is there already: {self.holder} has joined "
+            f"generation {self.generation}. Received: {process}. It may be a "
+            "child of that process, which must not call `init()`."
         )
 
 
-class FixedEpochs:
-    """See `Epochs`. Its owner says which processes start and end."""
+class FixedGenerations:
+    """See `Generations`. Its owner says which processes start and end."""
 
-    def __init__(self, size: int, last_epoch: int = 0) -> None:
+    def __init__(self, size: int, last_generation: int = 0) -> None:
         """Knows of no process.
 
         Args:
             size: Number of ranks in the job.
-            last_epoch: The first membership here gets the next epoch.
+            last_generation: The first one here gets the next number.
         """
         self.size = size
-        self._memberships: dict[int, Membership] = {}  # by epoch
-        self._places = [_Place(last_epoch) for _ in range(size)]  # by rank
+        self._generations: dict[int, Generation] = {}  # by generation
+        self._places = [_Place(last_generation) for _ in range(size)]  # by rank
         self._exited: dict[int, str] = {}  # rank -> what became of it
 
     # ---- For the launcher ----
@@ -74,8 +74,8 @@ class FixedEpochs:
         is refused from now on. Earlier failures do not concern the new one.
         """
         place = self._places[rank]
-        failed = (m.epoch for m in self._memberships.values() if m.failure)
-        place.epoch = max(place.epoch, *failed, 0)
+        failed = (g.number for g in self._generations.values() if g.failure)
+        place.generation = max(place.generation, *failed, 0)
         # A newcomer that ended before it came still bars its predecessor.
         place.is_for_newcomer |= place.holder is not None
         place.holder = None
@@ -84,26 +84,26 @@ class FixedEpochs:
     def rank_exited(self, rank: int, what: str) -> None:
         """Notes that the process of `rank` has ended, and how."""
         self._exited[rank] = what
-        for membership in self._memberships.values():
-            membership.fail_without(rank, what)
+        for generation in self._generations.values():
+            generation.fail_without(rank, what)
 
-    def are_over(self, epoch: int) -> bool:
-        """Whether all epochs up to `epoch` are over."""
-        return epoch in self._memberships and all(
-            m.is_over for m in self._memberships.values()
+    def are_over(self, generation: int) -> bool:
+        """Whether all generations up to `generation` are over."""
+        return generation in self._generations and all(
+            g.is_over for g in self._generations.values()
         )
 
-    def last_epoch(self) -> int:
-        return max(self._memberships, default=0)
+    def last(self) -> int:
+        return max(self._generations, default=0)
 
     def failure(self) -> tuple[str, str] | None:
-        """Returns class and text of the error of the last epoch, if it failed.
+        """Returns class and text of the error of the last one, if it failed.
 
         None: there was none yet, or it goes on, or all went well.
         """
-        if not self._memberships:
+        if not self._generations:
             return None
-        return self._memberships[max(self._memberships)].failure
+        return self._generations[max(self._generations)].failure
 
     # ---- For the server ----
 
@@ -120,32 +120,32 @@ class FixedEpochs:
     def joined(self, peer: Peer, now: float) -> None:
         place = self._places[peer.rank]
         # The next one, also if that has failed: then this rank must know. All
-        # ranks are in every membership, so none is left out.
-        place.epoch += 1
+        # ranks are in every generation, so none is left out.
+        place.generation += 1
         place.holder = peer.identity.process
-        membership = self._memberships.setdefault(
-            place.epoch, Membership(place.epoch, self.size)
+        generation = self._generations.setdefault(
+            place.generation, Generation(place.generation, self.size)
         )
-        membership.admit(peer)
-        peer.send(FrameType.JOINED, protocol.pack_epoch(membership.epoch))
-        if membership.failure is not None:
-            peer.refuse(*membership.failure)
+        generation.admit(peer)
+        peer.send(FrameType.JOINED, protocol.pack_generation(generation.number))
+        if generation.failure is not None:
+            peer.refuse(*generation.failure)
         elif self._exited:
             first = min(self._exited)
-            membership.fail_without(first, self._exited[first])
+            generation.fail_without(first, self._exited[first])
 
     def said(self, peer: Peer, kind: int, body: bytes, now: float) -> bool:
-        membership = peer.membership
-        return membership is not None and membership.said(peer, kind, body, now)
+        generation = peer.generation
+        return generation is not None and generation.said(peer, kind, body, now)
 
     def lost(self, peer: Peer, now: float) -> None:
-        if peer.membership is not None:
-            peer.membership.lost(peer, self._exited.get(peer.rank, ""))
+        if peer.generation is not None:
+            peer.generation.lost(peer, self._exited.get(peer.rank, ""))
 
     def deadlines(self) -> list[float]:
-        found = [m.deadlines() for m in self._memberships.values()]
+        found = [g.deadlines() for g in self._generations.values()]
         return [deadline for deadlines in found for deadline in deadlines]
 
     def step(self, now: float) -> None:
-        for membership in self._memberships.values():
-            membership.step(now, "StalledError")
+        for generation in self._generations.values():
+            generation.step(now, "StalledError")

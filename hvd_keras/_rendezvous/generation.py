@@ -1,4 +1,4 @@
-"""One membership of the job: the exchanges while all ranks call `init()`."""
+"""One generation of the job: the exchanges while all ranks call `init()`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Peer:
         self.identity = identity
         self.unsent = unsent  # what was not yet sent
         self.closes = False  # when that is sent
-        self.membership: Membership | None = None  # that it was let in
+        self.generation: Generation | None = None  # that it was let in
         self.rank = identity.rank  # there
 
     def send(self, kind: FrameType, body: bytes = b"") -> None:
@@ -33,11 +33,11 @@ class Peer:
         self.closes = True
 
 
-class Membership:
+class Generation:
     """The ranks that have come, and their values for the current exchange."""
 
-    def __init__(self, epoch: int, size: int) -> None:
-        self.epoch = epoch
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
         self.size = size
         self.members: dict[int, Peer] = {}  # by rank, while they stay
         self.failure: tuple[str, str] | None = None  # class name, message
@@ -51,7 +51,7 @@ class Membership:
 
     @property
     def ended(self) -> bool:
-        """Whether the membership is over: it failed, or all ranks have left."""
+        """Whether the generation is over: it failed, or all ranks have left."""
         return self.failure is not None or len(self._left) == self.size
 
     @property
@@ -60,8 +60,8 @@ class Membership:
         return self.ended and len(self._came) == self.size
 
     def admit(self, peer: Peer) -> None:
-        """Lets a peer in; if the membership has failed, only to learn that."""
-        peer.membership = self
+        """Lets a peer in; if the generation has failed, only to learn that."""
+        peer.generation = self
         self._came.add(peer.rank)
         if self.failure is None:
             self.members[peer.rank] = peer
@@ -74,8 +74,9 @@ class Membership:
         elif self.members.get(rank) is not peer:
             peer.refuse(
                 "LaunchError",
-                f"Rank {rank} has left epoch {self.epoch}. Received: a message "
-                f"for that epoch, which comes too late ({process}).",
+                f"Rank {rank} has left generation {self.number}. Received: "
+                "a message for that generation, which comes too late "
+                f"({process}).",
             )
         elif kind == FrameType.GOODBYE:
             self._leave(rank)
@@ -97,13 +98,13 @@ class Membership:
             self.fail_without(peer.rank, what or gone)
 
     def fail_without(self, rank: int, what: str) -> None:
-        """Ends the membership if the others need a rank that has ended."""
+        """Ends the generation if the others need a rank that has ended."""
         if not self.ended and rank not in self._left:
             text = f"Rank {rank} {what} before the job was up."
             self.fail("PeerLostError", text)
 
     def fail(self, error: str, message: str) -> None:
-        """Ends the membership, and tells its members."""
+        """Ends the generation, and tells its members."""
         if self.failure is None:
             self.failure = (error, message)
         for member in self.members.values():

@@ -1,8 +1,9 @@
 """Who is in a job, as the rendezvous server asks; pure, it is told the time.
 
-It numbers the memberships of the job; the number is the epoch. Ranks ask to
-join and are told the epoch that they have joined. Survivors and newcomers join
-the same one. There are `FixedEpochs` and `ElasticEpochs`.
+Each time that the ranks join, they are a new *generation* of the job, which has
+a number. They ask to join and are told which one they have joined. Survivors
+and newcomers join the same one. There are `FixedGenerations` and
+`ElasticGenerations`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hvd_keras._rendezvous.generation import Peer
 from hvd_keras._rendezvous.protocol import Identity
 
 
-class Epochs(Protocol):
+class Generations(Protocol):
     """Hears of the peers that have proved themselves, and answers them."""
 
     @property
@@ -38,5 +39,5 @@ class Epochs(Protocol):
     def step(self, now: float) -> None:
         """Does what is due."""
 
-    def last_epoch(self) -> int:
-        """Returns the last epoch that a rank was told; 0: none."""
+    def last(self) -> int:
+        """Returns the last generation that a rank was told; 0: none."""

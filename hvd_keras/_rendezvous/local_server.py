@@ -19,7 +19,7 @@ import threading
 import time
 
 from hvd_keras._rendezvous import addresses, announcement, interfaces, tls
-from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.fixed_generations import FixedGenerations
 from hvd_keras._rendezvous.listener import (
     Listener,
     listen_tcp,
@@ -75,18 +75,18 @@ def serve(
     path: str,
     secret: bytes,
     size: int,
-    last_epoch: int,
+    last_generation: int,
     config: Config | None = None,
 ) -> None:
-    """Starts the server of the next epoch; it ends when all ranks are in.
+    """Starts the server of the next generation; it ends when all ranks are in.
 
-    If an epoch fails, it stays to tell those who come later.
+    If a generation fails, it stays to tell those who come later.
 
     Args:
         path: Where it is announced, or the address of a TCP port.
         secret: The secret of the job.
         size: Number of ranks in the job.
-        last_epoch: The last epoch that this process was in.
+        last_generation: The last generation that this process was in.
         config: The settings, which a TCP port needs.
 
     Raises:
@@ -95,17 +95,21 @@ def serve(
     """
     global _running
     if _running is not None:
-        if _running.goes_on(path, last_epoch + 1):
+        if _running.goes_on(path, last_generation + 1):
             return
-        last_epoch = max(last_epoch, _running.last_epoch_of(path))
+        last_generation = max(
+            last_generation, _running.last_generation_of(path)
+        )
     place: _Announced | _Port
     if addresses.is_tcp(path):
         place = _Port(path, config or Config(), size)
     else:
         place = _Announced(path, size)
-    epochs = FixedEpochs(size, last_epoch)
-    server = Server(place.socket, secret, epochs, tls=place.tls)
-    _running = _ServerThread(server, epochs, place, path, last_epoch + 1)
+    generations = FixedGenerations(size, last_generation)
+    server = Server(place.socket, secret, generations, tls=place.tls)
+    _running = _ServerThread(
+        server, generations, place, path, last_generation + 1
+    )
     _running.start()
 
 
@@ -184,48 +188,48 @@ def address_of_rank_0(host: str, config: Config) -> str:
 
 
 class _ServerThread(threading.Thread):
-    """Runs the server until all ranks are in the last requested epoch."""
+    """Runs the server until all ranks are in the last requested generation."""
 
     def __init__(
         self,
         server: Server,
-        epochs: FixedEpochs,
+        generations: FixedGenerations,
         place: _Announced | _Port,
         path: str,
-        epoch: int,
+        generation: int,
     ) -> None:
         super().__init__(name="hvd_keras rendezvous", daemon=True)
         self._server = server
-        self._epochs = epochs
+        self._generations = generations
         self._place = place
         self._path = path
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._last_epoch = epoch
+        self._last_generation = generation
         self._has_ended = False
         self._announced: tuple[str, str] | None = None  # failure
 
-    def goes_on(self, path: str, epoch: int) -> bool:
-        """Makes it serve `epoch` too; returns False if it cannot."""
+    def goes_on(self, path: str, generation: int) -> bool:
+        """Makes it serve `generation` too; returns False if it cannot."""
         if self._pid != os.getpid():
             return False
         with self._lock:
-            self._last_epoch = epoch
+            self._last_generation = generation
             if self._path == path and not self._has_ended:
                 return True
         self.finish()
         return False
 
-    def last_epoch_of(self, path: str) -> int:
-        """Returns the last epoch that it gave to a rank of that job."""
+    def last_generation_of(self, path: str) -> int:
+        """Returns the last generation that it gave to a rank of that job."""
         is_of_this_job = self._pid == os.getpid() and self._path == path
-        return self._epochs.last_epoch() if is_of_this_job else 0
+        return self._generations.last() if is_of_this_job else 0
 
     def finish(self) -> None:
         """Lets it tell those who are connected how it went."""
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         while self.is_alive() and time.monotonic() < deadline:
-            failed = self._announced and self._epochs.failure()
+            failed = self._announced and self._generations.failure()
             if failed and not self._server.has_connections():
                 return
             self.join(0.005)
@@ -234,8 +238,8 @@ class _ServerThread(threading.Thread):
         try:
             while not self._ends():
                 self._server.step(None)
-                if self._epochs.failure() != self._announced:
-                    self._announce(self._epochs.failure())
+                if self._generations.failure() != self._announced:
+                    self._announce(self._generations.failure())
             self._place.withdraw()
         except BaseException as error:
             what = f"{type(error).__name__}: {error}"
@@ -250,7 +254,7 @@ class _ServerThread(threading.Thread):
 
     def _ends(self) -> bool:
         with self._lock:
-            are_over = self._epochs.are_over(self._last_epoch)
+            are_over = self._generations.are_over(self._last_generation)
             self._has_ended = are_over and not self._server.has_connections()
             return self._has_ended
 

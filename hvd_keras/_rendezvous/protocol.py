@@ -4,8 +4,8 @@ The server speaks first (`Hello`). The rank proves that it knows the secret of
 the job and says who it is (`Proof`). Then the server proves itself (a MAC).
 Both MACs cover both nonces, under different labels, so they can neither be
 replayed nor reflected. Only then come frames: a type, a length, a body. The
-first frame tells a member the epoch of the membership that it has joined. There
-is no pickle here, and each length has a cap. After its proof, an agent speaks
+first frame tells a member the generation that it has joined. There is no pickle
+here, and each length has a cap. After its proof, an agent speaks
 with the launcher in frames of their own (`hvd_keras.run.hosts.link`), and a
 rank may hand over a result (`giving`).
 """
@@ -34,7 +34,7 @@ HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 _RANK_LABEL = b"hvd_keras rendezvous 3: rank to server"
 _SERVER_LABEL = b"hvd_keras rendezvous 3: server to rank"
 MAX_HOST_BYTES = 64  # the limit of Linux for the name of a host
-# Role, rank, size, epoch, pid, local rank, host.
+# Role, rank, size, generation, pid, local rank, host.
 _IDENTITY = struct.Struct(f"!BIIIII{MAX_HOST_BYTES}s")
 PROOF_BYTES = NONCE_BYTES + _IDENTITY.size + MAC_BYTES
 _FRAME = struct.Struct("!BI")
@@ -49,7 +49,7 @@ _CREDENTIALS = struct.Struct("3i")
 class Role(enum.IntEnum):
     """Why a process connects."""
 
-    MEMBER = 0  # to take part in the exchanges of the next membership
+    MEMBER = 0  # to take part in the exchanges of the next generation
     REPORTER = 1  # to say that its rank is ending
     AGENT = 2  # to start the ranks of its host; rank and size count hosts
     LEADER = 3  # to rank 0, to speak for the ranks of its host
@@ -61,12 +61,12 @@ class FrameType(enum.IntEnum):
 
     EXCHANGE = 1  # rank: header, value
     RESULT = 2  # server: the values of all ranks
-    ERROR = 3  # server: class name, newline, text; ends the membership
-    ABORT = 4  # rank: text; ends the membership
-    GOODBYE = 5  # rank: needs nothing more of this membership
+    ERROR = 3  # server: class name, newline, text; ends the generation
+    ABORT = 4  # rank: text; ends the generation
+    GOODBYE = 5  # rank: needs nothing more of this generation
     NOTICE = 6  # server: text, while an exchange is late
     ACCEPTED = 7  # server: a report was taken
-    JOINED = 8  # server: the epoch of the membership, in an elastic job a place
+    JOINED = 8  # server: the generation, in an elastic job a place
     NEWS = 9  # server, elastic: a byte of `News`
     REPORT = 10  # reporter: a `Report`
 
@@ -75,12 +75,12 @@ class News(enum.IntFlag):
     """What a member of an elastic job must know while it trains."""
 
     NOTHING = 0
-    CHANGE_DUE = 1  # the members should form the next epoch soon
+    CHANGE_DUE = 1  # the members should form the next generation soon
     MUST_LEAVE = 2  # this member should leave then
 
 
 class Seat(NamedTuple):
-    """The place of a member of an elastic job in an epoch."""
+    """The place of a member of an elastic job in a generation."""
 
     rank: int
     size: int
@@ -97,7 +97,7 @@ class Identity:
     role: Role
     rank: int  # in an elastic job the number of the member, until it has a seat
     size: int  # 0: the rendezvous server gives the seats
-    epoch: int  # the last epoch that this process was told; 0: none
+    generation: int  # the last generation that this process was told; 0: none
     pid: int
     local_rank: int = 0
     host: str = ""  # the name of its host; "": there is one host
@@ -139,10 +139,10 @@ class ReportKind(enum.IntEnum):
 
 
 class Report(NamedTuple):
-    """What a rank tells the launcher, outside of all memberships."""
+    """What a rank tells the launcher, outside of all generations."""
 
     kind: ReportKind
-    rank: int  # it is of; that of STRAGGLER is one of the present epoch
+    rank: int  # it is of; that of STRAGGLER is one of the present generation
     text: str = ""
 
 
@@ -192,8 +192,8 @@ def check_proof(
     host = name.rstrip(b"\0").decode("utf-8", "replace")
     # It will be printed.
     host = "".join(c if c.isprintable() else "?" for c in host)
-    rank, size, epoch, pid, local_rank = numbers
-    return Identity(Role(role), rank, size, epoch, pid, local_rank, host)
+    rank, size, generation, pid, local_rank = numbers
+    return Identity(Role(role), rank, size, generation, pid, local_rank, host)
 
 
 def server_mac(secret: bytes, server_nonce: bytes, message: bytes) -> bytes:
@@ -216,20 +216,20 @@ def frame_header(header: bytes) -> tuple[int, int]:
     return kind, length
 
 
-def pack_epoch(epoch: int, seat: Seat | None = None) -> bytes:
+def pack_generation(generation: int, seat: Seat | None = None) -> bytes:
     """Returns the body of a JOINED frame."""
-    return _U32.pack(epoch) + (_SEAT.pack(*seat) if seat else b"")
+    return _U32.pack(generation) + (_SEAT.pack(*seat) if seat else b"")
 
 
-def unpack_epoch(body: bytes) -> int:
-    """Returns the epoch in the body of a JOINED frame."""
+def unpack_generation(body: bytes) -> int:
+    """Returns the generation in the body of a JOINED frame."""
     if len(body) not in (_U32.size, _U32.size + _SEAT.size):
         raise InternalError(
-            f"An epoch must have {_U32.size} bytes. Received: {len(body)} "
+            f"A generation must have {_U32.size} bytes. Received: {len(body)} "
             "bytes."
         )
-    (epoch,) = _U32.unpack_from(body)
-    return int(epoch)
+    (generation,) = _U32.unpack_from(body)
+    return int(generation)
 
 
 def unpack_seat(body: bytes) -> Seat | None:

@@ -1,4 +1,4 @@
-"""The members of an elastic job, and the places that they get in an epoch."""
+"""The members of an elastic job, and their places in a generation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class State(enum.Enum):
     """What a member does; ARCHITECTURE.md draws how one follows another."""
 
     AWAY = "its process runs, but has not come, or has to come again"
-    WAITING = "it asks for a place in the next epoch"
-    IN = "it has a place in the last epoch"
+    WAITING = "it asks for a place in the next generation"
+    IN = "it has a place in the last generation"
     LEAVING = "it ends, and nobody waits for it"
     ENDED = "its process has ended"
     SILENT = "it was lost with its host, and may still run"
@@ -43,16 +43,16 @@ class Member:
     stay: Stay = Stay.AS_LONG_AS_IT_CAN
     process: str = ""  # what names it in messages; "": it has not come yet
     peer: Peer | None = None  # its last connection
-    epoch: int = 0  # the last one that it was given a place in
-    first_epoch: int = 0  # the first one that was complete for it; 0: none yet
-    joined_epoch: int = 0  # the last one
-    rank: int = 0  # in `joined_epoch`
+    generation: int = 0  # the last one that it was given a place in
+    first: int = 0  # the first one that was complete for it; 0: none yet
+    joined: int = 0  # the last one that was
+    rank: int = 0  # in `joined`
     told: News = News.NOTHING
 
     @property
     def is_newcomer(self) -> bool:
-        """Whether it has never been in an epoch."""
-        return self.joined_epoch == 0
+        """Whether it has never been in a generation."""
+        return self.joined == 0
 
     @property
     def is_present(self) -> bool:
@@ -61,12 +61,12 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the next epoch."""
+        """Whether it waits for the next generation."""
         return self.state == State.WAITING
 
 
 def ordered(members: Iterable[Member]) -> list[Member]:
-    """Returns members by their ranks in the next epoch.
+    """Returns members by their ranks in the next generation.
 
     Hosts are in the order of their oldest member, and of the old ranks of those
     that are as old; so are the members of one host. Those that have no old rank
@@ -75,8 +75,8 @@ def ordered(members: Iterable[Member]) -> list[Member]:
     go on with the launcher alone, and with rank 0.
     """
     members = list(members)
-    newest_epoch = max(member.joined_epoch for member in members)
-    by_rank = sorted(members, key=lambda one: _seniority(one, newest_epoch))
+    newest = max(member.joined for member in members)
+    by_rank = sorted(members, key=lambda one: _seniority(one, newest))
     by_host: dict[str, list[Member]] = {}
     for member in by_rank:
         if member.is_beside_server and _is_settled(member, by_rank[0]):
@@ -89,23 +89,23 @@ def ordered(members: Iterable[Member]) -> list[Member]:
 
 def _is_settled(member: Member, oldest: Member) -> bool:
     """Whether a member has the state of the job as surely as `oldest` has."""
-    newest_epoch = oldest.joined_epoch
-    return 0 < newest_epoch == member.joined_epoch and (
-        member.first_epoch < newest_epoch or oldest.first_epoch == newest_epoch
+    newest = oldest.joined
+    return 0 < newest == member.joined and (
+        member.first < newest or oldest.first == newest
     )
 
 
-def _seniority(member: Member, newest_epoch: int) -> tuple[int, ...]:
+def _seniority(member: Member, newest: int) -> tuple[int, ...]:
     """Sorts members: the surer one has the state of the job, the earlier.
 
-    Who came in the newest epoch may have no state, for that may have ended
+    Who came in the newest generation may have no state, for that may have ended
     before it began to train. Who was in before has it, also if its last goodbye
     was lost.
     """
     number, rank = member.number, member.rank
-    if member.first_epoch and member.epoch >= newest_epoch:
-        return 0, member.first_epoch, -member.joined_epoch, rank, number
-    return 1, -member.joined_epoch, rank, number
+    if member.first and member.generation >= newest:
+        return 0, member.first, -member.joined, rank, number
+    return 1, -member.joined, rank, number
 
 
 def seats(members: Sequence[Member]) -> list[Seat]:
@@ -146,7 +146,7 @@ def other_side(last: Sequence[Member]) -> list[Member]:
     for the core.
 
     Args:
-        last: The members of the last epoch, by rank.
+        last: The members of the last generation, by rank.
     """
     return [member for member in last if member.is_cut_off]
 
@@ -159,7 +159,7 @@ def may_go_on(last: Sequence[Member]) -> bool:
     both have half, the one with rank 0.
 
     Args:
-        last: The members of the last epoch, by rank.
+        last: The members of the last generation, by rank.
     """
     others = other_side(last)
     if 2 * len(others) == len(last):

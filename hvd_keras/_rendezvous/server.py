@@ -1,9 +1,9 @@
 """The rendezvous server: the connections of those who start a job.
 
 It runs in hvdrun, or in rank 0 if another launcher started the ranks. It knows
-bytes, proofs and frames. What ranks say, and who is in, is up to `Epochs`; what
-a rank tells of itself, and agents, which start the ranks of their hosts, are
-the launcher's business.
+bytes, proofs and frames. What ranks say, and who is in, is up to
+`Generations`; what a rank tells of itself, and agents, which start the ranks of
+their hosts, are the launcher's business.
 
 It listens at a Unix socket, and at TCP ports if the job has several hosts.
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hvd_keras._rendezvous import protocol
 from hvd_keras._rendezvous.generation import Peer
-from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.generations import Generations
 from hvd_keras._rendezvous.protocol import FrameType, Report, ReportKind, Role
 from hvd_keras._rendezvous.stream import Stream
 
@@ -73,7 +73,7 @@ class Server:
         self,
         listener: socket.socket,
         secret: bytes,
-        epochs: Epochs | None = None,
+        generations: Generations | None = None,
         on_report: Callable[[Report], None] | None = None,
         *,
         num_guests: int = 0,
@@ -86,7 +86,7 @@ class Server:
         Args:
             listener: A socket that listens.
             secret: The secret that a rank of the job must know.
-            epochs: Who is in; None: nobody comes in.
+            generations: Who is in; None: nobody comes in.
             on_report: Called with what a rank tells of itself.
             num_guests: How many come who are no ranks.
             tls: What TCP connections use; None: no TLS.
@@ -96,7 +96,7 @@ class Server:
         """
         self._listeners: list[socket.socket] = []
         self._secret = secret
-        self._epochs = epochs
+        self._generations = generations
         self._on_report = on_report
         self._num_guests = num_guests
         self._on_agent = on_agent
@@ -119,8 +119,8 @@ class Server:
     def next_deadline(self) -> float | None:
         """Returns the monotonic time by which `step()` must be called."""
         deadlines = [c.deadline for c in self._connections if c.deadline]
-        if self._epochs is not None:
-            deadlines += self._epochs.deadlines()
+        if self._generations is not None:
+            deadlines += self._generations.deadlines()
         return min(deadlines, default=None)
 
     def step(self, timeout_seconds: float | None = 0.0) -> None:
@@ -139,12 +139,12 @@ class Server:
         for connection in list(self._connections):
             if connection.deadline and connection.deadline <= now:
                 self._drop(connection)
-        if self._epochs is not None:
-            self._epochs.step(now)
+        if self._generations is not None:
+            self._generations.step(now)
         self.flush()
 
     def flush(self) -> None:
-        """Sends what the ranks must hear. Call it after a change of epochs."""
+        """Sends what the ranks must hear. Call it after a change."""
         # Others must hear of those who are lost here.
         while [
             one
@@ -191,7 +191,7 @@ class Server:
         # Ranks prove themselves at once. So the oldest unproved connection is
         # the least likely to come from a rank, if it comes from a host that
         # has most of them.
-        num_ranks = 0 if self._epochs is None else self._epochs.size
+        num_ranks = 0 if self._generations is None else self._generations.size
         unproved = [c for c in self._connections if c.peer is None]
         if len(unproved) >= num_ranks + self._num_guests + _SPARE_CONNECTIONS:
             counts = Counter(c.stream.origin for c in unproved)
@@ -258,8 +258,8 @@ class Server:
     def _lose(self, connection: _Connection) -> None:
         """Ends a connection, which its peer should not have ended yet."""
         self._drop(connection)
-        if connection.peer is not None and self._epochs is not None:
-            self._epochs.lost(connection.peer, time.monotonic())
+        if connection.peer is not None and self._generations is not None:
+            self._generations.lost(connection.peer, time.monotonic())
 
     # ---- Messages ----
 
@@ -275,15 +275,15 @@ class Server:
         )
         if identity.role in (Role.AGENT, Role.GIVER, Role.LEADER):
             self._hand_over(connection, identity)
-        elif self._epochs is None:
+        elif self._generations is None:
             self._drop(connection)
         else:
             connection.peer = peer = Peer(identity, connection.unsent)
-            refusal = self._epochs.refusal(identity)
+            refusal = self._generations.refusal(identity)
             if refusal is not None:
                 peer.refuse(*refusal)
             elif identity.role == Role.MEMBER:
-                self._epochs.joined(peer, time.monotonic())
+                self._generations.joined(peer, time.monotonic())
 
     def _hand_over(
         self, connection: _Connection, identity: protocol.Identity
@@ -304,9 +304,9 @@ class Server:
         if peer.identity.role == Role.REPORTER:
             makes_sense = self._take_report(peer, kind, body)
         else:
-            assert self._epochs is not None
+            assert self._generations is not None
             now = time.monotonic()
-            makes_sense = self._epochs.said(peer, kind, body, now)
+            makes_sense = self._generations.said(peer, kind, body, now)
         if not makes_sense:
             self._lose(connection)
 

@@ -15,13 +15,13 @@ from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# Count the nameless calls, by framework and place, kind, process set, epoch
-# and round.
+# Count the nameless calls, by framework and place, kind, process set,
+# generation and round.
 _counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
-# Count the rounds, by process set and epoch. A `join` ends one: in it, ranks
-# may have made different numbers of calls.
+# Count the rounds, by process set and generation. A `join` ends one: in it,
+# ranks may have made different numbers of calls.
 _rounds: collections.Counter[tuple[int | None, int]] = collections.Counter()
 
 
@@ -52,7 +52,7 @@ def checked_name(
         )
     members_of(process_set, f"{kind} {name!r}")
     if name is None:
-        scope = (process_set.process_set_id, state.epoch())
+        scope = (process_set.process_set_id, state.generation())
         number = _rounds[scope]
         key = (where, kind, *scope, number)
         if number:
@@ -90,7 +90,7 @@ def join(process_set: ProcessSet, average_over_active: bool) -> int:
     members_of(process_set, "join")
     set_id = process_set.process_set_id
     last_rank = _native.core().join(set_id or 0, bool(average_over_active))
-    _rounds[set_id, state.epoch()] += 1
+    _rounds[set_id, state.generation()] += 1
     return last_rank
 
 

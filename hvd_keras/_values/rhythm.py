@@ -29,14 +29,14 @@ class Rhythm:
         self._begin()
 
     def _begin(self) -> None:
-        self._epoch = state.epoch()
+        self._generation = state.generation()
         self._num_steps = 1  # from one question to the next
         self._num_done = 0  # since the last one
         self._asked_at: float | None = None  # not yet in this membership
 
     def is_due(self) -> bool:
         """Whether the ranks ask after this step; the same on all of them."""
-        if self._epoch != state.epoch():
+        if self._generation != state.generation():
             self._begin()
         self._num_done += 1
         return self._num_done >= self._num_steps

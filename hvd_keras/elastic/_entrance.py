@@ -103,7 +103,7 @@ class Entrance:
     def next_number(self) -> Number:
         """Returns the number of the next commit; the same on all ranks."""
         self._count += 1
-        return self._base + state.epoch(), self._count
+        return self._base + state.generation(), self._count
 
     def _entry(self, commit: Commit | None, is_own: bool) -> Entry:
         self._count = 0 if commit is None else commit.number[1]

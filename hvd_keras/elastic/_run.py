@@ -69,7 +69,7 @@ class Run:
         self._entrance = Entrance(self._commits, self._files)
         self._changes = Changes()
         self._has_begun = False
-        self._traces: int | None = None  # the epoch of this rank's programs
+        self._traces: int | None = None  # the generation of its programs
         self._muted: dict[int, tuple[Any, Any]] = {}
 
     def to_end(self) -> Any:
@@ -107,7 +107,7 @@ class Run:
         self._changes.note_progress()
         # A rank that is alone traces other programs.
         if self._traces is None and basics.size() > 1:
-            self._traces = membership.trace_epoch()
+            self._traces = membership.trace_generation()
 
     def commit(self, header: dict[str, Any], parts: list[Array]) -> None:
         """Keeps a state on all ranks, and on disk if wanted. Collective."""
@@ -203,7 +203,7 @@ class Run:
         TrainingState(model).restore(before, is_own=True, stream=0)
         if handle is not None and begins is not None:
             handle.seek(Position(begins.epoch, begins.first, begins.first_rows))
-        self._traces = membership.trace_epoch()
+        self._traces = membership.trace_generation()
 
     def _keep_or_drop_traces(self) -> None:
         """Drops what was traced or compiled, unless all ranks can use it."""

@@ -158,7 +158,7 @@ def _divided(total: Tensor, count: Tensor) -> Tensor:
     return total / ops.maximum(count, 1.0)
 
 
-# By the epoch of the job and the process set.
+# By the generation of the job and the process set.
 _Scope = tuple[int, int | None]
 _numbers: dict[_Scope, Iterator[int]] = collections.defaultdict(itertools.count)
 _number_of: weakref.WeakKeyDictionary[Any, tuple[_Scope, int]] = (
@@ -174,16 +174,16 @@ def _summed(
 
     Names of layers count all layers that a rank has made, also for a model that
     one rank alone makes. So the number here counts the layers that have
-    trained in this epoch of the job.
+    trained in this generation of the job.
     """
 
     def name() -> str:
-        epoch = state.epoch()
-        scope = (epoch, process_set.process_set_id)
+        generation = state.generation()
+        scope = (generation, process_set.process_set_id)
         known, number = _number_of.get(layer, (None, 0))
         if known != scope:
             number = next(_numbers[scope])
             _number_of[layer] = (scope, number)
-        return f"BatchNormalization/{epoch}/{number}/{kind}"
+        return f"BatchNormalization/{generation}/{number}/{kind}"
 
     return _backends.current().sum_in_layer(packed, name, process_set)

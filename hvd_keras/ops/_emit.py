@@ -25,8 +25,8 @@ _errors.install()
 _retracing.install()
 _one_thread.install()
 
-# Count the nameless eager calls, by kind, process set and epoch. A rank counts
-# only calls of the sets it is in. Each epoch starts from 0 on all ranks.
+# Count the nameless eager calls, by kind, process set and generation. A rank
+# counts only calls of the sets it is in. A generation starts from 0 everywhere.
 _counters: dict[tuple[str, int, int], Iterator[int]] = collections.defaultdict(
     itertools.count
 )
@@ -98,7 +98,7 @@ def emit(
 
 
 def _next_name(kind: str, process_set_id: int) -> str:
-    number = next(_counters[kind, process_set_id, state.epoch()])
+    number = next(_counters[kind, process_set_id, state.generation()])
     return f"{kind}.{number}"
 
 

@@ -49,9 +49,9 @@ def _knowing_xla(original: Callable[[], Any]) -> Callable[[], Any]:
 def _knowing_members(make: Callable[[Any], Any]) -> Callable[..., Any]:
     def make_function_context(scope_type: Any = None) -> Any:
         made = make(scope_type)
-        epoch = membership.trace_epoch()
-        if epoch <= 1 or not membership.is_elastic():
+        generation = membership.trace_generation()
+        if generation <= 1 or not membership.is_elastic():
             return made
-        return made._replace(context=(made.context, epoch))
+        return made._replace(context=(made.context, generation))
 
     return make_function_context

@@ -20,8 +20,8 @@ from fuzzing import changed, run_cases
 
 from hvd_keras._rendezvous import protocol
 from hvd_keras._rendezvous.client import Rendezvous
-from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
-from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.elastic_generations import ElasticGenerations
+from hvd_keras._rendezvous.fixed_generations import FixedGenerations
 from hvd_keras._rendezvous.protocol import FrameType, Identity, Role
 from hvd_keras._rendezvous.server import Server as RendezvousServer
 from hvd_keras.exceptions import HvdError
@@ -44,7 +44,7 @@ class Server:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))
         listener.listen(100)
-        self._fixed = FixedEpochs(SIZE)
+        self._fixed = FixedGenerations(SIZE)
         self._server = RendezvousServer(listener, SECRET, self._fixed)
 
     def run(self) -> None:
@@ -109,7 +109,7 @@ def _frame(rng: random.Random) -> bytes:
         times = rng.choice((0, 1, 60000)), rng.choice((0, 1, 0xFFFFFFFF))
         body = _exchange(rng.choice((0, 0, 1, 1 << 31)), *times) + body
     elif kind == FrameType.JOINED:
-        body = protocol.pack_epoch(rng.choice((0, 1, 1 << 31)))
+        body = protocol.pack_generation(rng.choice((0, 1, 1 << 31)))
     elif kind == FrameType.RESULT:
         body = protocol.pack_values([rng.randbytes(3) for _ in range(SIZE)])
     elif kind == FrameType.REPORT:
@@ -202,7 +202,7 @@ class ElasticCase(Server):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))
         listener.listen(100)
-        self._elastic = ElasticEpochs(
+        self._elastic = ElasticGenerations(
             _Nobody(), min_size=1, patience_seconds=60
         )
         self._server = RendezvousServer(
@@ -240,9 +240,9 @@ def test_elastic_server_survives_its_members(folder: Path) -> None:
     def proof(rng: random.Random, nonce: bytes) -> bytes:
         role = rng.choice((Role.MEMBER, Role.MEMBER, Role.REPORTER))
         number = rng.randrange(SIZE + 1)
-        epoch = rng.choice((0, 0, 1))
+        generation = rng.choice((0, 0, 1))
         return protocol.proof(
-            SECRET, nonce, Identity(role, number, 0, epoch, 100)
+            SECRET, nonce, Identity(role, number, 0, generation, 100)
         )
 
     def case(rng: random.Random) -> None:
@@ -290,7 +290,7 @@ def test_client_survives_its_server(folder: Path) -> None:
     def case(rng: random.Random) -> None:
         answer = b"".join(_frame(rng) for _ in range(rng.randint(0, 3)))
         if rng.random() < 0.8:
-            joined = protocol.pack_epoch(1)
+            joined = protocol.pack_generation(1)
             answer = protocol.frame(FrameType.JOINED, joined) + answer
         thread = threading.Thread(target=serve, args=(answer,))
         thread.start()

@@ -17,7 +17,7 @@ from hvd_keras._rendezvous import protocol
 
 IDLE = 150
 OTHERS = 12
-identity = protocol.Identity(protocol.Role.LEADER, 2, 4, epoch=1, pid=1)
+identity = protocol.Identity(protocol.Role.LEADER, 2, 4, generation=1, pid=1)
 kept, seen, answers = [], set(), []
 
 

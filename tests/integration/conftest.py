@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bootstrap_server import SIZE, Served, serving
+from rendezvous_server import SIZE, Served, serving
 
 
 @pytest.fixture

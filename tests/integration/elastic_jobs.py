@@ -16,8 +16,8 @@ from pathlib import Path
 import jobs
 
 PROGRAM = str(Path(__file__).parent / "elastic_rank.py")
-_EPOCH = re.compile(
-    r"\[(\d+)\] epoch (\d+) rank (\d+)/(\d+) local (\d+) pid (\d+) "
+_GENERATION = re.compile(
+    r"\[(\d+)\] generation (\d+) rank (\d+)/(\d+) local (\d+) pid (\d+) "
     r"after (\d+) ms at ([\d.]+)\n"
 )
 
@@ -28,7 +28,7 @@ class Place:
     def __init__(self, match: re.Match[str]) -> None:
         *numbers, seconds = match.groups()
         self.seconds = float(seconds)  # monotonic, when it was in
-        (self.member, self.epoch, self.rank, self.size, self.local_rank,
+        (self.member, self.generation, self.rank, self.size, self.local_rank,
          self.pid, self.milliseconds) = map(int, numbers)  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class ElasticJob:
         assert self._popen.stdout is not None
         data = self._popen.stdout.read()
         self.text += data.decode("utf-8", "replace")
-        for match in _EPOCH.finditer(self.text):
+        for match in _GENERATION.finditer(self.text):
             place = Place(match)
             self.places[place.member] = place
         return bool(data)
@@ -86,11 +86,13 @@ class ElasticJob:
             assert left > 0, self._shown()
             assert self.read(left), self._shown()
 
-    def wait_for_epoch(self, epoch: int, size: int) -> list[Place]:
-        """Returns the places in an epoch, by rank, when all are in."""
+    def wait_for_generation(self, generation: int, size: int) -> list[Place]:
+        """Returns the places in a generation, by rank, when all are in."""
         deadline = time.monotonic() + 20.0
         while True:
-            found = [p for p in self.places.values() if p.epoch == epoch]
+            found = [
+                p for p in self.places.values() if p.generation == generation
+            ]
             if len(found) == size:
                 found.sort(key=lambda place: place.rank)
                 assert [p.rank for p in found] == list(range(size))
@@ -101,19 +103,23 @@ class ElasticJob:
             assert self.read(left), self._shown()
 
     def wait_for_size(self, size: int, *, after: int = 0) -> list[Place]:
-        """Returns the places, by rank, when so many ranks are in an epoch.
+        """Returns the places, by rank, when so many ranks are in a generation.
 
         Args:
             size: The number of ranks.
-            after: An earlier epoch.
+            after: An earlier generation.
         """
         deadline = time.monotonic() + 20.0
         while True:
-            epoch = max((p.epoch for p in self.places.values()), default=0)
-            found = [p for p in self.places.values() if p.epoch == epoch]
+            generation = max(
+                (p.generation for p in self.places.values()), default=0
+            )
+            found = [
+                p for p in self.places.values() if p.generation == generation
+            ]
             is_whole = len(found) == size and found[0].size == size
-            if epoch > after and is_whole:
-                return self.wait_for_epoch(epoch, size)
+            if generation > after and is_whole:
+                return self.wait_for_generation(generation, size)
             left = deadline - time.monotonic()
             assert left > 0, self._shown()
             assert self.read(left), self._shown()
@@ -163,7 +169,7 @@ def program_with(
         folder: Where to write it.
         first: Code that runs first.
         init: How it calls `init()`.
-        before: Code that runs in each epoch, before a rank tells its place.
+        before: Code that runs each time, before a rank tells its place.
         after: The same, when it has told it.
     """
     tell = "tell(began)\n"

@@ -1,6 +1,7 @@
 """A rank of an elastic job: sums ones until it is told the end.
 
-It tells each epoch on its standard output. The file END makes all ranks end.
+It tells each generation on its standard output. The file END makes all ranks
+end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def tell(began: float) -> None:
     now = time.monotonic()
     milliseconds = (now - began) * 1e3
     print(
-        f"epoch {state.epoch()} rank {place} pid {os.getpid()} after "
+        f"generation {state.generation()} rank {place} pid {os.getpid()} after "
         f"{milliseconds:.0f} ms at {now:.4f}",
         flush=True,
     )

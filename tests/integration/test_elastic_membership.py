@@ -25,9 +25,9 @@ def test_survivors_go_on_in_the_same_processes(
 ) -> None:
     options = ["-np", "4", "--min-np", "2", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 4)
+        before = job.wait_for_generation(1, 4)
         kill(*[before[rank] for rank in killed])
-        after = job.wait_for_epoch(2, 4 - len(killed))
+        after = job.wait_for_generation(2, 4 - len(killed))
         stay = [pid for i, pid in enumerate(_pids(before)) if i not in killed]
         assert _pids(after) == stay  # in the order of their old ranks
         assert [p.local_rank for p in after] == list(range(len(after)))
@@ -39,7 +39,7 @@ def test_survivors_go_on_in_the_same_processes(
 def test_a_killed_member_is_replaced(tmp_path: Path) -> None:
     options = ["-np", "3", "--min-np", "1", "--restart-delay", "0"]
     with ElasticJob(tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         kill(before[0])
         grown = job.wait_for_size(3, after=1)
         assert _pids(grown[:2]) == _pids(before[1:])
@@ -56,9 +56,9 @@ def test_a_signal_makes_one_rank_leave_and_nobody_sees_an_error(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with ElasticJob(tmp_path, "-np", "3", "--min-np", "1") as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         os.kill(before[0].pid, number)
-        after = job.wait_for_epoch(2, 2)
+        after = job.wait_for_generation(2, 2)
         assert _pids(after) == _pids(before[1:])
         assert job.end() == 0, job.text
         assert "member 0 leaves: it was told to" in job.text
@@ -74,7 +74,7 @@ def test_a_preemption_notice_makes_ranks_leave(tmp_path: Path) -> None:
     }
     options = ["-np", "2", "--min-np", "1"]
     with ElasticJob(tmp_path, *options, environ=environ) as job:
-        job.wait_for_epoch(1, 2)
+        job.wait_for_generation(1, 2)
         notice.touch()
         assert job.wait() == 75, job.text  # all have left
         assert "run it again to go on" in job.text
@@ -83,7 +83,7 @@ def test_a_preemption_notice_makes_ranks_leave(tmp_path: Path) -> None:
 
 def test_sigterm_to_hvdrun_makes_all_leave(tmp_path: Path) -> None:
     with ElasticJob(tmp_path, "-np", "2", "--min-np", "1") as job:
-        job.wait_for_epoch(1, 2)
+        job.wait_for_generation(1, 2)
         os.kill(job.pid, signal.SIGTERM)
         assert job.wait() == 75, job.text
         assert "lost:" not in job.text
@@ -101,7 +101,7 @@ def test_a_member_that_dies_in_init_is_left_out(tmp_path: Path) -> None:
     command = program_with(tmp_path, first=first)
     options = ["-np", "4", "--min-np", "2", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        after = job.wait_for_epoch(2, 2)
+        after = job.wait_for_generation(2, 2)
         assert [place.member for place in after] == [0, 2]
         assert job.end() == 0, job.text
 
@@ -109,7 +109,7 @@ def test_a_member_that_dies_in_init_is_left_out(tmp_path: Path) -> None:
 def test_too_few_members_end_the_job(tmp_path: Path) -> None:
     options = ["-np", "3", "--min-np", "3", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options) as job:
-        kill(job.wait_for_epoch(1, 3)[1])
+        kill(job.wait_for_generation(1, 3)[1])
         assert job.wait() != 0
         assert "2 of at least 3 members (--min-np) are left" in job.text
         assert "JobEndedError" in job.text
@@ -119,9 +119,9 @@ def test_too_few_members_end_the_job(tmp_path: Path) -> None:
 def test_survivors_wait_for_the_restart_that_they_need(tmp_path: Path) -> None:
     options = ["-np", "2", "--min-np", "2", "--restart-delay", "0.2"]
     with ElasticJob(tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 2)
+        before = job.wait_for_generation(1, 2)
         kill(before[0])
-        after = job.wait_for_epoch(2, 2)
+        after = job.wait_for_generation(2, 2)
         assert after[0].pid == before[1].pid
         assert job.end() == 0, job.text
 
@@ -150,9 +150,9 @@ def test_a_program_without_elastic_state_starts_again(tmp_path: Path) -> None:
 def test_a_stopped_member_is_killed_at_once(tmp_path: Path) -> None:
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         os.kill(before[1].pid, signal.SIGSTOP)
-        after = job.wait_for_epoch(2, 2)
+        after = job.wait_for_generation(2, 2)
         assert _pids(after) == [before[0].pid, before[2].pid]
         assert job.end() == 0, job.text
 
@@ -166,11 +166,11 @@ def test_a_member_that_does_not_come_is_left_behind(tmp_path: Path) -> None:
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0",
                "--start-timeout", "1"]  # fmt: skip
     with ElasticJob(tmp_path, *options, environ=environ) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         os.kill(before[1].pid, signal.SIGSTOP)
-        after = job.wait_for_epoch(2, 2)  # hvdrun kills the stopped one
+        after = job.wait_for_generation(2, 2)  # hvdrun kills the stopped one
         assert _pids(after) == [before[0].pid, before[2].pid]
-        assert "epoch has waited 0.3 s for member 1 (pid " in job.text
+        assert "generation has waited 0.3 s for member 1 (pid " in job.text
         assert "did not come within 1 s of the others" in job.text
         assert job.end() == 0, job.text
 
@@ -181,11 +181,11 @@ def test_waiting_for_enough_members_names_their_number(
     environ = {"HVD_STALL_CHECK_TIME_SECONDS": "0.3"}
     options = ["-np", "3", "--min-np", "2", "--restart-delay", "1.5"]
     with ElasticJob(tmp_path, *options, environ=environ) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         kill(*before[1:])
         job.wait_for(
-            "the next epoch has waited 0.3 s for more members: 1 of at least 2 "
-            "(--min-np) are there\n"
+            "the next generation has waited 0.3 s for more members: 1 of at "
+            "least 2 (--min-np) are there\n"
         )
         assert job.end() == 0, job.text
 
@@ -215,8 +215,8 @@ def test_a_newcomer_ends_when_the_others_have_finished(tmp_path: Path) -> None:
     command = program_with(tmp_path, first=first)
     options = ["-np", "2", "--min-np", "1", "--restart-delay", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        kill(job.wait_for_epoch(1, 2)[0])
-        job.wait_for_epoch(2, 1)
+        kill(job.wait_for_generation(1, 2)[0])
+        job.wait_for_generation(2, 1)
         assert job.end() == 0, job.text
 
 
@@ -240,7 +240,7 @@ def test_hvdrun_sleeps_when_a_slot_is_left_over(tmp_path: Path) -> None:
                "--restart-delay", "0.5",
                "--host-discovery-script", str(script)]  # fmt: skip
     with ElasticJob(tmp_path, *options) as job:
-        kill(job.wait_for_epoch(1, 2)[1])
+        kill(job.wait_for_generation(1, 2)[1])
         job.wait_for_size(2, after=1)  # in the third slot
         time.sleep(0.5)  # now the second one may be used as well
         assert _busy_share(job.pid, 2.0) < 0.5
@@ -279,7 +279,7 @@ def test_hosts_of_one_name_are_told_apart(tmp_path: Path) -> None:
     options = [*common, "--node-rank", "0"]
     try:
         with ElasticJob(tmp_path, *options, environ=secret) as job:
-            pids = _pids(job.wait_for_epoch(1, 2))
+            pids = _pids(job.wait_for_generation(1, 2))
             assert [pid for pid in pids if pid in jobs.ranks_of(other.pid)]
             assert [pid for pid in pids if pid in jobs.ranks_of(job.pid)]
             assert job.end() == 0, job.text
@@ -292,8 +292,8 @@ def test_status_shows_the_members_that_run(tmp_path: Path) -> None:
     options = ["-np", "2", "--min-np", "1", "--max-restarts", "0", "--status",
                "--status-seconds", "0.3"]  # fmt: skip
     with ElasticJob(tmp_path, *options) as job:
-        kill(job.wait_for_epoch(1, 2)[0])
-        job.wait_for_epoch(2, 1)
+        kill(job.wait_for_generation(1, 2)[0])
+        job.wait_for_generation(2, 1)
         seen = len(job.text)
         while "status at" not in job.text[seen:]:
             assert job.read(1.0)
@@ -312,9 +312,9 @@ def test_process_sets_follow_the_number_of_ranks(tmp_path: Path) -> None:
     command = program_with(tmp_path, init=init, before=before)
     options = ["-np", "4", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        kill(job.wait_for_epoch(1, 4)[1])
-        kill(job.wait_for_epoch(2, 3)[1])
-        job.wait_for_epoch(3, 2)
+        kill(job.wait_for_generation(1, 4)[1])
+        kill(job.wait_for_generation(2, 3)[1])
+        job.wait_for_generation(3, 2)
         assert job.end() == 0, job.text
         # Two ranks of two are the global set.
         assert job.text.count("is in set True") == 2 + 2 + 2
@@ -326,22 +326,22 @@ def test_a_list_of_process_sets_must_fit(tmp_path: Path) -> None:
     command = program_with(tmp_path, init="hvd.init(process_sets=[[0, 2]])")
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        kill(job.wait_for_epoch(1, 3)[0])
+        kill(job.wait_for_generation(1, 3)[0])
         assert job.wait() == 1, job.text
         assert "give `init` a function of the number of ranks" in job.text
 
 
 def test_a_survey_is_of_the_present_ranks(tmp_path: Path) -> None:
-    """The rank that does not come is named by its rank in this epoch."""
+    """The rank that does not come is named by its rank in this generation."""
     after = """
-        if state.epoch() == 2 and hvd.rank() == 1:
+        if state.generation() == 2 and hvd.rank() == 1:
             time.sleep(60)
     """
     command = program_with(tmp_path, after=after)
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        kill(job.wait_for_epoch(1, 3)[0])
-        job.wait_for_epoch(2, 2)
+        kill(job.wait_for_generation(1, 3)[0])
+        job.wait_for_generation(2, 2)
         time.sleep(2.2)  # what is shorter is no hang
         os.kill(job.pid, signal.SIGUSR2)
         job.wait_for("hvdrun: verdict: rank 1")
@@ -349,7 +349,7 @@ def test_a_survey_is_of_the_present_ranks(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_rank_that_fails_slowly(tmp_path: Path) -> None:
     after = """
-        if state.epoch() == 1 and hvd.rank() == 1:
+        if state.generation() == 1 and hvd.rank() == 1:
             import atexit
             atexit.register(time.sleep, 60)
             raise ValueError("no")
@@ -358,7 +358,7 @@ def test_nobody_waits_for_a_rank_that_fails_slowly(tmp_path: Path) -> None:
     options = ["-np", "3", "--min-np", "1", "--max-restarts", "0",
                "--grace", "1"]  # fmt: skip
     with ElasticJob(tmp_path, *options, program=command) as job:
-        job.wait_for("epoch 2 formed: 2 ranks, members 0, 2", 20)
+        job.wait_for("generation 2 formed: 2 ranks, members 0, 2", 20)
         job.wait_for("member 1 (pid ", 5)
         job.wait_for("still runs after the grace time; it is killed", 5)
         assert job.end() == 0, job.text
@@ -374,7 +374,7 @@ def test_newcomers_know_their_likely_places(tmp_path: Path) -> None:
     command = program_with(tmp_path, first=first)
     options = ["-np", "4", "--min-np", "1", "--restart-delay", "0.5"]
     with ElasticJob(tmp_path, *options, program=command) as job:
-        ranks = job.wait_for_epoch(1, 4)
+        ranks = job.wait_for_generation(1, 4)
         kill(ranks[0], ranks[1])
         grown = job.wait_for_size(4, after=1)
         assert {p.local_rank for p in grown} == {0, 1, 2, 3}

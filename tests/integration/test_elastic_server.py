@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstrap_server import Served, outcomes
+from rendezvous_server import Served, outcomes
 
-from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
+from hvd_keras._rendezvous.elastic_generations import ElasticGenerations
 from hvd_keras._rendezvous.protocol import Identity, News
 from hvd_keras._rendezvous.roster import Member
 from hvd_keras.exceptions import PeerLostError
@@ -25,8 +25,10 @@ class _Elastic(Served):
         self.late: list[int] = []
         super().__init__(path, size=2)
 
-    def make_epochs(self, size: int) -> ElasticEpochs:
-        self.elastic = ElasticEpochs(self, min_size=1, patience_seconds=30.0)
+    def make_generations(self, size: int) -> ElasticGenerations:
+        self.elastic = ElasticGenerations(
+            self, min_size=1, patience_seconds=30.0
+        )
         for number in range(size):
             self.elastic.member_started(number, "host")
         return self.elastic
@@ -34,12 +36,12 @@ class _Elastic(Served):
     def start(self, number: int) -> None:
         """Tells the server that a member starts."""
         self._call(lambda: self.elastic.member_started(number, "host"))
-        self.epochs.append(0)
+        self.generations.append(0)
 
     def identity(self, rank: int, **options: Any) -> Identity:
         return super().identity(rank, **{"size": 0, **options})
 
-    def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None: ...
+    def formed(self, generation: int, members: Sequence[Member]) -> None: ...
 
     def member_waits(self, member: Member) -> None: ...
 
@@ -59,17 +61,19 @@ def served(tmp_path: Path) -> Iterator[_Elastic]:
     path.unlink()
 
 
-def test_who_joins_again_has_left_the_epoch_before(served: _Elastic) -> None:
+def test_who_joins_again_has_left_the_generation_before(
+    served: _Elastic,
+) -> None:
     """Even if the server has not heard the end of the old connection."""
     first, old = outcomes(lambda: served.join(0), lambda: served.proved(1))
 
     def go_on() -> int:
         with pytest.raises(PeerLostError):
             first.exchange(b"")
-        return served.join(0).epoch
+        return served.join(0).generation
 
-    epoch, new = outcomes(go_on, lambda: served.proved(1))
-    assert epoch == 2
+    generation, new = outcomes(go_on, lambda: served.proved(1))
+    assert generation == 2
     for connection in (old, new):
         connection.close()
 
@@ -106,7 +110,7 @@ def test_newcomers_wait_a_moment_for_each_other(
         seconds = time.monotonic() - begin
         again = [threads.submit(served.join, number) for number in (0, 1)]
         members = [each.result(10) for each in (*again, *new)]
-    assert {member.epoch for member in members} == {2}
+    assert {member.generation for member in members} == {2}
     assert (seconds < 0.9) == second_comes
     for member in (*old, *members):
         member.hang_up()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from bootstrap_server import SECRET
+from rendezvous_server import SECRET
 
 from hvd_keras._rendezvous.client import Rendezvous
 from hvd_keras._rendezvous.listener import Listener

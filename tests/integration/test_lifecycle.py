@@ -9,7 +9,7 @@ import time
 
 import jobs
 import pytest
-from bootstrap_server import SECRET, Served
+from rendezvous_server import SECRET, Served
 
 pytest.importorskip("hvd_keras._core")
 
@@ -19,11 +19,11 @@ def test_init_shutdown_and_init_again() -> None:
         3,
         """
         from hvd_keras._job import state
-        for epoch in range(1, 6):
+        for generation in range(1, 6):
             assert not hvd.is_initialized()
             hvd.init()
             hvd.init()
-            assert state.epoch() == epoch
+            assert state.generation() == generation
             assert hvd.is_initialized()
             assert (hvd.rank(), hvd.size()) == (rank, 3)
             assert (hvd.local_rank(), hvd.local_size()) == (rank, 3)
@@ -55,7 +55,7 @@ print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size())
 hvd.shutdown()
 hvd.init()
 from hvd_keras._job import state
-print(state.epoch())
+print(state.generation())
 hvd.shutdown()
 try:
     hvd.rank()
@@ -70,10 +70,10 @@ except hvd.NotInitializedError as error:
         timeout=30,
     )
     assert done.returncode == 0, done.stderr
-    before, numbers, epoch, after = done.stdout.splitlines()
+    before, numbers, generation, after = done.stdout.splitlines()
     assert "`init()` must be called before `size()`" in before
     assert numbers == "0 1 0 1"
-    assert epoch == "2"
+    assert generation == "2"
     assert "`init()` must be called before `rank()`" in after
     assert done.stderr == ""
 
@@ -144,7 +144,9 @@ for _ in range(2):
     assert "ranks from torchrun" in output
 
 
-def test_newcomer_and_survivor_meet_in_one_epoch(served_pair: Served) -> None:
+def test_newcomer_and_survivor_meet_in_one_generation(
+    served_pair: Served,
+) -> None:
     code = """
 import sys
 import numpy as np
@@ -156,10 +158,10 @@ for _ in range(int(sys.argv[1])):
     hvd.init()
     total = _core.allreduce("x", [np.ones(1)], 1)[0][0]
     hvd.shutdown()
-    print(state.epoch(), total, flush=True)
+    print(state.generation(), total, flush=True)
 """
 
-    def start(rank: int, num_epochs: int) -> subprocess.Popen[str]:
+    def start(rank: int, num_generations: int) -> subprocess.Popen[str]:
         environ = jobs.clean_environ(
             HVD_RANK=str(rank),
             HVD_SIZE="2",
@@ -170,7 +172,7 @@ for _ in range(int(sys.argv[1])):
             HVD_START_TIMEOUT="20",
         )
         return subprocess.Popen(
-            [sys.executable, "-c", code, str(num_epochs)],
+            [sys.executable, "-c", code, str(num_generations)],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The ranks of one epoch, who train together: a model of the core."""
+"""The ranks of one generation, who train together: a model of the core."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Group:
     step, but one that is lost in the last step may have no part in it.
     """
 
-    def __init__(self, job: Job, epoch: int, size: int) -> None:
-        self.epoch = epoch
+    def __init__(self, job: Job, generation: int, size: int) -> None:
+        self.generation = generation
         self.size = size
         self.members: dict[int, Process] = {}  # by rank
         self.is_broken = False
@@ -40,7 +40,7 @@ class Group:
     def came(self, process: Process) -> None:
         """Notes that a member has come in."""
         self._num_came += 1
-        process.num_epochs += 1
+        process.num_generations += 1
         if self.is_broken:
             self._notify(process)
         elif self._num_came == self.size:
@@ -111,7 +111,7 @@ class Group:
         self.is_broken = True
 
     def change(self) -> None:
-        """Makes way for the next epoch at the end of this step."""
+        """Makes way for the next generation at the end of this step."""
         if self.runs_since is not None and not self._is_changing:
             self._is_changing = True
             self._job.after(_STEP_SECONDS, self._change)

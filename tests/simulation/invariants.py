@@ -41,8 +41,10 @@ class Judge:
         self._culprits: set[int] = set()
         self._rows = 0  # that the last group has done
         self._trains: Group | None = None  # that group
-        self._last: dict[int, int] = {}  # ranks by member of the last epoch
-        self._last_epoch = 0
+        self._last: dict[
+            int, int
+        ] = {}  # ranks by member of the last generation
+        self._last_generation = 0
         self._ends_at: float | None = None
 
     def blamed(self, number: int) -> None:
@@ -66,7 +68,9 @@ class Judge:
 
     def trains(self, group: Group) -> None:
         """Checks that a group may train now."""
-        self._job.trace(f"epoch {group.epoch} trains from row {group.base}")
+        self._job.trace(
+            f"generation {group.generation} trains from row {group.base}"
+        )
         check(
             self._rows - self.most_behind <= group.base <= self._rows,
             f"rows {self._rows} became {group.base}",
@@ -76,7 +80,7 @@ class Judge:
         for other in self._job.groups.values():
             check(
                 other is group or other.runs_since is None,
-                f"epochs {other.epoch} and {group.epoch} train at once",
+                f"{other.generation} and {group.generation} train at once",
             )
             self.check_one_side(other)
 
@@ -88,7 +92,7 @@ class Judge:
 
     def finished(self, group: Group) -> None:
         """Notes that a group has done all rows."""
-        self._job.trace(f"epoch {group.epoch} has done all")
+        self._job.trace(f"generation {group.generation} has done all")
         self._has_finished = True
         self._rows = self._job.total_rows
 
@@ -98,16 +102,16 @@ class Judge:
             check(
                 not process.is_alive
                 or not process.agent.is_alive
-                or self._last_epoch <= group.epoch
+                or self._last_generation <= group.generation
                 or process.number in self._last
-                or process.epoch > group.epoch,
-                f"two sides go on: rank {process.number} in {group.epoch}",
+                or process.generation > group.generation,
+                f"two sides go on: rank {process.number} in {group.generation}",
             )
 
     def was_answered(self, process: Process, asked_at: float) -> None:
-        """Checks that a rank that was in an epoch did not wait too long."""
+        """Checks that a rank that was in a generation did not wait too long."""
         job, seconds = self._job, self._job.clock.now - asked_at
-        if process.epoch == 0 or not job.is_elastic:
+        if process.generation == 0 or not job.is_elastic:
             return
         most = job.adversary.patience + job.spec.elastic.timeout + 5.0
         # A host that is cut off hears nothing; hvdrun may be slow.
@@ -123,12 +127,12 @@ class Judge:
             if self._job.processes[number].agent.is_silent
         ]
 
-    def check_epoch(self) -> None:
-        """Checks that hvdrun may go on, if a new epoch has formed."""
+    def check_generation(self) -> None:
+        """Checks that hvdrun may go on, if a new generation has formed."""
         policy = self._job.policy
         if (
             not self._job.is_elastic
-            or policy.epochs.last_epoch() == self._last_epoch
+            or policy.generations.last() == self._last_generation
         ):
             return
         check(
@@ -136,7 +140,7 @@ class Judge:
             "hvdrun goes on, though the other side may",
         )
         self._last = dict(policy.members)
-        self._last_epoch = policy.epochs.last_epoch()
+        self._last_generation = policy.generations.last()
 
     def check_why(self, text: str) -> None:
         """Checks that hvdrun may end the job for this reason."""
@@ -149,7 +153,7 @@ class Judge:
             return
         count, least = map(int, re.findall(r"\d+", text)[:2])
         check(count < least, f"{count} are not fewer than {least}")
-        num_waiting = self._job.policy.epochs.num_waiting()
+        num_waiting = self._job.policy.generations.num_waiting()
         check(num_waiting < least, f"{num_waiting} could go on")
 
     def note_end(self) -> None:

@@ -46,7 +46,7 @@ class Job:
         self.connections: list[Connection] = []
         self.judge = Judge(self)
         self._traces = traces
-        self.groups: dict[int, Group] = {}  # by epoch
+        self.groups: dict[int, Group] = {}  # by generation
         self.frozen_seconds = 0.0
         self._freezes_until = 0.0
         self.is_touched = True  # hvdrun has heard something
@@ -108,7 +108,7 @@ class Job:
             is_busy = self.is_touched
             if event is not None and (is_busy or due is None or event <= due):
                 self.clock.step()
-                self.judge.check_epoch()
+                self.judge.check_generation()
                 num_idle = 0
             elif due is not None:
                 num_idle = 0 if due > now else num_idle + 1
@@ -120,13 +120,13 @@ class Job:
 
     def _deadline(self) -> float | None:
         own = self.policy.next_deadline(self.clock.now)
-        found = self.policy.epochs.deadlines()
+        found = self.policy.generations.deadlines()
         return min(found if own is None else [own, *found], default=None)
 
     def _turn(self) -> None:
         """Does what hvdrun does when it has heard something."""
         now = self.clock.now
-        self.policy.epochs.step(now)
+        self.policy.generations.step(now)
         self._act()
         self.policy.step(now)
         self._act()
@@ -134,7 +134,7 @@ class Job:
             c for c in self.connections if c.peer.unsent or c.peer.closes
         ]:
             connection.flush()
-        self.judge.check_epoch()
+        self.judge.check_generation()
 
     def _act(self) -> None:
         actions = self.policy.actions
@@ -238,7 +238,7 @@ class Job:
         """Hvdrun loses the link to an agent."""
         if not agent.has_link or agent.host.is_here:
             return
-        self.judge.check_epoch()  # it may have formed without this
+        self.judge.check_generation()  # it may have formed without this
         self.is_touched = True
         agent.has_link = False
         name, now = agent.host.name, self.clock.now
@@ -372,10 +372,10 @@ class Job:
         """A process tells something of itself."""
         size = 0 if self.is_elastic else len(self.policy.ranks)
         identity = Identity(
-            Role.REPORTER, process.number, size, process.epoch,
+            Role.REPORTER, process.number, size, process.generation,
             1000 + process.number, host=process.agent.host.name,
         )  # fmt: skip
-        if self.policy.epochs.refusal(identity) is None:
+        if self.policy.generations.refusal(identity) is None:
             self.trace(f"rank {process.number} reports {told}")
             self.is_touched = True
             self.policy.reported(told, self.clock.now)
@@ -390,11 +390,11 @@ class Job:
 
     # ---- Groups ----
 
-    def group(self, epoch: int, size: int) -> Group:
-        """Returns the ranks of an epoch."""
-        if epoch not in self.groups:
-            self.groups[epoch] = Group(self, epoch, size)
-        return self.groups[epoch]
+    def group(self, generation: int, size: int) -> Group:
+        """Returns the ranks of a generation."""
+        if generation not in self.groups:
+            self.groups[generation] = Group(self, generation, size)
+        return self.groups[generation]
 
 
 def run(seed: int, *, traces: bool = False) -> int:

@@ -46,15 +46,15 @@ class Connection:
         self._to_server.carry(self._joined, identity)
 
     def _joined(self, identity: Identity) -> None:
-        epochs = self._job.policy.epochs
+        generations = self._job.policy.generations
         self._job.is_touched = True
         self.peer = peer = Peer(identity, bytearray())
         self._job.connections.append(self)
-        refusal = epochs.refusal(identity)
+        refusal = generations.refusal(identity)
         if refusal is not None:
             peer.refuse(*refusal)
         else:
-            epochs.joined(peer, self._job.clock.now)
+            generations.joined(peer, self._job.clock.now)
 
     def say(self, kind: FrameType, body: bytes = b"") -> None:
         """Sends a frame to the server."""
@@ -64,7 +64,7 @@ class Connection:
         if not self.is_open or self.peer is None or self.peer.closes:
             return
         self._job.is_touched = True
-        if not self._job.policy.epochs.said(
+        if not self._job.policy.generations.said(
             self.peer, kind, body, self._job.clock.now
         ):
             self._lost()
@@ -78,7 +78,7 @@ class Connection:
             self.is_open = False
             self._job.is_touched = True
             self._job.connections.remove(self)
-            self._job.policy.epochs.lost(self.peer, self._job.clock.now)
+            self._job.policy.generations.lost(self.peer, self._job.clock.now)
 
     def flush(self) -> None:
         """Sends what the process must hear."""
@@ -128,8 +128,8 @@ class Process:
         self.is_late = False  # it comes perhaps too late
         self.is_leaving = False  # it was told to, or fails
         self.has_finished = False
-        self.epoch = 0
-        self.num_epochs = 0  # that were complete for it
+        self.generation = 0
+        self.num_generations = 0  # that were complete for it
         self.group: Group | None = None  # that it trains in
         self.done: int | None = None
         self.waits_since: float | None = None
@@ -184,7 +184,7 @@ class Process:
     # ---- The server ----
 
     def join(self) -> None:
-        """Asks for a place in the next epoch."""
+        """Asks for a place in the next generation."""
         if self._ends:
             return
         self._hang_up()
@@ -196,7 +196,7 @@ class Process:
         identity = Identity(
             Role.MEMBER,
             *place,
-            self.epoch,
+            self.generation,
             1000 + self.number,
             host=self.agent.host.name,
         )
@@ -251,11 +251,11 @@ class Process:
                     self.group.change()
 
     def _joined(self, body: bytes) -> None:
-        self.epoch = protocol.unpack_epoch(body)
+        self.generation = protocol.unpack_generation(body)
         seat = protocol.unpack_seat(body)
         rank = self.number if seat is None else seat.rank
         size = len(self._job.policy.ranks) if seat is None else seat.size
-        self._joins = self._job.group(self.epoch, size)
+        self._joins = self._job.group(self.generation, size)
         self._joins.members[rank] = self
         self.later(self._job.pause(), self._exchange, self._connection)
 
@@ -314,11 +314,11 @@ class Process:
         return self.is_leaving or News.MUST_LEAVE in self._news
 
     def hears_of_change(self) -> bool:
-        """Whether the members should form the next epoch soon."""
+        """Whether the members should form the next generation soon."""
         return self.is_leaving or bool(self._news)
 
     def change(self) -> None:
-        """Leaves the epoch, whose members have all committed."""
+        """Leaves the generation, whose members have all committed."""
         if not self.acts():
             return
         if self.must_leave():

@@ -37,7 +37,7 @@ def test_the_same_seed_is_the_same_job(
     for _ in range(2):
         job.run(7, traces=True)
         shown.append(capsys.readouterr().out)
-    assert "epoch 1 trains from row 0" in shown[0]
+    assert "generation 1 trains from row 0" in shown[0]
     assert shown[0] == shown[1]
 
 

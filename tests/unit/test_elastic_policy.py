@@ -54,8 +54,8 @@ class Job:
         end = self.now + seconds
         while True:
             self.policy.step(self.now)
-            self.policy.epochs.step(self.now)
-            deadlines = [*self.policy.epochs.deadlines()]
+            self.policy.generations.step(self.now)
+            deadlines = [*self.policy.generations.deadlines()]
             own = self.policy.next_deadline(self.now)
             deadlines += [own] if own is not None else []
             self.done += self.policy.actions
@@ -93,20 +93,20 @@ class Job:
         ]
 
     def train(self, *numbers: int) -> None:
-        """Brings these members into the next epoch, in which all are."""
-        epoch = self.policy.epochs.last_epoch()
-        waiting = [n for n, p in self.peers.items() if p.membership is None]
+        """Brings these members into the next generation, in which all are."""
+        generation = self.policy.generations.last()
+        waiting = [n for n, p in self.peers.items() if p.generation is None]
         for number in sorted({*numbers} - {*waiting}, reverse=True):
             self.come(number)  # newcomers first
-        assert self.policy.epochs.last_epoch() == epoch + 1
+        assert self.policy.generations.last() == generation + 1
         assert sorted(self.policy.members) == sorted(numbers)
-        get_in(self.policy.epochs, *(self.peers[n] for n in numbers))
+        get_in(self.policy.generations, *(self.peers[n] for n in numbers))
         self.tell(ReportKind.ELASTIC, numbers[0])
 
     def come(self, number: int) -> None:
-        """Lets a member ask for a place in the next epoch."""
-        own = self.policy.ranks[number].epoch
-        peer = come(self.policy.epochs, number, self.now, epoch=own)
+        """Lets a member ask for a place in the next generation."""
+        own = self.policy.ranks[number].generation
+        peer = come(self.policy.generations, number, self.now, generation=own)
         self.peers[number] = peer
 
     def tell(self, kind: ReportKind, number: int, text: str = "") -> None:
@@ -122,7 +122,7 @@ class Job:
         rank.pid, rank.signal = 500 + number, killed or None
         rank.exit_status = 128 + killed if killed else status
         if number in self.peers:
-            self.policy.epochs.lost(self.peers.pop(number), self.now)
+            self.policy.generations.lost(self.peers.pop(number), self.now)
         self.policy.exited(number, self.now)
 
     def lose(self, host: str, *numbers: int, may_run: bool = False) -> None:
@@ -137,7 +137,7 @@ def test_a_member_that_was_killed_is_started_again() -> None:
     job = Job({"a": 3}, 3)
     assert job.started() == [0, 1, 2]
     job.train(0, 1, 2)
-    assert job.said() == ["epoch 1 formed: 3 ranks, members 0, 1, 2"]
+    assert job.said() == ["generation 1 formed: 3 ranks, members 0, 1, 2"]
     job.exit(1, killed=signal.SIGKILL)
     assert job.said() == [
         "member 1 (host a, pid 501) was killed by SIGKILL",
@@ -157,7 +157,7 @@ def test_a_member_that_was_killed_is_started_again() -> None:
 
 
 def test_survivors_come_before_a_new_member_starts() -> None:
-    """It would take part in the epoch that they form."""
+    """It would take part in the generation that they form."""
     job = Job({"a": 2}, 2, restart_delay=0.0)
     job.started()
     job.train(0, 1)
@@ -309,7 +309,7 @@ def test_a_dead_member_of_a_silent_host_counts_for_the_other_side() -> None:
 
 
 def test_a_silent_host_is_lost_with_all_its_members_at_once() -> None:
-    """Otherwise the epoch would form when some of them are lost."""
+    """Otherwise the generation would form when some of them are lost."""
     job = Job({"a": 2, "b": 3})
     job.started()
     job.train(0, 1, 2, 3, 4)
@@ -317,7 +317,7 @@ def test_a_silent_host_is_lost_with_all_its_members_at_once() -> None:
         job.come(number)
     job.lose("b", 2, 3, 4, may_run=True)
     said = "\n".join(job.said())
-    assert "epoch 2 formed" not in said
+    assert "generation 2 formed" not in said
     assert "the job ends: 3 of 5 members fell silent." in said
 
 
@@ -424,7 +424,7 @@ def test_when_a_member_has_finished_newcomers_are_killed() -> None:
     job.exit(3, killed=signal.SIGKILL)
     assert job.policy.goes_on()
     job.wait(1000.0)  # one is enough now
-    assert not job.policy.epochs.why_ended
+    assert not job.policy.generations.why_ended
     job.exit(1)
     assert not job.policy.goes_on()
     assert job.policy.ending(1.0)[1:3] == (0, "")

@@ -18,8 +18,10 @@ from hvd_keras.exceptions import LaunchError, PeerLostError, StalledError
 SECRET = b"s" * 32
 
 
-def leader(rank: int, epoch: int = 1) -> Identity:
-    return Identity(Role.LEADER, rank, 6, epoch=epoch, pid=1, host="b")
+def leader(rank: int, generation: int = 1) -> Identity:
+    return Identity(
+        Role.LEADER, rank, 6, generation=generation, pid=1, host="b"
+    )
 
 
 class Meeting:
@@ -90,9 +92,9 @@ def test_strangers_do_not_keep_leaders_out() -> None:
         sock.close()
 
 
-def test_only_expected_leaders_of_this_epoch_count() -> None:
+def test_only_expected_leaders_of_this_generation_count() -> None:
     meeting = Meeting()
-    others = [leader(2, epoch=2), leader(3), leader(2), leader(2)]
+    others = [leader(2, generation=2), leader(3), leader(2), leader(2)]
     socks = [meeting.join(one) for one in others]
     for index in (0, 1, 3):  # they prove themselves, and are hung up on
         assert socks[index].recv(1) == b""
@@ -116,7 +118,7 @@ def test_a_rank_zero_that_is_gone_is_not_waited_for() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    identity = Identity(Role.LEADER, 2, 4, epoch=1, pid=1, host="b")
+    identity = Identity(Role.LEADER, 2, 4, generation=1, pid=1, host="b")
     started = time.monotonic()
     with pytest.raises(PeerLostError, match="Rank 0 is gone"):
         links.connect(f"tcp:127.0.0.1:{port}", b"s" * 32, identity, 60.0)

@@ -16,9 +16,9 @@ def test_losses_of_a_failed_step_do_not_count_with_other_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     optimizer: Any = hvd.DistributedOptimizer("sgd")
-    monkeypatch.setattr(state, "epoch", lambda: 1)
+    monkeypatch.setattr(state, "generation", lambda: 1)
     assert [optimizer.hvd_next_loss() for _ in range(2)] == [0, 1]
-    monkeypatch.setattr(state, "epoch", lambda: 2)
+    monkeypatch.setattr(state, "generation", lambda: 2)
     assert [optimizer.hvd_next_loss() for _ in range(2)] == [0, 1]
 
 

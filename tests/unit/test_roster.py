@@ -14,7 +14,7 @@ from hvd_keras._rendezvous.roster import Member, State
 def _member(number: int, host: str, slot: int = -1, rank: int = -1) -> Member:
     found = Member(number, host, slot)
     if rank >= 0:
-        found.joined_epoch, found.rank = 1, rank
+        found.joined, found.rank = 1, rank
     return found
 
 
@@ -35,9 +35,9 @@ def test_hosts_come_by_their_lowest_old_rank_and_newcomers_last() -> None:
 
 
 def test_a_newcomer_never_comes_before_a_survivor() -> None:
-    """Not even if it was given a place in an epoch that then failed."""
+    """Not even if it was given a place in a generation that then failed."""
     late = _member(5, "a")
-    late.epoch = 2
+    late.generation = 2
     assert roster.ordered([late, _member(1, "a", 1, rank=3)])[0].number == 1
 
 
@@ -46,31 +46,35 @@ def test_the_host_of_the_launcher_comes_first_if_it_can() -> None:
     far = _member(1, "b", 0, rank=0)
     beside = _member(2, "a", 0, rank=1)
     beside.is_beside_server = True
-    far.first_epoch = beside.first_epoch = 1
+    far.first = beside.first = 1
     assert roster.ordered([far, beside]) == [beside, far]
-    # It came in the last epoch, perhaps without its state.
-    far.joined_epoch = beside.joined_epoch = beside.first_epoch = 2
+    # It came in the last generation, perhaps without its state.
+    far.joined = beside.joined = beside.first = 2
     assert roster.ordered([far, beside]) == [far, beside]
-    far.joined_epoch = beside.joined_epoch = 3
+    far.joined = beside.joined = 3
     assert roster.ordered([far, beside]) == [beside, far]
-    beside.joined_epoch = 2  # it was late
+    beside.joined = 2  # it was late
     assert roster.ordered([far, beside]) == [far, beside]
     newcomer = _member(3, "a")
     newcomer.is_beside_server = True
     assert roster.ordered([newcomer, far]) == [far, newcomer]
 
 
-def test_who_came_in_the_newest_epoch_may_have_no_state() -> None:
-    """That epoch may have ended before rank 0 gave it."""
+def test_who_came_in_the_newest_generation_may_have_no_state() -> None:
+    """That generation may have ended before rank 0 gave it."""
     late, old, unheard = (_member(n, host) for n, host in enumerate("abc"))
     for member, rank in ((late, 1), (old, 2)):
-        member.epoch, member.joined_epoch, member.rank = 4, 4, rank
-    late.first_epoch, old.first_epoch = 4, 2
+        member.generation, member.joined, member.rank = 4, 4, rank
+    late.first, old.first = 4, 2
     assert roster.ordered([late, old])[0] is old
-    # Its goodbye of epoch 4 was lost; it was in before all the same.
-    unheard.epoch, unheard.joined_epoch, unheard.first_epoch = 4, 3, 1
+    # Its goodbye of generation 4 was lost; it was in before all the same.
+    unheard.generation, unheard.joined, unheard.first = (
+        4,
+        3,
+        1,
+    )
     assert roster.ordered([late, unheard]) == [unheard, late]
-    unheard.epoch = 3  # it was left out of that epoch
+    unheard.generation = 3  # it was left out of that generation
     assert roster.ordered([late, unheard]) == [late, unheard]
 
 
@@ -80,7 +84,7 @@ def test_newcomers_take_the_lowest_free_slots() -> None:
     assert [s.local_rank for s in seats] == [0, 1]
     seats = roster.seats([*old, late := _member(4, "a")])
     assert [s.local_rank for s in seats] == [1, 2, 0]
-    late.joined_epoch = 2
+    late.joined = 2
     told = Member(7, "b", 3, has_own_slot=True)
     assert roster.seats([told])[0].local_rank == 0
     assert told.slot == 3
@@ -103,5 +107,5 @@ def test_the_launcher_stops_the_side_that_the_core_stops(size: int) -> None:
             assert roster.may_go_on(last) == partition.may_go_on(lost, size)
 
 
-def test_nobody_is_cut_off_before_the_first_epoch() -> None:
+def test_nobody_is_cut_off_before_the_first_generation() -> None:
     assert roster.may_go_on([])

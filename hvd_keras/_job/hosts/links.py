@@ -22,7 +22,7 @@ def accept_all(
     listener: socket.socket,
     secret: bytes,
     expected: dict[int, int],
-    epoch: int,
+    generation: int,
     seconds: float,
     check: Callable[[], None],
 ) -> dict[int, socket.socket]:
@@ -32,7 +32,7 @@ def accept_all(
         listener: A listening socket, which is closed at the end.
         secret: The secret of the job.
         expected: The host of each leader, by its rank.
-        epoch: The epoch that they must have joined.
+        generation: The generation that they must have joined.
         seconds: How long to wait.
         check: Called often; raises if waiting is in vain.
 
@@ -52,7 +52,8 @@ def accept_all(
             if guest is not None:
                 identity, sock = guest
                 host = expected.get(identity.rank)
-                if host is None or host in found or identity.epoch != epoch:
+                is_late = identity.generation != generation
+                if host is None or host in found or is_late:
                     sock.close()
                 else:
                     found[host] = sock

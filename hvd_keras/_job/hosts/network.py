@@ -65,7 +65,7 @@ class Network:
         self._config = config
         self._secret = rendezvous.secret
         self._identity = rendezvous.identity
-        self._epoch = rendezvous.epoch
+        self._generation = rendezvous.generation
         self._open_sets: set[int] = set()
         self._wire: WireProcess | None = None
         self._fd: int | None = None  # of the region of this host
@@ -158,8 +158,8 @@ class Network:
         shares_kernel = len(boots) < len(self._leaders)
         # Jobs may have one secret, and processes may start several jobs.
         token = str(self._leaders[0]["segment"]).encode()
-        epoch = self._epoch.to_bytes(8, "big")
-        digest = hashlib.sha256(self._secret + epoch + token)
+        generation = self._generation.to_bytes(8, "big")
+        digest = hashlib.sha256(self._secret + generation + token)
         library = self._config.mpi_library or wire_process.default_library()
         device = wire_process.device_to_use(
             self._address_to_listen_at(), self._config.interface is not None
@@ -216,7 +216,7 @@ class Network:
             self._identity,
             role=Role.LEADER,
             rank=plan.rank,
-            epoch=self._epoch,
+            generation=self._generation,
             pid=os.getpid(),
         )
         if plan.rank == 0 and listener is not None:
@@ -227,7 +227,7 @@ class Network:
                 listener,
                 self._secret,
                 expected,
-                self._epoch,
+                self._generation,
                 seconds,
                 check,
             )
@@ -267,7 +267,7 @@ class Network:
         ranks = ",".join(str(host) for host in plan.job_hosts)
         self._wire.ask(
             f"open {number} {pid} {fd} {token.hex().upper()} "
-            f"{len(plan.local_ranks)} {self._epoch} {ranks}"
+            f"{len(plan.local_ranks)} {self._generation} {ranks}"
         )
         self._open_sets.add(number)
 

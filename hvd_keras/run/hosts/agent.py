@@ -162,7 +162,7 @@ class Agent:
             Role.AGENT,
             index,
             num_hosts,
-            epoch=0,
+            generation=0,
             pid=os.getpid(),
             host=config.hostname or interfaces.host_name(),
         )

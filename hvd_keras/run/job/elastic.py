@@ -2,7 +2,7 @@
 
 Here every process is a *member* with a number that is never used again. What
 other modules of hvdrun call a rank is such a number. The rendezvous server
-gives members their ranks, which change with each epoch.
+gives members their ranks, which change with each generation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from hvd_keras._records.blame import Blame
-from hvd_keras._rendezvous.elastic_generations import ElasticEpochs
+from hvd_keras._rendezvous.elastic_generations import ElasticGenerations
 from hvd_keras._rendezvous.protocol import Report, ReportKind
 from hvd_keras._rendezvous.roster import Member
 from hvd_keras.config import Config
@@ -34,14 +34,14 @@ _SECONDS_AFTER_STRAGGLER = 60.0
 
 
 class Elastic:
-    """See `Policy`. It hears of the members from its epochs, too."""
+    """See `Policy`. It hears of the members from its generations, too."""
 
     def __init__(self, spec: JobSpec, plan: Plan, config: Config) -> None:
         assert spec.elastic is not None
         self.ranks: list[Rank] = []
         self.ends = Ends(self.ranks)
         warns = not config.stall_check_disable
-        self.epochs = ElasticEpochs(
+        self.generations = ElasticGenerations(
             self,
             min_size=spec.elastic.min_ranks,
             patience_seconds=config.start_timeout_seconds,
@@ -70,7 +70,7 @@ class Elastic:
         self._max_size = 0
         self._leaving: set[int] = set()  # on purpose
         self._evicted: set[int] = set()  # they had to leave, for they are slow
-        self.members: dict[int, int] = {}  # their ranks in the last epoch
+        self.members: dict[int, int] = {}  # their ranks in the last generation
         self._kill_at: dict[int, float] = {}  # failing members
         self._own_errors = OwnErrors()
         self._is_prepared = False  # the program takes new members in
@@ -96,10 +96,10 @@ class Elastic:
 
     def _fill(self, slots: Sequence[Slot]) -> None:
         """Starts a member in each of some free slots."""
-        num_present = len(self.epochs.present())
+        num_present = len(self.generations.present())
         size = num_present + len(slots)
         # Whether members train, and take newcomers in.
-        runs = self._is_prepared and bool(self.epochs.survivors())
+        runs = self._is_prepared and bool(self.generations.survivors())
         started: dict[str, dict[int, int]] = {}  # by host
         newcomers: dict[str, list[tuple[int, int, int, int]]] = {}
         for likely_rank, slot in enumerate(slots, start=num_present):
@@ -112,7 +112,7 @@ class Elastic:
             name = "" if self._plan.is_of_one_host else host
             self.ranks.append(Rank(number, name, index=index))
             self._slots.hold(slot, number)
-            self.epochs.member_started(
+            self.generations.member_started(
                 number, host, index, is_beside_server=self._fleet.is_here(host)
             )
             started.setdefault(host, {})[number] = slot.index
@@ -143,12 +143,12 @@ class Elastic:
             self._fleet.close()
         running = {r.rank for r in self.ranks if not r.has_ended}
         self._fleet.step(running, now)
-        present = len(self.epochs.present())
+        present = len(self.generations.present())
         free = self._slots.free(now)[: max(0, self._max_size - present)]
-        if free and self.epochs.is_settled():
+        if free and self.generations.is_settled():
             self._fill(free)
-        self.epochs.num_starting = self._num_coming()
-        self.epochs.go_on(now)
+        self.generations.num_starting = self._num_coming()
+        self.generations.go_on(now)
         for number, at in list(self._kill_at.items()):
             if at <= now:
                 del self._kill_at[number]
@@ -172,40 +172,41 @@ class Elastic:
 
     def _short_deadline(self) -> float | None:
         """Returns when too few members end the job; None: they do not."""
-        since = self.epochs.short_since
+        since = self.generations.short_since
         if since is None or not self.takes_hosts():
             return None
-        present, num_coming = len(self.epochs.present()), self._num_coming()
+        present = len(self.generations.present())
+        num_coming = self._num_coming()
         if present + num_coming == 0:
             return None  # all leave, or fail; the loop notices the end
-        is_enough = present + num_coming >= self.epochs.min_size
+        is_enough = present + num_coming >= self.generations.min_size
         may_wait = is_enough or self._fleet.may_grow()
         timeout = self._elastic.timeout if may_wait else 0.0
         return since + timeout
 
     def _end_if_short(self, now: float) -> None:
         """Ends the job if it has had too few members for too long."""
-        deadline, since = self._short_deadline(), self.epochs.short_since
+        deadline, since = self._short_deadline(), self.generations.short_since
         if deadline is None or since is None or now < deadline:
             return
-        number, what = len(self.epochs.present()), "are left"
-        if number >= self.epochs.min_size:  # some of them are still starting
-            number, what = self.epochs.num_waiting(), "have come"
+        number, what = len(self.generations.present()), "are left"
+        if number >= self.generations.min_size:  # some are still starting
+            number, what = self.generations.num_waiting(), "have come"
         why = (
-            f"{number} of at least {self.epochs.min_size} members (--min-np) "
-            f"{what}"
+            f"{number} of at least {self.generations.min_size} members "
+            f"(--min-np) {what}"
         )
         if now - since >= self._elastic.timeout:
             why += f", for {now - since:.0f} s (--elastic-timeout)"
         else:
             why += ", and no others will come"
-        self.epochs.end_job(f"{why}.")
+        self.generations.end_job(f"{why}.")
 
     def _note_end(self, now: float) -> None:
         """Gives members that do not hear of the end the grace time."""
-        if self.epochs.why_ended and not self._is_over:
+        if self.generations.why_ended and not self._is_over:
             self._is_over = True
-            self._say(f"the job ends: {self.epochs.why_ended}")
+            self._say(f"the job ends: {self.generations.why_ended}")
             self._grace.begin(now)
 
     def interrupted(self, number: int, now: float) -> None:
@@ -215,16 +216,16 @@ class Elastic:
 
     # ---- What the server says ----
 
-    def epoch_formed(self, epoch: int, members: Sequence[Member]) -> None:
+    def formed(self, generation: int, members: Sequence[Member]) -> None:
         self.members = {m.number: rank for rank, m in enumerate(members)}
         for member in members:
-            self.ranks[member.number].epoch = epoch
+            self.ranks[member.number].generation = generation
             self.ranks[member.number].index = member.slot
         numbers = ", ".join(map(str, self.members))
         size = len(members)
         self._say(
-            f"epoch {epoch} formed: {size} rank{'s' * (size > 1)}, member"
-            f"{'s' * (size > 1)} {numbers}"
+            f"generation {generation} formed: {size} rank{'s' * (size > 1)}, "
+            f"member{'s' * (size > 1)} {numbers}"
         )
 
     def member_waits(self, member: Member) -> None:
@@ -238,11 +239,11 @@ class Elastic:
         whom = f"member{'s' * (len(members) > 1)} {names}"
         if not members:
             whom = (
-                f"more members: {self.epochs.num_waiting()} of at least "
-                f"{self.epochs.min_size} (--min-np) are there"
+                f"more members: {self.generations.num_waiting()} of at least "
+                f"{self.generations.min_size} (--min-np) are there"
             )
         self._say(
-            f"the next epoch has waited "
+            f"the next generation has waited "
             f"{self._config.stall_warning_seconds:g} s for {whom}"
         )
 
@@ -279,17 +280,17 @@ class Elastic:
         if number == signal.SIGUSR2:  # it asks for a verdict
             return True
         why = f"its agent got {report.signal_name(number)}"
-        self.epochs.ask_to_leave(self._fleet.let_go(host, why), now)
+        self.generations.ask_to_leave(self._fleet.let_go(host, why), now)
         return False
 
     def host_was_lost(self, host: str, now: float, *, may_run: bool) -> None:
         members = self._fleet.lose(host, now)
         if may_run:
-            self.epochs.host_fell_silent(members)
+            self.generations.host_fell_silent(members)
 
     def hosts_were_named(self, slots: Mapping[str, int], now: float) -> None:
         if self.takes_hosts():
-            self.epochs.ask_to_leave(self._fleet.use(slots, now), now)
+            self.generations.ask_to_leave(self._fleet.use(slots, now), now)
 
     # ---- Who ends ----
 
@@ -305,14 +306,14 @@ class Elastic:
             self.ends.note_leaving(number)
         if told.kind == ReportKind.LEAVES_SOON:
             self._say(f"member {number} was told to leave")
-            self.epochs.member_leaves(number, now, soon=True)
+            self.generations.member_leaves(number, now, soon=True)
         elif told.kind == ReportKind.LEAVES:
             self._leaving.add(number)
             self._say(f"member {number} leaves: {told.text}")
-            self.epochs.member_leaves(number, now, soon=False)
+            self.generations.member_leaves(number, now, soon=False)
         elif told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
             self.ends.note(told)
-            self.epochs.member_leaves(number, now, soon=False)
+            self.generations.member_leaves(number, now, soon=False)
             # It may end slowly, saving its work.
             self._kill_at.setdefault(number, now + 2 * self._spec.grace)
 
@@ -325,10 +326,10 @@ class Elastic:
             return
         what = f"member {member} (rank {told.rank}) {told.text}"
         evicts = self._elastic.straggler_factor is not None
-        if evicts and len(self.members) > self.epochs.min_size:
+        if evicts and len(self.members) > self.generations.min_size:
             self._evicted.add(member)
             self._say(f"{what}; it has to leave (--evict-stragglers)")
-            self.epochs.ask_to_leave([member], now)
+            self.generations.ask_to_leave([member], now)
         else:
             self._say(what)
 
@@ -357,10 +358,10 @@ class Elastic:
                 self._restart(slot, rank, now)
         elif was_evicted and slot is not None and self.takes_hosts():
             self._slots.reopen(slot, now + _SECONDS_AFTER_STRAGGLER)
-        elif number not in self._leaving and rank.epoch:
+        elif number not in self._leaving and rank.generation:
             self._note_finish()
-        self.epochs.num_starting = self._num_coming()
-        self.epochs.member_ended(number, rank.describe_exit(), now)
+        self.generations.num_starting = self._num_coming()
+        self.generations.member_ended(number, rank.describe_exit(), now)
 
     def _say_exit(self, rank: Rank) -> None:
         reason = self.ends.error(rank.rank)
@@ -374,7 +375,7 @@ class Elastic:
         told = self.ends.error(rank.rank)
         if self.ends.was_preempted(rank.rank):
             told = ""
-        self._own_errors.note(rank.rank, rank.epoch, told)
+        self._own_errors.note(rank.rank, rank.generation, told)
         if not self.takes_hosts():
             return
         if self._own_errors.have_all(self.members):
@@ -389,7 +390,7 @@ class Elastic:
     def _restart(self, slot: Slot, rank: Rank, now: float) -> None:
         slots = self._slots
         num_before = slots.num_restarts
-        if not slots.restart(slot, rank.epoch, now):
+        if not slots.restart(slot, rank.generation, now):
             if slots.max_restarts:
                 self._say(
                     f"no restarts are left (--max-restarts "
@@ -407,10 +408,10 @@ class Elastic:
             return
         self._is_done = True
         self._slots.close()
-        self.epochs.takes_newcomers = False
-        self.epochs.min_size = 1
+        self.generations.takes_newcomers = False
+        self.generations.min_size = 1
         for rank in self.ranks:
-            if not rank.epoch and not rank.has_ended:
+            if not rank.generation and not rank.has_ended:
                 rank.sent = signal.SIGKILL
                 self._kill(rank.rank)
 

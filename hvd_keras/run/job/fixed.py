@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from hvd_keras._records.blame import Blame
-from hvd_keras._rendezvous.fixed_generations import FixedEpochs
+from hvd_keras._rendezvous.fixed_generations import FixedGenerations
 from hvd_keras._rendezvous.protocol import Report, ReportKind
 from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.hosts.planning import check_shown_ranks
@@ -30,7 +30,9 @@ class Fixed:
     def __init__(self, spec: JobSpec, plan: Plan) -> None:
         self.ranks: list[Rank] = []
         self.ends = Ends(self.ranks)
-        self.epochs = FixedEpochs(sum(h.slots or 0 for h in plan.hosts))
+        self.generations = FixedGenerations(
+            sum(h.slots or 0 for h in plan.hosts)
+        )
         self.actions: deque[Action] = deque()
         self.members = None
         self._spec = spec
@@ -42,13 +44,13 @@ class Fixed:
         places = self._plan.places([host.num_slots for host in hosts])
         size = places[0].size
         check_shown_ranks(self._spec, size)
-        self.epochs.set_size(size)
+        self.generations.set_size(size)
         placed = list(zip(hosts, places, strict=True))
         for host, place in placed:
             name = "" if self._plan.is_of_one_host else host.name
             for rank in place.ranks():
                 self.ranks.append(Rank(rank, name))
-                self.epochs.rank_started(rank)
+                self.generations.rank_started(rank)
         # The other hosts first, for they need longer.
         for host, place in sorted(placed, key=lambda one: one[0].is_here):
             self.actions.append(Start(host.name, place, place.ranks()))
@@ -63,7 +65,7 @@ class Fixed:
     def exited(self, number: int, now: float) -> None:
         rank = self.ranks[number]
         self.ends.note_leaving(number)
-        self.epochs.rank_exited(number, rank.describe_exit())
+        self.generations.rank_exited(number, rank.describe_exit())
         if self._spec.output.is_verbose:
             self.actions.append(Say(f"rank {number} {rank.describe_exit()}"))
         if rank.exit_status != 0:

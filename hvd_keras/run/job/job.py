@@ -121,7 +121,7 @@ class Job:
         self._server = Server(
             listener.socket,
             self._secret,
-            self._policy.epochs,
+            self._policy.generations,
             self._take_report,
             tls=tls.context(self._config, is_server=True),
             on_agent=self._take_agent,
@@ -440,7 +440,7 @@ class Job:
         if (
             ending.exit_status == 0
             and len(self._ranks) > 1
-            and not self._policy.epochs.last_epoch()
+            and not self._policy.generations.last()
         ):
             self._output.say(report.nobody_joined(len(self._ranks)))
         return self._policy.ends.outcome(

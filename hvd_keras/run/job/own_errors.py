@@ -15,23 +15,23 @@ class OwnErrors:
 
     def __init__(self) -> None:
         self._members: set[int] = set()  # that had one
-        self._epochs: dict[str, set[int]] = {}  # by text
+        self._generations: dict[str, set[int]] = {}  # by text
 
-    def note(self, member: int, epoch: int, told: str) -> None:
+    def note(self, member: int, generation: int, told: str) -> None:
         """Notes how a member has failed.
 
         Args:
             member: Its number.
-            epoch: The last epoch that it was in; 0: none.
+            generation: The last generation that it was in; 0: none.
             told: The error that it has told; "": none.
         """
         if told and tells(told) in _OWN:
             self._members.add(member)
-            self._epochs.setdefault(told, set()).add(epoch)
+            self._generations.setdefault(told, set()).add(generation)
 
     def has_repeated(self, member: int, told: str) -> bool:
-        """Whether a member had an error that ended an earlier epoch too."""
-        return member in self._members and len(self._epochs[told]) > 1
+        """Whether a member had an error that has ended a generation before."""
+        return member in self._members and len(self._generations[told]) > 1
 
     def have_all(self, members: Collection[int]) -> bool:
         """Whether all of these members had errors of their own."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from hvd_keras._records.blame import Blame
-from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.generations import Generations
 from hvd_keras._rendezvous.protocol import Report
 from hvd_keras.run.job.outcome import Ends
 from hvd_keras.run.ranks.environment import Place
@@ -99,12 +99,12 @@ class Policy(Protocol):
     actions: deque[Action]
 
     @property
-    def epochs(self) -> Epochs:
+    def generations(self) -> Generations:
         """Who is in, for the rendezvous server."""
 
     @property
     def members(self) -> Mapping[int, int] | None:
-        """The ranks of the last epoch by member; None: they never change."""
+        """The ranks of the last generation by member; None: they stay."""
 
     def begin(self, hosts: Sequence[HostSlots], now: float) -> None:
         """Starts the first ranks on the hosts that are there.

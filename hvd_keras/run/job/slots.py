@@ -42,7 +42,7 @@ class Slots:
         self.num_restarts = 0
         self.delay_seconds = delay_seconds
         self._slots: list[Slot] = []
-        self._paid_epochs: set[int] = set()
+        self._paid_generations: set[int] = set()
 
     def add_host(self, host: str, num_slots: int) -> None:
         """Adds the slots of a host."""
@@ -87,24 +87,24 @@ class Slots:
                 return slot
         return None
 
-    def restart(self, slot: Slot, epoch: int, now: float) -> bool:
+    def restart(self, slot: Slot, generation: int, now: float) -> bool:
         """Has a slot get a process again, if restarts are left.
 
-        Processes that fail in one epoch fail for one reason, so they count as
-        one restart.
+        Processes that fail in one generation fail for one reason, so they count
+        as one restart.
 
         Args:
             slot: The slot, whose process has failed.
-            epoch: The last epoch of that process; 0: it was in none.
+            generation: The last generation of that process; 0: it was in none.
             now: The present time.
         """
-        if epoch not in self._paid_epochs:
+        if generation not in self._paid_generations:
             if self.num_restarts >= self.max_restarts:
                 slot.is_closed = True
                 return False
             self.num_restarts += 1
-            if epoch:
-                self._paid_epochs.add(epoch)
+            if generation:
+                self._paid_generations.add(generation)
             self.cool(slot.host, now)
         slot.ready_at = now + self.delay_seconds
         return True

@@ -20,7 +20,7 @@ class Rank:
     sent: int | None = None  # the last signal that we sent to end it
     is_lost: bool = False  # with its host: nobody knows how it ended
     # In an elastic job `rank` is the number of the member.
-    epoch: int = 0  # the last one that it was in
+    generation: int = 0  # the last one that it was in
     index: int = -1  # its slot on the host; -1: not known yet
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 
 import jobs
 import pytest
-from bootstrap_server import (
+from rendezvous_server import (
     SECRET,
     SIZE,
     Served,
@@ -51,7 +51,7 @@ from hvd_keras.exceptions import (
 )
 
 
-def test_all_ranks_get_all_values_in_every_epoch(served: Served) -> None:
+def test_all_ranks_get_all_values_in_every_generation(served: Served) -> None:
     assert [exchange_all(served) for _ in range(3)] == [1, 2, 3]
 
 
@@ -95,10 +95,10 @@ def test_exit_that_the_launcher_saw_is_quoted_at_once_and_later(
     served: Served,
 ) -> None:
     served.rank_exited(1, "(pid 7) was killed by SIGKILL")
-    for rank, epoch in ((0, 1), (2, 1), (0, 2)):
+    for rank, generation in ((0, 1), (2, 1), (0, 2)):
         with pytest.raises(PeerLostError, match=r"Rank 1 .*SIGKILL"):
             served.join(rank).exchange(b"")
-        assert served.epochs[rank] == epoch
+        assert served.generations[rank] == generation
 
 
 def test_abort_gives_its_reason_to_the_others(served: Served) -> None:
@@ -154,13 +154,13 @@ def test_missing_rank_is_noticed_and_then_named(served: Served) -> None:
 def test_second_process_with_the_same_rank_is_refused(
     served: Served,
 ) -> None:
-    child = {"pid": 7, "epoch": 0}
+    child = {"pid": 7, "generation": 0}
     first = served.join(0)
     with pytest.raises(LaunchError, match="pid 100"):
         served.join(0, **child)
     first.abort("")
     assert exchange_all(served) == 2
-    for child["epoch"] in (0, 2):  # started or forked by rank 0
+    for child["generation"] in (0, 2):  # started or forked by rank 0
         with pytest.raises(LaunchError, match="is there already"):
             served.join(0, **child)
     assert exchange_all(served) == 3
@@ -169,13 +169,13 @@ def test_second_process_with_the_same_rank_is_refused(
 # ---- Processes that the launcher starts anew ----
 
 
-def test_newcomer_and_survivors_are_told_the_same_epoch(
+def test_newcomer_and_survivors_are_told_the_same_generation(
     served: Served,
 ) -> None:
     exchange_all(served)
     served.rank_exited(1, "exited with code 1")
     served.rank_started(1)
-    assert served.identity(1).epoch == 0
+    assert served.identity(1).generation == 0
     assert exchange_all(served) == 2
 
 
@@ -183,13 +183,13 @@ def test_newcomer_is_not_told_of_failures_before_it_started(
     served: Served,
 ) -> None:
     served.rank_exited(1, "was killed by SIGKILL")
-    for epoch in (1, 2):
+    for generation in (1, 2):
         with pytest.raises(PeerLostError, match="SIGKILL"):
             served.join(0).exchange(b"")
-        assert served.epochs[0] == epoch
+        assert served.generations[0] == generation
     served.rank_started(1)
     with served.join(1) as rendezvous:
-        assert rendezvous.epoch == 3
+        assert rendezvous.generation == 3
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_process_whose_rank_was_given_to_another_is_refused(
     late = served.identity(1)
     for _ in range(num_newcomers):  # the first of two ends before it joins
         served.rank_started(1)
-    options = {"epoch": late.epoch, "pid": late.pid}
-    with pytest.raises(LaunchError, match="another process after epoch 1"):
+    options = {"generation": late.generation, "pid": late.pid}
+    with pytest.raises(LaunchError, match="another process after generation 1"):
         served.join(1, **options)
-    served.epochs[1] = 0
+    served.generations[1] = 0
     with served.join(1, pid=7), pytest.raises(LaunchError, match="too late"):
         served.join(1, **options)
     # Its report is not taken for one of the new process.
@@ -252,7 +252,7 @@ def test_process_whose_rank_was_given_to_another_is_refused(
     assert served.reports == []
 
 
-def test_message_for_an_earlier_epoch_is_refused_as_late(
+def test_message_for_an_earlier_generation_is_refused_as_late(
     served: Served,
 ) -> None:
     sock = served.proved(0)
@@ -263,12 +263,12 @@ def test_message_for_an_earlier_epoch_is_refused_as_late(
         read(sock, protocol.FRAME_HEADER_BYTES)
     )
     assert kind == FrameType.ERROR
-    assert b"Rank 0 has left epoch 1" in read(sock, length)
+    assert b"Rank 0 has left generation 1" in read(sock, length)
 
 
 def test_rank_ahead_of_the_server_is_refused(served: Served) -> None:
-    with pytest.raises(LaunchError, match="pid 100, which was in epoch 5"):
-        served.join(0, epoch=5)
+    with pytest.raises(LaunchError, match="pid 100, which was in generation 5"):
+        served.join(0, generation=5)
     assert exchange_all(served) == 1
 
 
@@ -326,29 +326,29 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _joined(
-    rank: int, last_epoch: int = 0, timeout_seconds: float = 10.0
+    rank: int, last_generation: int = 0, timeout_seconds: float = 10.0
 ) -> Rendezvous:
     topology = Topology(rank, 2, rank, 2, launcher="x", job_identity="job 1")
     config = Config(start_timeout_seconds=timeout_seconds)
-    return _rendezvous.join(topology, config, last_epoch, print)
+    return _rendezvous.join(topology, config, last_generation, print)
 
 
 def _join(*arguments: Any, **options: Any) -> tuple[int, list[bytes]]:
     rank = arguments[0]
     with _joined(*arguments, **options) as rendezvous:
-        return rendezvous.epoch, rendezvous.exchange(b"%d" % rank)
+        return rendezvous.generation, rendezvous.exchange(b"%d" % rank)
 
 
 def test_rank_0_serves_without_hvdrun(
     runtime_directory: Path,
 ) -> None:
-    for last_epoch in range(3):
+    for last_generation in range(3):
         assert (
             outcomes(
-                lambda: _join(1, last_epoch),  # noqa: B023
-                lambda: _join(0, last_epoch),  # noqa: B023
+                lambda: _join(1, last_generation),  # noqa: B023
+                lambda: _join(0, last_generation),  # noqa: B023
             )
-            == [(last_epoch + 1, [b"0", b"1"])] * 2
+            == [(last_generation + 1, [b"0", b"1"])] * 2
         )
     (directory,) = runtime_directory.iterdir()
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -416,14 +416,14 @@ def test_two_jobs_of_one_name_are_an_error(runtime_directory: Path) -> None:
     live.close_address()
 
 
-def test_rank_0_hears_of_an_epoch_that_failed_before_it_came(
+def test_rank_0_hears_of_an_generation_that_failed_before_it_came(
     runtime_directory: Path,
 ) -> None:
     slow, fast = _joined(0), _joined(1)
     outcomes(lambda: slow.exchange(b""), lambda: fast.exchange(b""))
     fast.close()
     again = _joined(1, 1)
-    assert again.epoch == 2
+    assert again.generation == 2
     again.abort("it changed its mind")
     slow.close()
     time.sleep(0.2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import certificates
 import jobs
 import pytest
-from bootstrap_server import (
+from rendezvous_server import (
     SECRET,
     SIZE,
     Served,
@@ -38,7 +38,7 @@ def served() -> Iterator[Served]:
         yield found
 
 
-def test_all_ranks_get_all_values_in_every_epoch(served: Served) -> None:
+def test_all_ranks_get_all_values_in_every_generation(served: Served) -> None:
     assert [exchange_all(served) for _ in range(3)] == [1, 2, 3]
 
 
@@ -211,8 +211,8 @@ _MEET = """
     from hvd_keras.config import Config
     config = Config.from_environ(os.environ)
     topology = _rendezvous.detect(os.environ)
-    for epoch in range(2):
-        with _rendezvous.join(topology, config, epoch, print) as meeting:
+    for generation in range(2):
+        with _rendezvous.join(topology, config, generation, print) as meeting:
             print(meeting.exchange(b"%d" % topology.rank))
 """
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bootstrap_server import (
+from rendezvous_server import (
     SECRET,
     SIZE,
     Served,

@@ -14,8 +14,8 @@ from typing import Any
 
 from hvd_keras._rendezvous import addresses, protocol
 from hvd_keras._rendezvous.client import Rendezvous, reporter
-from hvd_keras._rendezvous.fixed_generations import FixedEpochs
-from hvd_keras._rendezvous.generations import Epochs
+from hvd_keras._rendezvous.fixed_generations import FixedGenerations
+from hvd_keras._rendezvous.generations import Generations
 from hvd_keras._rendezvous.listener import listen_tcp
 from hvd_keras._rendezvous.protocol import Identity, Role
 from hvd_keras._rendezvous.server import Server
@@ -39,7 +39,9 @@ class Served:
         With `tls`, the contexts of server and client, TCP uses TLS.
         """
         self.reports: list[protocol.Report] = []
-        self.epochs = [0] * size  # the last epoch that each rank was told
+        self.generations = [
+            0
+        ] * size  # the last generation that each rank was told
         self.path = path
         if path:
             listener = socket.socket(socket.AF_UNIX)
@@ -52,7 +54,7 @@ class Served:
         self.server = Server(
             listener,
             SECRET,
-            self.make_epochs(size),
+            self.make_generations(size),
             self.reports.append,
             tls=server_tls,
         )
@@ -61,8 +63,8 @@ class Served:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def make_epochs(self, size: int) -> Epochs:
-        self.fixed = FixedEpochs(size)
+    def make_generations(self, size: int) -> Generations:
+        self.fixed = FixedGenerations(size)
         return self.fixed
 
     def _run(self) -> None:
@@ -76,9 +78,9 @@ class Served:
         self._call(lambda: self.fixed.rank_exited(rank, what))
 
     def rank_started(self, rank: int) -> None:
-        """Restarts the process of `rank`; the new one knows no epoch yet."""
+        """Restarts the process of `rank`; the new one has joined none."""
         self._call(lambda: self.fixed.rank_started(rank))
-        self.epochs[rank] = 0
+        self.generations[rank] = 0
 
     def _call(self, call: Callable[[], None]) -> None:
         done = threading.Event()
@@ -100,20 +102,22 @@ class Served:
             Role.MEMBER,
             rank,
             options.pop("size", SIZE),
-            options.pop("epoch", self.epochs[rank]),
+            options.pop("generation", self.generations[rank]),
             options.pop("pid", 100 + rank),
         )
 
     def join(self, rank: int, **options: Any) -> Rendezvous:
         own = {
-            n: options.pop(n) for n in ("size", "epoch", "pid") if n in options
+            n: options.pop(n)
+            for n in ("size", "generation", "pid")
+            if n in options
         }
         identity = self.identity(rank, **own)
         options.setdefault("timeout_seconds", 10.0)
         options.setdefault("tls", self._tls)
         secret = options.pop("secret", SECRET)
         rendezvous = Rendezvous(self.path, secret, identity, **options)
-        self.epochs[rank] = rendezvous.epoch
+        self.generations[rank] = rendezvous.generation
         return rendezvous
 
     def raw(self) -> socket.socket:
@@ -131,7 +135,7 @@ class Served:
             read(sock, protocol.FRAME_HEADER_BYTES)
         )
         assert kind == protocol.FrameType.JOINED
-        self.epochs[rank] = protocol.unpack_epoch(read(sock, length))
+        self.generations[rank] = protocol.unpack_generation(read(sock, length))
         return sock
 
 
@@ -182,7 +186,7 @@ def report(
 
 
 def exchange_all(served: Served) -> int:
-    """Runs a whole membership with two exchanges and returns its epoch."""
+    """Runs a whole membership with two exchanges and returns its generation."""
 
     def rank(number: int) -> list[list[bytes]]:
         with served.join(number) as rendezvous:
@@ -200,8 +204,8 @@ def exchange_all(served: Served) -> int:
     with ThreadPoolExecutor(SIZE) as pool:
         for values in pool.map(after_failures, range(SIZE)):
             assert values == [[b"0", b"1", b"2"], [b"", b"x", b"xx"]]
-    (epoch,) = set(served.epochs)
-    return epoch
+    (generation,) = set(served.generations)
+    return generation
 
 
 def outcomes(*calls: Callable[[], object]) -> list[object]:
