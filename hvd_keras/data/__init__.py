@@ -9,7 +9,10 @@ from hvd_keras.data.sharding import shard
 
 if TYPE_CHECKING:
     from hvd_keras.data._by_number import records
+    from hvd_keras.data._whole_files import files
 
-__all__ = ["records", "shard"]
+__all__ = ["files", "records", "shard"]
 
-__getattr__ = importer(__name__, {"records": "_by_number"})
+__getattr__ = importer(
+    __name__, {"files": "_whole_files", "records": "_by_number"}
+)

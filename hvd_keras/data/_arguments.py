@@ -128,6 +128,14 @@ def check_keeps(policy: str) -> None:
         )
 
 
+def check_whole_files(policy: str) -> None:
+    if policy not in ("split", "drop"):
+        raise ValueError(
+            "`policy` must be 'split' or 'drop' for `hvd.data.files`: ranks "
+            f"have unequally many rows. Received: policy={policy!r}."
+        )
+
+
 def check_length(num_rows: int | None, deal: Deal, is_py_dataset: bool) -> None:
     if num_rows is None:
         return

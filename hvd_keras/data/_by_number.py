@@ -1,33 +1,31 @@
-"""`hvd.data.records`: a dataset of rows that are read by their numbers.
-
-| Private name of TensorFlow | Used to |
-|---|---|
-| `Dataset.__init__`, `_inputs`, `_variant_tensor` | make a stage of our own |
-"""
+"""`hvd.data.records`: a dataset of rows that are read by their numbers."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from hvd_keras import basics
 from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
-from hvd_keras._job import membership
 from hvd_keras.data import _formats, _records
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data._numbered import Rows
 from hvd_keras.data._numbering import Numbering
+from hvd_keras.data._passes import (
+    PassDataset,
+    Paths,
+    counted,
+    is_alone,
+    paths_of,
+)
 from hvd_keras.data._row_orders import SHUFFLES, Order
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _NUM_KEPT = 8  # groups of rows of a Parquet file
 _NUM_AT_ONCE = 64  # rows, where nobody deals them out
 
@@ -91,11 +89,10 @@ def records(
     >>> model.fit(hvd.shard(rows.map(parse), batch_size=32), epochs=10)
     """
     _check(shuffle, seed, on_error, window)
-    paths = _paths_of(files)
+    paths = paths_of(files)
     form = _formats.form_of(paths, kind)
     scan = form.scan if on_error == "raise" else form.checked_scan
-    alone = membership.is_elastic() or membership.is_waiting()
-    if basics.is_initialized() and not alone:
+    if not is_alone():
         refusal = _records.index_together(paths, process_set, scan)
         if refusal:
             raise InvalidArgumentError(refusal)
@@ -114,23 +111,7 @@ def records(
     return _RecordsDataset(numbering, order, reader, seed)
 
 
-def begin_epoch(dataset: Any, epoch: int) -> None:
-    """Has the next iteration over a dataset be the one of an epoch.
-
-    That concerns what `records` has made, and the stages behind it.
-    """
-    for each in _all_records_of(dataset):
-        each.begin_epoch(epoch)
-
-
-def _all_records_of(dataset: Any) -> Iterator[_RecordsDataset]:
-    if isinstance(dataset, _RecordsDataset):
-        yield dataset
-    for before in dataset._inputs():
-        yield from _all_records_of(before)
-
-
-class _RecordsDataset(tf.data.Dataset):
+class _RecordsDataset(PassDataset):
     """Rows by their numbers, as a stage that `_sources` knows."""
 
     def __init__(
@@ -141,9 +122,7 @@ class _RecordsDataset(tf.data.Dataset):
         seed: int,
     ) -> None:
         self._numbering, self._order = numbering, order
-        # Of `hvd.shard`; None: each iteration is an epoch.
-        self._epoch: int | None = None
-        self._turn = 0  # iterations of the epoch so far
+        # As those of a `shuffle`: ranks compare them.
         self._seed, self._seed2 = tf.constant(seed), tf.constant(1)
         fetch = as_it_is(lambda numbers: reader.fetch(numbers))
         self.rows = Rows(
@@ -157,31 +136,7 @@ class _RecordsDataset(tf.data.Dataset):
         made = self.rows.numbers.batch(_NUM_AT_ONCE).map(
             fetch, num_parallel_calls=2, deterministic=True
         )
-        # TensorFlow drops functions of a dataset that Python has dropped.
-        self._made = self._counted(made.unbatch())
-        super().__init__(self._made._variant_tensor)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of an epoch, and others its repeats."""
-        self._epoch, self._turn = epoch, 0
-
-    @property
-    def element_spec(self) -> Any:
-        return self._made.element_spec
-
-    def _inputs(self) -> list[Any]:
-        return []
-
-    def _counted(self, rows: tf.data.Dataset) -> tf.data.Dataset:
-        count = self._order.num_rows
-        return rows.apply(tf.data.experimental.assert_cardinality(count))
-
-    def _begin(self) -> Any:
-        number = self._turn
-        self._turn += 1
-        if self._epoch is None:
-            return np.array([number, 0])
-        return np.array([self._epoch, number])
+        super().__init__(made.unbatch(), order.num_rows)
 
     def _numbers(self) -> tf.data.Dataset:
         """Returns what stands for the rows of an epoch, in order."""
@@ -192,7 +147,7 @@ class _RecordsDataset(tf.data.Dataset):
 
         @as_it_is
         def numbers_of_pass(_: tf.Tensor) -> tf.data.Dataset:
-            (number,) = call_on_arrays(self._begin, [], [tf.int64])
+            (number,) = call_on_arrays(self.begin, [], [tf.int64])
 
             @as_it_is
             def numbers_of_part(index: tf.Tensor) -> tf.Tensor:
@@ -205,7 +160,7 @@ class _RecordsDataset(tf.data.Dataset):
             return parts.map(numbers_of_part).unbatch()
 
         passes = tf.data.Dataset.from_tensors(0).flat_map(numbers_of_pass)
-        return self._counted(passes)
+        return counted(passes, order.num_rows)
 
 
 def _check(shuffle: Any, seed: Any, on_error: Any, window: Any) -> None:
@@ -224,18 +179,6 @@ def _check(shuffle: Any, seed: Any, on_error: Any, window: Any) -> None:
                 f"`{name}` must be an integer >= {least}. Received: "
                 f"{name}={value!r}."
             )
-
-
-def _paths_of(files: Paths) -> list[str]:
-    """Returns the paths that are meant; those of a pattern are sorted."""
-    if isinstance(files, str | os.PathLike):
-        path = os.fspath(files)
-        found = sorted(tf.io.gfile.glob(path)) if set(path) & set("*?[") else []
-        files = found or [path]
-    paths = list(map(os.fspath, files))
-    if not paths:
-        raise ValueError("`files` must name a file. Received: an empty list.")
-    return paths
 
 
 def _tell_of_damage(

@@ -12,14 +12,14 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
+from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import (
-    _by_number,
     _own_batches,
+    _passes,
     _passing,
     _rows,
     _sources,
 )
-from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
@@ -157,11 +157,17 @@ class Source:
         # Batches that do not fit together are cut each by itself.
         self._is_whole = keeps or (batched and _may_vary(self.first))
         self._late = self._late_rows_of(self.first)
+        # Those of `hvd.data.files`, and how their rows are changed.
+        self.whole_files = (
+            _sources.whole_files_of(self.first)
+            if is_fixed and not batched
+            else None
+        )
 
     def begin(self, epoch: int) -> None:
         """Has what shuffles by the number of an epoch begin with this one."""
         if self.is_fixed:
-            _by_number.begin_epoch(self.first, epoch)
+            _passes.begin_epoch(self.first, epoch)
 
     def late_rows(self, epoch: int) -> _sources.Rows | None:
         """Returns the rows of an epoch, to be read when they are dealt.
@@ -175,6 +181,8 @@ class Source:
     def what_blocks(self) -> str:
         """Names what has all ranks do work on all rows; "": nothing does."""
         found = self._late
+        if self.whole_files is not None:
+            return ""
         if found is None:
             found = _sources.rows_of(self.first)
         if self._late or found.blocked_by or not found.has_work:
@@ -222,7 +230,7 @@ class Source:
                 f"{self.first.element_spec} in epoch 0."
             )
         if not self.is_fixed:
-            _by_number.begin_epoch(dataset, epoch)
+            _passes.begin_epoch(dataset, epoch)
         return dataset
 
     def global_batches(
@@ -294,6 +302,12 @@ def shard_dataset(
     def own(part: Pass) -> tf.data.Dataset:
         if not part.first and part.deal in whole:
             return whole[part.deal]
+        if source.whole_files is not None:
+            files, rows_of = source.whole_files
+            made = files.own_batches(part, rows_of.changed_all, fills=form[1])
+            if not part.first:
+                whole[part.deal] = made
+            return made
         late = source.late_rows(part.epoch)
         noted = noting(part.deal)
         of_batches = late if late is not None and late.count else None

@@ -35,6 +35,8 @@ class Deal:
         num_merged: Ranks whose batches each rank has as one; usually 1.
         num_global: Rows of a global batch, if the ranks cannot share it
             evenly; else 0. 1: what is counted are batches, not rows.
+        is_uneven: Whether a rank has the rows of its own files, however many
+            of a global batch these are.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Deal:
     is_elastic: bool = False
     num_merged: int = 1
     num_global: int = 0
+    is_uneven: bool = False
 
     @classmethod
     def of_global(
@@ -114,6 +117,8 @@ class Deal:
         """Whether batches may hold filling; None: the number is unknown."""
         if not self.has_weights:
             return False
+        if self.is_uneven:
+            return self.size > 1 or self.is_elastic
         if self.keeps_batches:
             return self.size > 1
         rest = None if num_rows is None else num_rows % self.global_size
@@ -127,6 +132,8 @@ class Deal:
 
     def is_static(self, num_rows: int | None) -> bool:
         """Whether all batches have `batch_size` rows."""
+        if self.is_uneven:
+            return False
         if self.policy in ("pad", "drop"):
             return True
         if self.is_elastic or self.keeps_batches:
@@ -163,6 +170,8 @@ class Deal:
 
         0 if all are full; None if the number of rows is not known.
         """
+        if self.is_uneven:
+            return None
         if self.policy == "drop":
             return 0
         if self.is_elastic or self.policy == "join":

@@ -64,6 +64,11 @@ class Rows:
             read, num_parallel_calls=self.num_calls, deterministic=True
         )
 
+    def changed_all(self, rows: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns what is read of `rows`, which are elements of `numbers`."""
+        whole = self.one_by_one()
+        return whole.changed(rows, whole.for_elements(whole.read))
+
     def read_batch(self, numbers: Any) -> Any:
         """Returns a batch of what is read of a batch of numbers, in a graph."""
         count = length_of(tf.nest.flatten(numbers)[0])

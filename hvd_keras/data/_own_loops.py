@@ -53,7 +53,9 @@ class OwnLoop:
         _open.append(self)
         del _open[:-_MOST_OPEN]  # tf.data does not tell of an end
         num_rows = part.num_rows
-        if self._has_rows and num_rows and part.num_global_steps:
+        if part.deal.is_uneven:
+            self._note("the rows of its own files")
+        elif self._has_rows and num_rows and part.num_global_steps:
             begin, end = part.bounds(part.num_global_steps - 1)
             self._note_global(end - begin, part.deal)
         if _reduces.is_next:

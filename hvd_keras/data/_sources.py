@@ -26,6 +26,7 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _functions, _records
 from hvd_keras.data._numbered import Rows, kind_of, length_of, shaped
+from hvd_keras.data._whole_files import FilesDataset
 from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
@@ -68,6 +69,18 @@ def late_rows_of(
     if not all(spec.shape.is_fully_defined() for spec in specs):
         return None
     return dataclasses.replace(found, count=None)
+
+
+def whole_files_of(
+    dataset: tf.data.Dataset,
+) -> tuple[FilesDataset, Rows] | None:
+    """Returns the files of `hvd.data.files` whose rows a dataset has.
+
+    Also how the rows are changed. None: they are other rows.
+    """
+    found = rows_of(dataset)
+    files = found.numbers
+    return (files, found) if isinstance(files, FilesDataset) else None
 
 
 def batch_size_of(dataset: tf.data.Dataset) -> int | None:
@@ -150,7 +163,7 @@ def _as_it_comes(dataset: tf.data.Dataset) -> Rows:
 
 def _has_work(dataset: Any) -> bool:
     """Whether a function changes rows in a dataset, at some cost."""
-    if _functions.changes_rows(dataset):
+    if _functions.changes_rows(dataset) or kind_of(dataset) == "Files":
         return True
     return any(map(_has_work, dataset._inputs()))
 

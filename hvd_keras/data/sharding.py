@@ -189,6 +189,9 @@ def shard(
         batch = reader.first_rows
     is_elastic = membership.is_elastic() if elastic is None else bool(elastic)
     has_weights = is_py_dataset or has_targets(batch)
+    is_uneven = is_dataset and not batched and _is_of_files(data)
+    if is_uneven:
+        _arguments.check_whole_files(policy)
 
     def deal_now() -> Deal:
         members_of(process_set, "shard")
@@ -212,6 +215,7 @@ def shard(
             has_weights=has_weights,
             is_elastic=is_elastic,
             num_merged=num_merged,
+            is_uneven=is_uneven,
         )
 
     deal = deal_now()
@@ -323,6 +327,13 @@ def _tell_of_blocker(blocker: str) -> None:
     )
 
 
+def _is_of_files(data: Any) -> bool:
+    from hvd_keras.data import _sources
+
+    is_fixed = not callable(data)
+    return is_fixed and _sources.whole_files_of(data) is not None
+
+
 def _size_of_batches(dataset: Any) -> int | None:
     from hvd_keras.data import _sources
 
@@ -395,8 +406,11 @@ def _make_of_dataset(
         of_epoch, batched=batched, is_fixed=is_fixed, keeps=deal.keeps_batches
     )
     _datasets.check_has_tensors(source.first)
-    if deal.size > 1 and deal.rank == 0 and (blocker := source.what_blocks()):
-        _tell_of_blocker(blocker)
+    if deal.size > 1 and deal.rank == 0:
+        if source.whole_files is not None:
+            source.whole_files[0].tell_of_order(deal.size)
+        elif blocker := source.what_blocks():
+            _tell_of_blocker(blocker)
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
     described = [["rows", num_rows], *source.describe()]
     return (
