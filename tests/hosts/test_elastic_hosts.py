@@ -86,9 +86,9 @@ def test_a_host_is_lost_with_its_agent(
 ) -> None:
     options = ["-H", "hosta:2,hostb:2", "--min-np", "1"]
     with _job(network, tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 4)
+        before = job.wait_for_generation(1, 4)
         os.kill(_agent_pid(network), signal.SIGKILL)
-        after = job.wait_for_epoch(2, 2)
+        after = job.wait_for_generation(2, 2)
         assert [p.pid for p in after] == [p.pid for p in before[:2]]
         assert job.end() == 0, job.text
         assert "host hostb was lost: the connection ended" in job.text
@@ -101,9 +101,9 @@ def test_a_lost_host_of_a_list_is_tried_again(
     options = ["-H", "hosta:1,hostb:2", "--min-np", "1",
                "--blacklist-cooldown", "0.5", "2"]  # fmt: skip
     with _job(network, tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         os.kill(_agent_pid(network), signal.SIGKILL)
-        job.wait_for_epoch(2, 1)
+        job.wait_for_generation(2, 1)
         after = job.wait_for_size(3, after=2)
         assert "host hostb has come, with 2 slots" in job.text
         assert after[0].pid == before[0].pid
@@ -116,7 +116,7 @@ def test_a_rank_of_another_host_is_replaced(
 ) -> None:
     options = ["-H", "hosta:1,hostb:2", "--min-np", "1", "--restart-delay=0"]
     with _job(network, tmp_path, *options) as job:
-        before = job.wait_for_epoch(1, 3)
+        before = job.wait_for_generation(1, 3)
         ranks = network.processes(PROGRAM)
         parent = _agent_pid(network)
         remote = [pid for pid in ranks if _parent(pid) == parent]
@@ -134,17 +134,17 @@ def test_hosts_come_and_leave(
     hvdruns = _Hvdruns(network, tmp_path, secret, "1:2")
     try:
         with hvdruns.first() as job:
-            (alone,) = job.wait_for_epoch(1, 1)
+            (alone,) = job.wait_for_generation(1, 1)
             other = hvdruns.start(1)
-            both = job.wait_for_epoch(2, 2)
+            both = job.wait_for_generation(2, 2)
             assert both[0].pid == alone.pid
             _signal_hvdrun(network, signal.SIGTERM)
-            job.wait_for_epoch(3, 1)
+            job.wait_for_generation(3, 1)
             assert other.wait(10) == 0
             assert "host hostb leaves: its agent got SIGTERM" in job.text
             assert "lost" not in job.text
             hvdruns.start(1)
-            job.wait_for_epoch(4, 2)
+            job.wait_for_generation(4, 2)
             assert job.end() == 0, job.text
     finally:
         hvdruns.close()
@@ -164,14 +164,14 @@ def test_only_the_majority_goes_on(
         for other in (1, 2):
             hvdruns.start(other)
         with hvdruns.first() as job:
-            job.wait_for_epoch(1, 3)
+            job.wait_for_generation(1, 3)
             three_hosts.cut(host)
             try:
                 if host == 0:  # hvdrun is alone
                     assert job.wait() != 0, job.text
                     assert "2 of 3 members fell silent" in job.text
                 else:
-                    job.wait_for_epoch(2, 2)
+                    job.wait_for_generation(2, 2)
                     assert job.end() == 0, job.text
             finally:
                 three_hosts.mend(host)
@@ -187,7 +187,7 @@ def test_hosts_are_discovered(network: Network, tmp_path: Path) -> None:
     script.chmod(0o755)
     options = ["--host-discovery-script", str(script), "--min-np", "1"]
     with _job(network, tmp_path, *options) as job:
-        (alone,) = job.wait_for_epoch(1, 1)
+        (alone,) = job.wait_for_generation(1, 1)
         hosts.write_text("hosta:1\nhostb:2\n")
         # They may come and leave one by one.
         assert job.wait_for_size(3)[0].pid == alone.pid

@@ -175,15 +175,15 @@ def test_members_that_change_replace_no_timeline(tmp_path: Path) -> None:
     options = ["-np", "2", "--min-np", "1", "--restart-delay", "0",
                "--timeline", str(folder)]  # fmt: skip
     with ElasticJob(tmp_path, *options) as job:
-        epochs = [job.wait_for_epoch(1, 2)]
+        generations = [job.wait_for_generation(1, 2)]
         written = [folder / recording.file_name(rank) for rank in (0, 1)]
         jobs.wait_for(lambda: all(path.stat().st_size for path in written))
-        kill(epochs[0][0])
-        epochs.append(job.wait_for_size(2, after=1))
+        kill(generations[0][0])
+        generations.append(job.wait_for_size(2, after=1))
         assert job.end() == 0, job.text
-    for places in epochs:
-        epoch = places[0].epoch
-        inner = folder if epoch == 1 else folder / f"epoch_{epoch}"
+    for places in generations:
+        number = places[0].generation
+        inner = folder if number == 1 else folder / f"epoch_{number}"
         found = recording.read(inner)
         assert [r.pid for r in found.ranks] == [p.pid for p in places]
         assert list(inner.glob("job.*"))
