@@ -346,7 +346,7 @@ def is_homogeneous() -> bool:
     """
     state.topology("is_homogeneous")
     network = startup.network()
-    return network is None or network.plan.is_homogeneous
+    return network is None or network.layout.is_homogeneous
 
 
 def mpi_threads_supported() -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job import startup
-from hvd_keras._job.hosts.plan import Plan
+from hvd_keras._job.hosts.layout import Layout
 from hvd_keras._rendezvous.errors import error_class
 from hvd_keras.exceptions import (
     HvdError,
@@ -47,18 +47,18 @@ class Segments:
     def make(self, sets: Sequence[list[int]], rank: int) -> None:
         """Makes the memory of the sets that `rank` leads on its host."""
         for ranks in sets:
-            plan = _plan_of(ranks)
-            local = ranks if plan is None else _local_ranks(plan, ranks)
+            layout = _layout_of(ranks)
+            local = ranks if layout is None else _local_ranks(layout, ranks)
             segment = listener = link = None
             if len(ranks) > 1 and local[:1] == [rank]:
                 fd, token = _native.core().create_segment(
-                    len(local), has_wire=plan is not None
+                    len(local), has_wire=layout is not None
                 )
                 segment = (os.getpid(), fd, token.hex())
-            if plan is not None and plan.rank == 0:
+            if layout is not None and layout.rank == 0:
                 network = startup.network()
                 assert network is not None
-                listener, link = network.listen(plan.num_hosts)
+                listener, link = network.listen(layout.num_hosts)
             self.made.append(segment)
             self.links.append(link)
             self.listeners.append(listener)
@@ -79,16 +79,16 @@ def open_segments() -> Iterator[Segments]:
                 listener.close()
 
 
-def _plan_of(ranks: Sequence[int]) -> Plan | None:
+def _layout_of(ranks: Sequence[int]) -> Layout | None:
     network = startup.network()
-    return None if network is None else network.plan_of(ranks)
+    return None if network is None else network.layout_of(ranks)
 
 
-def _local_ranks(plan: Plan, ranks: Sequence[int]) -> list[int]:
+def _local_ranks(layout: Layout, ranks: Sequence[int]) -> list[int]:
     """Returns the ranks, in the job, of a set's members on this host."""
-    if plan.host < 0:
+    if layout.host < 0:
         return []
-    return [ranks[one] for one in plan.local_ranks]
+    return [ranks[one] for one in layout.local_ranks]
 
 
 def exchange(call: str, failure: Exception | None, **facts: Any) -> Answers:
@@ -139,12 +139,12 @@ def add_to_core(
     failure: Exception | None = None
     try:
         for index, (new_id, ranks) in enumerate(sets.items()):
-            plan = _plan_of(ranks)
-            if plan is None:
+            layout = _layout_of(ranks)
+            if layout is None:
                 _add_on_one_host(rank, new_id, ranks, index, answers)
             else:
                 listener = segments.listeners[index]
-                _add(plan, new_id, ranks, index, answers, listener)
+                _add(layout, new_id, ranks, index, answers, listener)
             added.append(new_id)
     except Exception as error:
         failure = error
@@ -165,7 +165,7 @@ def _add_on_one_host(
 
 
 def _add(
-    plan: Plan,
+    layout: Layout,
     new_id: int,
     ranks: list[int],
     index: int,
@@ -176,16 +176,16 @@ def _add(
     assert network is not None
     segment: Segment | None = None
     hosts: Any = None
-    local = _local_ranks(plan, ranks)
+    local = _local_ranks(layout, ranks)
     if local:
         segment = _segment_of(answers[local[0]], index)
-        network.open_set(new_id, plan, segment)
-    if plan.rank >= 0:
-        leaders = [ranks[leader] for leader in plan.leaders]
+        network.open_set(new_id, layout, segment)
+    if layout.rank >= 0:
+        leaders = [ranks[leader] for leader in layout.leaders]
         pids = [answers[one]["segments"][index][0] for one in leaders]
         link = answers[ranks[0]]["links"][index]
         hosts = network.connect(
-            plan,
+            layout,
             leaders,
             pids,
             listener,

@@ -13,7 +13,7 @@ from hvd_keras import _native, _rendezvous
 from hvd_keras._common import log
 from hvd_keras._common.version import installed, package_version, versions
 from hvd_keras._job import membership, state
-from hvd_keras._job.hosts import plan as hosts
+from hvd_keras._job.hosts import layout as hosts
 from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
 from hvd_keras._rendezvous import Rendezvous, Topology, interfaces
@@ -170,7 +170,7 @@ def describe(topology: Topology, config: Config) -> str:
     transport = "shm" if topology.size > 1 else "none needed"
     where = "one host"
     if _network is not None:
-        where = f"{_network.plan.num_hosts} hosts"
+        where = f"{_network.layout.num_hosts} hosts"
         transport = f"shm and {_network.version}"
     return (
         f"size {topology.size} on {where}, ranks from {topology.launcher}, "
@@ -189,14 +189,14 @@ def _attach(
     global _network, _connects_gpus
     _check_equality(peers)
     _connects_gpus = all(peer["connects_gpus"] for peer in peers)
-    plan = hosts.plan([peer["host"] for peer in peers], topology.rank)
+    layout = hosts.layout([peer["host"] for peer in peers], topology.rank)
     pids = [int(peer["pid"]) for peer in peers]
     pid, fd, token = peers[0]["segment"]
     segment = (pid, fd, base64.b16decode(token))
     where: Any = None
-    if plan.num_hosts > 1:
-        leaders = [peers[leader] for leader in plan.leaders]
-        _network = Network(plan, leaders, rendezvous, config)
+    if layout.num_hosts > 1:
+        leaders = [peers[leader] for leader in layout.leaders]
+        _network = Network(layout, leaders, rendezvous, config)
         try:
             started = _network.start(rendezvous)
         except BaseException:
@@ -208,7 +208,7 @@ def _attach(
     try:
         processes = [
             process_name(
-                peer["hostname"] if plan.num_hosts > 1 else "", peer["pid"]
+                peer["hostname"] if layout.num_hosts > 1 else "", peer["pid"]
             )
             for peer in peers
         ]

@@ -30,7 +30,7 @@ _RANDOM = "random"  # a row for each rank; empty if variables hold all
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Progress:
     """Where a training run goes on.
 
     Args:
@@ -70,7 +70,7 @@ class TrainingState:
         self._path = path
         self._writer = BackgroundWriter(f"{_NAME}/write", path, is_spare=True)
 
-    def save(self, place: Place) -> None:
+    def save(self, place: Progress) -> None:
         """Replaces the file by one for a run that goes on at `place`.
 
         It is written in a thread, after the last one. The file before stays
@@ -126,7 +126,7 @@ class TrainingState:
             return self._writer.finish(self._delete)
         return self._writer.finish()
 
-    def begin(self) -> Place | None:
+    def begin(self) -> Progress | None:
         """Makes this job the only one that writes the file.
 
         Returns:
@@ -146,7 +146,7 @@ class TrainingState:
             return None
         epoch, batch = header["position"]
         data = header.get("data")
-        return Place(
+        return Progress(
             int(epoch),
             int(batch),
             Position(**data) if data else None,

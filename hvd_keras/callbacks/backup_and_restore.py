@@ -21,7 +21,7 @@ from hvd_keras._keras.models import build_metrics, is_fully_built
 from hvd_keras._keras.resume import begin_epoch_at
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
 from hvd_keras.callbacks._preemption import Preemption
-from hvd_keras.callbacks._training_state import Place, TrainingState
+from hvd_keras.callbacks._training_state import Progress, TrainingState
 from hvd_keras.data.position import Position, handle_of
 
 _FILE = "training_state.npz"
@@ -264,7 +264,7 @@ class _Backup(keras.callbacks.Callback):
 
     def _save(self, epoch: int, batch: int, position: Position | None) -> None:
         self._num_unsaved = 0
-        self._state.save(Place(epoch, batch, position, basics.size()))
+        self._state.save(Progress(epoch, batch, position, basics.size()))
 
     def _stop(self, epoch: int, batch: int) -> NoReturn:
         what = f"saved to {self._path}"

@@ -135,7 +135,7 @@ class CommunicationLogger(EpochMeter):
             return
         seconds, running = rows
         text = describe_slow_link(
-            network.plan.ranks, network.host_names, seconds, running, speed
+            network.layout.ranks, network.host_names, seconds, running, speed
         )
         if text:
             log.warning(text)

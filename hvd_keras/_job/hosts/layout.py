@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Layout:
     """The hosts of a job, or of a process set.
 
     Ranks that cannot share memory count as ranks of different hosts, even on
@@ -40,20 +40,20 @@ class Plan:
         return [ranks[0] for ranks in self.ranks]
 
 
-def plan(hosts: Sequence[str], rank: int) -> Plan:
-    """Returns the plan of ranks whose hosts are named by `hosts`, by rank."""
+def layout(hosts: Sequence[str], rank: int) -> Layout:
+    """Returns the layout of ranks whose hosts are named by `hosts`, by rank."""
     by_host: dict[str, list[int]] = {}
     for one, host in enumerate(hosts):
         by_host.setdefault(host, []).append(one)
     own = list(by_host).index(hosts[rank])
-    return Plan(list(by_host.values()), own, rank, list(range(len(by_host))))
+    return Layout(list(by_host.values()), own, rank, list(range(len(by_host))))
 
 
-def of_set(job: Plan, ranks: Sequence[int]) -> Plan:
-    """Returns the plan of a process set.
+def of_set(job: Layout, ranks: Sequence[int]) -> Layout:
+    """Returns the layout of a process set.
 
     Args:
-        job: The plan of the job.
+        job: The layout of the job.
         ranks: The ranks of the set in the job, ascending.
     """
     place = {one: host for host, local in enumerate(job.ranks) for one in local}
@@ -61,7 +61,7 @@ def of_set(job: Plan, ranks: Sequence[int]) -> Plan:
     for index, one in enumerate(ranks):
         by_host.setdefault(place[one], []).append(index)
     hosts = list(by_host)
-    return Plan(
+    return Layout(
         list(by_host.values()),
         hosts.index(job.host) if job.host in by_host else -1,
         list(ranks).index(job.rank) if job.rank in ranks else -1,

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvd_keras import _native
 from hvd_keras._job.hosts import links, wire_process
-from hvd_keras._job.hosts.plan import Plan, of_set
+from hvd_keras._job.hosts.layout import Layout, of_set
 from hvd_keras._job.hosts.wire_process import WireProcess
 from hvd_keras._rendezvous import addresses, interfaces
 from hvd_keras._rendezvous.client import Rendezvous
@@ -36,14 +36,14 @@ class Network:
     """The connections of this rank to other hosts. Not thread-safe.
 
     Attributes:
-        plan: Where the ranks of the job are.
+        layout: Where the ranks of the job are.
         version: What MPI says of itself, on leaders.
         host_names: The name of each host.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        layout: Layout,
         leaders: list[dict[str, Any]],
         rendezvous: Rendezvous,
         config: Config,
@@ -51,14 +51,14 @@ class Network:
         """Takes down who is where; `start` connects.
 
         Args:
-            plan: Where the ranks of the job are.
+            layout: Where the ranks of the job are.
             leaders: What the leader of each host has said in the first
                 exchange: its "hostname", "boot" and "address"; rank 0's
                 "segment", which no other job has.
             rendezvous: The connection of this rank; used by `start` alone.
             config: The settings.
         """
-        self.plan = plan
+        self.layout = layout
         self.version = "MPI"
         self._leaders = leaders
         self.host_names = [leader["hostname"] for leader in leaders]
@@ -79,48 +79,48 @@ class Network:
         Raises:
             HvdError: A host could not be connected; all ranks raise.
         """
-        plan, rank = self.plan, self._identity.rank
-        is_leader = plan.local_ranks[0] == rank
+        layout, rank = self.layout, self._identity.rank
+        is_leader = layout.local_ranks[0] == rank
         listener: socket.socket | None = None
         value: dict[str, Any] = {"pid": os.getpid()}
         try:
             if is_leader:
                 self._fd, token = _native.core().create_segment(
-                    len(plan.local_ranks), has_wire=True
+                    len(layout.local_ranks), has_wire=True
                 )
                 self._wire = self._start_wire()
                 value["segment"] = (os.getpid(), self._fd, token.hex())
                 value["wire"] = self._wire.pid
             if rank == 0:
-                listener, value["links"] = self.listen(plan.num_hosts)
+                listener, value["links"] = self.listen(layout.num_hosts)
             told = rendezvous.exchange(json.dumps(value).encode())
             peers = [json.loads(one) for one in told]
             wire_process.begin_all(
                 rendezvous,
                 self._wire,
-                self.host_names[plan.host],
+                self.host_names[layout.host],
                 self._config.start_timeout_seconds,
             )
-            leader = peers[plan.local_ranks[0]]
+            leader = peers[layout.local_ranks[0]]
             pid, fd, token = leader["segment"]
             segment = (pid, fd, bytes.fromhex(token))
-            self.open_set(0, plan, segment)
-            pids = [int(peers[one]["pid"]) for one in plan.leaders]
+            self.open_set(0, layout, segment)
+            pids = [int(peers[one]["pid"]) for one in layout.leaders]
             hosts = self.connect(
-                plan,
-                plan.leaders,
+                layout,
+                layout.leaders,
                 pids,
                 listener,
                 peers[0]["links"],
                 check=rendezvous.check,
             )
-            hosts.job_ranks = plan.ranks
+            hosts.job_ranks = layout.ranks
         finally:
             if listener is not None:
                 listener.close()
         if self._wire is not None:
             self.version = self._wire.version
-        pids = [int(peers[one]["pid"]) for one in plan.local_ranks]
+        pids = [int(peers[one]["pid"]) for one in layout.local_ranks]
         return Started(segment, [*pids, int(leader["wire"])], hosts)
 
     def has_attached(self) -> None:
@@ -144,7 +144,7 @@ class Network:
         """Returns the address of this host that leads to the others."""
         if self._config.interface is not None:
             return interfaces.address_of(self._config.interface)
-        own = str(self._leaders[self.plan.host]["address"])
+        own = str(self._leaders[self.layout.host]["address"])
         if not interfaces.is_loopback(own):
             return own  # it has reached the rendezvous on another host
         for leader in self._leaders:
@@ -168,18 +168,18 @@ class Network:
             _native.core_library(),
             library,
             name=f"hvd_{digest.hexdigest()[:16]}",
-            host=self.plan.host,
-            host_name=self.host_names[self.plan.host],
-            num_hosts=self.plan.num_hosts,
+            host=self.layout.host,
+            host_name=self.host_names[self.layout.host],
+            num_hosts=self.layout.num_hosts,
             environ=wire_process.environment(os.environ, shares_kernel, device),
         )
 
     # ---- Process sets ----
 
-    def plan_of(self, ranks: Sequence[int]) -> Plan | None:
-        """Returns the plan of a process set; None if it is on one host."""
-        plan = of_set(self.plan, ranks)
-        return plan if plan.num_hosts > 1 else None
+    def layout_of(self, ranks: Sequence[int]) -> Layout | None:
+        """Returns the layout of a process set; None if it is on one host."""
+        layout = of_set(self.layout, ranks)
+        return layout if layout.num_hosts > 1 else None
 
     def listen(self, num_hosts: int) -> tuple[socket.socket, str]:
         """Returns a socket for the leaders of other hosts, and its address."""
@@ -189,7 +189,7 @@ class Network:
 
     def connect(
         self,
-        plan: Plan,
+        layout: Layout,
         leaders: Sequence[int],
         pids: Sequence[int],
         listener: socket.socket | None,
@@ -200,7 +200,7 @@ class Network:
         """Connects the leaders of a process set, or of the job.
 
         Args:
-            plan: Where the ranks of the set are.
+            layout: Where the ranks of the set are.
             leaders: The ranks of its leaders in the job, by host.
             pids: Those of the leaders.
             listener: That of `listen`, on rank 0 of the set.
@@ -210,18 +210,20 @@ class Network:
         Returns:
             `_core.Hosts` for this rank.
         """
-        sockets = [-1] * plan.num_hosts
+        sockets = [-1] * layout.num_hosts
         seconds = self._config.start_timeout_seconds
         identity = dataclasses.replace(
             self._identity,
             role=Role.LEADER,
-            rank=plan.rank,
+            rank=layout.rank,
             generation=self._generation,
             pid=os.getpid(),
         )
-        if plan.rank == 0 and listener is not None:
+        if layout.rank == 0 and listener is not None:
             expected = {
-                leader: host for host, leader in enumerate(plan.leaders) if host
+                leader: host
+                for host, leader in enumerate(layout.leaders)
+                if host
             }
             found = links.accept_all(
                 listener,
@@ -233,41 +235,41 @@ class Network:
             )
             for host, sock in found.items():
                 sockets[host] = sock.detach()
-        elif plan.rank in plan.leaders:
+        elif layout.rank in layout.leaders:
             sock = links.connect(address, self._secret, identity, seconds)
             sockets[0] = sock.detach()
         hosts = _native.core().Hosts()
-        hosts.ranks = plan.ranks
+        hosts.ranks = layout.ranks
         hosts.sockets = sockets
-        names = [self.host_names[host] for host in plan.job_hosts]
-        hosts.own_host = self.host_names[self.plan.host]
+        names = [self.host_names[host] for host in layout.job_hosts]
+        hosts.own_host = self.host_names[self.layout.host]
         hosts.leader_names = [
             f"rank {rank} ({process_name(name, pid)})"
             for rank, name, pid in zip(leaders, names, pids, strict=True)
         ]
         hosts.host_names = [
-            f"host {name} ({_list_ranks(self.plan.ranks[host])})"
-            for host, name in zip(plan.job_hosts, names, strict=True)
+            f"host {name} ({_list_ranks(self.layout.ranks[host])})"
+            for host, name in zip(layout.job_hosts, names, strict=True)
         ]
         hosts.heartbeat_seconds = self._config.heartbeat_seconds
         hosts.timeout_seconds = self._config.heartbeat_timeout_seconds
         return hosts
 
-    def open_set(self, number: int, plan: Plan, segment: Segment) -> None:
+    def open_set(self, number: int, layout: Layout, segment: Segment) -> None:
         """Has the wire of this host serve a process set.
 
         Args:
             number: The id of the set.
-            plan: Where its ranks are, as seen from a rank of this host.
+            layout: Where its ranks are, as seen from a rank of this host.
             segment: The region that the ranks of this host share.
         """
         if self._wire is None:
             return  # the leader of this host does it
         pid, fd, token = segment
-        ranks = ",".join(str(host) for host in plan.job_hosts)
+        ranks = ",".join(str(host) for host in layout.job_hosts)
         self._wire.ask(
             f"open {number} {pid} {fd} {token.hex().upper()} "
-            f"{len(plan.local_ranks)} {self._generation} {ranks}"
+            f"{len(layout.local_ranks)} {self._generation} {ranks}"
         )
         self._open_sets.add(number)
 
