@@ -49,6 +49,8 @@ class Backend:
     traces = True
     # Whether Keras clips the gradients of each batch while it accumulates them.
     clips_each_batch = False
+    # Waits until a step has run, with what it returned. None: it has by then.
+    wait_for_step: Callable[[Any], object] | None = None
 
     @property
     def skips_alone(self) -> bool:

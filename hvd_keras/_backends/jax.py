@@ -38,6 +38,7 @@ class JaxBackend(Backend):
     """Adapts JAX."""
 
     clips_each_batch = True
+    wait_for_step = staticmethod(jax.block_until_ready)
 
     def grouped_allreduce(
         self,
