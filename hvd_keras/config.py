@@ -229,6 +229,22 @@ class Config:
         "after this time; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
+    distribute: str = _setting(
+        "HVD_DISTRIBUTE", "choice", "none", "Whether ranks run a `script` "
+        "that knows nothing of them, or one that asks `keras.distribution`; "
+        "`hvdrun --distribute` and `--keras-distribution` set it.",
+        choices=("none", "script", "keras"),
+    )  # fmt: skip
+    distribute_batch: str = _setting(
+        "HVD_DISTRIBUTE_BATCH", "choice", "auto", "What the batch size of "
+        "arrays is under `keras.distribution`: that of `each` rank, or of "
+        "`all` together. auto: as Keras says, each on JAX and torch from Keras "
+        "3.16 on, else all.", choices=("auto", "each", "all"),
+    )  # fmt: skip
+    distribute_seed: int = _setting(
+        "HVD_DISTRIBUTE_SEED", "int", 0, "Where the generators of random "
+        "numbers begin under `hvdrun --distribute`, which draws it.",
+    )  # fmt: skip
     verify: str | None = _setting(
         "HVD_VERIFY", "text", None, "Folder where this process records its "
         "steps; `hvdrun --verify` sets it.",

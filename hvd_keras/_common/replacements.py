@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
     Attributes:
         owner: A class or module of another package. For a class, it is the one
-            of its bases that defines the attribute.
+            of its bases that defines the attribute. "keras.*": any module.
         names: The attributes, with spaces.
         home: Our module, below `hvd_keras`.
         why: What the new ones do.
@@ -39,6 +39,49 @@ class Row(NamedTuple):
 
 
 TABLE = (
+    Row(
+        "keras.src.distribution.distribution_lib",
+        "distribution_lib set_distribution",
+        "distribution._keras_api",
+        "make the ranks the processes and devices of `keras.distribution`",
+        "on TensorFlow and torch, `DataParallel` does nothing",
+    ),
+    Row(
+        "keras.distribution",
+        "set_distribution distribution",
+        "distribution._keras_api",
+        "the same, under the public names",
+        "on TensorFlow and torch, `DataParallel` does nothing",
+    ),
+    Row(
+        "keras.src.distribution.distribution_lib.Distribution",
+        "scope",
+        "distribution._keras_api",
+        "go back to the distribution before",
+        "the distribution stays after its scope",
+    ),
+    Row(
+        "keras.Model",
+        "save save_weights export",
+        "distribution._scripts",
+        "save on one rank, while the others wait",
+        "all ranks of an unchanged script write the same file",
+    ),
+    Row(
+        "keras.*",
+        "get_file",
+        "distribution._scripts",
+        "download once on each host",
+        "a rank reads a file that another one is still writing",
+    ),
+    Row(
+        "numpy.random.bit_generator",
+        "randbits",
+        "distribution._scripts",
+        "let generators without a seed begin alike on all ranks",
+        "ranks of an unchanged script make different data",
+        "NumPy 1.26 to 2.4",
+    ),
     Row(
         "keras.Model",
         "fit evaluate predict",
@@ -445,6 +488,11 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 def _row_of(owner: Any, name: str, home: str) -> Row:
     for row in TABLE:
         if row.home == home and name in row.names.split():
+            if row.owner.endswith(".*"):  # all modules of a package
+                package = row.owner.removesuffix("*")
+                if f"{owner.__name__}.".startswith(package):
+                    return row
+                continue
             found = _find(row.owner)
             if found is owner or (
                 isinstance(found, type)

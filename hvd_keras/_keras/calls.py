@@ -101,6 +101,25 @@ _running: contextvars.ContextVar[tuple[Call, ...]] = contextvars.ContextVar(
 )
 _all: list[Call] = []  # of all threads
 
+# Called in place of a method that no other one has called, with its name, the
+# model, the method, and the arguments.
+_front: Callable[[str, Any, Callable[..., Any], Any, Any], Any] | None = None
+_is_behind: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "_is_behind", default=False
+)
+
+
+def set_front(front: Any) -> None:
+    """Sets what is called in place of `fit`, `evaluate` and `predict`.
+
+    Args:
+        front: Gets the name of the method, the model, the method, and the
+            arguments by position and by name; returns what the method returns.
+            None: nothing stands before them.
+    """
+    global _front
+    _front = front
+
 
 def running_calls() -> tuple[Call, ...]:
     """Returns the running calls of Keras's methods, innermost first."""
@@ -172,7 +191,19 @@ def _noting_call(
             return run(self, *args, **kw)
         return around(self, functools.partial(run, self), arguments)
 
-    return fit if is_fit else run
+    behind = fit if is_fit else run
+
+    def called(self: Any, *args: Any, **kw: Any) -> Any:
+        if _front is None or _is_behind.get() or _running.get():
+            return behind(self, *args, **kw)
+        token = _is_behind.set(True)
+        try:
+            own = functools.partial(behind, self)
+            return _front(method, self, own, args, kw)
+        finally:
+            _is_behind.reset(token)
+
+    return called
 
 
 def _around_fit(callbacks: Any) -> Callable[..., Any] | None:

@@ -22,7 +22,8 @@ from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.job.gathering import StartInterruptedError
 from hvd_keras.run.job.job import Job
 from hvd_keras.run.job.outcome import Outcome
-from hvd_keras.run.ranks import horovod_compat
+from hvd_keras.run.ranks import distribute, horovod_compat
+from hvd_keras.run.ranks.environment import python_path
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.system.file_limit import file_limit_named
 from hvd_keras.run.system.owned_folders import owned_folders
@@ -90,7 +91,9 @@ def _run_planned(
     spec: JobSpec, environ: dict[str, str], plan: Plan, line: CommandLine | None
 ) -> Outcome:
     if spec.is_horovod:
-        environ["PYTHONPATH"] = horovod_compat.python_path(environ)
+        environ["PYTHONPATH"] = python_path(environ, horovod_compat.SITE)
+    if environ.get("HVD_DISTRIBUTE"):
+        distribute.prepare(spec, environ)
     # A bad setting is one message here, not one on every rank.
     config = Config.from_environ(environ)
     if line is not None and line.is_dry_run:

@@ -74,6 +74,7 @@ def parse(argv: Sequence[str]) -> CommandLine:
 
 def _spec(options: argparse.Namespace) -> JobSpec:
     command = options.command
+    is_one_script = options.distribute and not options.show_ranks
     return JobSpec(
         tuple(command[1:] if command[:1] == ["--"] else command),
         options.num_proc,
@@ -105,9 +106,9 @@ def _spec(options: argparse.Namespace) -> JobSpec:
         ),
         Output(
             options.output_dir,
-            options.tag,
+            options.tag and not is_one_script,
             options.timestamp,
-            options.show_ranks,
+            options.show_ranks or (0,) * is_one_script,
             options.verbose,
             options.status_seconds if options.status else None,
             options.timeline,
@@ -123,7 +124,11 @@ def _spec(options: argparse.Namespace) -> JobSpec:
 def _settings(options: argparse.Namespace) -> dict[str, str]:
     """The settings (environment variables) that the flags ask for."""
     threshold = options.fusion_threshold_mb
+    distribute = None
+    if options.distribute or options.keras_distribution:
+        distribute = "script" if options.distribute else "keras"
     return settings(
+        HVD_DISTRIBUTE=distribute,
         HVD_START_TIMEOUT=options.start_timeout,
         HVD_FUSION_THRESHOLD=(
             None if threshold is None else int(threshold * (1 << 20))
@@ -196,6 +201,13 @@ def _parser() -> argparse.ArgumentParser:
         help="print each start and end, and all ranks' start lines of "
         "TensorFlow; with --check, what hvd_keras replaces in Keras and "
         "TensorFlow")  # fmt: skip
+    add("--distribute", action="store_true",
+        help="share the work of `fit`, `evaluate` and `predict` in a Keras "
+        "script that knows nothing of ranks (see docs/distribute.md)"
+        )  # fmt: skip
+    add("--keras-distribution", action="store_true",
+        help="make the ranks the processes of `keras.distribution` (see "
+        "docs/distribute.md)")  # fmt: skip
     add("--horovod-compat", action="store_true",
         help="make `import horovod` import hvd_keras in the ranks (see "
         "docs/horovod.md)")  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from hvd_keras.run.hosts import planning
 from hvd_keras.run.hosts.placement import Plan
+from hvd_keras.run.ranks.environment import python_path
 from hvd_keras.run.ranks.guard import guarded_folder
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
@@ -62,7 +62,7 @@ def run(
             **environ,
             "HVD_VERIFY": folder,
             "HVD_VERIFY_STEPS": str(num_steps),
-            "PYTHONPATH": _python_path(environ),
+            "PYTHONPATH": python_path(environ, _SITE),
         }
         failed = []
         _say(f"{size} ranks", is_json=is_json)
@@ -114,11 +114,6 @@ def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:
         raise UsageError(
             f"`--verify-steps` must be 2 or more. Received: {num_steps}."
         )
-
-
-def _python_path(environ: dict[str, str]) -> str:
-    rest = environ.get("PYTHONPATH")
-    return _SITE + (os.pathsep + rest if rest else "")
 
 
 def _say(what: str, *, is_json: bool) -> None:

@@ -74,6 +74,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
+def python_path(environ: Mapping[str, str], folder: str) -> str:
+    """Returns the PYTHONPATH with a folder in front."""
+    rest = environ.get("PYTHONPATH")
+    return folder + (os.pathsep + rest if rest else "")
+
+
 def num_cores() -> int:
     """The cores that this process may use."""
     cores = len(os.sched_getaffinity(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,9 +19,3 @@ def of_rank(environ: Mapping[str, str]) -> dict[str, str]:
         f"HOROVOD_{name}": environ[f"HVD_{name}"] for name in _PLACE.split()
     }
     return {**environ, **place}
-
-
-def python_path(environ: Mapping[str, str]) -> str:
-    """The PYTHONPATH with our package `horovod` in front."""
-    rest = environ.get("PYTHONPATH")
-    return SITE + (os.pathsep + rest if rest else "")

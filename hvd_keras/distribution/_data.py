@@ -1,0 +1,123 @@
+"""Shares of what a script gives to Keras's `fit`, `evaluate` and `predict`.
+
+Each batch of the script is a global batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras.data import shard
+from hvd_keras.data._counts import source_of
+
+_BATCH_SIZE = 32  # Keras's
+
+
+def shared(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None,
+    shuffle: bool = False,
+    next_seed: Callable[[], int] = int,
+) -> Any:
+    """Returns this rank's share of data that each rank gives to Keras.
+
+    Args:
+        x: What the first argument of `fit` may be.
+        y: The second.
+        sample_weight: Weights of the rows.
+        batch_size: Rows of a global batch; None: 32.
+        shuffle: Whether arrays, or batches of a `PyDataset`, are shuffled.
+        next_seed: Returns a seed for that, equal on all ranks.
+
+    Raises:
+        TypeError: Nobody can know the rows of `x`.
+    """
+    if source_of(x) is not None:  # the script has shared it
+        return x
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and isinstance(x, tf.data.Dataset):
+        return shard(x, batched=True)
+    order: dict[str, Any] = {}
+    if shuffle:
+        order = {"shuffle": True, "seed": next_seed()}
+    if isinstance(x, keras.utils.PyDataset):
+        return shard(x, batched=True, **order)
+    if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles
+        return shard(x, global_batch_size=x.batch_size, seed=next_seed())
+    if isinstance(x, Iterator):
+        return shard(_generated(x), batched=True)
+    arrays = keras.tree.map_structure(_as_array, (x, y, sample_weight))
+    packed = keras.utils.pack_x_y_sample_weight(*arrays)
+    return shard(packed, global_batch_size=batch_size or _BATCH_SIZE, **order)
+
+
+def is_read_once(x: Any) -> bool:
+    """Whether what is read of `x` is gone."""
+    return isinstance(x, Iterator)
+
+
+def are_arrays(x: Any) -> bool:
+    """Whether Keras takes targets and weights beside `x`."""
+    tf = sys.modules.get("tensorflow")
+    return not (
+        isinstance(x, keras.utils.PyDataset | Iterator)
+        or hasattr(x, "collate_fn")
+        or (tf is not None and isinstance(x, tf.data.Dataset))
+    )
+
+
+def _as_array(value: Any) -> Any:
+    """Returns an array for what pandas has; as Keras takes it."""
+    if not hasattr(value, "to_numpy"):
+        return value
+    array = value.to_numpy()
+    return array[:, np.newaxis] if array.ndim == 1 else array
+
+
+def _generated(batches: Iterator[Any]) -> Any:
+    """Returns a dataset of what a generator yields."""
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise TypeError(
+            "Data for all ranks must be arrays, a keras.utils.PyDataset, a "
+            "DataLoader of torch or, where TensorFlow is installed, a "
+            f"tf.data.Dataset or a generator. Received: {batches!r}."
+        ) from None
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("`x` must yield batches. Received: an empty generator")
+    if isinstance(first, list):
+        first = tuple(first)
+
+    def spec_of(part: Any) -> Any:
+        array = np.asarray(part)
+        return tf.TensorSpec([None] * array.ndim, array.dtype)
+
+    def all_batches() -> Iterator[Any]:
+        for batch in itertools.chain([first], batches):
+            yield tuple(batch) if isinstance(batch, list) else batch
+
+    specs = keras.tree.map_structure(spec_of, first)
+    return tf.data.Dataset.from_generator(
+        all_batches, output_signature=specs
+    ).map(lambda *parts: _shaped(tf, parts, first))
+
+
+def _shaped(tf: Any, parts: Any, first: Any) -> Any:
+    """Sets all lengths but that of a batch, which the first batch shows."""
+    parts = parts if isinstance(first, tuple) else parts[0]
+
+    def shape(tensor: Any, example: Any) -> Any:
+        return tf.ensure_shape(tensor, [None, *np.shape(example)[1:]])
+
+    return keras.tree.map_structure(shape, parts, first)

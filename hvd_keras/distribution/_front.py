@@ -1,0 +1,197 @@
+"""Stands before Keras's `fit`, `evaluate` and `predict`: it shares their data.
+
+What it does is what the four changes of a script do, by the same functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_keras import basics, objects
+from hvd_keras._gradients.distributed_class import is_multi_optimizer, unwrapped
+from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
+from hvd_keras._keras import calls, models
+from hvd_keras._keras.lookup import private_module, require
+from hvd_keras.callbacks import (
+    BroadcastGlobalVariablesCallback,
+    MetricAverageCallback,
+)
+from hvd_keras.distribution import _data
+from hvd_keras.optimizer import DistributedOptimizer
+from hvd_keras.prediction import predict
+
+Run = Callable[..., Any]
+_ROWS = ("x", "y", "sample_weight")  # the arguments
+_has_shared = False  # whether some call was shared
+
+_split: Any = require(
+    private_module("trainers.data_adapters.array_slicing"),
+    "train_validation_split",
+    ["arrays", "validation_split"],
+)
+
+
+class Front:
+    """What stands before the methods of models.
+
+    Args:
+        shares_data: Whether all ranks give the same data, to be shared. If
+            not, each brings its own rows.
+        batch_is_of_rank: Whether `batch_size` of arrays is that of each rank.
+    """
+
+    def __init__(
+        self, *, shares_data: bool = True, batch_is_of_rank: bool = False
+    ) -> None:
+        self._shares_data = shares_data
+        self._batch_is_of_rank = batch_is_of_rank
+
+    def __call__(
+        self, method: str, model: Any, run: Run, args: Any, kw: Any
+    ) -> Any:
+        """Runs `fit`, `evaluate` or `predict` of a model for all ranks.
+
+        Args:
+            method: Its name.
+            model: The model.
+            run: The method.
+            args: What the script gives to it.
+            kw: The same, by name.
+        """
+        signature = inspect.signature(getattr(keras.Model, method))
+        bound = signature.bind(model, *args, **kw)
+        bound.apply_defaults()
+        _, *names = signature.parameters
+        given = {name: bound.arguments[name] for name in names}
+        given.update(given.pop("kwargs", {}))
+        global _has_shared
+        _has_shared = True
+        stand_in = {
+            "fit": self._fit,
+            "evaluate": self._evaluate,
+            "predict": self._predict,
+        }[method]
+        return stand_in(model, run, given)
+
+    def _fit(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
+        distribute_optimizers(model)
+        start = BroadcastGlobalVariablesCallback(0)
+        if not self._shares_data:
+            return run(**_with({**given, **self._of_calls(given)}, start))
+        held_out = given["validation_data"]
+        if given["validation_split"] and held_out is None:
+            rows, held_out = _split(
+                [given[name] for name in _ROWS],
+                validation_split=given["validation_split"],
+            )
+            given.update(zip(_ROWS, rows, strict=True))
+        size = self._global(given["batch_size"])
+        _share_rows(given, size, shuffle=bool(given["shuffle"]))
+        if held_out is not None:
+            rows = keras.utils.unpack_x_y_sample_weight(held_out)
+            size = self._global(given["validation_batch_size"]) or size
+            given["validation_data"] = _data.shared(*rows, batch_size=size)
+        given.update(self._of_calls(given))
+        given.update(
+            batch_size=None,
+            validation_batch_size=None,
+            validation_split=0.0,
+            shuffle=False,
+        )
+        return run(**_with(given, start))
+
+    def _evaluate(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
+        given.update(self._of_calls(given))
+        if self._shares_data:
+            _share_rows(given, self._global(given["batch_size"]))
+            given["batch_size"] = None
+        return run(**_with(given))
+
+    def _predict(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
+        x = given["x"]
+        is_whole = self._shares_data and given["steps"] is None
+        if not is_whole or _data.is_read_once(x) or hasattr(x, "collate_fn"):
+            given.update(self._of_calls(given))
+            return run(**given)
+        size = given.pop("batch_size")
+        if isinstance(x, keras.utils.PyDataset):
+            size = None
+        elif size is not None:
+            size = -(-size // basics.size())
+        given.pop("x")
+        return predict(model, x, batch_size=size, **given)
+
+    def _global(self, batch_size: int | None) -> int | None:
+        if batch_size is not None and self._batch_is_of_rank:
+            return batch_size * basics.size()
+        return batch_size
+
+    def _of_calls(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns what rank 0 alone shows."""
+        return {"verbose": given["verbose"] if basics.rank() == 0 else 0}
+
+
+def has_shared() -> bool:
+    """Whether a call of this process was shared."""
+    return _has_shared
+
+
+def begin(front: Front | None) -> None:
+    """Sets what stands before the methods of models; None: nothing."""
+    calls.set_front(front)
+
+
+def distribute_optimizers(model: Any) -> None:
+    """Makes all optimizers of a model distributed."""
+    has_changed = False
+    for optimizer in models.optimizers_of(model):
+        inner = unwrapped(optimizer)
+        parts = [inner]
+        if is_multi_optimizer(inner):
+            parts = list(inner.optimizers)
+        for part in parts:
+            if not isinstance(unwrapped(part), ReducingOptimizer):
+                DistributedOptimizer(part)
+                has_changed = True
+    if has_changed:
+        model.train_function = None  # it may be traced without
+
+
+def _share_rows(
+    given: dict[str, Any], size: int | None, *, shuffle: bool = False
+) -> None:
+    """Puts a share in the place of the rows among the arguments of a call."""
+    x, *others = (given[name] for name in _ROWS)
+    if _data.are_arrays(x):
+        given.update(y=None, sample_weight=None)
+    given["x"] = _data.shared(
+        x, *others, batch_size=size, shuffle=shuffle, next_seed=_next_seed
+    )
+
+
+def _next_seed() -> int:
+    """Returns a seed, equal on all ranks, that follows that of the script."""
+    seed = random.getrandbits(31)
+    return int(objects.broadcast_object(seed, 0, name="distribution/seed"))
+
+
+def _with(given: dict[str, Any], *first: Any) -> dict[str, Any]:
+    """Returns the arguments of a call, with our callbacks before others."""
+    callbacks = given["callbacks"]
+    ours = [*first, MetricAverageCallback()]
+    flat = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
+    ours = [
+        each
+        for each in ours
+        if not any(isinstance(one, type(each)) for one in flat)
+    ]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for each in ours:
+            callbacks.append(each)
+        return given
+    return {**given, "callbacks": [*ours, *flat]}

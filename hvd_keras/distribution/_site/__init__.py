@@ -1,0 +1,1 @@
+"""`hvdrun --distribute` and `--keras-distribution` put this on the path."""
