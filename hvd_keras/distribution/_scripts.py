@@ -91,11 +91,11 @@ def _share_files() -> None:
     """Lets rank 0 save models for all, and one rank of a host download."""
     import keras
 
-    from hvd_keras._keras.lookup import owner_of
+    from hvd_keras._keras.lookup import owner_of, private_module
 
     for method in ("save", "save_weights", "export"):
         replace(owner_of(method), method, _by_rank_0)
-    library: Any = importlib.import_module("keras.src.utils.file_utils")
+    library = private_module("utils.file_utils")
     original = library.get_file
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
