@@ -30,6 +30,7 @@ from hvd_keras.data._whole_files import FilesDataset
 from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
+_ROW_BY_ROW = ("Map", "Options", "ParallelMap", "Prefetch", "Restructured")
 
 
 def prepare(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
@@ -78,9 +79,13 @@ def whole_files_of(
 
     Also how the rows are changed. None: they are other rows.
     """
+    files = dataset
+    while kind_of(files) in _ROW_BY_ROW:
+        (files,) = files._inputs()
+    if not isinstance(files, FilesDataset):
+        return None
     found = rows_of(dataset)
-    files = found.numbers
-    return (files, found) if isinstance(files, FilesDataset) else None
+    return (files, found) if found.numbers is files else None
 
 
 def batch_size_of(dataset: tf.data.Dataset) -> int | None:

@@ -234,3 +234,14 @@ def test_the_order_is_told(
     is_told = hvd.rank() == 0 and hvd.size() > 1
     assert len(found) == is_told
     assert all("Only 1 of" in line for line in found)
+
+
+def test_files_of_other_file_systems() -> None:
+    """Each process has a `ram://` of its own, with the same files."""
+    for file in range(3):
+        path = f"ram://whole/{file}.gz"
+        with tf.io.TFRecordWriter(path, "GZIP") as writer:
+            for number in range(5 * file, 5 * file + 5):
+                writer.write(b"%d" % number)
+    share = hvd.shard(hvd.data.files("ram://whole/*.gz", read), batch_size=2)
+    assert sorted(chain(*steps_of(share))) == list(range(15))
