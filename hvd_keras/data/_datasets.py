@@ -19,11 +19,17 @@ from hvd_keras.data import (
     _passing,
     _rows,
     _sources,
+    _whole_files,
 )
 from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._pass import Pass
+from hvd_keras.data._small_rest import (
+    has_rows,
+    num_rows_in,
+    with_small_rest,
+)
 from hvd_keras.data.position import Handle
 
 
@@ -92,7 +98,7 @@ def global_batches(
     elif batched:  # `rebatch` cannot cut the others
         make = dataset.unbatch().batch
     batches = make(deal.global_size, drop_remainder=deal.policy == "drop")
-    return _with_small_rest(batches, deal) if deal.joins_rest else batches
+    return with_small_rest(batches, deal) if deal.joins_rest else batches
 
 
 def _check_lengths(batches: tf.data.Dataset) -> None:
@@ -159,7 +165,7 @@ class Source:
         self._late = self._late_rows_of(self.first)
         # Those of `hvd.data.files`, and how their rows are changed.
         self.whole_files = (
-            _sources.whole_files_of(self.first)
+            _whole_files.whole_files_of(self.first, _sources.rows_of)
             if is_fixed and not batched
             else None
         )
@@ -276,7 +282,7 @@ class Source:
     def _kept_batches(self, part: Pass, handle: Handle) -> tf.data.Dataset:
         batches = self.of_epoch(part.epoch)
         if part.deal.joins_rest:
-            batches = _with_small_rest(batches, part.deal)
+            batches = with_small_rest(batches, part.deal)
         if part.first:
             return batches.skip(part.first)
         return first_rows.noted(batches, handle.note_first_rows)
@@ -379,12 +385,12 @@ def _own_part(
     @as_it_is
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        places, weights = own_rows(deal, _num_rows(data))
+        places, weights = own_rows(deal, num_rows_in(data))
         if is_static:
             places = tf.ensure_shape(places, [deal.batch_size])
             weights = tf.ensure_shape(weights, [deal.batch_size])
         if note_rows is not None:
-            note_rows(_num_rows(data))
+            note_rows(num_rows_in(data))
         data = tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
         if late is not None:
             return (data, weights) if fills else data
@@ -400,7 +406,7 @@ def _own_part(
     else:
         dataset = notes.numbered(batches).map(take_noted)
     if deal.policy == "join":
-        dataset = dataset.filter(_has_rows)
+        dataset = dataset.filter(has_rows)
     if late is None:
         return dataset
     if deal.joins_rest and not is_static:
@@ -449,59 +455,6 @@ def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
-    """Appends a last batch with fewer rows than ranks to the one before it.
-
-    Each batch waits for the next one. An empty batch marks the end.
-    """
-    spec = batches.element_spec
-    empty = tf.nest.map_structure(_rows.empty, spec)
-
-    # The state of a scan may hold dense tensors alone.
-    @as_it_is
-    def parts_of(batch: Any) -> tuple[tf.Tensor, ...]:
-        return tuple(tf.nest.flatten(batch, expand_composites=True))
-
-    @as_it_is
-    def batch_of(*parts: tf.Tensor) -> Any:
-        return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
-
-    @as_it_is
-    def step(state: Any, parts: Any) -> tuple[Any, Any]:
-        waiting, batch = batch_of(*state), batch_of(*parts)
-
-        def joined() -> Any:
-            both = tf.nest.map_structure(_rows.concatenated, waiting, batch)
-            return parts_of(batch_of_none(batch)), parts_of(both)
-
-        def passed() -> Any:
-            return parts, state
-
-        is_first = tf.equal(_num_rows(waiting), 0)
-        is_small = _num_rows(batch) < deal.fewest_rows
-        # The mark of the end may have rows of no length.
-        is_mark = tf.equal(_num_rows(batch), 0)
-        return tf.cond(is_small & ~is_first & ~is_mark, joined, passed)
-
-    def batch_of_none(batch: Any) -> Any:
-        none = tf.zeros([0], tf.int64)
-        return tf.nest.map_structure(lambda t: _rows.taken(t, none), batch)
-
-    marked = batches.concatenate(tf.data.Dataset.from_tensors(empty))
-    parts = marked.map(lambda *batch: parts_of(batch))
-    scanned = parts.scan(parts_of(empty), step)
-    return scanned.map(batch_of).filter(_has_rows)
-
-
-@as_it_is
-def _has_rows(*batch: Any) -> tf.Tensor:
-    return _num_rows(batch) > 0
-
-
-def _num_rows(batch: Any) -> tf.Tensor:
-    return _rows.num_rows_of(tf.nest.flatten(batch)[0])
-
-
 def shard_batches(
     batches: tf.data.Dataset, rank: int, size: int
 ) -> tf.data.Dataset:
@@ -521,7 +474,7 @@ def shard_batches(
     @as_it_is
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
-        places, _ = own_rows(deal, _num_rows(batch))
+        places, _ = own_rows(deal, num_rows_in(batch))
         return tf.nest.map_structure(lambda t: _rows.taken(t, places), data)
 
     return without_tuner(batches.map(take).prefetch(2))

@@ -26,11 +26,9 @@ import tensorflow as tf
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _functions, _records
 from hvd_keras.data._numbered import Rows, kind_of, length_of, shaped
-from hvd_keras.data._whole_files import FilesDataset
 from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
-_ROW_BY_ROW = ("Map", "Options", "ParallelMap", "Prefetch", "Restructured")
 
 
 def prepare(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
@@ -70,22 +68,6 @@ def late_rows_of(
     if not all(spec.shape.is_fully_defined() for spec in specs):
         return None
     return dataclasses.replace(found, count=None)
-
-
-def whole_files_of(
-    dataset: tf.data.Dataset,
-) -> tuple[FilesDataset, Rows] | None:
-    """Returns the files of `hvd.data.files` whose rows a dataset has.
-
-    Also how the rows are changed. None: they are other rows.
-    """
-    files = dataset
-    while kind_of(files) in _ROW_BY_ROW:
-        (files,) = files._inputs()
-    if not isinstance(files, FilesDataset):
-        return None
-    found = rows_of(dataset)
-    return (files, found) if found.numbers is files else None
 
 
 def batch_size_of(dataset: tf.data.Dataset) -> int | None:

@@ -15,10 +15,12 @@ from hvd_keras._values import agreement
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
+from hvd_keras.data._numbered import Rows, kind_of
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
 from hvd_keras.process_set import ProcessSet, global_process_set
 
+_ROW_BY_ROW = ("Map", "Options", "ParallelMap", "Prefetch", "Restructured")
 _TOLD_SECONDS = 1.0
 _COUNTED = 1024  # rows at once
 
@@ -305,3 +307,23 @@ class FilesDataset(PassDataset):
         num_before = tf.ensure_shape(num_before, [None])
         left_files = tf.data.Dataset.from_tensor_slices((of_files, num_before))
         return left_files.flat_map(rows_of)
+
+
+def whole_files_of(
+    dataset: Any, rows_of: Callable[[Any], Rows]
+) -> tuple[FilesDataset, Rows] | None:
+    """Returns the files whose rows a dataset has, and how it changes them.
+
+    None: it has other rows.
+
+    Args:
+        dataset: The dataset.
+        rows_of: Returns the elements of one.
+    """
+    files = dataset
+    while kind_of(files) in _ROW_BY_ROW:
+        (files,) = files._inputs()
+    if not isinstance(files, FilesDataset):
+        return None
+    found = rows_of(dataset)
+    return (files, found) if found.numbers is files else None

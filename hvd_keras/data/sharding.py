@@ -328,10 +328,11 @@ def _tell_of_blocker(blocker: str) -> None:
 
 
 def _is_of_files(data: Any) -> bool:
-    from hvd_keras.data import _sources
+    from hvd_keras.data import _sources, _whole_files
 
-    is_fixed = not callable(data)
-    return is_fixed and _sources.whole_files_of(data) is not None
+    if callable(data):
+        return False
+    return _whole_files.whole_files_of(data, _sources.rows_of) is not None
 
 
 def _size_of_batches(dataset: Any) -> int | None:
