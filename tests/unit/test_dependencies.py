@@ -50,6 +50,7 @@ def test_every_import_is_declared_or_comes_with_keras() -> None:
         + extras["jax"]
         + extras["metrics"]
         + extras["ray"]
+        + extras["records"]
         + extras["run"]
         + extras["spark"]
         + extras["torch"]

@@ -27,8 +27,10 @@ def _seed() -> None:
 def _run_the_next_one() -> None:
     """Runs the `sitecustomize` that Python would have found without this."""
     here = os.path.dirname(os.path.abspath(__file__))
-    paths = [path for path in sys.path if os.path.abspath(path) != here]
-    found = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
+    place = [os.path.abspath(path) for path in sys.path].index(here)
+    found = importlib.machinery.PathFinder.find_spec(
+        "sitecustomize", sys.path[place + 1 :]
+    )
     if found is not None and found.loader is not None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
 
