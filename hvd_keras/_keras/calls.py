@@ -121,6 +121,11 @@ def set_front(front: Any) -> None:
     _front = front
 
 
+def has_front() -> bool:
+    """Whether ranks share what a script does that knows nothing of them."""
+    return _front is not None
+
+
 def running_calls() -> tuple[Call, ...]:
     """Returns the running calls of Keras's methods, innermost first."""
     return _running.get()

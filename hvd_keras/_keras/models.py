@@ -6,6 +6,7 @@
 | `Model._compile_metrics` | know whether metrics have their variables |
 | `Layer._call_has_training_arg` | call it symbolically |
 | `backend.compute_output_spec` | give them these before a step |
+| `symbolic_scope.in_symbolic_scope` | know such a call |
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 
 from hvd_keras._keras.lookup import private_module, require
 
+_symbolic_scope = private_module("backend.common.symbolic_scope")
+require(_symbolic_scope, "in_symbolic_scope", [])
 _LONGEST = 100  # nobody has a longer list of optimizers
 
 
@@ -31,6 +34,11 @@ def check_names() -> None:
 def layers_of(model: Any) -> list[Any]:
     """Returns a model or layer and all layers in it."""
     return list(model._flatten_layers())
+
+
+def is_symbolic() -> bool:
+    """Whether Keras runs layers for the shapes of what they return alone."""
+    return bool(_symbolic_scope.in_symbolic_scope())
 
 
 def has_our_strategy(model: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hvd_keras import _native, basics
 from hvd_keras._backends.options import path_of
+from hvd_keras._keras import calls, models
 from hvd_keras._verify.records import Writer
 from hvd_keras._verify.telling import digests, fills, leaves_of, tell
 
@@ -127,6 +128,10 @@ class Session:
         """
         if (self.num_calls and not self.is_in_step) or _is_in_dataset():
             return  # in `evaluate`, or while data are made
+        if models.is_symbolic():  # a model is being built
+            return
+        if calls.has_front() and not self.is_in_step:
+            return  # all ranks make the same data
         self.add_draw(name, state)
 
     def add_draw(self, name: str, state: int) -> None:

@@ -243,6 +243,20 @@ def noise_of_each_rank() -> None:
         _noisy(lambda shape: tf.random.normal(shape), True, [_moved()])
 
 
+class NoiseLayer(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        import tensorflow as tf
+
+        return x + 0.0 * tf.random.normal(tf.shape(x))
+
+
+def noise_while_built() -> None:
+    """A model is built before ranks draw apart; no row gets those numbers."""
+    inputs = keras.Input((6,))
+    outputs = keras.layers.Dense(1)(NoiseLayer()(inputs))
+    _fit(_compiled(keras.Model(inputs, outputs)), callbacks=[_moved()])
+
+
 def loop_with_a_tape() -> None:
     import tensorflow as tf
 
@@ -371,6 +385,8 @@ if BACKEND != "jax":
     RIGHT["gan"] = gan
     # On JAX, a step draws from a generator that the model holds.
     RIGHT["noise_of_each_rank"] = noise_of_each_rank
+if BACKEND == "tensorflow":
+    RIGHT["noise_while_built"] = noise_while_built
 RIGHT["loop"] = {
     "tensorflow": loop_with_a_tape,
     "jax": loop_of_jax,
