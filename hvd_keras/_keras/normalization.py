@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras import calls
 from hvd_keras._keras.lookup import require
 
 Moments = Any  # a pair of tensors; None: those of this rank alone
@@ -46,13 +47,17 @@ def patch_synchronized_moments(
 ) -> None:
     """Makes `BatchNormalization(synchronized=True)` call `moments`.
 
+    So does any other where ranks share the batches of a script that knows
+    nothing of them.
+
     `moments` gets the layer, its inputs, their mask and the axes to reduce.
     Keras refuses such a layer on JAX and torch; after this call it does not.
     """
 
     def synchronizing(original: Callable[..., Any]) -> Callable[..., Any]:
         def _moments(self: Any, inputs: Any, mask: Any) -> Any:
-            if not self.synchronized:
+            # Behind a front, a batch of the script is that of all ranks.
+            if not (self.synchronized or calls.has_front()):
                 return original(self, inputs, mask)
             axes = require(self, "_reduction_axes")
             found = moments(self, inputs, mask, axes)
@@ -73,7 +78,8 @@ def patch_synchronized_moments(
 def is_plain(layer: Any) -> bool:
     """Whether a layer is Keras's own, and takes the statistics of a rank."""
     is_own = type(layer) is keras.layers.BatchNormalization
-    return is_own and not getattr(layer, "synchronized", False)
+    is_of_all = getattr(layer, "synchronized", False) or calls.has_front()
+    return is_own and not is_of_all
 
 
 def axes_of(layer: Any) -> list[int]:

@@ -170,10 +170,7 @@ def masked():
 
 
 def normalized():
-    model = dense(
-        keras.layers.BatchNormalization(synchronized=True),
-        keras.layers.Dense(1),
-    )
+    model = dense(keras.layers.BatchNormalization(), keras.layers.Dense(1))
     compiled(model)
     history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
     return found(model, history)
@@ -338,6 +335,7 @@ PROGRAMS = {
         weighted,
         of_classes,
         masked,
+        normalized,
         py_dataset,
         evaluated,
         predicted,
@@ -346,7 +344,7 @@ PROGRAMS = {
     )
 }
 if BACKEND == "tensorflow":
-    for program in (two_optimizers, generated, normalized):
+    for program in (two_optimizers, generated):
         PROGRAMS[program.__name__] = program
 if BACKEND == "torch":
     PROGRAMS.update(loader=loader)
