@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ class ParquetFile(OpenedFile):
             )
         except self._errors as error:
             raise self.damaged(0, 0, str(error)) from error
+        self._lock = threading.Lock()
         self._group = functools.lru_cache(maxsize=num_kept)(self._columns_of)
 
     def index(self, *, checks: bool) -> tuple[list[tuple[int, int]], int, int]:
@@ -67,10 +69,11 @@ class ParquetFile(OpenedFile):
     def read(self, rows: list[int], index: Index) -> list[Row]:
         firsts = blocks_of(index)[:, 1]
         groups = firsts.searchsorted(rows, side="right") - 1
-        return [
-            [column[row - firsts[group]] for column in self._group(int(group))]
-            for row, group in zip(rows, groups, strict=True)
-        ]
+        with self._lock:  # pyarrow crashes if two threads read of one file
+            return [
+                [c[row - firsts[group]] for c in self._group(int(group))]
+                for row, group in zip(rows, groups, strict=True)
+            ]
 
     def _columns_of(self, group: int) -> list[Any]:
         try:

@@ -192,6 +192,16 @@ def test_columns_that_make_no_tensor(what: str, tmp_path: pathlib.Path) -> None:
         records(path)
 
 
+def test_threads_read_a_parquet_file_one_after_the_other(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = parquet_of(tmp_path / "x.parquet", number=np.arange(600))
+    rows = records(path, window=1, shuffle="global", seed=1)
+    rows = rows.map(lambda row: row["number"], num_parallel_calls=8)
+    for _ in range(3):
+        assert sorted(rows_in(rows)) == list(range(600))
+
+
 def test_damage_in_parquet(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.parquet"
     texts = [f"{n:0100}" for n in range(40)]
