@@ -261,8 +261,9 @@ class Pair(keras.Model):
 def two_optimizers():
     model = Pair()
     model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.05))
-    history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return found(model, history)
+    model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    # What its step returns is the mean of the ranks' values, not of the rows.
+    return found(model)
 
 
 def generated():

@@ -226,10 +226,13 @@ def test_a_rank_reads_its_own_rows(
     if request.node.callspec.params["rows"] == "parquet":
         pytest.skip("pyarrow reads groups of rows")
     list(share)
-    before = _bytes_read()
-    list(share)
+    of_passes = []
+    for _ in range(3):  # other threads of the process may read, too
+        before = _bytes_read()
+        list(share)
+        of_passes.append(_bytes_read() - before)
     total = NUM_ROWS * 90_000
-    assert _bytes_read() - before <= (1 / hvd.size() + 0.1) * total
+    assert min(of_passes) <= (1 / hvd.size() + 0.1) * total, of_passes
 
 
 def _bytes_read() -> int:
