@@ -18,7 +18,7 @@ from hvd_keras._verify.causes import Difference
 from hvd_keras._verify.numbers import gap_of
 from hvd_keras._verify.records import Event
 
-MOST_RUNS = 3
+_MOST_RUNS = 3
 _FACTOR = 3  # of what the nudges do
 _NEAR = 10  # times that: another run may do as much
 _KINDS = ("gradients", "loss", "results", "weights")
@@ -80,7 +80,7 @@ class Rounding:
         if not self._nudged:
             return True
         most = self._most.get((found.kind, found.name), 0.0)
-        return len(self._nudged) < MOST_RUNS and found.gap <= _NEAR * most
+        return len(self._nudged) < _MOST_RUNS and found.gap <= _NEAR * most
 
     def hides(self, found: Difference) -> bool:
         """Whether rounding does so much that a difference shows nothing."""

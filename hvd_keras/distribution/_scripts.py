@@ -8,6 +8,7 @@ saves.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import importlib
 import itertools
@@ -88,56 +89,45 @@ def _distribute() -> None:
 
 
 def _share_files() -> None:
-    """Lets rank 0 save models for all, and one rank of a host download."""
-    import keras
-
+    """Lets rank 0 save models for all, and a host download once."""
     from hvd_keras._keras.lookup import owner_of, private_module
 
     for method in ("save", "save_weights", "export"):
         replace(owner_of(method), method, _by_rank_0)
-    library = private_module("utils.file_utils")
-    original = library.get_file
+    original = private_module("utils.file_utils").get_file
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
         is_keras = name.partition(".")[0] == "keras"
         if is_keras and vars(module).get("get_file") is original:
-            replace(module, "get_file", _once_a_host)
-    replace(keras.utils, "get_file", _once_a_host)
+            replace(module, "get_file", _one_at_a_time)
 
 
 def _by_rank_0(original: Callable[..., Any]) -> Callable[..., Any]:
-    def save(*args: Any, **kw: Any) -> Any:
-        from hvd_keras import basics
-        from hvd_keras._backends.barrier import barrier
+    def save(*args: Any, **kw: Any) -> None:
         from hvd_keras._keras.calls import running_calls
+        from hvd_keras.callbacks._rank_zero import on_rank_zero
 
         # Callbacks save on the ranks that they choose.
         if running_calls() or not _shares():
-            return original(*args, **kw)
-        try:
-            if basics.rank() == 0:
-                return original(*args, **kw)
-        finally:
-            barrier()
-        return None
+            original(*args, **kw)
+            return
+        name = f"Model.{original.__name__}"
+        on_rank_zero(name, lambda: original(*args, **kw))
 
     return save
 
 
-def _once_a_host(original: Callable[..., Any]) -> Callable[..., Any]:
+def _one_at_a_time(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_file(*args: Any, **kw: Any) -> Any:
-        from hvd_keras import basics
-        from hvd_keras._backends.barrier import barrier
-
-        if not _shares():
-            return original(*args, **kw)
+        # The next rank of this host finds what the first one has got. A lock
+        # may be held for longer than a collective may wait.
+        home = os.open(os.path.expanduser("~"), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if basics.local_rank() == 0:
-                return original(*args, **kw)
+            fcntl.flock(home, fcntl.LOCK_EX)
+            return original(*args, **kw)
         finally:
-            barrier()
-        return original(*args, **kw)
+            os.close(home)
 
     return get_file
 
@@ -157,7 +147,7 @@ def _tell_at_end() -> None:
 
     if not basics.is_initialized() or basics.rank() != 0 or basics.size() == 1:
         return
-    if not _front.has_shared() and not _has_failed():
+    if not (_front.has_shared() or hasattr(sys, "last_value")):
         log.warning(
             f"nothing was distributed: {sys.argv[0]} has called neither "
             f"`fit` nor `evaluate` nor `predict` of a Keras model, and all "
@@ -165,9 +155,3 @@ def _tell_at_end() -> None:
             "own needs `hvd.shard` and `hvd.DistributedOptimizer`, see 'The "
             "four changes' in README.md."
         )
-
-
-def _has_failed() -> bool:
-    return getattr(sys, "last_exc", None) is not None or hasattr(
-        sys, "last_value"
-    )

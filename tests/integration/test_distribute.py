@@ -167,3 +167,34 @@ def test_an_elastic_job_is_refused() -> None:
     job = jobs.run_python(2, "", "--distribute", "--min-np", "1")
     assert job.status != 0
     assert "need a fixed number of ranks" in job.stderr
+
+
+FILES = """
+import keras, numpy as np, os
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+for path in ("{folder}/no/such/model.keras", "{folder}/model.keras") * 2:
+    try:
+        model.save(path)
+        print("saved", flush=True)
+    except Exception as error:
+        print("refused", type(error).__name__, flush=True)
+again = keras.models.load_model("{folder}/model.keras")
+np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+found = keras.utils.get_file(
+    "text", "file://{folder}/source", cache_dir="{folder}/cache"
+)
+print("bytes", os.path.getsize(found), flush=True)
+"""
+
+
+def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(1 << 24))
+    code = FILES.format(folder=tmp_path)
+    job = jobs.run_python(3, code, "--distribute", "--show-ranks", "0,1,2")
+    assert job.status == 0, job.stderr[-3000:]
+    lines = [line.partition("] ")[2] for line in job.stdout.splitlines()]
+    # What fails on rank 0 fails on all, each time; what follows is right.
+    assert sum(line.startswith("refused") for line in lines) == 6
+    assert lines.count("saved") == 6
+    assert lines.count(f"bytes {1 << 24}") == 3
+    assert job.stdout.count("refused HvdError") == 4

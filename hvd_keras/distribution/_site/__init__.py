@@ -1,1 +1,1 @@
-"""`hvdrun --distribute` and `--keras-distribution` put this on the path."""
+"""What options of hvdrun put on the path of the ranks."""

@@ -8,7 +8,6 @@ finds, more jobs measure rounding: one process whose gradients are nudged.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,12 +15,10 @@ from pathlib import Path
 
 from hvd_keras.run.hosts import planning
 from hvd_keras.run.hosts.placement import Plan
-from hvd_keras.run.ranks.environment import python_path
+from hvd_keras.run.ranks.environment import SITE, python_path
 from hvd_keras.run.ranks.guard import guarded_folder
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
-
-_SITE = str(Path(__file__).parents[2] / "_verify" / "_site")
 
 # What the comparison ends with if it needs one more job.
 _NEEDS_NUDGED = 3
@@ -62,7 +59,7 @@ def run(
             **environ,
             "HVD_VERIFY": folder,
             "HVD_VERIFY_STEPS": str(num_steps),
-            "PYTHONPATH": python_path(environ, _SITE),
+            "PYTHONPATH": python_path(environ, SITE),
         }
         failed = []
         _say(f"{size} ranks", is_json=is_json)
@@ -81,17 +78,16 @@ def run(
         for what in failed:
             command += ["--failed", what]
         sys.stdout.flush()
-        for number in itertools.count(1):
-            status = subprocess.run(command).returncode
-            if status != _NEEDS_NUDGED:
-                return status
+        number = 0
+        while (status := subprocess.run(command).returncode) == _NEEDS_NUDGED:
+            number += 1
             _say("one process, to measure what rounding does", is_json=is_json)
             environ["HVD_VERIFY_NUDGE"] = str(number)
             run_job(alone, environ, plan_alone)
             sys.stdout.flush()
             # A job that could not begin has measured nothing.
             Path(folder, f"nudged{number}.jsonl").touch()
-        raise AssertionError("unreachable")
+        return status
 
 
 def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
-from hvd_keras.run.ranks.environment import python_path
+from hvd_keras.run.ranks.environment import SITE, python_path
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
-
-_SITE = str(Path(__file__).parents[2] / "distribution" / "_site")
 
 
 def prepare(spec: JobSpec, environ: dict[str, str]) -> None:
@@ -24,7 +21,7 @@ def prepare(spec: JobSpec, environ: dict[str, str]) -> None:
             "ranks. Received: an elastic job (--min-np). Its script calls "
             "`hvd.elastic.fit`."
         )
-    environ["PYTHONPATH"] = python_path(environ, _SITE)
+    environ["PYTHONPATH"] = python_path(environ, SITE)
     seed = str(random.SystemRandom().getrandbits(31))
     seed = environ.setdefault("HVD_DISTRIBUTE_SEED", seed)
     if environ["HVD_DISTRIBUTE"] == "script":

@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from hvd_keras._common import gpus
 from hvd_keras.config import Config, read_setting
@@ -72,6 +73,10 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# Has what Python imports before a script.
+SITE = str(Path(__file__).parents[2] / "distribution" / "_site")
 
 
 def python_path(environ: Mapping[str, str], folder: str) -> str:

@@ -1,1 +1,0 @@
-"""`hvdrun --verify` puts this on the path: see hvd_keras._verify."""
