@@ -18,7 +18,7 @@ from hvd_keras._verify.compare import NEEDS_NUDGED, compare
 from hvd_keras._verify.records import MAX_ELEMENTS, Writer, read
 
 ROOT = Path(__file__).parents[1]
-SITE = ROOT / "hvd_keras" / "_verify" / "_site"
+SITE = ROOT / "hvd_keras" / "distribution" / "_site"
 
 
 def hvdrun(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
