@@ -38,21 +38,18 @@ MISTAKES: dict[str, list[str]] = {
 }
 
 
-def seeds(count: int, *numbers: int) -> list[Any]:
+def seeds(count: int) -> list[Any]:
     """Returns the seeds of programs; one in ten runs without `--thorough`.
 
     TEST_SEED sets the first, TEST_PROGRAMS the count.
 
     Args:
         count: How many.
-        *numbers: Of ranks that try those of `--thorough`; none: all.
     """
     first = int(os.environ.get("TEST_SEED", "0"))
     count = int(os.environ.get("TEST_PROGRAMS", str(count)))
-    thorough = pytest.mark.thorough
-    thorough = thorough(*numbers) if numbers else thorough
     return [
-        pytest.param(seed, marks=thorough if seed % 10 else ())
+        pytest.param(seed, marks=pytest.mark.thorough if seed % 10 else ())
         for seed in range(first, first + count)
     ]
 

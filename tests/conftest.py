@@ -27,10 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--thorough-ranks",
-        type=int,
-        default=1 << 30,
-        metavar="N",
-        help="with --thorough: tests of ops run them in jobs of up to N ranks",
+        type=lambda text: [int(number) for number in text.split(",")],
+        metavar="N,N",
+        help="with --thorough: the numbers of ranks whose jobs in "
+        "tests/parallel run them; all, if not given",
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xdist
 from xdist.scheduler import LoadGroupScheduling
 
 _TIMED = "timed"
@@ -64,6 +65,17 @@ class Worker:
         for item in items:
             if item.get_closest_marker(_TIMED):
                 item.add_marker(pytest.mark.xdist_group(_TIMED))
+
+    @pytest.hookimpl
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            has_group = item.get_closest_marker("xdist_group") is not None
+            if has_group and "@" not in item.nodeid.rpartition("]")[2]:
+                raise RuntimeError(
+                    f"pytest {pytest.__version__} and pytest-xdist "
+                    f"{xdist.__version__} lose the groups of tests. Install "
+                    "what pyproject.toml says."
+                )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(

@@ -288,18 +288,18 @@ class Jobs(dict[int | str, Job]):
         self,
         files: dict[int | str, list[str]],
         directory: pathlib.Path,
-        most_thorough: int,
+        thorough: list[int],
     ) -> None:
         super().__init__()
         self._files = files
         self._directory = directory
-        self._most_thorough = most_thorough  # number of ranks; 0: none
+        self._thorough = thorough  # numbers of ranks
 
     def __missing__(self, ranks: int | str) -> Job:
         directory = self._directory / f"ranks_{ranks}"
         directory.mkdir(exist_ok=True)  # a start may have been skipped
         files = [f"{PARALLEL}/{file}" for file in self._files[ranks]]
-        thorough = isinstance(ranks, int) and ranks <= self._most_thorough
+        thorough = ranks in self._thorough
         self[ranks] = job = Job(ranks, files, directory, thorough=thorough)
         job.wait()
         return job
@@ -316,10 +316,10 @@ def jobs(
         if item.module is request.module:
             parameters = item.callspec.params
             selected[parameters["ranks"]].append(parameters["file"])
-    most = 0
+    thorough: list[int] = []
     if request.config.getoption("thorough"):
-        most = request.config.getoption("thorough_ranks")
-    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), most)
+        thorough = request.config.getoption("thorough_ranks") or [1, 2, 3, 4]
+    jobs = Jobs(selected, tmp_path_factory.mktemp("jobs"), thorough)
     yield jobs
     for ranks, job in jobs.items():
         note_job(f"tests/parallel, {ranks} ranks", job)

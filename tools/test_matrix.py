@@ -103,7 +103,7 @@ def try_combination(combination: str) -> str:
     log.write_text("")
     wheel = _wheel(version)
     try:
-        needed = ["pytest>=7.4", str(wheel), *packages]
+        needed = ["pytest>=7.4,<9.2", str(wheel), *packages]
         programs = make_venv(_FOLDER / name, needed, find_python(version))
     except RuntimeError as error:
         log.write_text(str(error))

@@ -13,6 +13,6 @@ pytestmark = pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 RUNNER = caught_programs.Runner(hvd, tf.constant)
 
 
-@pytest.mark.parametrize("seed", caught_programs.seeds(30, 2))
+@pytest.mark.parametrize("seed", caught_programs.seeds(30))
 def test_a_program_with_caught_errors(seed: int) -> None:
     RUNNER.run(caught_programs.draw(seed, hvd.size()))

@@ -79,7 +79,7 @@ def _counted() -> tuple[collections.Counter[type], int]:
 _slow = pytest.mark.nightly
 
 
-@pytest.mark.thorough(1)
+@pytest.mark.thorough(1, 4)
 @pytest.mark.parametrize(
     "num_calls", [20, pytest.param(200, marks=pytest.mark.nightly)]
 )

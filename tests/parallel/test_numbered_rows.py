@@ -180,7 +180,14 @@ def test_any_number_of_ranks_has_the_same_order(
         assert orders[0][:6] == [42, 9, 28, 12, 33, 27]
 
 
-@pytest.mark.parametrize("shuffle", [None, "global", "blocks"])
+@pytest.mark.parametrize(
+    "shuffle",
+    [
+        "global",
+        pytest.param(None, marks=pytest.mark.thorough(1, 4)),
+        pytest.param("blocks", marks=pytest.mark.thorough(1, 4)),
+    ],
+)
 def test_going_on_at_a_row(
     shuffle: str | None, rows: Callable[..., Any]
 ) -> None:
