@@ -99,6 +99,27 @@ def alltoall(
     splits: Sequence[int] | None = None,
     process_set_id: int = 0,
 ) -> tuple[_Array, list[int]]: ...
+
+class ArrayCall:
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def received(self) -> list[int]: ...
+    def wait(self) -> list[_Array]: ...
+
+def submit(
+    kind: str,
+    name: str,
+    arrays: Sequence[_Array],
+    *,
+    op: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root_rank: int = 0,
+    splits: Sequence[int] | None = None,
+    process_set_id: int = 0,
+    in_place: bool = False,
+) -> ArrayCall: ...
 def refuse(kind: str, name: str, process_set_id: int, why: str) -> None: ...
 def barrier(name: str, process_set_id: int = 0) -> None: ...
 def join(process_set_id: int = 0, average_over_active: bool = False) -> int: ...

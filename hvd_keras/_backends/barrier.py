@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvd_keras._common.autograph import as_it_is
@@ -56,17 +55,13 @@ def barrier(
         from hvd_keras.jax import _call
 
         _call.end_programs("barrier")
-    _wait()(name, process_set)
+    if "torch" in sys.modules:  # it must not compile the call
+        from hvd_keras.torch.barrier import barrier as torch_barrier
+
+        torch_barrier(name=name, process_set=process_set)
+    else:
+        calls.barrier(name, process_set)
     return None
-
-
-def _wait() -> Callable[[str | None, ProcessSet], None]:
-    """Returns `calls.barrier`, if need be as what torch does not compile."""
-    if "torch" not in sys.modules:
-        return calls.barrier
-    from hvd_keras.torch import _call
-
-    return _call.barrier
 
 
 def _runs_on_tensorflow() -> bool:

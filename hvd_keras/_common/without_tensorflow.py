@@ -16,9 +16,12 @@ _INSTEAD = {
     "broadcast_global_variables": "`hvd.broadcast_variables`",
     "DistributedGradientTape": "`hvd.DistributedOptimizer`",
     "PartialDistributedGradientTape": "`hvd.PartialDistributedOptimizer`",
-    "grouped_allgather": "`allgather` of `hvd_keras.torch` or `hvd_keras.jax`",
+    "grouped_allgather": (
+        "`hvd_keras.torch.grouped_allgather` or `hvd_keras.jax.allgather`"
+    ),
     "grouped_reducescatter": (
-        "`reducescatter` of `hvd_keras.torch` or `hvd_keras.jax`"
+        "`hvd_keras.torch.grouped_reducescatter` or "
+        "`hvd_keras.jax.reducescatter`"
     ),
     "HvdStrategy": "`hvd.DistributedOptimizer`",
     "local_rank_op": "`hvd.local_rank()`",

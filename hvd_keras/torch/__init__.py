@@ -1,18 +1,28 @@
-"""Collectives on torch tensors, with gradients.
+"""Horovod's interface for torch: collectives, optimizers, states.
 
->>> import hvd_keras.torch
->>> hvd_keras.torch.allreduce(x, hvd.Sum)
+>>> import hvd_keras.torch as hvd
+>>> hvd.init()
+>>> optimizer = hvd.DistributedOptimizer(
+...     optimizer, named_parameters=model.named_parameters()
+... )
+>>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+>>> hvd.allreduce(x, hvd.Sum)
 
-A Keras model on torch does not need them, because `hvd.DistributedOptimizer`
-reduces its gradients. They are for losses that look at the rows of all ranks,
-and for your own training loops.
+It is for plain torch programs (docs/torch.md) and imports neither Keras nor
+TensorFlow. A Keras model on torch needs `import hvd_keras` alone; there, the
+collectives serve losses that look at the rows of all ranks.
+
+*Forms.* `allreduce` waits and returns a new tensor, `allreduce_` overwrites its
+argument. `allreduce_async` and `allreduce_async_` return a handle at once, for
+`poll` and `synchronize`. So do the other collectives, as far as it makes sense.
 
 *Gradients* are the derivatives of the sum of the ranks' losses, of any order.
 The gradient of a collective is a collective, too: all ranks must differentiate
-what depends on it, or none.
+what depends on it, or none. Forms that end in an underscore and asynchronous
+ones have no gradient.
 
 *Names* pair the calls of the ranks. Calls without a name are counted, so the
-ranks must make them in the same order. A call waits for the other ranks.
+ranks must make them in the same order.
 
 *Errors* are those of `hvd_keras.exceptions`.
 
@@ -20,20 +30,66 @@ Tensors on a GPU go through host memory. Inside `torch.compile`, the calls run
 between the compiled parts.
 """
 
-from hvd_keras.torch.allgather import allgather
-from hvd_keras.torch.allreduce import allreduce
-from hvd_keras.torch.alltoall import alltoall
-from hvd_keras.torch.broadcast import broadcast
-from hvd_keras.torch.grouped_allreduce import grouped_allreduce
+from hvd_keras.torch.allgather import allgather, allgather_async
+from hvd_keras.torch.allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+)
+from hvd_keras.torch.alltoall import alltoall, alltoall_async
+from hvd_keras.torch.barrier import barrier
+from hvd_keras.torch.broadcast import (
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from hvd_keras.torch.grouped_allgather import (
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from hvd_keras.torch.grouped_allreduce import (
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from hvd_keras.torch.grouped_reducescatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+)
+from hvd_keras.torch.handles import poll, synchronize
 from hvd_keras.torch.join import join
-from hvd_keras.torch.reducescatter import reducescatter
+from hvd_keras.torch.reducescatter import reducescatter, reducescatter_async
+from hvd_keras.torch.sparse_allreduce import sparse_allreduce_async
 
 __all__ = [
     "allgather",
+    "allgather_async",
     "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
     "alltoall",
+    "alltoall_async",
+    "barrier",
     "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "join",
+    "poll",
     "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,12 @@ import torch
 from hvd_keras import _native
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
-from hvd_keras._values import calls, refusals
+from hvd_keras._values import refusals
 from hvd_keras._values.calls import checked_name, checked_reduction
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp, Sum
-from hvd_keras.torch._memory import as_array, as_tensor
+from hvd_keras.torch._memory import as_array, in_memory_of
 
 LINEAR = (Average, Sum)
 
@@ -78,6 +78,19 @@ def checked_call(
     return Call(own, process_set)
 
 
+def checked_group(
+    kind: str, tensors: Sequence[Any], name: str | None, process_set: ProcessSet
+) -> Call:
+    """As `checked_call`; raises InvalidArgumentError for no tensors too."""
+    call = checked_call(kind, tensors, name, process_set)
+    if not tensors:
+        raise InvalidArgumentError(
+            "`tensors` must hold one or more tensors. Received: an empty list "
+            f"(name {name!r})."
+        )
+    return call
+
+
 def reduction(
     op: Any, prescale_factor: float, postscale_factor: float
 ) -> Reduction:
@@ -85,9 +98,11 @@ def reduction(
     return Reduction(*checked_reduction(op, prescale_factor, postscale_factor))
 
 
-def check_has_rows(kind: str, tensor: torch.Tensor, call: Call) -> None:
-    """Raises InvalidArgumentError for a scalar."""
-    if tensor.ndim == 0:
+def check_have_rows(
+    kind: str, tensors: Sequence[torch.Tensor], call: Call
+) -> None:
+    """Raises InvalidArgumentError if there is a scalar."""
+    if any(tensor.ndim == 0 for tensor in tensors):
         raise InvalidArgumentError(
             "`tensor` must have one dimension or more. Received: a scalar "
             f"({kind} {call.name!r})."
@@ -95,43 +110,135 @@ def check_has_rows(kind: str, tensor: torch.Tensor, call: Call) -> None:
 
 
 def run(
-    kind: str, tensors: Sequence[torch.Tensor], call: Call, *arguments: Any
+    kind: str, tensors: Sequence[torch.Tensor], call: Call, **options: Any
 ) -> list[torch.Tensor]:
-    """Runs a collective on host memory; it has no gradient.
+    """Runs a collective on host memory, as `begin` does, and waits."""
+    results: list[torch.Tensor] = begin(kind, tensors, call, **options).wait()
+    return results
+
+
+def begin(
+    kind: str,
+    tensors: Sequence[torch.Tensor],
+    call: Call,
+    *,
+    how: Reduction | None = None,
+    root_rank: int = 0,
+    splits: list[int] | None = None,
+    in_place: bool = False,
+    then: Callable[[list[torch.Tensor]], Any] | None = None,
+) -> Handle:
+    """Begins a collective on host memory; it has no gradient.
 
     Args:
-        kind: "allreduce", "reducescatter", "broadcast" or "allgather".
+        kind: The collective.
         tensors: One tensor, or the members of a group.
         call: Pairs the call across ranks.
-        *arguments: A `Reduction`, or the root rank of a broadcast.
+        how: Of reductions.
+        root_rank: Of a broadcast.
+        splits: Of an alltoall.
+        in_place: Whether the results of an allreduce or a broadcast replace
+            the tensors.
+        then: Makes of the results what the handle returns. None: the results.
 
     Raises:
         InvalidArgumentError: The collective does not take the dtype of a
             tensor.
     """
     core = _native.core()
-    arrays = to_arrays(kind, tensors, call)
-    if kind in ("allreduce", "reducescatter"):
-        (how,) = arguments
-        arguments = (how.op, how.prescale, how.postscale)
+    members = on_host(kind, tensors, call)
+    options: dict[str, Any] = {}
+    if how is not None:
+        options.update(
+            op=how.op, prescale=how.prescale, postscale=how.postscale
+        )
     refusals.submit()
-    results = getattr(core, kind)(call.name, arrays, *arguments, call.set_id)
-    return [
-        as_tensor(result).to(tensor.device)
-        for result, tensor in zip(results, tensors, strict=True)
-    ]
+    submitted = core.submit(
+        kind,
+        call.name,
+        [as_array(member) for member in members],
+        root_rank=root_rank,
+        splits=splits,
+        process_set_id=call.set_id,
+        in_place=in_place,
+        **options,
+    )
+    if in_place:
+        return Handle(submitted, lambda _: _written(tensors, members), then)
+    return Handle(
+        submitted,
+        lambda arrays: [
+            in_memory_of(array).to(tensor.device)
+            for array, tensor in zip(arrays, tensors, strict=True)
+        ],
+        then,
+    )
 
 
-def to_arrays(
+class Handle:
+    """A collective that has begun; see `synchronize`."""
+
+    def __init__(
+        self,
+        call: Any,
+        convert: Callable[[list[Any]], list[torch.Tensor]],
+        then: Callable[[list[torch.Tensor]], Any] | None,
+    ) -> None:
+        self._call: Any = call
+        self._convert: Any = convert
+        self._then: Any = then
+        self._result: Any = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the collective has ended."""
+        return self._call is None or bool(self._call.is_done)
+
+    @property
+    def received(self) -> list[int]:
+        """Of an alltoall that has ended: how many rows each rank has sent."""
+        received: list[int] = self._call.received
+        return received
+
+    def wait(self) -> Any:
+        """Returns the result, when the collective has ended; or raises."""
+        if self._call is not None:
+            results = self._convert(self._call.wait())
+            self._result = self._then(results) if self._then else results
+            self._call = self._convert = self._then = None  # have tensors
+        return self._result
+
+
+def first(results: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the result of a collective on one tensor."""
+    return results[0]
+
+
+def _written(
+    tensors: Sequence[torch.Tensor], members: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Returns `tensors`, with the values of `members`."""
+    for tensor, member in zip(tensors, members, strict=True):
+        if tensor.data_ptr() != member.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(member)
+        elif not tensor.is_inference():
+            # Autograd has not seen that the values are others now.
+            torch.autograd.graph.increment_version(tensor)
+    return list(tensors)
+
+
+def on_host(
     kind: str, tensors: Sequence[torch.Tensor], call: Call
-) -> list[Any]:
-    """Returns the tensors as arrays; raises if their dtypes do not fit."""
+) -> list[torch.Tensor]:
+    """Returns the tensors as contiguous ones in host memory.
+
+    Raises:
+        InvalidArgumentError: The collective does not take a dtype.
+    """
     for tensor in tensors:
         check_dtype(dtype_of(tensor), kind, call.name)
-    return [as_array(each.detach().cpu().contiguous()) for each in tensors]
-
-
-barrier = torch.compiler.disable(calls.barrier)
+    return [each.detach().cpu().contiguous() for each in tensors]
 
 
 def refuse_gradient(kind: str, op: int, call: Call) -> None:

@@ -50,8 +50,13 @@ def as_array(tensor: torch.Tensor) -> Array:
 
 def as_tensor(array: Array) -> torch.Tensor:
     """Returns a tensor with the values of an array, in memory of its own."""
+    return in_memory_of(array.copy())
+
+
+def in_memory_of(array: Array) -> torch.Tensor:
+    """Returns a tensor that shares the memory of a writable array."""
     for ours, (bits, dtype) in _FOREIGN.items():
         if array.dtype == dtype:
             values = array.view(str(bits).removeprefix("torch."))
-            return torch.from_numpy(values.copy()).view(ours)
-    return torch.from_numpy(array.copy())
+            return torch.from_numpy(values).view(ours)
+    return torch.from_numpy(array)

@@ -6,7 +6,7 @@ import torch
 
 from hvd_keras.reduce_op import Max, Min, Product, Sum
 from hvd_keras.torch._call import Call, Reduction, run
-from hvd_keras.torch.allgather import gathered
+from hvd_keras.torch.grouped_allgather import gathered
 
 
 def spread(
@@ -25,10 +25,12 @@ def spread(
     op = how.op
     if how.prescale < 0:  # a negative factor reverses the order
         op = int(Min if op == Max else Max)
-    (extremum,) = run("allreduce", [x], call.part("extremum"), Reduction(op))
+    (extremum,) = run(
+        "allreduce", [x], call.part("extremum"), how=Reduction(op)
+    )
     is_extremal = (x.detach() == extremum).to(x.dtype)
     (num_ties,) = run(
-        "allreduce", [is_extremal], call.part("ties"), Reduction(Sum)
+        "allreduce", [is_extremal], call.part("ties"), how=Reduction(Sum)
     )
     # If the extremum is NaN, no rank equals it: 0 ties.
     return total * (is_extremal / num_ties.clamp(min=1)) * how.factor

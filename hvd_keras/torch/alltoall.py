@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 
-from hvd_keras import _native
-from hvd_keras._values import refusals
 from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.torch._call import (
     Call,
-    check_has_rows,
+    Handle,
+    begin,
+    check_have_rows,
     checked_call,
-    to_arrays,
 )
-from hvd_keras.torch._memory import as_tensor
 
 
 @torch.compiler.disable
@@ -40,8 +38,35 @@ def alltoall(
     >>> hvd_keras.torch.alltoall(rows)  # on rank 1
     tensor([ 1, 11])
     """
+    call, counts = _checked(tensor, splits, name, process_set)
+    received: list[int] = []
+    result: torch.Tensor = _Exchanged.apply(call, counts, received, tensor)
+    return result if splits is None else (result, received)
+
+
+@torch.compiler.disable
+@refuses
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begins an `alltoall`, without a gradient; see `synchronize`."""
+    call, counts = _checked(tensor, splits, name, process_set)
+    return _begun(tensor, call, counts, with_counts=splits is not None)
+
+
+def _checked(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> tuple[Call, list[int]]:
+    """Returns the call, and the rows for each rank."""
     call = checked_call("alltoall", [tensor], name, process_set)
-    check_has_rows("alltoall", tensor, call)
+    check_have_rows("alltoall", [tensor], call)
     size, num_rows = call.size, len(tensor)
     counts = [num_rows // size] * size
     if splits is not None:
@@ -52,9 +77,7 @@ def alltoall(
             f"rows, or None if that is a multiple of {size}. Received: "
             f"splits={splits!r}, {num_rows} rows (alltoall {call.name!r})."
         )
-    received: list[int] = []
-    result: torch.Tensor = _Exchanged.apply(call, counts, received, tensor)
-    return result if splits is None else (result, received)
+    return call, counts
 
 
 class _Exchanged(torch.autograd.Function):
@@ -66,17 +89,29 @@ class _Exchanged(torch.autograd.Function):
         received: list[int],
         tensor: torch.Tensor,
     ) -> torch.Tensor:
-        (array,) = to_arrays("alltoall", [tensor], call)
-        refusals.submit()
-        result, counts = _native.core().alltoall(
-            call.name, array, splits, call.set_id
-        )
+        result, counts = _begun(tensor, call, splits).wait()
         received.extend(counts)
-        ctx.call, ctx.received = call, list(counts)
-        return as_tensor(result).to(tensor.device)
+        ctx.call, ctx.received = call, counts
+        exchanged: torch.Tensor = result
+        return exchanged
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> Any:
         call = ctx.call.part("gradient")
         sent_back = _Exchanged.apply(call, ctx.received, [], upstream)
         return None, None, None, sent_back
+
+
+def _begun(
+    tensor: torch.Tensor,
+    call: Call,
+    splits: list[int],
+    with_counts: bool = True,
+) -> Handle:
+    """Begins the call; its result is the rows, and how many from each rank."""
+
+    def then(rows: list[torch.Tensor]) -> Any:
+        return (rows[0], handle.received) if with_counts else rows[0]
+
+    handle = begin("alltoall", [tensor], call, splits=splits, then=then)
+    return handle

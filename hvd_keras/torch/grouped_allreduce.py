@@ -9,14 +9,15 @@ import torch
 
 from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import Compression, Compressor, to_compressor
-from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp, Sum
 from hvd_keras.torch._call import (
     LINEAR,
     Call,
+    Handle,
     Reduction,
-    checked_call,
+    begin,
+    checked_group,
     reduction,
     refuse_gradient,
     run,
@@ -44,13 +45,8 @@ def grouped_allreduce(
     >>> hvd_keras.torch.grouped_allreduce(tensors, hvd.Sum)
     [tensor([2., 2.]), tensor(6)]
     """
-    call = checked_call("allreduce", tensors, name, process_set)
+    call = checked_group("allreduce", tensors, name, process_set)
     compression = to_compressor(compression)
-    if not tensors:
-        raise InvalidArgumentError(
-            "`tensors` must hold one or more tensors. Received: an empty list "
-            f"(name {name!r})."
-        )
     how = reduction(op, prescale_factor, postscale_factor)
     wires = [compression.compress(tensor) for tensor in tensors]
     reduced = _Reduced.apply(call, how, *(wire for wire, _ in wires))
@@ -66,7 +62,7 @@ class _Reduced(torch.autograd.Function):
         ctx: Any, call: Call, how: Reduction, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.call, ctx.how = call, how
-        results = run("allreduce", tensors, call, how)
+        results = run("allreduce", tensors, call, how=how)
         # Every rank must pass the same list to the gradient's collective. So
         # it depends on dtypes alone, not on what this rank's loss uses.
         ctx.members = [
@@ -96,3 +92,58 @@ class _Reduced(torch.autograd.Function):
             x = ctx.saved_tensors[i]
             gradients[i] = spread(x, total, how, call.part(str(i)))
         return None, None, *gradients
+
+
+@torch.compiler.disable
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor], op: ReduceOp | None = None, **options: Any
+) -> list[torch.Tensor]:
+    """As `grouped_allreduce_async_`, and waits; returns `tensors`."""
+    handle = grouped_allreduce_async_(tensors, op, **options)
+    results: list[torch.Tensor] = handle.wait()
+    return results
+
+
+@torch.compiler.disable
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Begins a `grouped_allreduce`, without a gradient; see `synchronize`."""
+    scales = prescale_factor, postscale_factor
+    return begun(tensors, op, scales, name, process_set)
+
+
+@torch.compiler.disable
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    *,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """As `grouped_allreduce_async`; the results replace `tensors`."""
+    scales = prescale_factor, postscale_factor
+    return begun(tensors, op, scales, name, process_set, in_place=True)
+
+
+@refuses
+def begun(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    **options: Any,
+) -> Handle:
+    """Begins the reduction; `options` are those of `begin`."""
+    call = checked_group("allreduce", tensors, name, process_set)
+    how = reduction(op, *scales)
+    return begin("allreduce", tensors, call, how=how, **options)

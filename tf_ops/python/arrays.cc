@@ -49,8 +49,8 @@ DataType CheckedDataType(const py::array& array, const Request& request) {
   return DataType::kBool;  // not reached
 }
 
-// A call that the engine works on. If a signal handler raises, its caller
-// leaves, and the arrays stay here for as long as the engine uses them.
+// What the engine and the caller share of a call. If the caller leaves before
+// the end, the arrays stay here for as long as the engine uses them.
 class PendingCall {
  public:
   // On the engine's threads, without the GIL.
@@ -62,18 +62,16 @@ class PendingCall {
     result_.set_value(status);
   }
 
-  // Submits and waits without the GIL. Returns false if a signal handler has
-  // raised; the exception is set then.
-  bool Run(Request request, Status* status) {
+  bool is_done() const { return state_.load() == State::kEnded; }
+
+  // Waits without the GIL; raises what a signal handler raises.
+  Status Wait() {
     py::gil_scoped_release release;
-    std::future<Status> future = result_.get_future();
-    SubmitGlobal(std::move(request));
-    while (future.wait_for(kSignalInterval) != std::future_status::ready) {
+    while (future_.wait_for(kSignalInterval) != std::future_status::ready) {
       py::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) return false;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
-    *status = future.get();
-    return true;
+    return future_.get();
   }
 
   // Takes the arrays of a caller that leaves, with the GIL.
@@ -96,34 +94,24 @@ class PendingCall {
   }
 
   std::promise<Status> result_;
+  std::shared_future<Status> future_{result_.get_future()};
   std::atomic<State> state_{State::kWaiting};
   Arrays* arrays_ = nullptr;  // owned in kLeft
 };
 
-// Submits and waits without the GIL; raises what a signal handler raises. The
-// request may use the memory of the arrays, but nothing else of the caller's
-// stack.
-Status Await(Request request, Arrays* inputs, Arrays* outputs) {
+// Submits without the GIL. The request may use the memory of arrays that the
+// caller keeps until the end or gives to Leave(), but nothing of its stack.
+std::shared_ptr<PendingCall> Begin(Request request) {
   auto call = std::make_shared<PendingCall>();
   request.done = [call](const Status& status) { call->End(status); };
-  Status status;
-  if (!call->Run(std::move(request), &status)) {
-    auto arrays = std::make_unique<Arrays>(std::move(*inputs));
-    arrays->insert(arrays->end(), outputs->begin(), outputs->end());
-    call->Leave(std::move(arrays));
-    throw py::error_already_set();
-  }
-  return status;
+  py::gil_scoped_release release;
+  SubmitGlobal(std::move(request));
+  return call;
 }
 
-// The same; raises on error.
-void SubmitAndWait(Request request, Arrays* inputs, Arrays* outputs) {
-  RaiseIfError(Await(std::move(request), inputs, outputs));
-}
-
+// Submits a request without arrays and waits; raises on error.
 void SubmitAndWait(Request request) {
-  Arrays none;
-  SubmitAndWait(std::move(request), &none, &none);
+  RaiseIfError(Begin(std::move(request))->Wait());
 }
 
 // Returns C-contiguous arrays of the same values; the caller keeps them alive.
@@ -156,14 +144,21 @@ CollectiveKind KindOf(const std::string& name) {
   return CollectiveKind::kAllreduce;
 }
 
-void SetReduceArguments(const ReduceArguments& arguments, Request* request) {
-  if (arguments.op < 0 || arguments.op > 5) {
+void SetOptions(const CallOptions& options, Request* request) {
+  if (options.op < 0 || options.op > 5) {
     throw py::value_error("`op` must be a ReduceOp. Received: " +
-                          std::to_string(arguments.op));
+                          std::to_string(options.op));
   }
-  request->op = static_cast<ReduceOp>(arguments.op);
-  request->prescale = arguments.prescale;
-  request->postscale = arguments.postscale;
+  request->op = static_cast<ReduceOp>(options.op);
+  request->prescale = options.prescale;
+  request->postscale = options.postscale;
+  request->root_rank = options.root_rank;
+  if (options.splits.has_value()) {
+    if (options.splits->empty()) {
+      throw py::value_error("`splits` must not be empty");
+    }
+    request->splits = *options.splits;
+  }
 }
 
 // Returns the arrays if results can be written into them, else raises.
@@ -175,23 +170,6 @@ Arrays CheckedOutputs(const Arrays& arrays) {
     }
   }
   return arrays;
-}
-
-// Runs a collective whose results have the shapes of the arrays.
-Arrays RunShaped(Request request, const Arrays& arrays, bool in_place = false) {
-  Arrays inputs = in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
-  Arrays outputs;
-  for (const py::array& input : inputs) {
-    outputs.push_back(in_place ? input : EmptyLike(input, ShapeOf(input)));
-    RequestTensor tensor;
-    tensor.dtype = CheckedDataType(input, request);
-    tensor.shape = ShapeOf(input);
-    tensor.input = input.data();
-    tensor.output = outputs.back().mutable_data();
-    request.tensors.push_back(std::move(tensor));
-  }
-  SubmitAndWait(std::move(request), &inputs, &outputs);
-  return outputs;
 }
 
 // An output that the engine asks for. Allocate does without the GIL: the engine
@@ -228,83 +206,95 @@ class NewOutput {
   std::unique_ptr<void, Free> memory_;
 };
 
-// Runs a collective whose output shapes only the engine knows.
-Arrays RunAllocating(Request request, const Arrays& arrays) {
-  Arrays inputs = Contiguous(arrays);
-  std::vector<DataType> dtypes;
-  for (const py::array& input : inputs) {
-    RequestTensor tensor;
-    tensor.dtype = CheckedDataType(input, request);
-    tensor.shape = ShapeOf(input);
-    tensor.input = input.data();
-    dtypes.push_back(tensor.dtype);
-    request.tensors.push_back(std::move(tensor));
-  }
-  auto outputs = std::make_shared<std::vector<NewOutput>>(inputs.size());
-  request.allocate_output = [outputs, dtypes = std::move(dtypes)](
-                                size_t index, const Shape& shape,
-                                void** memory) {
-    return (*outputs)[index].Allocate(shape, dtypes[index], memory);
-  };
-  Arrays none;
-  SubmitAndWait(std::move(request), &inputs, &none);
-  Arrays arrays_of_outputs;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    arrays_of_outputs.push_back((*outputs)[i].Take(inputs[i].dtype()));
-  }
-  return arrays_of_outputs;
+bool HasShapesOfInputs(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce ||
+         kind == CollectiveKind::kBroadcast;
 }
 
 }  // namespace
 
-Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
-                       const ReduceArguments& arguments, int32_t process_set_id,
-                       bool in_place) {
-  Request request =
-      MakeRequest(CollectiveKind::kAllreduce, name, process_set_id);
-  SetReduceArguments(arguments, &request);
-  return RunShaped(std::move(request), arrays, in_place);
-}
+// Where the engine puts what it alone knows. It outlives the caller.
+struct ArrayCall::Results {
+  std::vector<NewOutput> outputs;
+  std::vector<int64_t> received;
+};
 
-Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
-                           const ReduceArguments& arguments,
-                           int32_t process_set_id) {
-  Request request =
-      MakeRequest(CollectiveKind::kReducescatter, name, process_set_id);
-  SetReduceArguments(arguments, &request);
-  return RunAllocating(std::move(request), arrays);
-}
+struct ArrayCall::State {
+  std::shared_ptr<PendingCall> pending;
+  std::shared_ptr<Results> results;
+  Arrays inputs;
+  Arrays outputs;
+  bool has_all = false;  // the outputs, and the engine has ended
+};
 
-Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
-                       int root_rank, int32_t process_set_id) {
-  Request request =
-      MakeRequest(CollectiveKind::kBroadcast, name, process_set_id);
-  request.root_rank = root_rank;
-  return RunShaped(std::move(request), arrays);
-}
-
-Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,
-                       int32_t process_set_id) {
-  return RunAllocating(
-      MakeRequest(CollectiveKind::kAllgather, name, process_set_id), arrays);
-}
-
-std::pair<py::array, std::vector<int64_t>> AlltoallArray(
-    const std::string& name, const py::array& array,
-    const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id) {
-  Request request =
-      MakeRequest(CollectiveKind::kAlltoall, name, process_set_id);
-  if (splits.has_value()) {
-    if (splits->empty()) throw py::value_error("`splits` must not be empty");
-    request.splits = *splits;
+ArrayCall::ArrayCall(const std::string& kind, const std::string& name,
+                     const Arrays& arrays, const CallOptions& options)
+    : state_(std::make_unique<State>()) {
+  Request request = MakeRequest(KindOf(kind), name, options.process_set_id);
+  SetOptions(options, &request);
+  const bool is_shaped = HasShapesOfInputs(request.kind);
+  if (options.in_place && !is_shaped) {
+    throw py::value_error(std::string(CollectiveKindName(request.kind)) +
+                          " cannot work in place");
   }
-  const auto received = std::make_shared<std::vector<int64_t>>();
-  request.take_values = [received](const std::vector<int64_t>& values) {
-    *received = values;
-    return Status::Ok();
-  };
-  const Arrays outputs = RunAllocating(std::move(request), {array});
-  return {outputs[0], *received};
+  state_->inputs =
+      options.in_place ? CheckedOutputs(arrays) : Contiguous(arrays);
+  std::vector<DataType> dtypes;
+  for (const py::array& input : state_->inputs) {
+    RequestTensor tensor;
+    tensor.dtype = CheckedDataType(input, request);
+    tensor.shape = ShapeOf(input);
+    tensor.input = input.data();
+    if (is_shaped) {
+      state_->outputs.push_back(
+          options.in_place ? input : EmptyLike(input, tensor.shape));
+      tensor.output = state_->outputs.back().mutable_data();
+    }
+    dtypes.push_back(tensor.dtype);
+    request.tensors.push_back(std::move(tensor));
+  }
+  const auto results = std::make_shared<Results>();
+  state_->results = results;
+  if (!is_shaped) {
+    results->outputs = std::vector<NewOutput>(arrays.size());
+    request.allocate_output = [results, dtypes = std::move(dtypes)](
+                                  size_t index, const Shape& shape,
+                                  void** memory) {
+      return results->outputs[index].Allocate(shape, dtypes[index], memory);
+    };
+  }
+  if (request.kind == CollectiveKind::kAlltoall) {
+    request.take_values = [results](const std::vector<int64_t>& values) {
+      results->received = values;
+      return Status::Ok();
+    };
+  }
+  state_->pending = Begin(std::move(request));
+}
+
+ArrayCall::~ArrayCall() {
+  if (state_->pending == nullptr || state_->has_all) return;
+  auto arrays = std::make_unique<Arrays>(std::move(state_->inputs));
+  arrays->insert(arrays->end(), state_->outputs.begin(), state_->outputs.end());
+  state_->pending->Leave(std::move(arrays));
+}
+
+bool ArrayCall::is_done() const { return state_->pending->is_done(); }
+
+Arrays ArrayCall::Wait() {
+  RaiseIfError(state_->pending->Wait());
+  if (!state_->has_all && state_->outputs.empty()) {
+    for (size_t i = 0; i < state_->inputs.size(); ++i) {
+      state_->outputs.push_back(
+          state_->results->outputs[i].Take(state_->inputs[i].dtype()));
+    }
+  }
+  state_->has_all = true;
+  return state_->outputs;
+}
+
+std::vector<int64_t> ArrayCall::received() const {
+  return state_->results->received;
 }
 
 void Barrier(const std::string& name, int32_t process_set_id) {
@@ -317,9 +307,8 @@ void RefuseCollective(const std::string& kind, const std::string& name,
       KindOf(kind), name.empty() ? kWholeProgram : name, process_set_id);
   request.failure = Status::InvalidArgument(why);
   if (request.kind != CollectiveKind::kBarrier) request.tensors.resize(1);
-  Arrays none;
   // It fails: that is its purpose.
-  static_cast<void>(Await(std::move(request), &none, &none));
+  static_cast<void>(Begin(std::move(request))->Wait());
 }
 
 int64_t Join(int32_t process_set_id, bool average_over_active) {

@@ -6,38 +6,51 @@
 #include <pybind11/numpy.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace hvd {
 
 using Arrays = std::vector<pybind11::array>;
 
-// The arguments of all functions that reduce.
-struct ReduceArguments {
-  int op = 0;
+// What a call needs beside its arrays; each kind uses some of it.
+struct CallOptions {
+  int op = 0;  // of reductions, like the factors
   double prescale = 1.0;
   double postscale = 1.0;
+  int32_t root_rank = 0;                       // of a broadcast
+  std::optional<std::vector<int64_t>> splits;  // of an alltoall
+  int32_t process_set_id = 0;
+  // Of an allreduce or a broadcast: the results replace the arrays, which must
+  // be C-contiguous and writable.
+  bool in_place = false;
 };
 
-// With `in_place` the results replace the arrays, which must be C-contiguous
-// and writable.
-Arrays AllreduceArrays(const std::string& name, const Arrays& arrays,
-                       const ReduceArguments& arguments, int32_t process_set_id,
-                       bool in_place);
-Arrays ReducescatterArrays(const std::string& name, const Arrays& arrays,
-                           const ReduceArguments& arguments,
-                           int32_t process_set_id);
-Arrays BroadcastArrays(const std::string& name, const Arrays& arrays,
-                       int root_rank, int32_t process_set_id);
-Arrays AllgatherArrays(const std::string& name, const Arrays& arrays,
-                       int32_t process_set_id);
-// Returns the received rows, and how many came from each rank.
-std::pair<pybind11::array, std::vector<int64_t>> AlltoallArray(
-    const std::string& name, const pybind11::array& array,
-    const std::optional<std::vector<int64_t>>& splits, int32_t process_set_id);
+// A collective over arrays that has begun. Used with the GIL. If it is
+// destroyed before the end, the collective goes on and keeps the arrays.
+class ArrayCall {
+ public:
+  ArrayCall(const std::string& kind, const std::string& name,
+            const Arrays& arrays, const CallOptions& options);
+  ArrayCall(const ArrayCall&) = delete;
+  ArrayCall& operator=(const ArrayCall&) = delete;
+  ~ArrayCall();
+
+  bool is_done() const;
+  // Blocks; returns the results, or raises. May be called again.
+  Arrays Wait();
+  // Of an alltoall, after Wait(): the rows from each rank.
+  std::vector<int64_t> received() const;
+
+ private:
+  struct Results;
+  struct State;
+
+  std::unique_ptr<State> state_;
+};
+
 void Barrier(const std::string& name, int32_t process_set_id);
 // Fails a collective on all ranks, with `why` as the reason: this rank has
 // come, but its call was wrong. Raises only what a signal handler raises. An

@@ -4,6 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "tf_ops/engine/gpu_packing.h"
 #include "tf_ops/observe/batch_notes.h"
@@ -187,14 +190,54 @@ void DefineProcessSets(py::module_* m) {
   m->def("process_set_ranks", &hvd::RanksOfSet, "process_set_id"_a);
 }
 
+hvd::CallOptions OptionsOfReduction(int op, double prescale, double postscale,
+                                    int32_t process_set_id) {
+  hvd::CallOptions options;
+  options.op = op;
+  options.prescale = prescale;
+  options.postscale = postscale;
+  options.process_set_id = process_set_id;
+  return options;
+}
+
+void DefineSubmit(py::module_* m) {
+  py::class_<hvd::ArrayCall>(*m, "ArrayCall")
+      .def_property_readonly("is_done", &hvd::ArrayCall::is_done)
+      .def_property_readonly("received", &hvd::ArrayCall::received,
+                             "Alltoall: rows from each rank, after wait().")
+      .def("wait", &hvd::ArrayCall::Wait,
+           "Blocks until the call has ended; returns its results, or raises.");
+  m->def(
+      "submit",
+      [](const std::string& kind, const std::string& name,
+         const hvd::Arrays& arrays, int op, double prescale, double postscale,
+         int32_t root_rank, std::optional<std::vector<int64_t>> splits,
+         int32_t process_set_id, bool in_place) {
+        hvd::CallOptions options =
+            OptionsOfReduction(op, prescale, postscale, process_set_id);
+        options.root_rank = root_rank;
+        options.splits = std::move(splits);
+        options.in_place = in_place;
+        return std::make_unique<hvd::ArrayCall>(kind, name, arrays, options);
+      },
+      "kind"_a, "name"_a, "arrays"_a, py::kw_only(), "op"_a = 0,
+      "prescale"_a = 1.0, "postscale"_a = 1.0, "root_rank"_a = 0,
+      "splits"_a = py::none(), "process_set_id"_a = 0, "in_place"_a = false,
+      "Begins a collective over arrays, which nobody may change before its "
+      "end; returns an ArrayCall.");
+}
+
 void DefineCollectives(py::module_* m) {
+  using hvd::ArrayCall;
   using hvd::Arrays;
   m->def(
       "allreduce",
       [](const std::string& name, const Arrays& arrays, int op, double prescale,
          double postscale, int32_t process_set_id, bool in_place) {
-        return hvd::AllreduceArrays(name, arrays, {op, prescale, postscale},
-                                    process_set_id, in_place);
+        hvd::CallOptions options =
+            OptionsOfReduction(op, prescale, postscale, process_set_id);
+        options.in_place = in_place;
+        return ArrayCall("allreduce", name, arrays, options).Wait();
       },
       "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
       "process_set_id"_a = 0, py::kw_only(), "in_place"_a = false,
@@ -204,21 +247,48 @@ void DefineCollectives(py::module_* m) {
       "reducescatter",
       [](const std::string& name, const Arrays& arrays, int op, double prescale,
          double postscale, int32_t process_set_id) {
-        return hvd::ReducescatterArrays(name, arrays, {op, prescale, postscale},
-                                        process_set_id);
+        return ArrayCall(
+                   "reducescatter", name, arrays,
+                   OptionsOfReduction(op, prescale, postscale, process_set_id))
+            .Wait();
       },
       "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
       "process_set_id"_a = 0,
       "Reduces arrays and gives each rank some of the rows; blocks.");
-  m->def("allgather", &hvd::AllgatherArrays, "name"_a, "arrays"_a,
-         "process_set_id"_a = 0,
-         "Concatenates the arrays of all ranks along axis 0; blocks.");
-  m->def("broadcast", &hvd::BroadcastArrays, "name"_a, "arrays"_a,
-         "root_rank"_a, "process_set_id"_a = 0,
-         "Copies the arrays of `root_rank` to all; blocks.");
-  m->def("alltoall", &hvd::AlltoallArray, "name"_a, "array"_a,
-         "splits"_a = py::none(), "process_set_id"_a = 0,
-         "Sends rows to each rank; returns (array, rows from each); blocks.");
+  m->def(
+      "allgather",
+      [](const std::string& name, const Arrays& arrays,
+         int32_t process_set_id) {
+        hvd::CallOptions options;
+        options.process_set_id = process_set_id;
+        return ArrayCall("allgather", name, arrays, options).Wait();
+      },
+      "name"_a, "arrays"_a, "process_set_id"_a = 0,
+      "Concatenates the arrays of all ranks along axis 0; blocks.");
+  m->def(
+      "broadcast",
+      [](const std::string& name, const Arrays& arrays, int32_t root_rank,
+         int32_t process_set_id) {
+        hvd::CallOptions options;
+        options.root_rank = root_rank;
+        options.process_set_id = process_set_id;
+        return ArrayCall("broadcast", name, arrays, options).Wait();
+      },
+      "name"_a, "arrays"_a, "root_rank"_a, "process_set_id"_a = 0,
+      "Copies the arrays of `root_rank` to all; blocks.");
+  m->def(
+      "alltoall",
+      [](const std::string& name, const py::array& array,
+         std::optional<std::vector<int64_t>> splits, int32_t process_set_id) {
+        hvd::CallOptions options;
+        options.splits = std::move(splits);
+        options.process_set_id = process_set_id;
+        ArrayCall call("alltoall", name, {array}, options);
+        const Arrays outputs = call.Wait();
+        return std::make_pair(outputs[0], call.received());
+      },
+      "name"_a, "array"_a, "splits"_a = py::none(), "process_set_id"_a = 0,
+      "Sends rows to each rank; returns (array, rows from each); blocks.");
   m->def("barrier", &hvd::Barrier, "name"_a, "process_set_id"_a = 0,
          "Blocks until all ranks have come.");
   m->def("refuse", &hvd::RefuseCollective, "kind"_a, "name"_a,
@@ -236,6 +306,7 @@ PYBIND11_MODULE(_core, m) {
   DefineJob(&m);
   DefineTimeline(&m);
   DefineProcessSets(&m);
+  DefineSubmit(&m);
   DefineCollectives(&m);
   hvd::DefineGpu(&m);
   hvd::DefineRecords(&m);
