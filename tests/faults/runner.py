@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clean_environ import clean_environ
 from network import Network, free_port
 from two_hosts import ADDRESSES
 
@@ -199,13 +200,10 @@ def _run_on_hosts(case: Case, folder: Path, network: Network) -> _Told:
 
 
 def _environ(folder: Path, node: int = 0, **extra: str) -> dict[str, str]:
-    prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_")
-    found = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
-    found["PYTHONPATH"] = str(Path(__file__).parents[2])
     # Each host has files of its own.
     name = "records" if node == 0 else f"records_of_host_{node}"
-    found["HVD_FLIGHT_RECORD_DIR"] = str(folder / name)
-    return {**found, **SETTINGS, **extra}
+    own = {"HVD_FLIGHT_RECORD_DIR": str(folder / name)}
+    return clean_environ(**SETTINGS, **own, **extra)
 
 
 def _verdict(records: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clean_environ import clean_environ
 from network import ADDRESSES, Network, free_port, wait_for
 
 from hvd_keras._observe import command, recording, tracks
@@ -66,13 +67,7 @@ class Job:
     ) -> subprocess.Popen[bytes]:
         command_line = [sys.executable, "-m", "hvd_keras.run", *arguments]
         own = self._records if node == 0 else self.folder / "other_records"
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HVD_", "OMPI_", "PMI", "SLURM_"))
-        }
-        environ |= {**_SETTINGS, "HVD_FLIGHT_RECORD_DIR": str(own)}
-        environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+        environ = clean_environ(**_SETTINGS, HVD_FLIGHT_RECORD_DIR=str(own))
         if self._network is not None:
             assert secret is not None
             environ["HVD_SECRET"] = secret

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from clean_environ import clean_environ
 
 ROOT = str(Path(__file__).parents[2])
 sys.path.insert(0, f"{ROOT}/tools")
@@ -89,13 +90,8 @@ class Network:
 
     def environ(self, **extra: str) -> dict[str, str]:
         """Returns an environment without any job, with our ssh in front."""
-        prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_")
-        found = {
-            n: v for n, v in os.environ.items() if not n.startswith(prefixes)
-        }
-        found["PYTHONPATH"] = ROOT
-        found["PATH"] = f"{self.folder}/bin:{found['PATH']}"
-        return {**found, **extra}
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        return clean_environ(**{"PATH": path, **extra})
 
     def start_sshd(self) -> None:
         """Starts sshd on the second host; `ssh hostb` on the first finds it."""

@@ -12,9 +12,8 @@ import textwrap
 import time
 from pathlib import Path
 
-from hvd_keras.run.ranks import environment
+from clean_environ import clean_environ
 
-_ROOT = str(Path(__file__).parents[2])
 # On SIGABRT a rank that hangs prints its stack and ends.
 _PREAMBLE = "import faulthandler; faulthandler.enable()\n"
 
@@ -60,18 +59,6 @@ class Outcome:
             rank, pid, status, *error = re.split(r"\s\s+", line, maxsplit=3)
             rows[int(rank)] = [pid, status, *error]
         return rows
-
-
-def clean_environ(**extra: str) -> dict[str, str]:
-    """Returns the environment without the variables of any job."""
-    prefixes = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "OMP_")
-    environ = {
-        n: v for n, v in os.environ.items() if not n.startswith(prefixes)
-    }
-    environ["PYTHONPATH"] = _ROOT
-    for name in environment.defaults({}, 1):
-        environ.pop(name, None)
-    return {**environ, **extra}
 
 
 def start(

@@ -32,7 +32,10 @@ def _run(job: doc_blocks.Job, pages: list[str]) -> None:
         *(*job.options(), "--"),
         *(sys.executable, doc_blocks.__file__, str(job), *pages),
         seconds=600,
-        environ=jobs.clean_environ(KERAS_BACKEND=job.backend),
+        environ=jobs.clean_environ(
+            KERAS_BACKEND=job.backend,
+            PYTHONPATH=str(pathlib.Path(__file__).parents[2]),
+        ),
     )
     assert outcome.status == 0, outcome.stdout + outcome.stderr
     ran = re.findall(r"ran (\S+)$", outcome.stdout, re.M)

@@ -247,7 +247,7 @@ def test_the_cells_of_the_notebook_run(tmp_path: pathlib.Path) -> None:
     script.write_text("\n".join("".join(cell["source"]) for cell in cells))
     output = subprocess.run(
         [sys.executable, str(script)],
-        env=jobs.clean_environ(),
+        env=jobs.clean_environ(PYTHONPATH=str(EXAMPLES.parent)),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -1,0 +1,31 @@
+"""The environment in which tests start jobs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hvd_keras.run.ranks import environment
+
+_TESTS = Path(__file__).parents[1]
+_PREFIXES = ("HVD_", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "OMP_")
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """Returns the environment without the variables of any job.
+
+    Keras imports scikit-learn if it can, and TensorFlow imports JAX: a third
+    of the seconds in which a rank starts. In these jobs they cannot, unless
+    JAX is the backend. Those that use them set PYTHONPATH.
+    """
+    environ = {
+        n: v for n, v in os.environ.items() if not n.startswith(_PREFIXES)
+    }
+    left_out = ["sklearn"]
+    if {**environ, **extra}.get("KERAS_BACKEND", "tensorflow") != "jax":
+        left_out.append("jax")
+    folders = [_TESTS / "not_imported" / name for name in left_out]
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, [_TESTS.parent, *folders]))
+    for name in environment.defaults({}, 1):
+        environ.pop(name, None)
+    return {**environ, **extra}
