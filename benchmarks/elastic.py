@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
+_TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(_TESTS / "integration"), str(_TESTS / "hosts")]
 
 from _held import held_by
 from elastic_jobs import (  # type: ignore[import-not-found]
