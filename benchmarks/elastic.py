@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-_TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(_TESTS / "integration"), str(_TESTS / "hosts")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "hosts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
 from _held import held_by
 from elastic_jobs import (  # type: ignore[import-not-found]
