@@ -72,7 +72,8 @@ docs:  ## Builds the documentation into build/docs, offline
 settings-table:  ## Writes the settings into docs/settings.md
 	sed -i '/^<!--/q' docs/settings.md
 	echo >> docs/settings.md
-	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
+	$(PYTHON) -c 'from hvd_keras.config import render_table as t; print(t())' \
+	  >> docs/settings.md
 
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md

@@ -89,6 +89,9 @@ class Call:
         self.arguments, self.checks = {}, {}
 
 
+# Called with the arguments of a `fit`, which has done nothing yet.
+at_begin_of_fit: Hooks[Callable[[dict[str, Any]], None]] = Hooks()
+
 # Called with the model when a `fit` has ended or raised.
 at_end_of_fit: Hooks[Callable[[Any], None]] = Hooks()
 
@@ -175,6 +178,8 @@ def _noting_call(
     def run(self: Any, *args: Any, **kw: Any) -> Any:
         arguments = dict(zip(_FIT_PARAMETERS, args, strict=False))
         call = Call(method, self, {**arguments, **kw} if is_fit else {})
+        for check in at_begin_of_fit if is_fit else ():
+            check(call.arguments)
         before = _running.set((call, *_running.get()))
         _all.append(call)
         try:

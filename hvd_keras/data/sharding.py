@@ -157,6 +157,7 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
+    _arguments.check_is_whole(data)
     data = _verified.prepared(
         data, batch_size, global_batch_size, batched, process_set
     )
@@ -268,6 +269,7 @@ def shard(
         callback_lists.at_train_begin.add(_advise)
         keras_calls.at_end.add(_advise_of_metrics)
     position.serve_fits()
+    keras_calls.at_begin_of_fit.add(_arguments.check_no_validation_split)
     position.attach(result, handle)
     counts = Counts(
         num_ranks=deal.size,
