@@ -130,21 +130,22 @@ def check_collate(collate: Any, is_loaded: bool) -> None:
 def check_kind(
     is_py_dataset: bool,
     is_dataset: bool,
-    batch_size: int | None,
+    rows_of_batch: int | None,
     shuffle: bool,
     batched: bool,
 ) -> None:
-    if is_dataset and batch_size is None:
+    if is_dataset and rows_of_batch is None:
         raise ValueError(
             "`batch_size` or `global_batch_size` must be given: the rows of a "
             "batch of each rank, or of all ranks together. "
             "Received: batch_size=None. A dataset that makes batches itself "
             "needs `batched=True`, too."
         )
-    if is_py_dataset != (batch_size is None):
+    if is_py_dataset != (rows_of_batch is None):
+        received = f"{rows_of_batch} rows" if is_py_dataset else "neither"
         raise ValueError(
-            "`batch_size` must be given, except for a PyDataset, which makes "
-            f"batches itself. Received: batch_size={batch_size}."
+            "`batch_size` or `global_batch_size` must be given, except for a "
+            f"PyDataset, which makes batches itself. Received: {received}."
         )
     if is_dataset and shuffle:
         raise ValueError(

@@ -275,13 +275,14 @@ def shard(
         num_ranks=deal.size,
         batch_size=deal.batch_size,
         rest=None
-        if is_py_dataset or deal.num_global
+        if is_py_dataset or deal.keeps_batches
         else deal.rest_of(num_rows),
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
         fills_in_part=policy == "pad" and not is_py_dataset,
         ends_together=policy != "join",
         joined=0 if is_py_dataset else deal.num_joined(num_rows),
+        is_uneven=bool(deal.num_global),
     )
     return mark(result, counts)
 
