@@ -71,7 +71,7 @@ class Call:
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
         self.draws_apart = False  # its random numbers are the rank's own
-        # Rows of the last step that count, where Python runs each step.
+        # Rows of the last step that count; None or not a number: unknown.
         self.rows_of_step: Any = None
         # Whether `mixed_rows` has looked at a step of it.
         self.is_watched = False
