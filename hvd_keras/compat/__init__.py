@@ -9,40 +9,26 @@ Horovod's order.
 To run programs without any change, use `hvdrun --horovod-compat`, or make
 `import hvd_keras.compat.horovod` their first line. Then
 `import horovod.tensorflow.keras as hvd` and the like import this package.
+`python -m hvd_keras.compat driver.py` needs no such line.
 
 docs/horovod.md lists what differs from Horovod and what is missing.
 """
 
-from hvd_keras import _native
-from hvd_keras.compat import callbacks, elastic, mpi_ops, util
-from hvd_keras.compat.basics import *  # noqa: F403
-from hvd_keras.compat.basics import __all__ as _basics
-from hvd_keras.compat.compression import Compression
-from hvd_keras.compat.functions import *  # noqa: F403
-from hvd_keras.compat.functions import __all__ as _functions
-from hvd_keras.compat.ops import *  # noqa: F403
-from hvd_keras.compat.ops import __all__ as _ops
-from hvd_keras.compat.training import (
-    DistributedGradientTape,
-    DistributedOptimizer,
-    PartialDistributedGradientTape,
-)
-from hvd_keras.layers import SyncBatchNormalization
+from __future__ import annotations
 
-__all__ = [
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "PartialDistributedGradientTape",
-    "SyncBatchNormalization",
-    "callbacks",
-    "elastic",
-    "mpi_ops",
-    "util",
-    *_basics,
-    *_functions,
-    *_ops,
-]
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# As with Horovod, a saved graph with its ops can be imported from here on.
-_native.register_ops()
+if TYPE_CHECKING:
+    from hvd_keras.compat.tensorflow import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    # Late, for drivers of Spark and Ray need no TensorFlow.
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.tensorflow"), name)
+
+
+def __dir__() -> list[str]:
+    return dir(importlib.import_module(f"{__name__}.tensorflow"))

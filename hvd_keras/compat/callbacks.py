@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvd_keras import _native, callbacks
+from hvd_keras._common.ignored import ignoring
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras.reduce_op import Average
 
@@ -34,6 +35,7 @@ class BroadcastGlobalVariablesCallback(
         local_variables: Variables of the model that are not broadcast.
     """
 
+    @ignoring("horovod.keras.BroadcastGlobalVariablesCallback", "device")
     def __init__(
         self,
         root_rank: int,
@@ -53,6 +55,7 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
         device: No effect, because this goes through host memory.
     """
 
+    @ignoring("horovod.keras.MetricAverageCallback", "device")
     def __init__(self, device: str = "") -> None:
         del device
         super().__init__()

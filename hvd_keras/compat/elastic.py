@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_keras import elastic
+from hvd_keras._common.ignored import ignoring
 from hvd_keras.elastic import (
     CommitStateCallback,
     HorovodInternalError,
@@ -38,11 +39,12 @@ class ObjectState(elastic.ObjectState):
     """`hvd_keras.elastic.ObjectState`, with Horovod's arguments.
 
     Args:
-        bcast_object: Ignored: objects are broadcast by hvd_keras.
-        get_rank: Ignored.
+        bcast_object: No effect: objects are broadcast by hvd_keras.
+        get_rank: No effect.
         **kwargs: The attributes and their first values.
     """
 
+    @ignoring("horovod.elastic.ObjectState", "bcast_object get_rank")
     def __init__(
         self,
         bcast_object: Callable[..., Any] | None = None,

@@ -5,26 +5,10 @@
 
 Python then finds the package `horovod` in `_site`, beside this file.
 `hvdrun --horovod-compat` puts the same folder on the PYTHONPATH of the ranks.
-Processes that the ranks start find it too.
+Processes that this one starts find it too, and so do the ranks that it has
+Spark or Ray start.
 """
 
-from __future__ import annotations
+from hvd_keras._common import horovod_site
 
-import sys
-
-from hvd_keras.run.ranks.horovod_compat import SITE
-
-
-def _install() -> None:
-    loaded = sys.modules.get("horovod")
-    file = getattr(loaded, "__file__", "") or ""
-    if loaded is not None and not file.startswith(SITE):
-        raise ImportError(
-            "`hvd_keras.compat.horovod` must be imported before `horovod`. "
-            f"Received: a process with the horovod of {file!r}."
-        )
-    if SITE not in sys.path:
-        sys.path.insert(0, SITE)
-
-
-_install()
+horovod_site.use()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hvd_keras._common import horovod_site
 from hvd_keras.ray._developer import (
     Backend,
     BackendConfig,
@@ -34,7 +35,10 @@ class _HvdBackend(Backend):
         ray.get(
             [
                 worker_group.execute_single_async(
-                    rank, workers.become_rank, own
+                    rank,
+                    workers.become_rank,
+                    own,
+                    is_horovod=horovod_site.is_used(),
                 )
                 for rank, own in enumerate(found)
             ]

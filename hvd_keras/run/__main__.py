@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from hvd_keras._common.terminal import printable, tell
-from hvd_keras.config import Config, render_text
+from hvd_keras.config import Config, render_table
 from hvd_keras.exceptions import HvdError
 from hvd_keras.run.cli import arguments, check, dry_run, timeline, verify
 from hvd_keras.run.cli.arguments import CommandLine
@@ -23,8 +22,7 @@ from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.job.gathering import StartInterruptedError
 from hvd_keras.run.job.job import Job
 from hvd_keras.run.job.outcome import Outcome
-from hvd_keras.run.ranks import distribute, horovod_compat
-from hvd_keras.run.ranks.environment import python_path
+from hvd_keras.run.ranks import distribute
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.system.file_limit import file_limit_named
 from hvd_keras.run.system.owned_folders import owned_folders
@@ -69,7 +67,7 @@ def _outcome_of(call: Callable[[], Outcome]) -> Outcome:
 def _start(line: CommandLine) -> Outcome:
     """Does what the command line asks for."""
     if line.shows_settings:
-        print(render_text(min(shutil.get_terminal_size().columns, 100)))
+        print(render_table())
         return Outcome(0)
     if line.checks:
         return Outcome(_check(line.spec))
@@ -91,8 +89,6 @@ def _run(spec: JobSpec, line: CommandLine | None = None) -> Outcome:
 def _run_planned(
     spec: JobSpec, environ: dict[str, str], plan: Plan, line: CommandLine | None
 ) -> Outcome:
-    if spec.is_horovod:
-        environ["PYTHONPATH"] = python_path(environ, horovod_compat.SITE)
     if environ.get("HVD_DISTRIBUTE"):
         distribute.prepare(spec, environ)
     # A bad setting is one message here, not one on every rank.

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from hvd_keras._common import horovod_site
 from hvd_keras._job.packing import pack_call, unpack
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
 from hvd_keras.run.job.outcome import Outcome
@@ -167,7 +168,11 @@ def run_spec(
     call = pack_call(fn, args, dict(kwargs or {}))
     python = executable or sys.executable
     command = (python, "-m", "hvd_keras._job.function_rank")
-    spec = dataclasses.replace(spec, command=command)
+    spec = dataclasses.replace(
+        spec,
+        command=command,
+        is_horovod=spec.is_horovod or horovod_site.is_used(),
+    )
     with (
         tempfile.TemporaryDirectory(prefix="hvd-run-") as folder,
         tempfile.TemporaryFile() as stdin,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hvd_keras._common import horovod_site
 from hvd_keras._job.packing import (
     pack_call,
     pack_error,
@@ -92,13 +93,15 @@ def run(
 
 
 def _task(call: bytes, env: dict[str, str]) -> _barrier.Task:
+    is_horovod = horovod_site.is_used()
+
     def task(context: Any) -> bytes:
-        place = _place(context)
         before = dict(os.environ)
         os.environ.update(env)
         os.environ.update(visible_devices(_barrier.gpus_of_task(context)))
-        workers.become_rank(place)
         try:
+            place = _place(context)
+            workers.become_rank(place, is_horovod=is_horovod)
             return _call(call, int(place["HVD_RANK"]))
         finally:  # Spark uses the process again
             os.environ.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hvd_keras._common.ignored import ignoring
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.run.function import run_spec
 from hvd_keras.run.spec import JobSpec, Output, Reach, elastic, settings
@@ -27,10 +28,10 @@ _OLD_NAMES = {
     "max_np": "max_num_proc",
     "network_interface": "network_interfaces",
 }
+
+
 # They choose between ways that hvd_keras does not have.
-_WITHOUT_MEANING = ("disable_cache", "use_gloo", "use_mpi", "mpi_args")
-
-
+@ignoring("horovod.run", "disable_cache use_gloo use_mpi mpi_args")
 def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -46,7 +47,7 @@ def run(
         kwargs: Its arguments by name.
         num_proc: Number of ranks.
         **options: The other arguments of `horovod.run`. Those that choose
-            between Gloo and MPI are ignored.
+            between Gloo and MPI are ignored, and say so once.
 
     Returns:
         What `func` returned on each rank, in rank order.
@@ -58,7 +59,7 @@ def run(
     given = {
         _OLD_NAMES.get(name, name): value
         for name, value in options.items()
-        if value is not None and name not in _WITHOUT_MEANING
+        if value is not None
     }
     num_proc = given.pop("num_proc", num_proc)
     executable = given.pop("executable", None)

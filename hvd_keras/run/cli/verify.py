@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hvd_keras._common.horovod_site import python_path
 from hvd_keras.run.hosts import planning
 from hvd_keras.run.hosts.placement import Plan
-from hvd_keras.run.ranks.environment import SITE, python_path
+from hvd_keras.run.ranks.environment import SITE
 from hvd_keras.run.ranks.guard import guarded_folder
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError

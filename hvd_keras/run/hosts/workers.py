@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
+from hvd_keras._common import horovod_site
 from hvd_keras._rendezvous import addresses, interfaces
 from hvd_keras.run.ranks import environment
 
@@ -68,12 +69,19 @@ def variables(
     ]
 
 
-def become_rank(found: Mapping[str, str]) -> None:
+def become_rank(found: Mapping[str, str], *, is_horovod: bool = False) -> None:
     """Makes this process the rank that `variables` describe.
 
     Call it before a framework is imported, for it sets the threads of each.
+
+    Args:
+        found: The variables.
+        is_horovod: Whether `import horovod` must work.
     """
     os.environ.update(found)
+    if is_horovod:
+        horovod_site.use()
+        os.environ.update(horovod_site.of_rank(os.environ))
     os.environ.update(
         environment.defaults(
             os.environ,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hvd_keras.run.ranks.environment import SITE, python_path
+from hvd_keras._common.horovod_site import python_path
+from hvd_keras.run.ranks.environment import SITE
 from hvd_keras.run.spec import JobSpec
 from hvd_keras.run.usage import UsageError
 

@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hvd_keras._common import gpus
+from hvd_keras._common import gpus, horovod_site
 from hvd_keras.config import Config, read_setting
-from hvd_keras.run.ranks import horovod_compat
 from hvd_keras.run.system import cgroups
 
 _GPUS_PER_RANK = "HVD_GPUS_PER_RANK"
@@ -77,12 +76,6 @@ def _is_address(text: str) -> bool:
 
 # Has what Python imports before a script.
 SITE = str(Path(__file__).parents[2] / "distribution" / "_site")
-
-
-def python_path(environ: Mapping[str, str], folder: str) -> str:
-    """Returns the PYTHONPATH with a folder in front."""
-    rest = environ.get("PYTHONPATH")
-    return folder + (os.pathsep + rest if rest else "")
 
 
 def num_cores() -> int:
@@ -187,7 +180,7 @@ def of_ranks(
             found[gpus.VARIABLE] = ",".join(share)
         if is_horovod:  # its scripts choose a GPU by local rank
             found.setdefault(_GPUS_PER_RANK, "0")
-        yield rank, horovod_compat.of_rank(found) if is_horovod else found
+        yield rank, horovod_site.of_rank(found) if is_horovod else found
 
 
 def shares_of_gpus(

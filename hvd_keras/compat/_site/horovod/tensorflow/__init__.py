@@ -1,8 +1,7 @@
 """`horovod.tensorflow`."""
 
-from hvd_keras.compat import *  # noqa: F403
-from hvd_keras.compat import SyncBatchNormalization as SyncBatchNormalization
 from hvd_keras.compat import keras2
+from hvd_keras.compat.tensorflow import *  # noqa: F403
 
 from .. import __version__ as __version__
 from . import compression as compression
