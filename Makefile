@@ -61,10 +61,6 @@ lint-recipes:  ## The Dockerfile, the manifests and other recipes
 equality-table: build  ## Compares N ranks with one process, into docs/equality.md
 	PYTHONPATH=tests $(PYTHON) -m equality.table --write
 
-.PHONY: distribute-table
-distribute-table: build  ## Runs unchanged scripts on 1 to 4 ranks, into docs/distribute.md
-	PYTHONPATH=$(CURDIR):tests $(PYTHON) tests/integration/distribute_table.py --write
-
 .PHONY: docs
 docs:  ## Builds the documentation into build/docs, offline
 	PYTHONPATH=. $(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
@@ -76,8 +72,7 @@ docs:  ## Builds the documentation into build/docs, offline
 settings-table:  ## Writes the settings into docs/settings.md
 	sed -i '/^<!--/q' docs/settings.md
 	echo >> docs/settings.md
-	$(PYTHON) -c 'from hvd_keras.config import render_table as t; print(t())' \
-	  >> docs/settings.md
+	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
 
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md
@@ -151,7 +146,7 @@ launchers-check:  ## Starts ranks on two hosts by real launchers; as root
 # Each has an environment of its own beside that of PYTHON, whose packages it
 # sees. Spark needs a Java 17 or later. The extras say which versions.
 .PHONY: ray-check spark-check
-spark-check: MORE = 'moto[server]>=5'  # a server of S3
+spark-check: MORE = 'moto[server]>=5' s3fs  # a server of S3, and a client
 ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
 	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$* $(MORE)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \

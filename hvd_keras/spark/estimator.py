@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,25 @@ _ESTIMATOR = {
     "model": "a Keras model",
     "optimizer": "optimizer, if the model is not compiled",
     "loss": "loss, if the model is not compiled",
+    "loss_weights": "weights of the losses, if the model is not compiled",
     "metrics": "metrics, if the model is not compiled",
     "batch_size": "rows in a batch of one rank",
+    "val_batch_size": "the same in validation; None: batch_size",
     "epochs": "passes over the rows",
+    "train_steps_per_epoch": "steps of an epoch; None: all rows",
+    "validation_steps_per_epoch": "steps of a validation; None: all rows",
+    "shuffle": "whether to draw the order of the rows",
     "feature_cols": "columns of the inputs",
     "label_cols": "columns of the labels",
+    "sample_weight_col": "column of the weights of the rows",
     "validation": "share of the rows, or a column that is true for them",
     "store": "Store for rows and checkpoints",
+    "run_id": "folder of this training in the store; None: a new one",
     "num_proc": "number of ranks; None: all slots",
+    "backend_env": "environment variables for the ranks",
     "callbacks": "callbacks of Keras on each rank",
+    "checkpoint_callback": "a ModelCheckpoint: its model is what fit returns",
+    "gradient_compression": "the form in which gradients travel",
     "custom_objects": "classes of the model by name",
     "transformation_fn": "from arrays by column to such arrays, on each rank",
     "retries": "how often to start again after a failure",
@@ -42,13 +53,14 @@ _ESTIMATOR = {
 _MODEL = {
     "model_bytes": "a file of Keras (.keras)",
     "history": "metrics by epoch, as JSON",
+    "run_id": "folder of the training in the store",
     "feature_cols": "columns of the inputs",
     "output_cols": "columns for the outputs",
     "custom_objects": "classes of the model by name",
 }
 
 
-def _with_params(names: dict[str, str]) -> Any:
+def with_params(names: dict[str, str]) -> Any:
     """Gives a class params of pyspark.ml, with getters and setters."""
 
     def decorate(cls: Any) -> Any:
@@ -81,7 +93,7 @@ class _HasParams(Params):
         return self
 
 
-@_with_params(_ESTIMATOR)
+@with_params(_ESTIMATOR)
 class KerasEstimator(Estimator, _HasParams):
     """Trains a Keras model on the rows of a DataFrame, on tasks of Spark.
 
@@ -104,7 +116,11 @@ class KerasEstimator(Estimator, _HasParams):
         validation: Share of the rows in (0, 1) that is kept for validation, or
             the name of a column that is true for these rows.
         **options: `num_proc`, `callbacks`, `custom_objects`,
-            `transformation_fn`, `retries`, `random_seed`, `verbose`.
+            `transformation_fn`, `retries`, `random_seed`, `verbose`,
+            `loss_weights`, `sample_weight_col`, `val_batch_size`,
+            `train_steps_per_epoch`, `validation_steps_per_epoch`, `shuffle`,
+            `run_id`, `backend_env`, `checkpoint_callback`,
+            `gradient_compression`; docs/spark.md tells what they are.
     """
 
     def __init__(
@@ -130,16 +146,16 @@ class KerasEstimator(Estimator, _HasParams):
                 f"{', '.join(_ESTIMATOR)}. Received: {min(unknown)}."
             )
         defaults: dict[str, Any] = {
-            "num_proc": None,
+            **dict.fromkeys(_ESTIMATOR),
             "callbacks": [],
-            "custom_objects": None,
-            "transformation_fn": None,
             "retries": 0,
             "random_seed": 0,
+            "shuffle": True,
             "verbose": 2,
         }
         self._set_all(
             {
+                **defaults,
                 "model": model,
                 "feature_cols": list(feature_cols),
                 "label_cols": list(label_cols),
@@ -150,48 +166,77 @@ class KerasEstimator(Estimator, _HasParams):
                 "batch_size": batch_size,
                 "epochs": epochs,
                 "validation": validation,
-                **defaults,
                 **options,
             }
         )
 
     def _fit(self, dataset: Any) -> KerasModel:
-        get = self.getOrDefault
         self._check()
-        store = get("store")
-        store = Store(store) if isinstance(store, str) else store
-        place = store.new_run()
-        rows, validation_rows = self._write(dataset, place)
-        local = Store.local_path(place)
+        run_id = self._run_id()
+        rows = self._write(dataset, self._store().run_folder(run_id))
+        return self._train(run_id, *rows, dataset.sparkSession)
+
+    def _store(self) -> Store:
+        store = self.getOrDefault("store")
+        return Store(store) if isinstance(store, str) else store
+
+    def _run_id(self) -> str:
+        return self.getOrDefault("run_id") or f"run-{uuid.uuid4().hex[:12]}"
+
+    def _train(
+        self, run_id: str, rows: str, validation_rows: str | None, session: Any
+    ) -> KerasModel:
+        """Trains on rows in the store."""
+        get = self.getOrDefault
+        store = self._store()
+        local = Store.local_path(store.run_folder(run_id))
         task = Task(
-            model=self._model_bytes(),
+            store=store,
+            model=self._model_bytes(store, run_id),
             rows=rows,
             validation_rows=validation_rows,
             feature_cols=get("feature_cols"),
             label_cols=get("label_cols"),
+            sample_weight_col=get("sample_weight_col"),
             batch_size=get("batch_size"),
+            val_batch_size=get("val_batch_size") or get("batch_size"),
             epochs=get("epochs"),
+            steps=(
+                get("train_steps_per_epoch"),
+                get("validation_steps_per_epoch"),
+            ),
+            shuffle=get("shuffle"),
+            compression=get("gradient_compression"),
             seed=get("random_seed"),
             verbose=get("verbose"),
-            callbacks=get("callbacks"),
+            callbacks=get("callbacks") or [],
+            checkpoint_callback=get("checkpoint_callback"),
             custom_objects=get("custom_objects"),
             transformation_fn=get("transformation_fn"),
             backup=f"{local}/backup" if local else None,
         )
-        results = run(
-            train,
-            (task,),
-            num_proc=get("num_proc"),
-            retries=get("retries"),
-            session=dataset.sparkSession,
-        )
-        model, history = results[0]
-        return KerasModel(
+        model, history = self._run(task, session)[0]
+        store.write(store.checkpoint(run_id), model)
+        return self._make_model(
             model_bytes=model,
             history=history,
+            run_id=run_id,
             feature_cols=get("feature_cols"),
             output_cols=[f"{name}__output" for name in get("label_cols")],
             custom_objects=get("custom_objects"),
+        )
+
+    def _make_model(self, **params: Any) -> KerasModel:
+        return KerasModel(**params)
+
+    def _run(self, task: Task, session: Any) -> list[Any]:
+        return run(
+            train,
+            (task,),
+            num_proc=self.getOrDefault("num_proc"),
+            retries=self.getOrDefault("retries"),
+            env=self.getOrDefault("backend_env"),
+            session=session,
         )
 
     def _check(self) -> None:
@@ -208,26 +253,33 @@ class KerasEstimator(Estimator, _HasParams):
                 f"Received: {share!r}."
             )
 
-    def _model_bytes(self) -> bytes:
+    def _model_bytes(self, store: Store, run_id: str) -> bytes:
         get = self.getOrDefault
+        if get("run_id") and store.exists(store.checkpoint(run_id)):
+            return store.read(store.checkpoint(run_id))  # goes on
         model = get("model")
         if get("optimizer") is not None or get("loss") is not None:
-            model.compile(get("optimizer"), get("loss"), metrics=get("metrics"))
+            model.compile(
+                get("optimizer"),
+                get("loss"),
+                loss_weights=get("loss_weights"),
+                metrics=get("metrics"),
+            )
         if not model.compiled:
             raise InvalidArgumentError(
                 "`model` must be compiled, or `optimizer` and `loss` be given. "
                 "Received: none of them."
             )
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.keras"
-            model.save(path)
-            return path.read_bytes()
+        return file_of(model)
 
     def _write(self, dataset: Any, place: str) -> tuple[str, str | None]:
         names = [
             *self.getOrDefault("feature_cols"),
             *self.getOrDefault("label_cols"),
         ]
+        if self.getOrDefault("sample_weight_col"):
+            names.append(self.getOrDefault("sample_weight_col"))
+        store = self._store()
         share = self.getOrDefault("validation")
         training, validation = dataset, None
         if isinstance(share, str):
@@ -239,15 +291,15 @@ class KerasEstimator(Estimator, _HasParams):
                 [1.0 - share, float(share)], seed=seed
             )
         rows = Store.join(place, "rows")
-        Store.write(_plain(training, names), rows)
+        store.write_rows(_plain(training, names), rows)
         if validation is None:
             return rows, None
         others = Store.join(place, "validation_rows")
-        Store.write(_plain(validation, names), others)
+        store.write_rows(_plain(validation, names), others)
         return rows, others
 
 
-@_with_params(_MODEL)
+@with_params(_MODEL)
 class KerasModel(Model, _HasParams):
     """A trained Keras model that adds its predictions to DataFrames.
 
@@ -262,6 +314,7 @@ class KerasModel(Model, _HasParams):
         feature_cols: Sequence[str] = (),
         output_cols: Sequence[str] = (),
         custom_objects: dict[str, Any] | None = None,
+        run_id: str = "",
     ) -> None:
         super().__init__()
         self._set_all(
@@ -271,6 +324,7 @@ class KerasModel(Model, _HasParams):
                 "feature_cols": list(feature_cols),
                 "output_cols": list(output_cols),
                 "custom_objects": custom_objects,
+                "run_id": run_id,
             }
         )
 
@@ -313,6 +367,14 @@ def _plain_column(dataset: Any, name: str) -> Any:
     if isinstance(dataset.schema[name].dataType, VectorUDT):
         return vector_to_array(col(name), "float32").alias(name)
     return col(name)
+
+
+def file_of(model: Any) -> bytes:
+    """Returns what a file of a Keras model has."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        model.save(path)
+        return path.read_bytes()
 
 
 def _load(model: bytes, custom_objects: dict[str, Any] | None) -> Any:

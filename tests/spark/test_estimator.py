@@ -86,7 +86,7 @@ def test_rows_travel_through_s3(digits: Any, s3: Callable[[str], str]) -> None:
     assert sum(one.path.endswith(".parquet") for one in found) == 6
     (run,) = system.get_file_info(fs.FileSelector(folder))
     for name, num_rows in (("rows", 1437), ("validation_rows", 360)):
-        rows = Store.dataset(s3(f"digits/{run.base_name}/{name}"))
+        rows = Store(s3("")).rows(s3(f"digits/{run.base_name}/{name}"))
         assert rows.count_rows() == num_rows
 
 
@@ -96,7 +96,7 @@ def test_fsspec_serves_what_pyarrow_does_not_know() -> None:
     memory.makedirs("/rows")
     with memory.open("/rows/part.parquet", "wb") as file:
         parquet.write_table(table, file)
-    assert Store.dataset("memory://rows").to_table() == table
+    assert Store("memory://").rows("memory://rows").to_table() == table
 
 
 def test_it_takes_vectors_and_stands_in_a_pipeline(
@@ -137,3 +137,45 @@ def test_wrong_params_are_refused(digits: Any, tmp_path: Path) -> None:
         KerasEstimator(_model(), ["pixels"], ["digit"], str(tmp_path)).fit(
             digits
         )
+
+
+def test_options_of_a_training_count(spark: Any, tmp_path: Path) -> None:
+    # Rows with a weight of 0 say the opposite.
+    rows = [(float(n % 5), 2.0 * (n % 5), 1.0) for n in range(40)]
+    rows += [(x, -y, 0.0) for x, y, _ in rows]
+    frame = spark.createDataFrame(rows, ["x", "y", "weight"])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    best = keras.callbacks.ModelCheckpoint(
+        "later.keras", monitor="loss", save_best_only=True
+    )
+    estimator = KerasEstimator(
+        model,
+        ["x"],
+        ["y"],
+        Store(str(tmp_path)),
+        optimizer=keras.optimizers.SGD(0.05),
+        loss="mse",
+        loss_weights=[2.0],
+        sample_weight_col="weight",
+        train_steps_per_epoch=3,
+        val_batch_size=4,
+        validation=0.25,
+        shuffle=False,
+        gradient_compression=hvd.Compression.fp16,
+        backend_env={"TF_DETERMINISTIC_OPS": "1"},
+        checkpoint_callback=best,
+        run_id="ours",
+        batch_size=8,
+        epochs=12,
+        num_proc=2,
+        verbose=0,
+    )
+    fitted = estimator.fit(frame)
+    losses = fitted.metrics()["loss"]
+    assert losses[-1] < 0.1 * losses[0]
+    slope = fitted.keras().get_weights()[0].item()
+    assert abs(slope - 2.0) < 0.5
+    kept = tmp_path / "ours" / "checkpoint.keras"
+    assert kept.read_bytes() == fitted.getModelBytes()
+    again = estimator.setEpochs(1).fit(frame)  # from where it was
+    assert again.metrics()["loss"][0] < 0.1 * losses[0]
