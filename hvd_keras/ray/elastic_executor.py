@@ -40,6 +40,7 @@ class ElasticRayExecutor:
         cpus_per_slot: float = 1,
         gpus_per_slot: int | None = None,
         env_vars: Mapping[str, str] | None = None,
+        discover: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Describes the ranks; `start()` asks Ray for them.
 
@@ -49,6 +50,9 @@ class ElasticRayExecutor:
             cpus_per_slot: Cores for each rank.
             gpus_per_slot: GPUs for each rank. Defaults to 1 with `use_gpu`.
             env_vars: Environment variables for the ranks.
+            discover: Returns the slots of each host, by its name or address,
+                that may be used; it is called each second. Defaults to all
+                nodes of Ray.
 
         Raises:
             InvalidArgumentError: A number makes no sense.
@@ -67,6 +71,7 @@ class ElasticRayExecutor:
         self._need = {"CPU": cpus_per_slot, "GPU": gpus}
         self._num_threads = max(1, int(cpus_per_slot))
         self._env_vars = dict(env_vars or {})
+        self._discover = discover
         self._hosts: Path | None = None  # a file: what hvdrun may use now
         self._slots: Mapping[str, int] = {}
         self._shares: Shares | None = None
@@ -116,22 +121,29 @@ class ElasticRayExecutor:
             "verbose": verbose,
         }
 
-    def start(self) -> None:
+    def start(self, extra_env_vars: Mapping[str, str] | None = None) -> None:
         """Takes free resources of the cluster, for as many ranks as may be.
 
         They are taken until `shutdown()`, or until this process has ended.
+
+        Args:
+            extra_env_vars: More environment variables for the ranks.
 
         Raises:
             LaunchError: The cluster has no room within the timeout.
         """
         if self._shares is not None:
             raise LaunchError("`start()` must be called once.")
+        self._env_vars.update(extra_env_vars or {})
         if not ray.is_initialized():
             ray.init()
         settings = self._settings
         low, seconds = settings["min_num_proc"], settings["timeout_s"]
         self._shares = Shares(
-            self._need, settings["max_num_proc"] or sys.maxsize, self._note
+            self._need,
+            settings["max_num_proc"] or sys.maxsize,
+            self._note,
+            self._discover,
         )
         try:
             if not self._shares.wait(low, seconds):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hvd_keras._common import horovod_site
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError
 from hvd_keras.ray._ray import ray
+from hvd_keras.ray.elastic_executor import ElasticRayExecutor
 from hvd_keras.run.hosts import workers
 
 
@@ -15,7 +16,9 @@ class RayExecutor:
     """Runs functions on ranks that are actors of Ray.
 
     The actors live from `start()` to `shutdown()`; so do the modules and
-    variables that functions leave in them.
+    variables that functions leave in them. With `min_workers` the ranks may
+    die, leave and come: they are those of an `ElasticRayExecutor`, and live
+    for one call.
     """
 
     def __init__(
@@ -28,6 +31,10 @@ class RayExecutor:
         cpus_per_worker: float = 1,
         use_gpu: bool = False,
         gpus_per_worker: int | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        reset_limit: int | None = None,
+        elastic_timeout: float = 600,
     ) -> None:
         """Describes the ranks; `start()` starts them.
 
@@ -40,17 +47,42 @@ class RayExecutor:
             cpus_per_worker: Cores for each rank.
             use_gpu: Whether each rank needs a GPU.
             gpus_per_worker: How many. Defaults to 1 with `use_gpu`.
+            min_workers: Makes the ranks elastic: training goes on while so
+                many are left. `num_workers` counts for nothing then.
+            max_workers: Most ranks of an elastic executor. Defaults to as many
+                as the cluster has room for.
+            reset_limit: See `ElasticRayExecutor.create_settings`.
+            elastic_timeout: See `ElasticRayExecutor.create_settings`.
 
         Raises:
             InvalidArgumentError: Both or neither of `num_workers` and
-                `num_hosts` are given.
+                `num_hosts` are given, and no `min_workers`.
         """
+        self._timeout_seconds = (settings or {}).get("timeout_s", 300)
+        self._group: Any = None
+        self._actors: list[Any] = []  # by rank
+        self._elastic: ElasticRayExecutor | None = None
+        self._executable: tuple[Any, ...] = ()
+        if min_workers is not None or max_workers is not None:
+            self._elastic = ElasticRayExecutor(
+                ElasticRayExecutor.create_settings(
+                    min_workers or 1,
+                    max_workers,
+                    reset_limit,
+                    elastic_timeout,
+                    self._timeout_seconds,
+                ),
+                use_gpu=use_gpu,
+                cpus_per_slot=cpus_per_worker,
+                gpus_per_slot=gpus_per_worker,
+            )
+            return
         if (num_workers is None) == (num_hosts is None):
             raise InvalidArgumentError(
-                "One of `num_workers` and `num_hosts` must be given. "
-                f"Received: num_workers={num_workers}, num_hosts={num_hosts}."
+                "One of `num_workers` and `num_hosts` must be given, or "
+                "`min_workers`. Received: "
+                f"num_workers={num_workers}, num_hosts={num_hosts}."
             )
-        self._timeout_seconds = (settings or {}).get("timeout_s", 300)
         gpus = gpus_per_worker or 1 if use_gpu else 0
         self._need = {"CPU": cpus_per_worker} | ({"GPU": gpus} if gpus else {})
         per_bundle = num_workers_per_host if num_hosts else 1
@@ -61,8 +93,6 @@ class RayExecutor:
         ]
         self._strategy = "STRICT_SPREAD" if num_hosts else "PACK"
         self._per_bundle = per_bundle
-        self._group: Any = None
-        self._actors: list[Any] = []  # by rank
 
     @staticmethod
     def create_settings(timeout_s: int = 300, **_: Any) -> dict[str, int]:
@@ -91,20 +121,24 @@ class RayExecutor:
         Raises:
             LaunchError: The cluster has no room within the timeout.
         """
+        executable = (
+            executable_cls,
+            tuple(executable_args or ()),
+            dict(executable_kwargs or {}),
+        )
+        if self._elastic is not None:
+            self._executable = executable
+            self._elastic.start(extra_env_vars)
+            return
         try:
             self._start_actors()
-            places = self._variables()
-            ray.get(
-                [
-                    actor.start.remote(
-                        {**(extra_env_vars or {}), **own},
-                        executable_cls,
-                        tuple(executable_args or ()),
-                        dict(executable_kwargs or {}),
-                    )
-                    for actor, own in zip(self._actors, places, strict=True)
-                ]
-            )
+            is_horovod = horovod_site.is_used()
+            places, steps = self._variables(), []
+            for actor, own in zip(self._actors, places, strict=True):
+                told = {**(extra_env_vars or {}), **own}
+                steps.append(actor.become_rank.remote(told, is_horovod))
+                steps.append(actor.make.remote(*executable))
+            ray.get(steps)
         except BaseException:
             self.shutdown()
             raise
@@ -142,7 +176,10 @@ class RayExecutor:
         Raises:
             ray.exceptions.RayTaskError: It raised on a rank.
             ray.exceptions.RayActorError: A rank has died.
+            RankError: It raised on an elastic rank, or too few are left.
         """
+        if self._elastic is not None:
+            return self._elastic.run(fn, args or (), kwargs)
         return list(ray.get(self.run_remote(fn, args, kwargs)))
 
     def run_remote(
@@ -151,27 +188,49 @@ class RayExecutor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Does what `run` does, and returns references without waiting."""
+        """Does what `run` does, and returns references without waiting.
+
+        Raises:
+            NotImplementedError: The ranks are elastic.
+        """
+        self._refuse_elastic("run_remote")
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         return [a.run.remote(fn, args, kwargs) for a in self._started()]
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
         """Calls `fn` with the object of each rank; returns what they return."""
+        if self._elastic is not None:
+            return self._elastic.run(_execute, (fn, *self._executable))
         refs = [actor.execute.remote(fn) for actor in self._started()]
         return list(ray.get(refs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Calls `fn` with the object of rank 0; returns what it returns."""
+        """Calls `fn` with the object of rank 0; returns what it returns.
+
+        Raises:
+            NotImplementedError: The ranks are elastic.
+        """
+        self._refuse_elastic("execute_single")
         return ray.get(self._started()[0].execute.remote(fn))
 
     def shutdown(self) -> None:
         """Ends all ranks and frees what Ray has kept for them."""
+        if self._elastic is not None:
+            self._elastic.shutdown()
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
         if self._group is not None:
             ray.util.remove_placement_group(self._group)
             self._group = None
+
+    def _refuse_elastic(self, name: str) -> None:
+        if self._elastic is not None:
+            raise NotImplementedError(
+                f"`{name}` needs ranks that stay: elastic ones live for one "
+                "call of `run` or `execute`. Received: an executor with "
+                "`min_workers` or `max_workers`."
+            )
 
     def _started(self) -> list[Any]:
         if not self._actors:
@@ -206,17 +265,16 @@ class _Rank:
     def meeting_point(self, num_hosts: int) -> str:
         return workers.meeting_point(num_hosts)
 
-    def start(
+    def become_rank(self, variables: dict[str, str], is_horovod: bool) -> None:
+        workers.become_rank(variables, is_horovod=is_horovod)
+
+    def make(
         self,
-        variables: dict[str, str],
         executable_cls: type | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        os.environ.update(variables)
-        workers.become_rank(variables)
-        if executable_cls is not None:
-            self._executable = executable_cls(*args, **kwargs)
+        self._executable = _made(executable_cls, args, kwargs)
 
     def run(
         self,
@@ -228,3 +286,13 @@ class _Rank:
 
     def execute(self, fn: Callable[[Any], Any]) -> Any:
         return fn(self._executable)
+
+
+def _made(
+    executable_cls: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return None if executable_cls is None else executable_cls(*args, **kwargs)
+
+
+def _execute(fn: Callable[[Any], Any], *executable: Any) -> Any:
+    return fn(_made(*executable))

@@ -43,6 +43,7 @@ class Shares:
         need: Mapping[str, float],
         max_slots: int,
         on_change: Callable[[Mapping[str, int]], None],
+        discover: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Begins.
 
@@ -51,10 +52,13 @@ class Shares:
             max_slots: How many slots to take at most.
             on_change: Called with the slots of all shares, by name, when they
                 have changed.
+            discover: Returns the slots of each host, by its name or address,
+                that may be taken; None: all that Ray has.
         """
         self._need = {name: n for name, n in need.items() if n}
         self._max_slots = max_slots
         self._on_change = on_change
+        self._discover = discover
         self._shares: list[Share] = []
         self._known: dict[str, int] = {}
         self._num_named: dict[str, int] = {}
@@ -135,9 +139,13 @@ class Shares:
     def _step(self) -> None:
         now = time.monotonic()
         nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
+        limits = dict.fromkeys(nodes, self._max_slots)
+        if self._discover is not None:
+            found = self._discover()
+            limits = {n: _named(found, known) for n, known in nodes.items()}
         for share in list(self._shares):
             is_late = now - share.asked_at > _PATIENCE_SECONDS
-            if share.node not in nodes:
+            if not limits.get(share.node):
                 self._give_up(share)
             elif share.coming is not None:
                 if ray.wait([share.coming], timeout=0)[0]:
@@ -147,7 +155,7 @@ class Shares:
         if self._settles_at <= now and not any(
             share.coming is not None for share in self._shares
         ):
-            self._take_more(nodes)
+            self._take_more(nodes, limits)
         self._tell()
 
     def _note_arrival(self, share: Share) -> None:
@@ -159,15 +167,23 @@ class Shares:
         share.coming = None
         self._settles_at = time.monotonic() + _SETTLE_SECONDS
 
-    def _take_more(self, nodes: Mapping[str, Any]) -> None:
+    def _take_more(
+        self, nodes: Mapping[str, Any], limits: Mapping[str, int]
+    ) -> None:
         missing = self._max_slots - sum(s.num_slots for s in self._shares)
         free = available_resources_per_node()
+        taken = dict.fromkeys(nodes, 0)
+        for share in self._shares:
+            taken[share.node] += share.num_slots
         room = {
             node: min(
-                int(free.get(node, {}).get(name, 0) / number + _ROUNDING)
-                for name, number in self._need.items()
+                limit - taken[node],
+                *(
+                    int(free.get(node, {}).get(name, 0) / number + _ROUNDING)
+                    for name, number in self._need.items()
+                ),
             )
-            for node in nodes
+            for node, limit in limits.items()
         }
         for node in sorted(room, key=lambda node: -room[node]):
             num_slots = min(room[node], missing)
@@ -217,3 +233,9 @@ class Shares:
                 return
             self._known = found
         self._on_change(found)
+
+
+def _named(slots: Mapping[str, int], known: Mapping[str, Any]) -> int:
+    """Returns the slots of a node, by either of its names."""
+    address = slots.get(str(known["NodeManagerAddress"]), 0)
+    return slots.get(str(known["NodeManagerHostname"]), address)
