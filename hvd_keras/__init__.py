@@ -308,8 +308,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    hidden = {name for name in globals() if name.startswith("_")}
-    return sorted({*hidden, *__all__})
+    return sorted({*globals(), *__all__})
 
 
 # This replaces what `_common/replacements.py` lists.

@@ -40,7 +40,6 @@ def missing_module(name: str, remedy: str) -> ImportError:
         remedy: What to do instead, as the end of a sentence.
     """
     return ImportError(
-        f"hvd_keras replaces only horovod.tensorflow, horovod.keras and "
-        f"horovod.common. It has no `{name}`: {remedy}.",
+        f"hvd_keras, which stands for Horovod here, has no `{name}`: {remedy}.",
         name=name,
     )

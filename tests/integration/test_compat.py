@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -132,3 +133,50 @@ def test_a_horovod_that_is_loaded_already_is_refused(tmp_path: Path) -> None:
     )
     assert job.status == 1
     assert "must be imported before `horovod`" in job.stderr
+
+
+_DRIVER = """
+import subprocess, sys
+import horovod.runner
+from horovod.runner.elastic.discovery import FixedHosts
+assert "tensorflow" not in sys.modules
+assert sys.argv[1:] == ["-v", "x"], sys.argv
+assert horovod.run is horovod.runner.run
+assert FixedHosts({"a": 2}).find_available_hosts_and_slots() == {"a": 2}
+code = "import horovod; print(horovod.__version__, flush=True)"
+subprocess.run([sys.executable, "-c", code], check=True)
+
+def place():
+    import os
+    import horovod
+    return os.environ["HOROVOD_RANK"], horovod.__version__
+
+print(horovod.run(place, num_proc=2), sys.flags.dont_write_bytecode)
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module", "first line"])
+def test_a_driver_finds_horovod_and_so_do_its_ranks(
+    how: str, tmp_path: Path
+) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(_DRIVER)
+    command = ["-B", "-m", "hvd_keras.compat", str(driver)]
+    if how == "module":
+        command[-1:] = ["-m", "driver"]
+    elif how == "first line":
+        driver.write_text("import hvd_keras.compat.horovod\n" + _DRIVER)
+        command = ["-B", str(driver)]
+    done = subprocess.run(
+        [sys.executable, *command, "-v", "x"],
+        cwd=tmp_path,
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    version = "0.28.1"
+    ranks = [(str(rank), version) for rank in range(2)]
+    assert done.stdout.splitlines() == [version, f"{ranks} 1"]

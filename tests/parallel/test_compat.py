@@ -39,7 +39,7 @@ MODULES = [
     "horovod.tensorflow.sync_batch_norm",
     "horovod.tensorflow.util",
 ]
-GONE = "torch mxnet spark ray runner tensorflow.data".split()
+GONE = "torch mxnet spark.torch runner.launch tensorflow.data".split()
 
 # Programs may pass these arguments by position; these are the defaults.
 SIGNATURES = {

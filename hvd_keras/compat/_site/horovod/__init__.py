@@ -1,7 +1,6 @@
-"""hvd_keras under Horovod's name, for its TensorFlow and Keras programs.
+"""hvd_keras under Horovod's name, for its programs.
 
-This is not Horovod. It lacks Horovod's modules for other frameworks (torch,
-mxnet, spark, ray).
+This is not Horovod. docs/horovod-modules.md lists what it has.
 """
 
 from typing import Any
@@ -13,6 +12,5 @@ __version__ = "0.28.1"  # the Horovod whose interface this has
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"hvd_keras replaces only horovod.tensorflow, horovod.keras and "
-        f"horovod.common. It has no `horovod.{name}`."
+        f"hvd_keras, which stands for Horovod here, has no `horovod.{name}`."
     )

@@ -1,0 +1,3 @@
+"""`horovod.ray.elastic_v2`."""
+
+from hvd_keras.compat.ray import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""`horovod.runner.elastic.discovery`."""
+
+from hvd_keras.compat.discovery import *  # noqa: F403

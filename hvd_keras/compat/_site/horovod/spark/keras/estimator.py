@@ -1,0 +1,3 @@
+"""`horovod.spark.keras.estimator`."""
+
+from hvd_keras.compat.spark_keras import *  # noqa: F403
