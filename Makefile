@@ -61,6 +61,10 @@ lint-recipes:  ## The Dockerfile, the manifests and other recipes
 equality-table: build  ## Compares N ranks with one process, into docs/equality.md
 	PYTHONPATH=tests $(PYTHON) -m equality.table --write
 
+.PHONY: distribute-table
+distribute-table: build  ## Runs unchanged scripts on 1 to 4 ranks, into docs/distribute.md
+	PYTHONPATH=$(CURDIR):tests $(PYTHON) tests/integration/distribute_table.py --write
+
 .PHONY: docs
 docs:  ## Builds the documentation into build/docs, offline
 	PYTHONPATH=. $(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
@@ -72,7 +76,8 @@ docs:  ## Builds the documentation into build/docs, offline
 settings-table:  ## Writes the settings into docs/settings.md
 	sed -i '/^<!--/q' docs/settings.md
 	echo >> docs/settings.md
-	$(PYTHON) -m hvd_keras.run --help-env >> docs/settings.md
+	$(PYTHON) -c 'from hvd_keras.config import render_table as t; print(t())' \
+	  >> docs/settings.md
 
 .PHONY: resume-matrix
 resume-matrix: build  ## Kills and resumes runs, into docs/resume-matrix.md

@@ -308,7 +308,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    hidden = {name for name in globals() if name.startswith("_")}
+    return sorted({*hidden, *__all__})
 
 
 # This replaces what `_common/replacements.py` lists.

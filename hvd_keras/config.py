@@ -13,7 +13,8 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_keras.exceptions import ConfigError
@@ -401,12 +402,17 @@ class Config:
         }
 
 
-def _unknown_name(name: str, known: set[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean `...`?", or nothing if no name is near."""
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+    return f" Did you mean `{nearest[0]}`?" if nearest else ""
+
+
+def _unknown_name(name: str, known: set[str]) -> str:
     return (
         f"`{name}` is not a setting of hvd_keras: names that begin with HVD_ "
-        f"must be in the table that `hvdrun --help-env` prints.{hint}"
+        "must be in the table that `hvdrun --help-env` prints."
+        f"{did_you_mean(name, known)}"
     )
 
 
@@ -453,8 +459,34 @@ def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def render_text(width: int) -> str:
+    """The settings for a terminal, for `--help-env`.
+
+    Args:
+        width: Characters of a line.
+    """
+    lines = []
+    for row in settings():
+        default = "unset" if row.default is None else _text(row.default)
+        kind = f"{row.kind}, {row.unit}" if row.unit else row.kind
+        also = f"; also {row.alias}" if row.alias else ""
+        choices = f" One of {', '.join(row.choices)}." if row.choices else ""
+        for text, indent in (
+            (f"{row.name}  ({kind}; default {default}{also})", ""),
+            (row.effect + choices, "    "),
+        ):
+            lines += textwrap.wrap(
+                text,
+                width,
+                initial_indent=indent,
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)
+
+
 def render_table() -> str:
-    """The table of settings in Markdown, for the README and `--help-env`."""
+    """The table of settings in Markdown, for docs/settings.md."""
     lines = [
         "| Name | Type | Default | Effect |",
         "|---|---|---|---|",

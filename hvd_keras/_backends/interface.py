@@ -196,6 +196,16 @@ class Backend:
         """Whether something else than hvd_keras distributes the layers."""
         return False
 
+    def make_cell(self, before: Any) -> Any:
+        """Returns a number that a compiled step may set, not known so far.
+
+        None where Python gives the steps their batches.
+
+        Args:
+            before: What this has returned before; it is taken again. Or None.
+        """
+        return None
+
     def make_note(self, size: int) -> Note:
         """Returns a note for flags of `size` ranks, which a step may take."""
         return Note(size)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_keras import basics
@@ -153,6 +154,12 @@ class TensorFlowBackend(Backend):
 
     def is_in_other_strategy(self) -> bool:
         return is_in_other_strategy()
+
+    def make_cell(self, before: Any) -> Any:
+        if before is None:
+            return tf.Variable(np.nan, trainable=False, dtype=tf.float32)
+        before.assign(np.nan)
+        return before
 
     def make_note(self, size: int) -> Note:
         return _NoteInVariable(size)

@@ -63,14 +63,21 @@ TABLE = (
     Row(
         "keras.Model",
         "save save_weights export",
-        "distribution._scripts",
+        "distribution._files",
         "save on one rank, while the others wait",
         "all ranks of an unchanged script write the same file",
     ),
     Row(
         "keras.*",
+        "save_model save_weights",
+        "distribution._files",
+        "the same, for the functions of `keras.saving`",
+        "all ranks of an unchanged script write the same file",
+    ),
+    Row(
+        "keras.*",
         "get_file",
-        "distribution._scripts",
+        "distribution._files",
         "download once on each host",
         "a rank reads a file that another one is still writing",
     ),

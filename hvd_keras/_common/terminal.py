@@ -57,6 +57,13 @@ def in_columns(
 
 
 def tell(program: str, what: object) -> None:
-    """Prints what a program says, on the standard error."""
+    """Prints what a program says, on the standard error.
+
+    Args:
+        program: Its name.
+        what: A text or an error.
+    """
+    if isinstance(what, OSError) and what.filename is not None:
+        what = f"{what.filename!r}: {what.strerror}"
     text = printable(str(what))
     print(f"{program}: {text}", file=sys.stderr, flush=True)

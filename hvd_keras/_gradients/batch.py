@@ -110,9 +110,7 @@ class Batch:
         self._is_eager = is_eager
         self._numbers = itertools.count()
         self._chain: list[Any] = []
-        self._real = rows
-        if self._is_row is not None:
-            self._real = keras.ops.sum(self._is_row)
+        self._real = real_rows(rows, weights)
         self.is_real: Any = None
         if self._is_row is not None and not is_partial:
             self.is_real = self._real > 0
@@ -372,6 +370,11 @@ def tensors_in(structure: Any) -> list[Any]:
         for tensor in keras.tree.flatten(structure)
         if tensor is not None and len(getattr(tensor, "shape", ()))
     ]
+
+
+def real_rows(rows: Any, weights: Any = None) -> Any:
+    """Returns how many of a batch's rows do not only fill it."""
+    return rows if weights is None else keras.ops.sum(_is_row(weights))
 
 
 def _is_row(weights: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import keras
 
-from hvd_keras import basics
+from hvd_keras import _backends, basics
 from hvd_keras._gradients import mixed_rows
-from hvd_keras._gradients.batch import Batch, tensors_in
+from hvd_keras._gradients.batch import Batch, real_rows, tensors_in
 from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists, models, traces
@@ -32,8 +32,10 @@ from hvd_keras.data._counts import (
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, Sum
 
-# An attribute of a model, in `vars(model)`: what its test function is for.
+# Attributes of a model, in `vars(model)`: what its test function is for, and
+# the rows of its last training and test step.
 _TESTS_FOR = "_hvd_tests_for"
+_ROWS = "_hvd_rows_of_step"
 
 
 def install() -> None:
@@ -49,6 +51,7 @@ def install() -> None:
 def _begin_step(step: keras_steps.Step) -> Batch | None:
     """Begins the batch of a step; None if the step is this rank's own."""
     weights = step.sample_weight if step.marks is None else step.marks
+    _note_rows(step, weights)
     return _begin(
         step.model,
         step.x,
@@ -59,6 +62,20 @@ def _begin_step(step: keras_steps.Step) -> Batch | None:
         marks=step.marks,
         call=step.call,
     )
+
+
+def _note_rows(step: keras_steps.Step, weights: Any) -> None:
+    """Leaves the rows of a step that count to those who read its logs.
+
+    Elsewhere they are known from the batch, which Python gives to the step.
+    """
+    cell = vars(step.model).get(_ROWS, {}).get(step.training)
+    tensors = [*tensors_in(step.y), *tensors_in(step.x)]
+    if cell is None or not tensors:
+        return
+    marks = tensors_in(weights) if step.call.rows.may_fill else []
+    rows = real_rows(keras.ops.shape(tensors[0])[0], *marks[:1])
+    cell.assign(keras.ops.cast(rows, "float32"))
 
 
 def _end_step(step: keras_steps.Step) -> None:
@@ -73,10 +90,6 @@ def _end_step(step: keras_steps.Step) -> None:
             'dealt by `policy="pad"`.'
         )
     step.note_loss(is_part=batch.has_part_of_loss)
-    model = step.model
-    is_compiled = keras.backend.backend() != "torch" or model.jit_compile
-    if model.run_eagerly or not is_compiled:
-        step.call.rows_of_step = batch.real_rows
     if (
         step.training
         and method is not None
@@ -223,6 +236,12 @@ def _is_sum(model: Any) -> bool:
 
 def _note_data(call: Any) -> None:
     """Notes what all ranks know of the batches of `fit` or `evaluate`."""
+    training = call.method == "fit"
+    if keras_steps.own_method_of(call.model, training) is not None:
+        cells = vars(call.model).setdefault(_ROWS, {})
+        cells[training] = call.rows_of_step = _backends.current().make_cell(
+            cells.get(training)
+        )
     source, counts = source_of(call.data), counts_of(call.data)
     filled = source if source is not None and source.may_fill else None
     is_array = keras_epochs.arrays_of(call) is not None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from hvd_keras._common import log
 from hvd_keras._keras import models
+from hvd_keras._keras.hooks import Hooks
 from hvd_keras._keras.optimizer import OptimizerHooks
+
+# Called with a warning that N ranks train on another loss than one process.
+at_other_loss: Hooks[Callable[[str], None]] = Hooks()
 
 _told_rows: set[str] = set()
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
@@ -104,12 +109,12 @@ def tell_of_unknown_mean(model: Any, method: str) -> None:
 
 def tell_of_mixed_rows(model: Any, received: str) -> None:
     """Warns of a loss that depends on several rows at once."""
-    _tell(model, _MIXED_ROWS, received)
+    _tell(model, _MIXED_ROWS, received, is_other_loss=True)
 
 
 def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
     """Warns of losses that are no means over rows."""
-    _tell(model, _WHOLE_BATCH, ", ".join(names))
+    _tell(model, _WHOLE_BATCH, ", ".join(names), is_other_loss=True)
 
 
 def tell_of_joined_rest(model: Any, num_rows: int, num_ranks: int) -> None:
@@ -169,11 +174,15 @@ def tell_of_filled_metric(metric: Any) -> None:
     _tell(metric, _FILLED, repr(metric.name))
 
 
-def _tell(model: Any, text: str, received: str) -> None:
+def _tell(
+    model: Any, text: str, received: str, *, is_other_loss: bool = False
+) -> None:
     told = _told.setdefault(model, set())
     if text not in told:
         told.add(text)
         log.warning(text % received)
+        for function in at_other_loss if is_other_loss else ():
+            function(text % received)
 
 
 def has_own_train_step(model: Any) -> bool:

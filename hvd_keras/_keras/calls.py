@@ -71,7 +71,7 @@ class Call:
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
         self.draws_apart = False  # its random numbers are the rank's own
-        # Rows of the last step that count, where Python runs each step.
+        # Rows of the last step that count; None or not a number: unknown.
         self.rows_of_step: Any = None
         # Whether `mixed_rows` has looked at a step of it.
         self.is_watched = False
@@ -88,6 +88,9 @@ class Call:
         self.others, self.callbacks = [], []
         self.arguments, self.checks = {}, {}
 
+
+# Called with the arguments of a `fit`, which has done nothing yet.
+at_begin_of_fit: Hooks[Callable[[dict[str, Any]], None]] = Hooks()
 
 # Called with the model when a `fit` has ended or raised.
 at_end_of_fit: Hooks[Callable[[Any], None]] = Hooks()
@@ -175,6 +178,8 @@ def _noting_call(
     def run(self: Any, *args: Any, **kw: Any) -> Any:
         arguments = dict(zip(_FIT_PARAMETERS, args, strict=False))
         call = Call(method, self, {**arguments, **kw} if is_fit else {})
+        for check in at_begin_of_fit if is_fit else ():
+            check(call.arguments)
         before = _running.set((call, *_running.get()))
         _all.append(call)
         try:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import Call, running_calls, running_fit
@@ -233,6 +234,31 @@ def _taking_batches(epochs: Any, items: Iterator[Any]) -> Iterator[Any]:
         yield first, last, iter(batches)
 
 
+def _noting_rows(call: Call, items: Iterator[Any]) -> Iterator[Any]:
+    """Notes the rows of each batch that Python gives to a step."""
+
+    def noted(batch: Any) -> Any:
+        call.rows_of_step = _rows_that_count(batch, call.rows.may_fill)
+        return batch
+
+    for first, last, iterator in items:
+        yield first, last, map(noted, iterator)
+
+
+def _rows_that_count(batch: Any, may_fill: bool) -> int | None:
+    """Returns how many rows of a batch do not only fill it."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    if may_fill and weights is not None:
+        values = keras.ops.convert_to_numpy(keras.tree.flatten(weights)[0])
+        column = values.reshape(len(values), -1)[:, 0]
+        return int(np.count_nonzero((column != 0.0) | ~np.signbit(column)))
+    for part in keras.tree.flatten([y, x]):
+        shape: Any = getattr(part, "shape", ())
+        if len(shape):
+            return int(shape[0])
+    return None
+
+
 def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any) -> Any:
         data = getattr(self, "_hvd_data", None)
@@ -241,9 +267,11 @@ def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
             if num_steps is not None and not self.steps_per_epoch:
                 self._num_batches = num_steps
         items = original(self)
-        if keras.backend.backend() == "tensorflow" and any(
-            is_open(data) for is_open in open_ends
-        ):
+        if keras.backend.backend() != "tensorflow":
+            for call in running_calls()[:1]:
+                if call.sums_metrics:
+                    return _noting_rows(call, items)
+        elif any(is_open(data) for is_open in open_ends):
             return _taking_batches(self, items)
         return items
 

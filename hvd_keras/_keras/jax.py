@@ -5,6 +5,7 @@
 | `Trainer._make_function` | keep a model whose step fails |
 | `Trainer._jax_state`, `_jax_state_synced`, `jax_state_sync` | the same |
 | `Trainer._get_jax_state` | restore a model in the middle of an epoch |
+| `distribution_lib.distribution` | know whether Keras spreads values |
 | `Variable._value` | compare the weights of ranks while a step is traced |
 """
 
@@ -21,8 +22,9 @@ import keras
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import at_end_of_fit
-from hvd_keras._keras.lookup import owner_of, require
+from hvd_keras._keras.lookup import owner_of, private_module, require
 
+_distribution: Any = private_module("distribution.distribution_lib")
 _STATE = (
     "trainable_variables",
     "non_trainable_variables",
@@ -44,6 +46,7 @@ def check_names() -> None:
     )
     require(keras.Model, "make_train_function", ["self", "force"])
     require(keras.Model, "jax_state_sync", ["self"])
+    require(_distribution, "distribution", [])
     require(
         keras.Model,
         "_get_jax_state",
@@ -75,7 +78,9 @@ def patch_make_train_function(
                 return
             original(self, force)
             # If values are spread over devices, Keras handles the step alone.
-            if guards(self) and keras.distribution.distribution() is None:
+            # A distribution over our ranks spreads none: Keras's own question
+            # does not know of it.
+            if guards(self) and _distribution.distribution() is None:
                 step = self.train_step
                 if self.jit_compile and not self.run_eagerly:
                     step = _compiled(

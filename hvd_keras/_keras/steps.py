@@ -39,6 +39,8 @@ class Step:
         x, y, sample_weight: The batch, as Keras unpacks it.
         marks: The weights that mark filling, if `sample_weight` lacks them.
         batch: What the layer above has made of it, or None.
+        hides_loss: Whether it is Keras's own, or calls that: the user's part
+            of it does not see the loss.
     """
 
     def __init__(self, call: Any, data: Any, training: bool) -> None:
@@ -58,11 +60,13 @@ class Step:
                 )
             self.marks, self.sample_weight = weights, None
         self.batch: Any = None
+        self.hides_loss = False
 
     def note_loss(self, *, is_part: bool) -> None:
         """Notes whether its loss has the weight of this rank's rows."""
         # A later call may use what was traced.
-        vars(self.model).setdefault(_PARTS, {})[self.training] = is_part
+        parts = vars(self.model).setdefault(_PARTS, {})
+        parts[self.training] = is_part and not self.hides_loss
 
     @property
     def own_method(self) -> str | None:
@@ -76,7 +80,7 @@ _running: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
 
 
 def has_parts_of_loss(call: keras_calls.Call) -> bool:
-    """Whether the mean over the ranks of a step's loss is that of all rows."""
+    """Whether what a step logs of its loss has the weight of its rows."""
     parts: dict[bool, bool] = vars(call.model).get(_PARTS, {})
     return parts.get(call.method == "fit", False)
 
@@ -125,13 +129,10 @@ def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def own_step(self: Any, *args: Any, **kw: Any) -> Any:
         step = _running.get()
-        if (
-            step is None
-            or step.model is not self
-            or step.batch is None
-            or step.marks is None
-            or not step.batch.is_partial
-        ):
+        if step is None or step.model is not self or step.batch is None:
+            return original(self, *args, **kw)
+        step.hides_loss = True
+        if step.marks is None or not step.batch.is_partial:
             return original(self, *args, **kw)
         *state, data = [*args, *kw.values()]
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)

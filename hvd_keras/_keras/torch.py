@@ -2,12 +2,13 @@
 
 Keras 3.16 averages over the ranks of `torch.distributed` by itself: it wraps
 models in torch's DistributedDataParallel, which broadcasts weights and averages
-gradients, and it sums the states of metrics. Older releases have none of the
-names in this table.
+gradients, and it sums the states of metrics. Older releases have no
+`ddp_model`.
 
 | Name | Used to |
 |---|---|
 | `TorchTrainer.ddp_model` | take a model out of its wrapper |
+| `distribution_lib.distribution` | know whether Keras spreads the model |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras.lookup import private_module
 
 _WRAP = "_initialize_ddp"
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -87,7 +89,10 @@ def _sums_metrics() -> bool:
 
 
 def _refuse_distribution() -> None:
-    distribution = keras.distribution.distribution()
+    # That of Keras alone, not one over our ranks.
+    distribution = private_module(
+        "distribution.distribution_lib"
+    ).distribution()
     if distribution is not None:
         raise ValueError(
             "A model with a distributed optimizer must not be in a "

@@ -14,6 +14,7 @@ from hvd_keras._common.terminal import (
     printable,
     tell,
 )
+from hvd_keras._common.version import package_version
 from hvd_keras._observe import doctor
 from hvd_keras._observe.verdict import Verdict, clock
 from hvd_keras._records import evidence
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="hvd-doctor",
         description="Says which rank of a job is at fault, and why, from the "
         "flight records in a folder.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"hvd_keras {package_version()}"
     )
     parser.add_argument(
         "folder", help="the folder that hvdrun has named: HVD_FLIGHT_RECORD_DIR"

@@ -133,6 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Makes a page that shows where a job's time went, from "
         "what `hvdrun --timeline DIR` has recorded.",
     )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"hvd_keras {version.package_version()}",
+    )
     parser.add_argument("folder", metavar="DIR", help="the recording")
     parser.add_argument(
         *("-o", "--output"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hvd_keras._common import files
 from hvd_keras._common.terminal import tell
+from hvd_keras._common.version import package_version
 from hvd_keras._observe import chrome, recording, tracks
 from hvd_keras._observe.page_data import rank_ranges
 
@@ -86,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "hvd-trace",
         description="Makes one trace of the timelines of all ranks of a job.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"hvd_keras {package_version()}"
     )
     commands = parser.add_subparsers(required=True, metavar="merge")
     command = commands.add_parser(

@@ -50,7 +50,8 @@ class Facts:
     """What is known of the script.
 
     Args:
-        notes: The events of kind "note" of the one process.
+        notes: The events of kind "note" of the one process, and those of the
+            ranks' loss.
         size: The number of ranks.
     """
 
@@ -102,6 +103,11 @@ class Facts:
                 if kind:
                     return name, kind
         return "", ""
+
+    def other_loss(self) -> str:
+        """Returns what the ranks have said of their loss; "": nothing."""
+        texts = [str(n.facts["text"]) for n in self._notes if n.key == "loss"]
+        return texts[0] if texts else ""
 
     def layers_of_alike_rows(self) -> list[str]:
         """Returns BatchNormalization layers whose rows were all alike."""
@@ -250,6 +256,8 @@ def _of_gradient(found: Difference, facts: Facts) -> str:
         )
     if of["own_are_equal"] and not of["is_mean"]:
         return ""
+    if facts.other_loss():
+        return facts.other_loss()
     if len(of["only"]) < of["num_gradients"] and of["is_table"]:
         return (
             "the rows of this table are read by numbers that do not depend on "

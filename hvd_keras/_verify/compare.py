@@ -101,7 +101,8 @@ class Comparison:
         self._of_ranks = [{e.place: e for e in events} for events in ranks]
         self._own = {e.place: e for e in one if e.kind == "own"}
         notes = [e for e in one if e.kind == "note"]
-        self._facts = Facts(notes, len(ranks))
+        told = [e for e in ranks[0] if (e.kind, e.key) == ("note", "loss")]
+        self._facts = Facts(notes + told, len(ranks))
         half = any(e.facts.get("half") for e in notes)
         self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE
         self._rounding = Rounding(nudged, self._tolerance)

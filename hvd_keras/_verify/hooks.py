@@ -19,6 +19,7 @@ from hvd_keras import prediction
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._gradients.reducer import GradientReducer
+from hvd_keras._keras import advice
 from hvd_keras._keras.lookup import owner_of
 from hvd_keras._verify.session import Session
 
@@ -33,6 +34,7 @@ def install(session: Session) -> None:
         replace(owner_of(method), method, _calling(session, method))
     reducing = _reducing(session)(GradientReducer.__call__)
     GradientReducer.__call__ = reducing  # type: ignore[method-assign]
+    advice.at_other_loss.add(lambda text: session.note("loss", text=text))
     prediction.predict = _predicting(session)(prediction.predict)
     vars(hvd_keras)["predict"] = prediction.predict
     if keras.backend.backend() == "tensorflow":

@@ -13,12 +13,9 @@ from hvd_keras._gradients import order_check
 from hvd_keras._gradients.aggregation import aggregation_of
 from hvd_keras._keras import advice, metric_functions
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras import names as private
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.steps import has_parts_of_loss
-from hvd_keras.data._shares import kept_counts_of
-from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.reduce_op import Sum
 
@@ -40,10 +37,7 @@ class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     variable whose `aggregation` is other than "sum", and those without any
     variable. They are weighted by samples if Keras counts samples for the loss.
     Logs that are no metric's are those of an epoch's last step, and weighted by
-    its rows, where these are known: for data of `hvd.shard` of known length,
-    for arrays, and where Python runs each step (torch, `run_eagerly`). With
-    `steps_per_epoch`, all ranks count as much otherwise. A loss
-    of Keras's own steps has its weight already.
+    its rows. A loss of Keras's own steps has its weight already.
     So are functions that return one value for a batch: their means over the
     batches of all ranks are reported. Both are told once by name, unless you
     have said so.
@@ -282,18 +276,8 @@ def _rows_of_last_step() -> float | None:
     """
     for call in keras_calls.running_calls()[:1]:
         if call.rows_of_step is not None:
-            return float(_as_value(call.rows_of_step))
-        if call.epochs is None or keras_epochs.is_capped(call):
-            return None
-        handle, counts = handle_of(call.data), kept_counts_of(call.data)
-        if handle is not None and handle.rows_at_end is not None:
-            return float(handle.rows_at_end)
-        if counts is not None:
-            rows = counts.own_rows_at_end(basics.rank())
-            is_for_all = counts.num_ranks == basics.size()
-            return float(rows) if is_for_all and rows is not None else None
-        sizes = keras_epochs.batch_sizes_of(call)
-        return None if sizes is None else float(sizes[2] or sizes[1])
+            rows = float(_as_value(call.rows_of_step))
+            return None if np.isnan(rows) else rows
     return None
 
 

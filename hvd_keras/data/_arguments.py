@@ -8,6 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_keras.data._deal import POLICIES, Deal
+from hvd_keras.data.position import handle_of
+
+_OF_GENERATORS = (
+    "Make a dataset of what it yields, "
+    "`tf.data.Dataset.from_generator(make, output_signature=...)`, or a "
+    "`keras.utils.PyDataset`, which works without TensorFlow."
+)
 
 
 def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
@@ -17,6 +24,11 @@ def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
         TypeError: The function does not take an epoch, or makes no dataset.
     """
     tf = sys.modules.get("tensorflow")
+    if inspect.isgeneratorfunction(make_dataset):
+        raise TypeError(
+            "A function as `data` must return a tf.data.Dataset. Received: "
+            f"{make_dataset.__qualname__}, which yields. {_OF_GENERATORS}"
+        )
     try:
         inspect.signature(make_dataset).bind(epoch)
     except TypeError as error:
@@ -34,17 +46,46 @@ def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
 
 def check_data(data: Any) -> None:
     """Raises TypeError if `shard` does not take data of this type."""
-    is_iterator = hasattr(data, "__next__") or callable(data)
     tf = sys.modules.get("tensorflow")
-    is_distributed = tf is not None and isinstance(
-        data, tf.distribute.DistributedDataset
+    if hasattr(data, "__next__"):
+        cure = _OF_GENERATORS
+    elif tf is not None and isinstance(data, tf.distribute.DistributedDataset):
+        cure = "Pass the `tf.data.Dataset` of which it was made."
+    elif hasattr(data, "collate_fn"):  # of torch, with an iterable dataset
+        cure = "Pass it to `hvd.shard` with a dataset that has `__getitem__`."
+    elif data is None or callable(data):
+        cure = ""
+    else:
+        return
+    raise TypeError(
+        "`data` must be arrays, a tf.data.Dataset, a keras.utils.PyDataset, or "
+        "data of torch, Hugging Face or Grain. Received: "
+        f"{type(data).__name__}. {cure}".rstrip()
     )
-    is_loader = hasattr(data, "collate_fn")  # of torch
-    if data is None or is_iterator or is_distributed or is_loader:
-        remedy = "; give it to `hvd.shard`" if is_loader else ""
-        raise TypeError(
-            "`data` must be arrays, a tf.data.Dataset or a "
-            f"keras.utils.PyDataset. Received: {type(data).__name__}{remedy}."
+
+
+def check_is_whole(data: Any) -> None:
+    """Raises ValueError if `shard` has dealt the data already."""
+    if handle_of(data) is not None:
+        raise ValueError(
+            "`data` must be the whole data, the same on all ranks. Received: "
+            "what `hvd.shard` has returned. Call it once."
+        )
+
+
+def check_no_validation_split(arguments: dict[str, Any]) -> None:
+    """Raises ValueError if `fit` should split what `shard` has dealt."""
+    if (
+        arguments.get("validation_split")
+        and arguments.get("validation_data") is None
+        and handle_of(arguments.get("x")) is not None
+    ):
+        raise ValueError(
+            "`validation_split` must be 0 for what `hvd.shard` has dealt: each "
+            "rank would hold out other rows than one process. Received: "
+            f"validation_split={arguments['validation_split']!r}. Split the "
+            "whole arrays, share both parts, and pass the second one as "
+            "`validation_data`."
         )
 
 
@@ -89,21 +130,22 @@ def check_collate(collate: Any, is_loaded: bool) -> None:
 def check_kind(
     is_py_dataset: bool,
     is_dataset: bool,
-    batch_size: int | None,
+    rows_of_batch: int | None,
     shuffle: bool,
     batched: bool,
 ) -> None:
-    if is_dataset and batch_size is None:
+    if is_dataset and rows_of_batch is None:
         raise ValueError(
             "`batch_size` or `global_batch_size` must be given: the rows of a "
             "batch of each rank, or of all ranks together. "
             "Received: batch_size=None. A dataset that makes batches itself "
             "needs `batched=True`, too."
         )
-    if is_py_dataset != (batch_size is None):
+    if is_py_dataset != (rows_of_batch is None):
+        received = f"{rows_of_batch} rows" if is_py_dataset else "neither"
         raise ValueError(
-            "`batch_size` must be given, except for a PyDataset, which makes "
-            f"batches itself. Received: batch_size={batch_size}."
+            "`batch_size` or `global_batch_size` must be given, except for a "
+            f"PyDataset, which makes batches itself. Received: {received}."
         )
     if is_dataset and shuffle:
         raise ValueError(

@@ -24,6 +24,7 @@ class Counts:
         ends_together: Whether all ranks take the same number of steps.
         fills_in_part: Whether such rows may stand beside others.
         joined: Rows of the last step that one process takes in a step more.
+        is_uneven: Whether ranks have other numbers of rows in full steps.
     """
 
     num_ranks: int
@@ -34,20 +35,16 @@ class Counts:
     fills_in_part: bool = False
     ends_together: bool = True
     joined: int = 0
+    is_uneven: bool = False
 
     def are_known(self) -> bool:
         """Whether a rank can tell the step's rows from its own rows."""
+        if self.is_uneven:
+            return False
         if not self.rest:
             return self.rest == 0
         largest = -(-self.rest // self.num_ranks)
         return largest < self.batch_size
-
-    def own_rows_at_end(self, rank: int) -> int | None:
-        """Returns a rank's rows in the last step that count; None: unknown."""
-        if not self.rest:
-            return self.batch_size if self.rest == 0 else None
-        end = self.rest * (rank + 1) // self.num_ranks
-        return end - self.rest * rank // self.num_ranks
 
 
 def mark(data: Any, counts: Counts) -> Any:

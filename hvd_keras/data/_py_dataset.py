@@ -61,13 +61,6 @@ class ShardedPyDataset(PyShare):
 
     def __getitem__(self, index: int) -> Any:
         self._check(index)
-        batch = self._own_batch(index)
-        count = self.num_batches
-        if self._handle is not None and count and index == count - 1:
-            self._handle.rows_at_end = _rows_that_count(batch)
-        return batch
-
-    def _own_batch(self, index: int) -> Any:
         deal, count = self._part.deal, self._part.num_rows
         if deal.keeps_batches:
             return self._own_rows_of(self._part.first + index)
@@ -195,16 +188,6 @@ class ShardedPyDataset(PyShare):
             f"`data`, arrays of shapes {shapes} together, along axis 0. If "
             f"the rows are not there: {_CUT_CURE}"
         )
-
-
-def _rows_that_count(batch: Any) -> int:
-    """Returns how many rows of a batch do not only fill it."""
-    if has_targets(batch) and len(batch) == 3 and batch[2] is not None:
-        weights = np.asarray(keras.tree.flatten(batch[2])[0])
-        first = weights.reshape(len(weights), -1)[:, 0]
-        return int(np.count_nonzero((first != 0.0) | ~np.signbit(first)))
-    shapes = [np.shape(part) for part in keras.tree.flatten(batch)]
-    return int(shapes[0][0]) if shapes and shapes[0] else 0
 
 
 def _check_can_be_cut(batches: list[Any]) -> None:

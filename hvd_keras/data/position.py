@@ -101,9 +101,6 @@ class Handle:
         # Whether the next iteration is an epoch of a running `fit`. Others only
         # look at the data meanwhile. None: each iteration is an epoch.
         self._is_announced: bool | None = None
-        # This rank's rows in the last step of an iteration, if nobody knows
-        # them before.
-        self.rows_at_end: int | None = None
         self._at_seek: list[Callable[[], None]] = []
 
     def seek(self, position: Position) -> None:

@@ -157,6 +157,7 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
+    _arguments.check_is_whole(data)
     data = _verified.prepared(
         data, batch_size, global_batch_size, batched, process_set
     )
@@ -268,18 +269,20 @@ def shard(
         callback_lists.at_train_begin.add(_advise)
         keras_calls.at_end.add(_advise_of_metrics)
     position.serve_fits()
+    keras_calls.at_begin_of_fit.add(_arguments.check_no_validation_split)
     position.attach(result, handle)
     counts = Counts(
         num_ranks=deal.size,
         batch_size=deal.batch_size,
         rest=None
-        if is_py_dataset or deal.num_global
+        if is_py_dataset or deal.keeps_batches
         else deal.rest_of(num_rows),
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,
         fills_in_part=policy == "pad" and not is_py_dataset,
         ends_together=policy != "join",
         joined=0 if is_py_dataset else deal.num_joined(num_rows),
+        is_uneven=bool(deal.num_global),
     )
     return mark(result, counts)
 

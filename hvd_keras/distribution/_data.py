@@ -55,8 +55,9 @@ def shared(
         return shard(x, global_batch_size=x.batch_size, seed=next_seed())
     if isinstance(x, Iterator):
         return shard(_generated(x), batched=True)
-    arrays = keras.tree.map_structure(_as_array, (x, y, sample_weight))
-    packed = keras.utils.pack_x_y_sample_weight(*arrays)
+    packed = keras.utils.pack_x_y_sample_weight(
+        *as_arrays((x, y, sample_weight))
+    )
     return shard(packed, global_batch_size=batch_size or _BATCH_SIZE, **order)
 
 
@@ -75,12 +76,21 @@ def are_arrays(x: Any) -> bool:
     )
 
 
+def as_arrays(structure: Any) -> Any:
+    """Returns the arrays that Keras makes of arrays and of what pandas has."""
+    return keras.tree.map_structure(_as_array, structure)
+
+
 def _as_array(value: Any) -> Any:
-    """Returns an array for what pandas has; as Keras takes it."""
-    if not hasattr(value, "to_numpy"):
-        return value
-    array = value.to_numpy()
-    return array[:, np.newaxis] if array.ndim == 1 else array
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+        value = value[:, np.newaxis] if value.ndim == 1 else value
+    floatx = keras.config.floatx()
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(floatx, copy=False)
+    if keras.ops.is_tensor(value) and keras.backend.is_float_dtype(value.dtype):
+        return keras.ops.cast(value, floatx)
+    return value
 
 
 def _generated(batches: Iterator[Any]) -> Any:

@@ -124,6 +124,8 @@ class Front:
         elif size is not None:
             size = -(-size // basics.size())
         given.pop("x")
+        if _data.are_arrays(x):
+            x = _data.as_arrays(x)
         return predict(model, x, batch_size=size, **given)
 
     def _global(self, batch_size: int | None) -> int | None:

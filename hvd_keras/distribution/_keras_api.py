@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import types
 from collections.abc import Iterator
@@ -92,11 +93,16 @@ def set_distribution(value: Any) -> None:
         )
     )
     if basics.rank() == 0 and basics.size() > 1:
-        log.info(
-            f"fit, evaluate and predict share their data over {basics.size()} "
-            "ranks; the batch size of arrays is that of "
-            + ("each rank." if of_rank else "all ranks together.")
-        )
+        _tell_of_sharing(basics.size(), of_rank)
+
+
+@functools.cache  # said once
+def _tell_of_sharing(num_ranks: int, of_rank: bool) -> None:
+    log.info(
+        f"fit, evaluate and predict share their data over {num_ranks} ranks; "
+        "the batch size of arrays is that of "
+        + ("each rank." if of_rank else "all ranks together.")
+    )
 
 
 def _batch_is_of_rank() -> bool:

@@ -1,9 +1,9 @@
 """Programs that know nothing of ranks.
 
-Usage: python distribute_programs.py OUT [shuffled]
+Usage: python distribute_programs.py OUT [NAME ...]
 
 Each trains and returns what it got; rank 0's, or that of the one process, goes
-into the file OUT.
+into the file OUT. Without names all run, in one process those of `PROGRAMS`.
 """
 
 from __future__ import annotations
@@ -193,6 +193,105 @@ def py_dataset():
     return found(model, history, results=results, predicted=predicted)
 
 
+class OwnLogs(keras.Model):
+    """Whose steps log what no metric knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.last(x)
+
+    def train_step(self, *args):
+        return self.with_own_logs(super().train_step(*args), args[-1])
+
+    def test_step(self, *args):
+        return self.with_own_logs(super().test_step(*args), args[-1])
+
+    def with_own_logs(self, result, data):
+        x, y = data[:2]
+        logs = {
+            "mean": keras.ops.mean(y**2),
+            "parts": keras.ops.mean(keras.ops.convert_to_tensor(x), axis=0)[0],
+        }
+        return (logs, result[1]) if BACKEND == "jax" else logs
+
+
+def own_logs():
+    model = compiled(OwnLogs())
+    options = {"epochs": 2, "verbose": 0, "shuffle": False}
+    first = model.fit(
+        X, Y, batch_size=8, validation_data=(X, Y), **options
+    ).history
+    # Another last batch, with what was traced.
+    found_before = {f"before.{name}": first[name] for name in first}
+    history = model.fit(Batches(), steps_per_epoch=3, **options)
+    results = model.evaluate(X, Y, batch_size=50, verbose=0)
+    return found(model, history, results=results, **found_before)
+
+
+def scoped():
+    model = compiled(dense())
+    if "HVD_RANK" not in os.environ:
+        history = model.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
+        return found(model, history)
+    keras.distribution.set_distribution(None)
+    with keras.distribution.DataParallel().scope():
+        history = model.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
+    # What `hvdrun --distribute` had set.
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    return found(model, history)
+
+
+def own_shares():
+    """Whose ranks bring their own rows."""
+    model, size = compiled(dense()), 1
+    x, y = X[:48], Y[:48]
+    if "HVD_RANK" in os.environ:
+        whole = keras.distribution.DataParallel()
+        mine = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(mine)
+        size = mine.num_processes
+        of_rank = [
+            rows.reshape(4, size, 12 // size, -1)[:, mine.data_shard_id]
+            for rows in (x, y)
+        ]
+        x, y = (rows.reshape(48 // size, -1) for rows in of_rank)
+    history = model.fit(
+        x, y, batch_size=12 // size, epochs=2, verbose=0, shuffle=False
+    )
+    if size > 1:
+        keras.distribution.set_distribution(whole)
+    return found(model, history)
+
+
+class Typed(keras.Model):
+    """Whose steps compute with numbers of one dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(1, autocast=False)
+        self.autocast = False
+
+    def call(self, x):
+        return self.last(x)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, **kw
+    ):
+        assert keras.backend.standardize_dtype(y.dtype) == "float32"
+        return keras.ops.mean((y - y_pred) ** 2)
+
+
+def of_float64():
+    model, x, y = compiled(Typed()), X.astype("float64"), Y.astype("float64")
+    history = model.fit(
+        x, y, validation_data=(x, y), batch_size=8, verbose=0, shuffle=False
+    )
+    return found(model, history, predicted=model.predict(x, verbose=0))
+
+
 def evaluated():
     model = compiled(dense())
     model.fit(X, Y, verbose=0, shuffle=False)
@@ -261,9 +360,8 @@ class Pair(keras.Model):
 def two_optimizers():
     model = Pair()
     model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.05))
-    model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    # What its step returns is the mean of the ranks' values, not of the rows.
-    return found(model)
+    history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    return found(model, history)
 
 
 def generated():
@@ -342,6 +440,10 @@ PROGRAMS = {
         predicted,
         saved,
         in_a_loop,
+        own_logs,
+        scoped,
+        own_shares,
+        of_float64,
     )
 }
 if BACKEND == "tensorflow":
@@ -353,16 +455,16 @@ if BACKEND == "torch":
 SHUFFLED = {"shuffled": shuffled, "drawn": drawn}
 if BACKEND == "tensorflow":
     SHUFFLED.update(dataset=dataset)
+ALL = {**PROGRAMS, **SHUFFLED}
 
 
 def main() -> None:
     path, *names = sys.argv[1:]
     results = {}
-    for name in SHUFFLED if names == ["shuffled"] else PROGRAMS:
+    for name in names or (ALL if "HVD_RANK" in os.environ else PROGRAMS):
         if name != "drawn":
             keras.utils.set_random_seed(1)
-        program = {**PROGRAMS, **SHUFFLED}[name]
-        for key, value in program().items():
+        for key, value in ALL[name]().items():
             results[f"{name}.{key}"] = np.asarray(value, np.float64)
     if os.environ.get("HVD_RANK", "0") == "0":
         with pathlib.Path(path).open("wb") as file:

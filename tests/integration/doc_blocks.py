@@ -9,8 +9,8 @@ names that the page has made so far. A reader brings some things along: what
 
 Without another word a block runs on 2 ranks with TensorFlow. The line before it
 may say `<!-- Runs on 1 rank with jax. -->`, or `2 elastic ranks` there, or
-`with jax and optuna` if it needs that module too. Or it says `*Not run: WHY.*`,
-which the reader sees.
+`2 distributed ranks` for an unchanged script, or `with jax and optuna` if it
+needs that module too. Or it says `*Not run: WHY.*`, which the reader sees.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _BLOCK = re.compile(
     re.M | re.S,
 )
 _RUNS = re.compile(
-    r"<!-- Runs on (\d) (elastic )?ranks? with (\w+)(?: and (\w+))?\. -->"
+    r"<!-- Runs on (\d) (elastic |distributed )?ranks? with (\w+)"
+    r"(?: and (\w+))?\. -->"
 )
 _NOT_RUN = re.compile(r"\*Not run: (\w[^*]{14,})\.\*")
 
@@ -68,18 +69,22 @@ class Job:
 
     num_ranks: int = 2
     backend: str = "tensorflow"
-    is_elastic: bool = False
+    kind: str = ""  # or "elastic", or "distributed": an unchanged script
     needed: str = ""  # another module
 
     def __str__(self) -> str:
-        elastic = "-elastic" if self.is_elastic else ""
-        needed = f"-{self.needed}" if self.needed else ""
-        return f"{self.num_ranks}-{self.backend}{elastic}{needed}"
+        more = [word for word in (self.kind, self.needed) if word]
+        return "-".join([str(self.num_ranks), self.backend, *more])
 
     def options(self) -> list[str]:
         """Returns the options of hvdrun for it."""
-        num_ranks = ["-np", str(self.num_ranks)]
-        return [*num_ranks, "--min-np", "1"] if self.is_elastic else num_ranks
+        options = ["-np", str(self.num_ranks)]
+        if self.kind == "elastic":
+            options += ["--min-np", "1"]
+        elif self.kind == "distributed":
+            ranks = map(str, range(self.num_ranks))
+            options += ["--distribute", "--show-ranks", ",".join(ranks)]
+        return options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +124,8 @@ def _to_block(page: str, text: str, found: re.Match[str]) -> Block:
             raise ValueError(f"{page}:{line}: this mark is unknown: {mark}")
         job = None
         if runs:
-            number, elastic, backend, needed = runs.groups()
-            job = Job(int(number), backend, bool(elastic), needed or "")
+            number, kind, backend, needed = runs.groups()
+            job = Job(int(number), backend, (kind or "").strip(), needed or "")
     return Block(page, line, code, job, name == "brought")
 
 

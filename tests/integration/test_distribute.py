@@ -3,87 +3,24 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
+import distribute_table
 import jobs
-import numpy as np
 import pytest
 
-PROGRAMS = pathlib.Path(__file__).parent / "distribute_programs.py"
-BACKENDS = ["tensorflow", "jax", "torch"]
 
-
-def results(path: pathlib.Path) -> dict[str, np.ndarray]:
-    with np.load(path) as file:
-        return dict(file)
-
-
-def distributed(
-    num_ranks: int, backend: str, folder: pathlib.Path, *names: str
-) -> dict[str, np.ndarray]:
-    """Returns what programs get on some ranks."""
-    path, shared = folder / f"{num_ranks}.npz", folder / f"shared{num_ranks}"
-    shared.mkdir(exist_ok=True)
-    job = jobs.run(
-        "--distribute",
-        "-np",
-        str(num_ranks),
-        sys.executable,
-        str(PROGRAMS),
-        str(path),
-        *names,
-        seconds=400,
-        environ=jobs.clean_environ(
-            KERAS_BACKEND=backend,
-            SHARED=str(shared),
-            HVD_DISTRIBUTE_SEED="11",
-        ),
-    )
-    assert job.status == 0, job.stderr[-3000:]
-    return results(path)
-
-
-def check_equal(
-    ours: dict[str, np.ndarray], one: dict[str, np.ndarray]
-) -> None:
-    assert ours.keys() == one.keys()
-    wrong = {}
-    for name, value in one.items():
-        assert ours[name].shape == value.shape, name
-        gap = np.max(np.abs(ours[name] - value), initial=0.0)
-        share = gap / max(np.max(np.abs(value), initial=0.0), 1e-2)
-        if not share <= 1e-5:
-            wrong[name] = share
-    assert wrong == {}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_programs_end_as_in_keras_alone(
+@pytest.mark.parametrize("backend", distribute_table.BACKENDS)
+def test_programs_end_as_in_one_process(
     backend: str, tmp_path: pathlib.Path
 ) -> None:
-    path = tmp_path / "one.npz"
-    environ = jobs.clean_environ(KERAS_BACKEND=backend)
-    listed = subprocess.run(
-        [sys.executable, str(PROGRAMS), str(path)],
-        env=environ,
-        capture_output=True,
-        text=True,
+    one = distribute_table.in_one_process(backend, tmp_path)
+    assert {name.partition(".")[0] for name in one} <= set(
+        distribute_table.TITLES
     )
-    assert listed.returncode == 0, listed.stderr[-3000:]
-    one = results(path)
     for num_ranks in (2, 3):
-        check_equal(distributed(num_ranks, backend, tmp_path), one)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_shuffled_and_drawn_data_are_alike_on_any_number_of_ranks(
-    backend: str, tmp_path: pathlib.Path
-) -> None:
-    one = distributed(1, backend, tmp_path, "shuffled")
-    for num_ranks in (2, 3):
-        ours = distributed(num_ranks, backend, tmp_path, "shuffled")
-        check_equal(ours, one)
+        ours = distribute_table.distributed(num_ranks, backend, tmp_path)
+        found = distribute_table.gaps(ours, one)
+        assert distribute_table.wrong(found) == {}
 
 
 NO_FIT = """
@@ -139,7 +76,7 @@ print("sum", float(np.abs(model.get_weights()[0]).sum()))
 """
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", distribute_table.BACKENDS)
 def test_keras_distribution_means_the_ranks(backend: str) -> None:
     sums = {}
     for shares, batch in ((True, 14), (False, 7)):
@@ -180,6 +117,20 @@ for path in ("{folder}/no/such/model.keras", "{folder}/model.keras") * 2:
         print("refused", type(error).__name__, flush=True)
 again = keras.models.load_model("{folder}/model.keras")
 np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+saving, rank = keras.saving, os.environ["HVD_RANK"]
+for number, save in enumerate((
+    model.save,
+    lambda path: saving.save_model(model, path),
+    lambda path: keras.models.save_model(model, path),
+)):
+    save(f"{folder}/{{number}}.{{rank}}.keras")
+for number, save in enumerate(
+    (model.save_weights, lambda path: saving.save_weights(model, path))
+):
+    save(f"{folder}/{{number}}.{{rank}}.weights.h5")
+model.export(f"{folder}/exported.{{rank}}", verbose=False)
+for number in range(2):
+    np.save(f"{folder}/own{{number}}.{{rank}}.npy", np.ones(3))
 found = keras.utils.get_file(
     "text", "file://{folder}/source", cache_dir="{folder}/cache"
 )
@@ -190,7 +141,9 @@ print("bytes", os.path.getsize(found), flush=True)
 def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "source").write_bytes(bytes(1 << 24))
     code = FILES.format(folder=tmp_path)
-    job = jobs.run_python(3, code, "--distribute", "--show-ranks", "0,1,2")
+    job = jobs.run_python(
+        3, code, "--distribute", "--show-ranks", "0,1,2", seconds=180
+    )
     assert job.status == 0, job.stderr[-3000:]
     lines = [line.partition("] ")[2] for line in job.stdout.splitlines()]
     # What fails on rank 0 fails on all, each time; what follows is right.
@@ -198,3 +151,12 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert lines.count("saved") == 6
     assert lines.count(f"bytes {1 << 24}") == 3
     assert job.stdout.count("refused HvdError") == 4
+    # All but what the script opens itself, which is told once.
+    names = {path.name for path in tmp_path.iterdir()}
+    numbers = ["0.keras", "1.keras", "2.keras", "0.weights.h5", "1.weights.h5"]
+    wanted = {name.replace(".", ".0.", 1) for name in numbers}
+    wanted |= {"exported.0", "model.keras", "source"}
+    wanted |= {f"own{n}.{rank}.npy" for n in range(2) for rank in range(3)}
+    assert names == wanted
+    assert job.stderr.count("own0.0.npy': files that -c opens by itself") == 1
+    assert job.stderr.count("opens by itself") == 1

@@ -43,7 +43,8 @@ def _run(job: doc_blocks.Job, pages: list[str]) -> None:
 
 
 def test_readme() -> None:
-    _run(doc_blocks.Job(), ["README.md"])
+    for job in doc_blocks.jobs_of("README.md"):
+        _run(job, ["README.md"])
 
 
 @pytest.mark.thorough

@@ -161,10 +161,35 @@ def test_a_shell_may_complete_options() -> None:
     assert "--timeline" in done.stdout, done.stderr
 
 
-def test_help_env_prints_the_table() -> None:
+def test_help_env_prints_the_settings() -> None:
     job = jobs.run("--help-env")
     assert job.status == 0
-    assert "| `HVD_FUSION_THRESHOLD` |" in job.stdout
+    assert "HVD_FUSION_THRESHOLD  (int, bytes; default " in job.stdout
+    assert max(map(len, job.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("--reprot=x", "--report"), ("--num_proc", "--num-proc")],
+)
+def test_an_option_that_is_mistyped_gets_a_hint(wrong: str, meant: str) -> None:
+    job = jobs.run(wrong, "2", "true")
+    assert job.status == 2
+    assert f"Did you mean `{meant}`?" in job.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["", "._observe.command", "._observe.trace", "._observe.report"]
+)
+def test_each_tool_says_its_version(module: str) -> None:
+    code = f"import sys, hvd_keras{module or '.__main__'} as m; m.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+    )
+    assert re.fullmatch(r"hvd_keras \d+\.\d+\S*\n", done.stdout)
 
 
 @pytest.mark.thorough

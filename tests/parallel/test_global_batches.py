@@ -124,6 +124,23 @@ def test_n_ranks_take_the_steps_of_one_process(case: str) -> None:
     assert len(history.history["loss"]) == 2
 
 
+@pytest.mark.parametrize("policy", ["split", "pad"])
+@pytest.mark.parametrize("num_rows", [NUM_ROWS, NUM_ROWS - 1, NUM_ROWS - 4])
+def test_copies_are_not_predicted(num_rows: int, policy: str) -> None:
+    made = model("sgd")
+    rows = X[:num_rows], Y[:num_rows]
+    share = hvd.shard(rows, global_batch_size=SIZE, policy=policy)
+    found = hvd.predict(made, share, verbose=0)
+    one = made.predict(rows[0], verbose=0)
+    np.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "global_batch_size"])
+def test_a_size_of_batches_that_are_made_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"PyDataset, .* Received: 8 rows"):
+        hvd.shard(Batches(), **{name: 8})
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

@@ -322,11 +322,34 @@ def test_unequal_arguments_or_data_are_an_error_on_all_ranks(what: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "share",
+    [
+        lambda: hvd.shard(np.ones(8), batch_size=1),
+        lambda: hvd.shard(Batches(np.ones(8))),
+        lambda: hvd.shard(tf.data.Dataset.range(8), batch_size=1).prefetch(1),
+    ],
+)
+def test_a_share_is_not_dealt_again(share: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"has returned\. Call it"):
+        hvd.shard(share(), batch_size=1)
+
+
+def test_a_share_is_not_split_for_validation() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = hvd.shard((np.ones((8, 2)), np.ones(8)), batch_size=1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Split the whole arrays"):
+            model.fit(data, validation_split=0.5)
+
+
+@pytest.mark.parametrize(
     ("data", "options", "error"),
     [
         (None, {}, TypeError),
         (iter([1]), {}, TypeError),
         (lambda: iter([1]), {}, TypeError),
+        (lambda epoch: (yield epoch), {}, TypeError),
         (lambda epoch: np.ones(8), {}, TypeError),
         ((np.ones(3), np.ones(4)), {}, ValueError),
         (np.ones(()), {}, ValueError),

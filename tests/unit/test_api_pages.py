@@ -23,6 +23,11 @@ def test_every_public_name_has_a_place() -> None:
     }  # fmt: skip
 
 
+def test_dir_has_public_names_alone() -> None:
+    shown = {name for name in dir(hvd) if not name.startswith("_")}
+    assert shown == set(hvd.__all__) - {"__version__"}
+
+
 def test_every_page_is_in_the_contents() -> None:
     for folder in (_DOCS, _DOCS / "api"):
         pages = {page.stem for page in folder.glob("*.md")} - {"index"}

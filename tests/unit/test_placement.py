@@ -67,6 +67,13 @@ def test_this_host_alone_needs_no_agent() -> None:
     assert plan.is_of_one_host
 
 
+def test_slots_of_this_host_count() -> None:
+    plan = placement.of_hosts([("localhost", 2), ("127.0.0.1", 1)], 4)
+    with pytest.raises(UsageError, match=r"-np 4 for .*:3"):
+        plan.without_idle_hosts()
+    assert placement.of_hosts([("localhost", None)], 4).num_ranks == 4
+
+
 def _plan(num_ranks: int | None, *slots: int) -> Plan:
     hosts = [PlannedHost(f"h{i}", number) for i, number in enumerate(slots)]
     return Plan("ssh", tuple(hosts), num_ranks)

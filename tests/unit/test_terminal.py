@@ -32,3 +32,5 @@ def test_cells_are_short() -> None:
 def test_a_program_tells_lines(capsys: pytest.CaptureFixture[str]) -> None:
     tell("hvd-doctor", "\x1b[31mred")
     assert capsys.readouterr().err == "hvd-doctor: \\x1b[31mred\n"
+    tell("hvd-doctor", FileNotFoundError(2, "No such file", "a"))
+    assert capsys.readouterr().err == "hvd-doctor: 'a': No such file\n"

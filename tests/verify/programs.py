@@ -544,6 +544,19 @@ def a_loss_between_rows() -> None:
     _fit(_compiled(loss=loss), hvd.shard(_data(48), batch_size=8))
 
 
+@_wrong("gradient of", "multiplies the rows of a batch by each other")
+def a_table_in_a_contrastive_loss() -> None:
+    def loss(y: Any, y_pred: Any) -> Any:
+        products = keras.ops.matmul(y_pred, keras.ops.transpose(y_pred))
+        return keras.ops.mean(keras.ops.square(products), axis=1)
+
+    keras.utils.set_random_seed(3)
+    layers = [keras.Input((), dtype="int32"), keras.layers.Embedding(5, 3)]
+    x = np.arange(48) % 5
+    data = hvd.shard((x, x[:, None]), batch_size=8)
+    _fit(_compiled(keras.Sequential(layers), loss), data)
+
+
 def _scaled_loss(factor: Callable[[Any], Any]) -> Any:
     """Returns a model whose loss is multiplied on the ranks alone."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hvd_keras._common.version import package_version
-from hvd_keras.config import LOG_LEVELS
+from hvd_keras.config import LOG_LEVELS, did_you_mean
 from hvd_keras.run.spec import (
     GRACE_SECONDS,
     JobSpec,
@@ -47,7 +47,10 @@ class CommandLine:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        raise UsageError(f"error: {message}")
+        _, _, wrong = message.partition("unrecognized arguments: ")
+        option = wrong.partition(" ")[0].partition("=")[0]
+        hint = did_you_mean(option, self._option_string_actions)
+        raise UsageError(f"error: {message}{'.' if hint else ''}{hint}")
 
 
 def parse(argv: Sequence[str]) -> CommandLine:

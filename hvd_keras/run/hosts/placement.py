@@ -159,7 +159,9 @@ def of_hosts(
             name = here
         slots[name] = slots.get(name, 0) + (1 if number is None else number)
     if set(slots) == {here} and num_ranks is not None:
-        return of_this_host(num_ranks)
+        has_room = any(number is None for _, number in hosts)
+        if has_room or num_ranks <= slots[here]:
+            return of_this_host(num_ranks)
     planned = [
         PlannedHost(_shown(name), number, is_local=name == here)
         for name, number in slots.items()

@@ -1,0 +1,133 @@
+"""Files of a script that knows nothing of ranks: each comes once.
+
+Rank 0 saves models for all; the ranks of a host download one after the other.
+What a script opens by itself is left to it, and told.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hvd_keras import basics
+from hvd_keras._common import log
+from hvd_keras._common.replacements import replace
+from hvd_keras._keras.calls import running_calls
+from hvd_keras._keras.lookup import owner_of, private_module
+from hvd_keras.callbacks._rank_zero import on_rank_zero
+from hvd_keras.distribution import _keras_api
+
+Function = Callable[..., Any]
+
+# Packages by which a script opens files.
+_WRITERS = ("codecs", "gzip", "matplotlib", "numpy", "pandas", "pathlib", "PIL")
+_is_writing = False  # for all ranks
+_has_told = False
+
+
+def share() -> None:
+    """Lets rank 0 save models for all, and a host download once."""
+    for method in ("save", "save_weights", "export"):
+        replace(owner_of(method), method, _by_rank_0)
+    library = private_module("saving.saving_api")
+    for name in ("save_model", "save_weights"):
+        _replace_everywhere(name, getattr(library, name), _by_rank_0)
+    get_file = private_module("utils.file_utils").get_file
+    _replace_everywhere("get_file", get_file, _one_at_a_time)
+    if basics.rank() == 0 and basics.size() > 1 and not _knows_ranks():
+        sys.addaudithook(_tell_of_own_file)
+
+
+def _replace_everywhere(
+    name: str, original: Function, make: Callable[[Function], Function]
+) -> None:
+    """Replaces a function in all modules of Keras that have it."""
+    for module in list(sys.modules.values()):
+        home = getattr(module, "__name__", "")
+        is_keras = home.partition(".")[0] == "keras"
+        if is_keras and vars(module).get(name) is original:
+            replace(module, name, make)
+
+
+def _by_rank_0(original: Function) -> Function:
+    @functools.wraps(original)
+    def save(*args: Any, **kw: Any) -> None:
+        # One may call another. Callbacks save on the ranks that they choose.
+        is_shared = not _is_writing and not running_calls()
+        if not is_shared or _keras_api.distribution() is None:
+            original(*args, **kw)
+            return
+
+        def write() -> None:
+            global _is_writing
+            _is_writing = True
+            try:
+                original(*args, **kw)
+            finally:
+                _is_writing = False
+
+        on_rank_zero(original.__qualname__, write)
+
+    return save
+
+
+def _one_at_a_time(original: Function) -> Function:
+    @functools.wraps(original)
+    def get_file(*args: Any, **kw: Any) -> Any:
+        # The next rank of this host finds what the first one has got. A lock
+        # may be held for longer than a collective may wait.
+        home = os.open(os.path.expanduser("~"), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(home, fcntl.LOCK_EX)
+            return original(*args, **kw)
+        finally:
+            os.close(home)
+
+    return get_file
+
+
+def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
+    """Tells once of a file that the script opens to write in it."""
+    global _has_told
+    if event != "open" or _has_told:
+        return
+    path, mode, _ = arguments
+    writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
+    if not writes or not isinstance(path, str | os.PathLike):
+        return
+    if os.fspath(path) == os.devnull or not _is_of_script(sys._getframe(1)):
+        return
+    _has_told = True
+    log.info(
+        f"{os.fspath(path)!r}: files that {sys.argv[0]} opens by itself are "
+        f"written by all {basics.size()} ranks; what is appended comes as "
+        "often. For one copy, write it where "
+        '`os.environ.get("HVD_RANK", "0") == "0"`.'
+    )
+
+
+def _knows_ranks() -> bool:
+    """Whether the script asks itself which rank it is."""
+    try:
+        return "HVD_RANK" in pathlib.Path(sys.argv[0]).read_text()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_of_script(frame: Any) -> bool:
+    """Whether the script, or a module beside it, runs this or has called it."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] not in _WRITERS:
+            break
+        frame = frame.f_back
+    if frame is None:
+        return False
+    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
+    path = os.path.abspath(frame.f_code.co_filename)
+    return path.startswith(f"{folder}/") and "site-packages" not in path
