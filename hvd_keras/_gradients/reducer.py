@@ -11,17 +11,14 @@ from hvd_keras import _backends, basics
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._common import error_text
-from hvd_keras._gradients.buckets import (
-    bucket_bytes,
-    bucket_indices,
-    group_indices,
-)
+from hvd_keras._gradients.groups import group_indices
 from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
 from hvd_keras._keras.steps import running_batch
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check, together
+from hvd_keras._values.buckets import bucket_bytes, bucket_indices
 from hvd_keras.compression import name_of
 from hvd_keras.data import _own_loops
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError

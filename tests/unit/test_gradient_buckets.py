@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from hvd_keras._gradients.buckets import bucket_bytes, bucket_indices
 from hvd_keras._job import state
 from hvd_keras._rendezvous import Topology
+from hvd_keras._values.buckets import bucket_bytes, bucket_indices
 from hvd_keras.config import Config
 
 

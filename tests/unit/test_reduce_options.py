@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 from hvd_keras._backends.options import VariableGroups
-from hvd_keras._gradients.buckets import group_indices
+from hvd_keras._gradients.groups import group_indices
 
 
 def wrap_optimizer(**options: Any) -> Any:
