@@ -30,6 +30,33 @@ Tensors on a GPU go through host memory. Inside `torch.compile`, the calls run
 between the compiled parts.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from hvd_keras.basics import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvd_keras.compression import Compression, Compressor
+from hvd_keras.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from hvd_keras.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from hvd_keras.torch.allgather import allgather, allgather_async
 from hvd_keras.torch.allreduce import (
     allreduce,
@@ -61,12 +88,32 @@ from hvd_keras.torch.grouped_reducescatter import (
 )
 from hvd_keras.torch.handles import poll, synchronize
 from hvd_keras.torch.join import join
+from hvd_keras.torch.objects import allgather_object, broadcast_object
+from hvd_keras.torch.optimizer import DistributedOptimizer
+from hvd_keras.torch.parameters import (
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
 from hvd_keras.torch.reducescatter import reducescatter, reducescatter_async
 from hvd_keras.torch.sparse_allreduce import sparse_allreduce_async
+from hvd_keras.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "Compressor",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -78,6 +125,13 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "cross_rank",
+    "cross_size",
+    "elastic",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -86,10 +140,28 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
     "poll",
+    "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
+    "shutdown",
+    "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Elastic training stands above the collectives, also those of torch.
+    if name == "elastic":
+        return importlib.import_module("hvd_keras.elastic")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -200,6 +200,12 @@ class Handle:
         received: list[int] = self._call.received
         return received
 
+    def then(self, convert: Callable[[Any], Any]) -> Handle:
+        """Returns this handle, whose result `convert` makes of the former."""
+        former = self._then
+        self._then = lambda results: convert(former(results))
+        return self
+
     def wait(self) -> Any:
         """Returns the result, when the collective has ended; or raises."""
         if self._call is not None:

@@ -28,3 +28,51 @@ def test_fit_raises_peer_lost_and_the_model_lives(
     assert lines["finite"] == "True"
     assert lines["tensorflow"] == "False"
     assert path.exists()
+
+
+_TORCH_LOOP = """
+    import os, signal, sys
+    import torch
+    import hvd_keras.torch as hvd
+    hvd.init()
+    model = torch.nn.Linear(3, 1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    waiting = hvd.allreduce_async(torch.ones(2), name="waiting") {late}
+    x = torch.ones(4, 3)
+    try:
+        for step in range(9):
+            if hvd.rank() == 1 and step == {step}:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    except hvd.elastic.HorovodInternalError as error:
+        print(type(error).__name__, "rank 1 (pid " in str(error))
+    if waiting is not None:
+        try:
+            hvd.synchronize(waiting)
+        except hvd.elastic.HorovodInternalError as error:
+            print(type(error).__name__, hvd.poll(waiting))
+    for call in (hvd.barrier, lambda: hvd.broadcast_object(1)):
+        try:
+            call()
+        except hvd.elastic.HorovodInternalError as error:
+            print(type(error).__name__)
+    print(torch.isfinite(model.weight).all().item())
+    print(len(optimizer.state_dict()["param_groups"]))
+    print({{"keras", "tensorflow"}} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("step", [0, 5])  # before they agree, and afterwards
+def test_a_loop_of_torch_hears_of_a_dead_rank(step: int) -> None:
+    code = _TORCH_LOOP.format(step=step, late="if hvd.rank() == 0 else None")
+    job = jobs.run_python(2, code, seconds=60)
+    assert job.lines(0) == [
+        "PeerLostError True",
+        "PeerLostError True",
+        *["PeerLostError"] * 2,
+        *("True", "1", "set()"),
+    ], job.stderr
