@@ -1,10 +1,9 @@
-"""Start, end, ranks and sizes, as in `horovod.tensorflow`."""
+"""Start, end, ranks and sizes, as in all of Horovod's modules."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
 from packaging import version
 
 from hvd_keras.basics import (
@@ -123,7 +122,7 @@ def gloo_enabled() -> bool:
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether hvd_keras replaces `horovod.<ext_base_name>`."""
     del verbose
-    return ext_base_name == "tensorflow"
+    return ext_base_name in ("tensorflow", "torch")
 
 
 def check_extension(
@@ -141,6 +140,12 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 
 def gpu_available(ext_base_name: Any = None, verbose: bool = False) -> bool:
-    """Whether TensorFlow sees a GPU."""
-    del ext_base_name, verbose
+    """Whether torch, if that is the extension, or TensorFlow sees a GPU."""
+    del verbose
+    if ext_base_name == "torch":
+        import torch
+
+        return bool(torch.cuda.is_available())
+    import tensorflow as tf
+
     return bool(tf.config.list_physical_devices("GPU"))

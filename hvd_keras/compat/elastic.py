@@ -8,19 +8,13 @@ from typing import Any
 from hvd_keras import elastic
 from hvd_keras._common.ignored import ignoring
 from hvd_keras.elastic import (
-    CommitStateCallback,
     HorovodInternalError,
     HostsUpdatedInterrupt,
-    KerasState,
     State,
-    TensorFlowKerasState,
-    TensorFlowState,
-    UpdateBatchStateCallback,
-    UpdateEpochStateCallback,
     run,
 )
 
-__all__ = [
+__all__ = [  # noqa: F822
     "CommitStateCallback",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
@@ -52,3 +46,10 @@ class ObjectState(elastic.ObjectState):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    # Late, for the others need Keras.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(elastic, name)

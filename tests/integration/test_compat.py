@@ -19,8 +19,11 @@ PROGRAMS = Path(__file__).parent / "horovod_programs"
 @pytest.mark.parametrize(
     "program",
     thorough_except(
-        ["keras_fit", "custom_loop", "tf1_session", "tf1_reference_variables"],
-        "keras_fit",
+        [
+            *("keras_fit", "custom_loop", "tf1_session"),
+            *("tf1_reference_variables", "torch_loop"),
+        ],
+        *("keras_fit", "torch_loop"),
     ),
 )
 def test_horovod_program_runs_and_learns(
@@ -116,6 +119,35 @@ def test_importing_compat_is_enough_without_the_flag() -> None:
         seconds=60,
     )
     assert job.lines(0) == ["1 True", "MetricAverageCallback"], job.stderr
+
+
+def test_a_torch_program_needs_neither_keras_nor_tensorflow() -> None:
+    job = jobs.run_python(
+        1,
+        """
+        import sys
+        class Refusing:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in ("keras", "tensorflow"):
+                    raise ImportError(name)
+        sys.meta_path.insert(0, Refusing())
+        import hvd_keras.compat.horovod
+        import horovod.torch as hvd
+        import horovod.torch.elastic.state
+        import horovod.torch.functions, horovod.torch.optimizer
+        from horovod.common.exceptions import HorovodInternalError
+        from horovod.common.util import check_extension, gpu_available
+        from horovod.torch.compression import Compression
+        from horovod.torch.sync_batch_norm import SyncBatchNorm
+        check_extension("horovod.torch", "X", __file__)
+        hvd.init()
+        import hvd_keras.torch as ours
+        names = [name for name in ours.__all__ if not hasattr(hvd, name)]
+        print(hvd.size(), gpu_available("torch"), names)
+        """,
+        seconds=60,
+    )
+    assert job.lines(0) == ["1 False ['Compressor']"], job.stderr
 
 
 @pytest.mark.thorough

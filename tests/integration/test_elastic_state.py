@@ -42,6 +42,22 @@ def test_a_loop_takes_in_a_new_rank() -> None:
     assert len({end[3] for end in ends}) == 1
 
 
+def test_a_loop_of_torch_goes_on_without_a_rank() -> None:
+    ends = _ends("torch_elastic.py", "--kill-at", "9")
+    assert len(ends) == 2
+    assert {tuple(end[:3]) for end in ends} == {("3", "2", "0.02")}
+    assert len({end[3] for end in ends}) == 1
+
+
+@pytest.mark.thorough
+def test_a_loop_of_torch_takes_in_a_new_rank() -> None:
+    options = ("--kill-at", "9", "--until-size", "3")
+    ends = _ends("torch_elastic.py", *options, restarts=1)
+    assert len(ends) == 3
+    assert {tuple(end[1:3]) for end in ends} == {("3", "0.03")}
+    assert len({(end[0], end[3]) for end in ends}) == 1
+
+
 def test_a_fit_goes_on_without_a_rank() -> None:
     ends = _ends("elastic_keras.py", "--kill-at", "5")
     assert len(ends) == 2

@@ -39,7 +39,7 @@ MODULES = [
     "horovod.tensorflow.sync_batch_norm",
     "horovod.tensorflow.util",
 ]
-GONE = "torch mxnet spark.torch runner.launch tensorflow.data".split()
+GONE = "mxnet spark.torch runner.launch tensorflow.data".split()
 
 # Programs may pass these arguments by position; these are the defaults.
 SIGNATURES = {
@@ -308,8 +308,8 @@ def test_missing_functions_say_so_when_used(use: Callable[[], Any]) -> None:
 
 
 def test_unknown_names_are_named() -> None:
-    with pytest.raises(AttributeError, match=r"horovod\.torch"):
-        importlib.import_module("horovod").torch  # noqa: B018
+    with pytest.raises(AttributeError, match=r"horovod\.mxnet"):
+        importlib.import_module("horovod").mxnet  # noqa: B018
 
 
 @pytest.mark.parametrize("name", GONE)
@@ -322,10 +322,11 @@ def test_modules_that_are_gone_say_so(name: str) -> None:
 def test_helpers_of_horovod_are_there() -> None:
     for module in (compat, hvd, importlib.import_module("horovod.common.util")):
         assert module.extension_available("tensorflow")
-        assert not module.extension_available("torch")
+        assert module.extension_available("torch")
+        assert not module.extension_available("mxnet")
         module.check_extension("horovod.tensorflow", "X", __file__, "mpi_lib")
-        with pytest.raises(ImportError, match=r"horovod\.torch"):
-            module.check_extension("horovod.torch", "X", __file__)
+        with pytest.raises(ImportError, match=r"horovod\.mxnet"):
+            module.check_extension("horovod.mxnet", "X", __file__)
         assert module.is_version_greater_equal_than("2.21.0", "2.9")
         assert not module.is_version_greater_equal_than("2.9", "2.21.0rc1")
     assert hvd.mpi_ops.allreduce is compat.mpi_ops.allreduce

@@ -1,0 +1,3 @@
+"""`horovod.torch.compression`."""
+
+from hvd_keras.compat.compression import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""`horovod.torch.elastic.sampler`."""
+
+from hvd_keras.elastic import ElasticSampler as ElasticSampler

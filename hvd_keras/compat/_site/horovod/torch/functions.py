@@ -1,0 +1,3 @@
+"""`horovod.torch.functions`."""
+
+from hvd_keras.compat.torch.functions import *  # noqa: F403
