@@ -52,10 +52,10 @@ def barrier(
 
         return ops.barrier(name=name, process_set=process_set)
     if _runs_on_jax():
-        from hvd_keras.jax import _call
+        from hvd_keras.jax.barrier import barrier as jax_barrier
 
-        _call.end_programs("barrier")
-    if "torch" in sys.modules:  # it must not compile the call
+        jax_barrier(name=name, process_set=process_set)
+    elif "torch" in sys.modules:  # it must not compile the call
         from hvd_keras.torch.barrier import barrier as torch_barrier
 
         torch_barrier(name=name, process_set=process_set)

@@ -2,9 +2,11 @@
 
 >>> import hvd_keras.jax
 >>> hvd_keras.jax.allreduce(x, hvd.Sum)
+>>> optimizer = hvd_keras.jax.distribute(optax.adam(1e-3))
+>>> params = hvd_keras.jax.broadcast_pytree(params)
 
-A Keras model on JAX does not need them, because `hvd.DistributedOptimizer`
-reduces its gradients. They are for your own training loops.
+They are for your own training loops (docs/jax.md). A Keras model on JAX does
+not need them, because `hvd.DistributedOptimizer` reduces its gradients.
 
 *Names* pair the calls of the ranks. Calls without a name are counted. Outside
 of `jax.jit` a call counts each time it runs. Inside it counts once, when it is
@@ -42,7 +44,10 @@ Programs run on the CPU: there is no handler for other platforms yet. Outside of
 from hvd_keras.jax.allgather import allgather
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.alltoall import alltoall
+from hvd_keras.jax.barrier import barrier
 from hvd_keras.jax.broadcast import broadcast
+from hvd_keras.jax.broadcast_pytree import broadcast_pytree
+from hvd_keras.jax.distribute import distribute
 from hvd_keras.jax.errors import typed_errors
 from hvd_keras.jax.grouped_allreduce import grouped_allreduce
 from hvd_keras.jax.join import join
@@ -52,7 +57,10 @@ __all__ = [
     "allgather",
     "allreduce",
     "alltoall",
+    "barrier",
     "broadcast",
+    "broadcast_pytree",
+    "distribute",
     "grouped_allreduce",
     "join",
     "reducescatter",

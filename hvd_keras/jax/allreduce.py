@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from hvd_keras.compression import Compression, Compressor
@@ -11,7 +13,7 @@ from hvd_keras.reduce_op import ReduceOp
 
 
 def allreduce(
-    tensor: jax.typing.ArrayLike,
+    tensor: Any,
     op: ReduceOp | None = None,
     *,
     name: str | None = None,
@@ -19,19 +21,23 @@ def allreduce(
     postscale_factor: float = 1.0,
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
-) -> jax.Array:
+) -> Any:
     """As `hvd.allreduce`, for JAX arrays, and inside of `jax.jit` too.
 
-    It is differentiable for `Sum` and `Average`. Calls without a name are
-    counted: see `hvd_keras.jax`.
+    `tensor` may be a pytree of arrays, such as gradients: one call reduces all
+    of them. The reduction is differentiable for `Sum` and `Average`. Calls
+    without a name are counted: see `hvd_keras.jax`.
 
     Example, on 2 ranks:
 
     >>> jax.jit(hvd_keras.jax.allreduce)(jnp.array([1.0, 2.0]) * hvd.rank())
     Array([0.5, 1. ], dtype=float32)
     """
-    (result,) = grouped_allreduce(
-        [tensor],
+    leaves, structure = jax.tree.flatten(tensor)
+    if not leaves:
+        return tensor
+    results = grouped_allreduce(
+        leaves,
         op,
         name=name,
         prescale_factor=prescale_factor,
@@ -39,4 +45,4 @@ def allreduce(
         compression=compression,
         process_set=process_set,
     )
-    return result
+    return structure.unflatten(results)
