@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_keras import torch as ours
+from hvd_keras._common.ignored import ignoring
 from hvd_keras.compat._forwarding import Function, forwarding
 
 __all__ = [
@@ -23,11 +24,15 @@ def _without_model(target: Function, arguments: dict[str, Any]) -> Any:
 broadcast_parameters = forwarding(
     ours.broadcast_parameters, "params root_rank process_set"
 )
-broadcast_optimizer_state = forwarding(
-    ours.broadcast_optimizer_state,
-    "optimizer root_rank model process_set",
-    call=_without_model,
-    model=None,
+broadcast_optimizer_state = ignoring(
+    "horovod.torch.broadcast_optimizer_state", "model"
+)(
+    forwarding(
+        ours.broadcast_optimizer_state,
+        "optimizer root_rank model process_set",
+        call=_without_model,
+        model=None,
+    )
 )
 broadcast_object = forwarding(
     ours.broadcast_object, "obj root_rank name process_set", root_rank=0

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hvd_keras import torch as ours
+from hvd_keras._common.ignored import ignoring
 from hvd_keras.compat._forwarding import Function, forwarding
 from hvd_keras.compat.basics import *  # noqa: F403
 from hvd_keras.compat.basics import __all__ as _basics
@@ -199,6 +200,8 @@ sparse_allreduce_async = forwarding(
     ours.sparse_allreduce_async, "tensor name op process_set"
 )
 barrier = forwarding(ours.barrier, "process_set")
-join = forwarding(
-    _join, "device", name="join", device=-1, doc="`hvd_keras.torch.join`."
+join = ignoring("horovod.torch.join", "device")(
+    forwarding(
+        _join, "device", name="join", device=-1, doc="`hvd_keras.torch.join`."
+    )
 )
