@@ -42,10 +42,12 @@ losses = []
 for epoch in range(10):
     model.train()
     sampler.set_epoch(epoch)
+    values = []
     for batch, (data, target) in enumerate(loader):
         optimizer.zero_grad()
         loss = F.mse_loss(model(data), target)
         loss.backward()
+        values.append(loss.detach())
         if batch % 2:
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -54,7 +56,8 @@ for epoch in range(10):
         else:
             optimizer.step()
     scheduler.step()
-    losses.append(hvd.allreduce(loss.detach(), name="avg_loss").item())
+    mean = torch.stack(values).mean()
+    losses.append(hvd.allreduce(mean, name="avg_loss").item())
 
 state = hvd.broadcast_object({"epoch": 9, "state": model.state_dict()}, 0)
 for name, value in model.state_dict().items():
