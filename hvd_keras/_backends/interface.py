@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 (np.dtype("bfloat16") is known from here on)
@@ -261,6 +261,18 @@ class Backend:
             found: Gets a name of each product.
         """
         return contextlib.nullcontext()
+
+    def adds_up_rows(
+        self, loss: Any, data: list[Any], known: Iterable[Any]
+    ) -> bool:
+        """Whether a scalar has a sum over rows in it, and not their mean.
+
+        Args:
+            loss: The scalar, in a step that runs or is traced.
+            data: The tensors of its batch.
+            known: Parts of the loss that are right.
+        """
+        return False
 
     def held(self, value: Any) -> Array | None:
         """Returns the value of a variable or tensor; None for other objects.

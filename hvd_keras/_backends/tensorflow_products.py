@@ -35,7 +35,7 @@ def products_of_rows(data: list[Any], found: list[str]) -> Iterator[None]:
             each.type in _PRODUCTS
             and len(each.inputs) == 2
             and _has_shape_of_rows(each, rows)
-            and all(_depends_on(x.op, sources) for x in each.inputs)
+            and all(depends_on(x.op, sources) for x in each.inputs)
         ):
             found.append(f"{each.name!r} (a {each.type})")
 
@@ -59,7 +59,8 @@ def _has_shape_of_rows(product: tf.Operation, rows: set[int | None]) -> bool:
     return shape.rank is not None and is_of_rows(list(shape), contracted, rows)
 
 
-def _depends_on(operation: tf.Operation, sources: set[int]) -> bool:
+def depends_on(operation: tf.Operation, sources: set[int]) -> bool:
+    """Whether values of an operation depend on those of others, by id."""
     seen: set[int] = set()
     ahead = [operation]
     while ahead:

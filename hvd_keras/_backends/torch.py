@@ -14,9 +14,11 @@ from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._backends.products import is_of_rows, rows_of
+from hvd_keras._backends.torch_sums import adds_up_rows
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras._keras import torch as keras_torch
+from hvd_keras._keras.steps import running_batch
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Min, Sum
 from hvd_keras.torch._memory import (
@@ -144,6 +146,8 @@ class TorchBackend(Backend):
         rows = rows_of(x.shape for x in data if isinstance(x, torch.Tensor))
         return _Products(rows, found) if rows else contextlib.nullcontext()
 
+    adds_up_rows = staticmethod(adds_up_rows)
+
     def held(self, value: Any) -> Array | None:
         if isinstance(value, torch.Tensor) and not value.is_meta:
             return as_array(value.detach().cpu().contiguous())
@@ -178,6 +182,9 @@ class _Products(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        batch = running_batch()
+        if function is torch.Tensor.backward and not batch.has_weight:
+            batch.look_for_sums(args[0])
         result = function(*args, **(kwargs or {}))
         factors = [*args, *(kwargs or {}).values()][:2]
         if (

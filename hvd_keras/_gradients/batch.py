@@ -73,6 +73,7 @@ class Batch:
         known: What else is known of the rows.
         is_eager: Whether the step runs op by op.
         can_cut: Whether tensors can have as many rows as values say.
+        data: Its tensors, where a loss is looked at; else none.
     """
 
     def __init__(
@@ -92,7 +93,12 @@ class Batch:
         known: Rows,
         is_eager: bool,
         can_cut: bool,
+        data: list[Any],
     ) -> None:
+        self.known: list[Any] = []
+        # Whether a loss adds up rows that nobody has made a sum of all ranks.
+        self.adds_up_rows = False
+        self._data = data
         self.is_partial, self.can_cut = is_partial, can_cut
         self.leaves_out = False
         # Whether a count of its losses is known.
@@ -178,7 +184,15 @@ class Batch:
             if self.is_partial and len(loss.shape) == 1:
                 factor = factor * self._is_row
             return loss * keras.ops.cast(factor, loss.dtype)
+        self.look_for_sums(loss)
         return self._weighted(loss)
+
+    def look_for_sums(self, loss: Any) -> None:
+        """Notes whether a scalar loss adds up the rows of this rank."""
+        if self._data and self._sum_factor != 1.0:
+            self.adds_up_rows |= _backends.current().adds_up_rows(
+                loss, self._data, self.known
+            )
 
     def summed(self, loss: Any) -> Any:
         if not self._is_shared:

@@ -90,6 +90,9 @@ def _end_step(step: keras_steps.Step) -> None:
             'dealt by `policy="pad"`.'
         )
     step.note_loss(is_part=batch.has_part_of_loss)
+    if batch.adds_up_rows:
+        name = method or f"the step of {type(step.model).__name__}"
+        advice.tell_of_sum_of_rows(step.model, name)
     if (
         step.training
         and method is not None
@@ -131,6 +134,7 @@ def _begin(
         "known": known,
         "is_eager": bool(model.run_eagerly),
         "can_cut": _can_cut(model),
+        "data": [*tensors_in(y), *inputs],
     }
     if training:
         return _begin_training(model, call, arguments)
@@ -165,6 +169,8 @@ def _begin_training(
     counts = None
     if call is not None and call.method == "fit":
         counts = call.rows.counts
+    if call is None or call.is_watched or basics.rank() != 0:
+        arguments["data"] = []
     # A step has one batch; a count would outlive a step that fails.
     number = part.hvd_next_loss() if call is None else 0
     return Batch(

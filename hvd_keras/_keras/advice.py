@@ -33,6 +33,13 @@ _UNKNOWN_MEAN = (
     "taken for a mean over the rows of a rank, and weighted by their number. "
     "If it is another mean, or a sum, compute it by `hvd.global_mean`."
 )
+_SUM_OF_ROWS = (
+    "A loss adds up the rows of a rank, so N ranks train with 1/N of what one "
+    "process has. Give Keras a value a row: `add_loss` takes it, and so does a "
+    '`keras.losses.Loss` with `reduction="sum"`; they are added up over all '
+    "ranks. Elsewhere take `hvd.global_mean` times the rows of a global batch. "
+    "Received: %s."
+)
 _UNEQUAL_ROWS = (
     "A loop outside of `fit` trains on data from `hvd.shard`, and the ranks "
     "have unequal numbers of rows in some batches. A mean over a rank's rows "
@@ -105,6 +112,11 @@ _JOINED = (
 def tell_of_unknown_mean(model: Any, method: str) -> None:
     """Says what a loss is taken for that is no loss of Keras."""
     _tell(model, _UNKNOWN_MEAN, method)
+
+
+def tell_of_sum_of_rows(model: Any, method: str) -> None:
+    """Warns of a loss that is a sum over this rank's rows."""
+    _tell(model, _SUM_OF_ROWS, method)
 
 
 def tell_of_mixed_rows(model: Any, received: str) -> None:

@@ -46,6 +46,8 @@ class Batch(Protocol):
     can_cut: bool
     # Set when such rows were left out.
     leaves_out: bool
+    # Parts of the loss that are those of all ranks.
+    known: list[Any]
     # The weights that mark them, if the step's own lack these.
     marks: Any
 
@@ -255,7 +257,9 @@ def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
         value = original(self, loss)
         if running is None or running.batch is None or not len(loss.shape):
             return value
-        return running.batch.summed(value)
+        value = running.batch.summed(value)
+        running.batch.known.append(value)
+        return value
 
     return aggregate_additional_loss
 
@@ -277,7 +281,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         loss = original(values, sample_weight, mask, reduction, dtype)
         if batch is None or reduction in (None, "none"):
             return loss
-        return batch.scaled(
+        scaled = batch.scaled(
             loss,
             values=values,
             sample_weight=sample_weight,
@@ -286,6 +290,9 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
             dtype=dtype or loss.dtype,
             is_of_rows=running is not None and running.is_of_rows,
         )
+        if len(values.shape):
+            batch.known.append(scaled)
+        return scaled
 
     return reduce_weighted_values
 

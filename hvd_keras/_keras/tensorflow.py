@@ -63,10 +63,12 @@ def _summing(original: Callable[..., Any]) -> Callable[..., Any]:
             and not batch.has_weight
             and output_gradients is None
             and isinstance(target, tf.Tensor)
-            and target.shape.rank
             and all(hasattr(s, "assign") for s in tf.nest.flatten(sources))
         ):
-            output_gradients = batch.summed(tf.ones_like(target))
+            if target.shape.rank:
+                output_gradients = batch.summed(tf.ones_like(target))
+            else:
+                batch.look_for_sums(target)
         return original(self, target, sources, output_gradients, *args, **kw)
 
     return gradient

@@ -1,0 +1,1 @@
+../parallel/test_sums_of_rows.py
