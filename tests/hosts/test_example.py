@@ -48,13 +48,14 @@ def test_weights_are_those_of_one_host(
     subprocess.run(
         [sys.executable, "-m", "hvd_keras.run", "-np", "4", "--", *one],
         check=True,
-        env=network.environ(),
+        env=network.environ(PYTHONPATH=ROOT),  # with scikit-learn
     )
     endpoint = f"{ADDRESSES[0]}:{free_port()}"
     jobs = [
         network.hvdrun(
             host, "--nnodes", "2", "--node-rank", str(host), "-np", "2",
             "--rdzv-endpoint", endpoint, "--", *two, HVD_SECRET_FILE=secret,
+            PYTHONPATH=ROOT,
         )
         for host in range(2)
     ]  # fmt: skip
