@@ -151,7 +151,9 @@ launchers-check:  ## Starts ranks on two hosts by real launchers; as root
 # Each has an environment of its own beside that of PYTHON, whose packages it
 # sees. Spark needs a Java 17 or later. The extras say which versions.
 .PHONY: ray-check spark-check
-spark-check: MORE = 'moto[server]>=5' s3fs  # a server of S3, and a client
+# A server of S3, and a client, whose versions of boto would exclude each other.
+spark-check: MORE = 'moto[server]>=5' s3fs==2026.9.0 aiobotocore==3.10.0 \
+  boto3==1.43.117
 ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
 	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$* $(MORE)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \

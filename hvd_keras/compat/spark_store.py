@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from hvd_keras import spark
 from hvd_keras._common.ignored import ignoring
+from hvd_keras.spark.store import CHECKPOINT
 
 __all__ = [
     "AbstractFilesystemStore",
@@ -94,12 +95,13 @@ class Store(spark.Store):
 
     def get_checkpoint_filename(self) -> str:
         """Returns the name of the models of all trainings."""
-        return self.checkpoint("").rpartition("/")[2]
+        return CHECKPOINT
 
     def get_checkpoints(self, run_id: str, suffix: str = ".keras") -> list[str]:
         """Returns the addresses of the models of a training that are there."""
         found = self.get_checkpoint_path(run_id)
-        return [found] if found.endswith(suffix) and self.exists(found) else []
+        is_there = CHECKPOINT.endswith(suffix) and self.exists(found)
+        return [found] if is_there else []
 
     def get_logs_path(self, run_id: str) -> str:
         """Returns the address for logs of a training."""

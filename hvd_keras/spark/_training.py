@@ -33,7 +33,7 @@ class Task:
     seed: int
     verbose: int
     callbacks: Sequence[Any]
-    checkpoint_callback: Any  # on rank 0 alone
+    checkpoint_callback: Any
     custom_objects: dict[str, Any] | None
     transformation_fn: Callable[[dict[str, Any]], dict[str, Any]] | None
     backup: str | None  # a folder
@@ -91,7 +91,7 @@ def _callbacks(task: Task, best: Path) -> list[Any]:
     backup, last = [], []
     if task.backup is not None:
         backup = [hvd.callbacks.BackupAndRestore(task.backup)]
-    if task.checkpoint_callback is not None and hvd.rank() == 0:
+    if task.checkpoint_callback is not None:  # ours waits for all ranks
         task.checkpoint_callback.filepath = str(best)
         last = [task.checkpoint_callback]
     return [

@@ -10,6 +10,7 @@ from typing import Any
 from hvd_keras.exceptions import InvalidArgumentError
 
 _DBFS = "dbfs:/"
+CHECKPOINT = "checkpoint.keras"  # the model of a training
 
 
 class Store:
@@ -47,7 +48,7 @@ class Store:
 
     def checkpoint(self, run_id: str) -> str:
         """Returns the address of the model of a training."""
-        return self.join(self.run_folder(run_id), "checkpoint.keras")
+        return self.join(self.run_folder(run_id), CHECKPOINT)
 
     @staticmethod
     def join(address: str, name: str) -> str:

@@ -145,9 +145,6 @@ def test_options_of_a_training_count(spark: Any, tmp_path: Path) -> None:
     rows += [(x, -y, 0.0) for x, y, _ in rows]
     frame = spark.createDataFrame(rows, ["x", "y", "weight"])
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    best = keras.callbacks.ModelCheckpoint(
-        "later.keras", monitor="loss", save_best_only=True
-    )
     estimator = KerasEstimator(
         model,
         ["x"],
@@ -163,7 +160,7 @@ def test_options_of_a_training_count(spark: Any, tmp_path: Path) -> None:
         shuffle=False,
         gradient_compression=hvd.Compression.fp16,
         backend_env={"TF_DETERMINISTIC_OPS": "1"},
-        checkpoint_callback=best,
+        checkpoint_callback=hvd.callbacks.BestModelCheckpoint("loss"),
         run_id="ours",
         batch_size=8,
         epochs=12,
@@ -177,5 +174,7 @@ def test_options_of_a_training_count(spark: Any, tmp_path: Path) -> None:
     assert abs(slope - 2.0) < 0.5
     kept = tmp_path / "ours" / "checkpoint.keras"
     assert kept.read_bytes() == fitted.getModelBytes()
+    keras_best = keras.callbacks.ModelCheckpoint("later.keras", "loss")
+    estimator.setCheckpointCallback(keras_best)
     again = estimator.setEpochs(1).fit(frame)  # from where it was
     assert again.metrics()["loss"][0] < 0.1 * losses[0]
