@@ -80,6 +80,7 @@ class Reducer:
         self._order: list[Member] = []  # as they came, without a plan
         self._buckets: list[Bucket] | None = None
         self._generation = state.generation()
+        self._reduces: bool | None = None  # None: not asked in this step
         self._is_synchronized = False
         self._skips = False
         for name, parameter in named_parameters:
@@ -181,6 +182,7 @@ class Reducer:
         for bucket in self._buckets or ():
             bucket.reset()
         self._order.clear()
+        self._reduces = None
 
     def _renew(self) -> None:
         """Forgets what was agreed with other members of the job."""
@@ -205,13 +207,13 @@ class Reducer:
             functools.partial(self._on_gradient, member)
         )
 
-    @torch.no_grad()
     def _on_gradient(self, member: Member, _: torch.Tensor) -> None:
-        if not self._is_active():
-            return
         with self._lock:
             self._renew()
-            self._note(member)
+            if self._reduces is None:  # the first gradient of a step
+                self._reduces = self._is_active()
+            if self._reduces:
+                self._note(member)
 
     def _note(self, member: Member) -> None:
         member.num_passes += 1
@@ -231,7 +233,8 @@ class Reducer:
         bucket: Any = member.bucket
         bucket.num_ready += 1
         if bucket.num_ready == len(bucket.members):
-            bucket.send()
+            with torch.no_grad():  # also of `backward(create_graph=True)`
+                bucket.send()
 
     def _agreed_buckets(self) -> list[Bucket]:
         """Lets the ranks agree on the order of gradients and on sparse ones."""

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <future>
 #include <memory>
+#include <unordered_map>
 
 #include "tf_ops/common/huge_pages.h"
 #include "tf_ops/process/global_engine.h"
@@ -17,6 +18,9 @@ namespace py = pybind11;
 
 namespace hvd {
 namespace {
+
+// A program may make dtypes without end, each an object of its own.
+constexpr size_t kMaxDtypes = 64;
 
 Shape ShapeOf(const py::array& array) {
   Shape shape;
@@ -30,12 +34,21 @@ py::array EmptyLike(const py::array& array, const Shape& shape) {
                                                     array.dtype());
 }
 
-// Raises for an array that no collective takes.
+// Raises for an array that no collective takes. Python's `dtype.name` is slow;
+// so dtypes that were seen are remembered, with the GIL, and kept alive.
 DataType CheckedDataType(const py::array& array, const Request& request) {
+  static auto* const seen = new std::unordered_map<PyObject*, DataType>();
+  const auto found = seen->find(array.dtype().ptr());
+  if (found != seen->end()) return found->second;
   const std::string name = py::str(array.dtype().attr("name"));
   const bool is_native = array.dtype().attr("isnative").cast<bool>();
   DataType dtype;
-  if (is_native && DataTypeFromName(name, &dtype)) return dtype;
+  if (is_native && DataTypeFromName(name, &dtype)) {
+    if (seen->size() < kMaxDtypes) {
+      (*seen)[array.dtype().inc_ref().ptr()] = dtype;
+    }
+    return dtype;
+  }
   const std::string received =
       is_native ? name : name + " in non-native byte order";
   RaiseIfError(
