@@ -274,6 +274,15 @@ class Backend:
         """
         return False
 
+    def are_changed(self, gradients: list[Any], own: list[Any]) -> bool:
+        """Whether a step has changed its gradients other than by a factor.
+
+        Args:
+            gradients: What an optimizer gets.
+            own: What tapes have returned.
+        """
+        return False
+
     def held(self, value: Any) -> Array | None:
         """Returns the value of a variable or tensor; None for other objects.
 

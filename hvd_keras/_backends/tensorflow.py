@@ -15,7 +15,7 @@ from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_products import products_of_rows
 from hvd_keras._backends.tensorflow_slices import gather_slices
-from hvd_keras._backends.tensorflow_sums import adds_up_rows
+from hvd_keras._backends.tensorflow_sums import adds_up_rows, are_changed
 from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError
@@ -212,6 +212,7 @@ class TensorFlowBackend(Backend):
         return products_of_rows(data, found)
 
     adds_up_rows = staticmethod(adds_up_rows)
+    are_changed = staticmethod(are_changed)
 
     def held(self, value: Any) -> Array | None:
         if isinstance(value, tf.Variable) or (

@@ -1,4 +1,4 @@
-"""Knows a loss that adds up rows by the graph of a step of TensorFlow."""
+"""Knows sums over rows, and changed gradients, by the graph of a step."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from hvd_keras._backends.tensorflow_products import depends_on
 _TERMS = (
     *("Identity", "Cast", "Neg", "Reshape", "Squeeze", "ExpandDims"),
     *("Add", "AddV2", "AddN", "Sub", "Pack"),
+)
+# The mean of what the ranks make by these is what is made of their mean.
+_LINEAR = (
+    *(*_TERMS, "Sum", "Mean", "Transpose", "ConcatV2", "Split", "Unpack"),
+    "UnsortedSegmentSum",  # makes slices dense
 )
 _SCALED = ("Mul", "RealDiv", "DivNoNan")
 
@@ -67,3 +72,30 @@ def _has_rows(values: tf.Tensor, axes: Any, rows: set[int | None]) -> bool:
         return False
     first = [int(axis) % rank for axis in axes.reshape(-1)]
     return 0 in first and values.shape[0] in rows
+
+
+def are_changed(gradients: list[Any], own: list[Any]) -> bool:
+    """See `Backend.are_changed`; for steps that are traced."""
+    if tf.executing_eagerly():
+        return False
+    known = list(map(_values, own))
+    sources = {id(each.op) for each in known}
+    seen = {each.name for each in known}
+    ahead = list(map(_values, gradients))
+    while ahead:
+        tensor = ahead.pop()
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        op = tensor.op
+        inner = [x for x in op.inputs if depends_on(x.op, sources)]
+        if op.type in _LINEAR or (op.type in _SCALED and len(inner) == 1):
+            ahead += inner
+        elif inner:
+            return True
+    return False
+
+
+def _values(gradient: Any) -> tf.Tensor:
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return gradient.values if is_sparse else gradient

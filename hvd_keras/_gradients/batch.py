@@ -98,6 +98,9 @@ class Batch:
         self.known: list[Any] = []
         # Whether a loss adds up rows that nobody has made a sum of all ranks.
         self.adds_up_rows = False
+        # What tapes have returned, and whether the step has changed it.
+        self.gradients: list[Any] = []
+        self.changes_gradients = False
         self._data = data
         self.is_partial, self.can_cut = is_partial, can_cut
         self.leaves_out = False
@@ -347,6 +350,13 @@ class Batch:
         advice.tell_of_filled_metric(metric)
 
     # ---- Gradients ----
+
+    def look_at_gradients(self, gradients: list[Any]) -> None:
+        """Notes whether a step has changed its gradients by itself."""
+        if self._data and self.process_set.size() != 1:
+            self.changes_gradients |= _backends.current().are_changed(
+                gradients, self.gradients
+            )
 
     def gradient_weight(self, process_set: ProcessSet) -> Any:
         """Returns what multiplies gradients before the ranks average them.

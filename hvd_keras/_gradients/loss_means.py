@@ -93,6 +93,8 @@ def _end_step(step: keras_steps.Step) -> None:
     if batch.adds_up_rows:
         name = method or f"the step of {type(step.model).__name__}"
         advice.tell_of_sum_of_rows(step.model, name)
+    if batch.changes_gradients and method is not None:
+        advice.tell_of_changed_gradients(step.model, method)
     if (
         step.training
         and method is not None

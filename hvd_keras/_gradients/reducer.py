@@ -308,7 +308,10 @@ def weighted(
 ) -> list[Gradient]:
     """Returns a batch's gradients, by the weight of this rank's rows."""
     batch = running_batch()
-    weight = None if batch is None else batch.gradient_weight(process_set)
+    if batch is None:
+        return gradients
+    batch.look_at_gradients(gradients)
+    weight = batch.gradient_weight(process_set)
     if weight is None:
         return gradients
     backend = _backends.current()

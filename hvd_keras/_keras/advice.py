@@ -40,6 +40,13 @@ _SUM_OF_ROWS = (
     "ranks. Elsewhere take `hvd.global_mean` times the rows of a global batch. "
     "Received: %s."
 )
+_CHANGED_GRADIENTS = (
+    "A step changes its gradients before the optimizer gets them. These are of "
+    "the rank's rows: clipped or scaled by their own norm, their mean is not "
+    "what one process has. Let the optimizer do it, by `clipnorm`, "
+    "`global_clipnorm` or an `apply` of its own, which get the gradients of "
+    "all ranks. Received: %s."
+)
 _UNEQUAL_ROWS = (
     "A loop outside of `fit` trains on data from `hvd.shard`, and the ranks "
     "have unequal numbers of rows in some batches. A mean over a rank's rows "
@@ -117,6 +124,11 @@ def tell_of_unknown_mean(model: Any, method: str) -> None:
 def tell_of_sum_of_rows(model: Any, method: str) -> None:
     """Warns of a loss that is a sum over this rank's rows."""
     _tell(model, _SUM_OF_ROWS, method)
+
+
+def tell_of_changed_gradients(model: Any, method: str) -> None:
+    """Warns of a step that clips the gradients of a rank."""
+    _tell(model, _CHANGED_GRADIENTS, method)
 
 
 def tell_of_mixed_rows(model: Any, received: str) -> None:

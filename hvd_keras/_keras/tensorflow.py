@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def _summing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes gradients of a vector sums over the rows of all ranks.
+    """Notes gradients, and makes those of a vector sums over all ranks' rows.
 
     TensorFlow differentiates the sum of its entries.
     """
@@ -58,18 +58,25 @@ def _summing(original: Callable[..., Any]) -> Callable[..., Any]:
         **kw: Any,
     ) -> Any:
         batch = running_batch()
+        if batch is None or not all(
+            hasattr(source, "assign") for source in tf.nest.flatten(sources)
+        ):
+            return original(
+                self, target, sources, output_gradients, *args, **kw
+            )
         if (
-            batch is not None
-            and not batch.has_weight
+            not batch.has_weight
             and output_gradients is None
             and isinstance(target, tf.Tensor)
-            and all(hasattr(s, "assign") for s in tf.nest.flatten(sources))
         ):
             if target.shape.rank:
                 output_gradients = batch.summed(tf.ones_like(target))
             else:
                 batch.look_for_sums(target)
-        return original(self, target, sources, output_gradients, *args, **kw)
+        results = original(self, target, sources, output_gradients, *args, **kw)
+        found = tf.nest.flatten(results)
+        batch.gradients += [each for each in found if each is not None]
+        return results
 
     return gradient
 

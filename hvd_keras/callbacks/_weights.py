@@ -128,8 +128,9 @@ class TrainedWeights:
             where += f", and {of_rates}"
         raise MismatchError(
             "All ranks must have equal weights after each epoch. Received: "
-            f"{where}. A rank has changed them by itself, or has trained with "
-            f"another learning rate. {_rates.CURE}"
+            f"{where}. A rank has changed them by itself (a callback, or a "
+            "`train_step` that adds its own gradients to them), or has trained "
+            f"with another learning rate. {_rates.CURE}"
         )
 
 

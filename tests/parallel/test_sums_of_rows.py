@@ -1,4 +1,4 @@
-"""Losses that add up the rows of a rank are told, others are not."""
+"""Sums over a rank's rows, and changed gradients, are told; others are not."""
 
 from __future__ import annotations
 
@@ -127,3 +127,85 @@ def test_other_losses_are_not(arguments: Any, caplog: Any) -> None:
     caplog.set_level(logging.WARNING, logger="hvd_keras")
     fit(*arguments)
     assert "adds up the" not in caplog.text
+
+
+class Steps(keras.Sequential):
+    """Changes its gradients by `of` before they are applied."""
+
+    of: Callable[[Any], Any]
+
+    def train_step(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            squares = tf.square(self(x, training=True) - y)
+            if type(self).of is _of_sum:
+                loss = tf.reduce_sum(squares)
+            else:
+                loss = tf.reduce_mean(squares)
+        variables = self.trainable_variables
+        gradients = type(self).of(tape.gradient(loss, variables))
+        self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+
+def _of_sum(gradients: Any) -> Any:
+    return gradients
+
+
+def _clipped(gradients: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.clip_by_global_norm(gradients, 0.1)[0]
+
+
+def _signs(gradients: Any) -> Any:
+    return list(map(ops.sign, gradients))
+
+
+def _centred(gradients: Any) -> Any:
+    return [each - ops.mean(each, 0) for each in gradients]
+
+
+def _dense(gradients: Any) -> Any:
+    import tensorflow as tf
+
+    slices = [
+        tf.IndexedSlices(each, tf.range(SIZE), tf.shape(each))
+        for each in gradients
+    ]
+    return list(map(tf.convert_to_tensor, slices))
+
+
+def _halved(gradients: Any) -> Any:
+    return [0.5 * each + 0.0 for each in gradients]
+
+
+def _weighed(gradients: Any) -> Any:
+    factor = keras.random.uniform(())
+    return [ops.cast(each * factor, "float32") for each in gradients]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="it has a tape"
+)
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (_of_sum, "adds up the"),
+        (_clipped, "changes its gradients"),
+        (_signs, "changes its gradients"),
+        (_centred, ""),
+        (_dense, ""),
+        (_halved, ""),
+        (_weighed, ""),
+    ],
+)
+def test_what_a_step_does_is_told(of: Any, words: str, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    fit(None, type("Own", (Steps,), {"of": of}))
+    told = [r.message for r in caplog.records if "Received:" in r.message]
+    is_told = words != "" and hvd.rank() == 0 and hvd.size() > 1
+    assert len(told) == int(is_told)
+    assert all(words in each and "`train_step` of Own" in each for each in told)
