@@ -4,6 +4,8 @@
 |---|---|
 | `Model._flatten_layers` | find all layers of a model |
 | `Model._compile_metrics` | know whether metrics have their variables |
+| `CompileMetrics._user_metrics`, `_user_weighted_metrics` | know metrics that \
+a first step builds |
 | `Layer._call_has_training_arg` | call it symbolically |
 | `backend.compute_output_spec` | give them these before a step |
 | `symbolic_scope.in_symbolic_scope` | know such a call |
@@ -90,6 +92,21 @@ def own_metrics_of(model: Any) -> list[Any]:
     """Returns the metrics of a model that `compile` does not know."""
     compiled = getattr(model, "_compile_metrics", None)
     return [metric for metric in model.metrics if metric is not compiled]
+
+
+def given_metrics_of(model: Any) -> list[Any]:
+    """Returns the metrics that a model has or gets, but no names of some."""
+    compiled = getattr(model, "_compile_metrics", None)
+    given = [
+        own_metrics_of(model),
+        getattr(compiled, "_user_metrics", None),
+        getattr(compiled, "_user_weighted_metrics", None),
+    ]
+    return [
+        metric
+        for metric in keras.tree.flatten(given)
+        if isinstance(metric, keras.metrics.Metric)
+    ]
 
 
 def _symbolic(part: Any) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import keras
 import numpy as np
 
 from hvd_keras import basics
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import random_streams
+from hvd_keras._keras import models, random_streams
 from hvd_keras._keras.step_hook import trace_anew
 
 # An attribute of a model: its steps draw the rank's own numbers.
@@ -38,14 +39,20 @@ def draw_apart(model: Any) -> None:
 
 
 def move_seeds_of(model: Any, moved: list[Any]) -> None:
-    """Moves the seeds of a model's layers apart.
+    """Moves the seeds of a model's layers and metrics apart.
 
     Args:
         model: The model.
         moved: Seeds that were moved before; it gets the new ones.
     """
     known = {id(each) for each in [*model.weights, *moved]}
-    for state in model.variables:
+    of_metrics = [  # no variables of theirs
+        value.state
+        for metric in models.given_metrics_of(model)
+        for value in vars(metric).values()
+        if isinstance(value, keras.random.SeedGenerator)
+    ]
+    for state in [*model.variables, *of_metrics]:
         if id(state) in known or tuple(state.shape) != (2,):
             continue
         moved.append(state)  # it holds a seed and a count of uses

@@ -115,6 +115,27 @@ def test_steps_draw_apart(draw: Callable[[], Any], eager: bool) -> None:
     assert are_equal(draw())
 
 
+def test_metrics_draw_apart() -> None:
+    class Drawing(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="drawing")
+            self.seeds = keras.random.SeedGenerator(3)
+            self.last = self.add_variable((), "zeros")
+
+        def update_state(self, *args: Any, **kw: Any) -> None:
+            self.last.assign(keras.random.uniform((), seed=self.seeds))
+
+        def result(self) -> Any:
+            return self.last
+
+    metric = Drawing()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[metric])
+    arrays = np.zeros((ROWS, 3), "f"), np.zeros((ROWS, 1), "f")
+    model.fit(hvd.shard(arrays, batch_size=4), verbose=0, callbacks=[BEGIN(0)])
+    assert are_apart(metric.last.numpy())
+
+
 def test_a_step_that_was_traced_before_draws_apart() -> None:
     fit(DRAWS["tf"], epochs=0)
     model = fit.model
