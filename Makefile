@@ -63,7 +63,7 @@ equality-table: build  ## Compares N ranks with one process, into docs/equality.
 
 .PHONY: distribute-table
 distribute-table: build  ## Runs unchanged scripts on 1 to 4 ranks, into docs/distribute.md
-	PYTHONPATH=$(CURDIR):tests $(PYTHON) tests/integration/distribute_table.py --write
+	PYTHONPATH=$(CURDIR):tests:tests/hosts $(PYTHON) tests/integration/distribute_table.py --write
 
 .PHONY: docs
 docs:  ## Builds the documentation into build/docs, offline

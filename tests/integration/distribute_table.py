@@ -1,15 +1,19 @@
 """Draws the table of docs/distribute.md, by the programs of its tests.
 
-Usage: PYTHONPATH=.:tests python tests/integration/distribute_table.py
-    [--ranks N ...] [--backends B ...] [--write]
+Usage: python tests/integration/distribute_table.py [--ranks N ...]
+    [--backends B ...] [--entries FILE] [--write]
+
+PYTHONPATH has `.`, `tests` and `tests/hosts`.
 
 Each of `distribute_programs` runs by Keras alone in one process, and unchanged
-on N ranks. Without --write it prints the table.
+on N ranks. Without --write it prints the table. A file keeps the results; the
+table has those of earlier runs that it holds, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import subprocess
 import sys
@@ -26,6 +30,7 @@ BEGIN = "<!-- `make distribute-table` draws what follows. -->"
 RANKS = (1, 2, 3, 4)
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch"}
 TOLERANCE = 1e-5
+SECONDS = 900
 # What Keras alone does in another order, or draws at random: these are compared
 # with one rank.
 SHUFFLED = ("shuffled", "drawn", "dataset")
@@ -91,7 +96,7 @@ def distributed(
         str(PROGRAMS),
         str(path),
         *names,
-        seconds=400,
+        seconds=SECONDS,
         environ=jobs.clean_environ(
             KERAS_BACKEND=backend,
             SHARED=str(shared),
@@ -111,7 +116,7 @@ def gaps(ours: Results, one: Results) -> dict[str, float]:
         gap = np.max(np.abs(ours[name] - value), initial=0.0)
         share = gap / max(np.max(np.abs(value), initial=0.0), 1e-2)
         program = name.partition(".")[0]
-        found[program] = np.maximum(found.get(program, 0.0), share)
+        found[program] = float(np.maximum(found.get(program, 0.0), share))
     return found
 
 
@@ -120,20 +125,23 @@ def wrong(found: dict[str, float]) -> dict[str, float]:
     return {name: gap for name, gap in found.items() if not gap <= TOLERANCE}
 
 
-def table_of(found: dict[tuple[str, int], dict[str, float]]) -> str:
-    titles = [f"{BACKENDS[backend]}, {n}" for backend, n in found]
-    lines = [
-        "| | " + " | ".join(titles) + " |",
-        "|---" * (len(found) + 1) + "|",
+def table_of(found: dict[str, dict[str, float]]) -> str:
+    """Returns a line for each program; the keys are backends and ranks."""
+    columns = [
+        (f"{title}, {num}", found[f"{backend} {num}"])
+        for backend, title in BACKENDS.items()
+        for num in RANKS
+        if f"{backend} {num}" in found
     ]
+    lines = ["| | " + " | ".join(title for title, _ in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
     for name, title in TITLES.items():
         cells = []
-        for gaps_of in found.values():
+        for _, gaps_of in columns:
             gap = gaps_of.get(name)
             is_equal = gap is not None and gap <= TOLERANCE
-            cells.append(
-                "=" if is_equal else "" if gap is None else f"{gap:.0e}"
-            )
+            cell = "" if gap is None else f"{gap:.0e}"
+            cells.append("=" if is_equal else cell)
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -142,18 +150,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="*", default=RANKS)
     parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
+    parser.add_argument("--entries", type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    found = {}
+    entries = arguments.entries
+    found: dict[str, dict[str, float]] = {}
+    if entries is not None and entries.exists():
+        found = json.loads(entries.read_text())
     for backend in arguments.backends:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             one = in_one_process(backend, folder)
             for num in arguments.ranks:
                 ours = distributed(num, backend, folder)
-                found[backend, num] = gaps(ours, one)
-                told = wrong(found[backend, num])
+                found[f"{backend} {num}"] = gaps(ours, one)
+                told = wrong(found[f"{backend} {num}"])
                 print(f"{backend}, {num} ranks: {told}", file=sys.stderr)
+                if entries is not None:
+                    entries.write_text(json.dumps(found))
     drawn_pages.show(table_of(found), PAGE, BEGIN, write=arguments.write)
 
 
