@@ -90,6 +90,15 @@ def test_wrong_use_is_refused() -> None:
         RayExecutor()
     with pytest.raises(hvd.LaunchError, match="start"):
         RayExecutor(num_workers=1).run(os.getpid)
+    for elastic in ({"min_workers": 1}, {"max_workers": 2}):
+        with pytest.raises(hvd.LaunchError, match="start"):
+            RayExecutor(**elastic).run(os.getpid)
+        with pytest.raises(NotImplementedError, match="`run_remote` needs"):
+            RayExecutor(**elastic).run_remote(os.getpid)
+        with pytest.raises(NotImplementedError, match="`execute_single`"):
+            RayExecutor(**elastic).execute_single(print)
+    with pytest.raises(hvd.InvalidArgumentError, match="min_num_proc"):
+        RayExecutor(min_workers=3, max_workers=2)
     crowd = RayExecutor({"timeout_s": 1}, num_workers=1000)
     with pytest.raises(hvd.LaunchError, match="room for 1000 ranks"):
         crowd.start()
