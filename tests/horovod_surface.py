@@ -46,7 +46,7 @@ def section_of(module: str, names: list[str]) -> str:
             continue
         runs.append(f"`{name}`")
         ignored += _ignored(name, value)
-    lines = [f"### `{module}`\n"]
+    lines = [f"## `{module}`\n"]
     if runs:
         lines.append(f"- Runs: {', '.join(runs)}.")
     if ignored:
@@ -87,7 +87,7 @@ def drawn(before: str) -> str:
     old = {
         f"horovod{match[1]}": match[0].rstrip() + "\n"
         for match in re.finditer(
-            r"^### `horovod([\w.]*)`\n.*?(?=^### |\Z)", before, re.M | re.S
+            r"^## `horovod([\w.]*)`\n.*?(?=^## |\Z)", before, re.M | re.S
         )
     }
     return "\n".join(

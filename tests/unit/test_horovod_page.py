@@ -24,4 +24,4 @@ def test_the_page_is_that_of_the_code() -> None:
 def test_the_page_has_all_modules() -> None:
     page = horovod_surface.PAGE.read_text()
     for module in horovod_names.NAMES:
-        assert f"\n### `{module}`\n" in page
+        assert f"\n## `{module}`\n" in page
