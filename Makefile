@@ -70,7 +70,7 @@ docs:  ## Builds the documentation into build/docs, offline
 	PYTHONPATH=. $(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
 	$(PYTHON) -m codespell_lib docs README.md CHANGELOG.md ARCHITECTURE.md \
 	  hvd_keras tf_ops examples benchmarks tools tests \
-	  --skip '*.so,vendor' --ignore-words-list caf,copyin,notin
+	  --skip '*.so,vendor' --ignore-words-list caf,coo,copyin,notin
 
 .PHONY: settings-table
 settings-table:  ## Writes the settings into docs/settings.md
