@@ -69,7 +69,7 @@ _TORCH_LOOP = """
 @pytest.mark.parametrize("step", [0, 5])  # before they agree, and afterwards
 def test_a_loop_of_torch_hears_of_a_dead_rank(step: int) -> None:
     code = _TORCH_LOOP.format(step=step, late="if hvd.rank() == 0 else None")
-    job = jobs.run_python(2, code, seconds=60)
+    job = jobs.run_python(2, code, seconds=120)
     assert job.lines(0) == [
         "PeerLostError True",
         "PeerLostError True",
