@@ -1,11 +1,13 @@
-"""Finds products of rows by rows in a program of JAX."""
+"""Finds products of rows by rows, and pairs, in a program of JAX."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from hvd_keras._backends.products import is_of_rows, rows_of
+from hvd_keras._backends.products import are_paired, is_of_rows, rows_of
+
+_OF_PAIRS = frozenset("add sub mul div max min eq ne gt ge lt le".split())
 
 
 def products_of_rows(program: Any, num_state: int) -> list[str]:
@@ -49,6 +51,10 @@ def _look(
             shape = equation.outvars[0].aval.shape
             # Gradients of weights sum over the rows.
             if shape != (1, 1) and is_of_rows(shape, contracted, rows):
+                found.append(_place_of(equation))
+        if equation.primitive.name in _OF_PAIRS and all(inputs):
+            shapes = [each.aval.shape for each in equation.invars]
+            if are_paired(*shapes, rows):
                 found.append(_place_of(equation))
         for inner in _programs_in(equation.params):
             # A condition comes before what its branches take.

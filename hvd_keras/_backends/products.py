@@ -1,4 +1,4 @@
-"""Knows a product of rows by rows by its shape."""
+"""Knows products and comparisons of rows with rows by their shapes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,29 @@ def rows_of(shapes: Iterable[Sequence[int | None]]) -> set[int | None]:
     if None not in rows:
         rows.add(sum(each or 0 for each in rows))
     return rows - {0}
+
+
+def are_paired(
+    first: Sequence[int | None],
+    second: Sequence[int | None],
+    rows: set[int | None],
+) -> bool:
+    """Whether shapes broadcast to rows by rows: [n, 1, ...] and [1, n, ...].
+
+    Args:
+        first: The shape of an operand.
+        second: That of the other one.
+        rows: From `rows_of`.
+    """
+    rank = max(len(first), len(second), 2)
+    one, other = ([1] * (rank - len(s)) + list(s) for s in (first, second))
+    return any(
+        down[0] == across[1]
+        and down[0] != 1
+        and down[0] in rows
+        and down[1] == across[0] == 1
+        for down, across in ((one, other), (other, one))
+    )
 
 
 def is_of_rows(

@@ -1,4 +1,4 @@
-"""Finds products of rows by rows in a graph of TensorFlow."""
+"""Finds products of rows by rows, and pairs, in a graph of TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._backends.products import is_of_rows, rows_of
+from hvd_keras._backends.products import are_paired, is_of_rows, rows_of
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum")
+_OF_PAIRS = frozenset(
+    "Add AddV2 Sub Mul Div RealDiv DivNoNan SquaredDifference Maximum Minimum "
+    "Equal NotEqual Greater GreaterEqual Less LessEqual".split()
+)
 
 # What these return depends on a shape, not on values.
 _OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
@@ -32,12 +36,20 @@ def products_of_rows(data: list[Any], found: list[str]) -> Iterator[None]:
     rows = rows_of(list(x.shape) for x in parts)
     for each in operations:
         if (
-            each.type in _PRODUCTS
-            and len(each.inputs) == 2
-            and _has_shape_of_rows(each, rows)
+            len(each.inputs) == 2
+            and _is_of_rows(each, rows)
             and all(depends_on(x.op, sources) for x in each.inputs)
         ):
             found.append(f"{each.name!r} (a {each.type})")
+
+
+def _is_of_rows(operation: tf.Operation, rows: set[int | None]) -> bool:
+    if operation.type in _OF_PAIRS:
+        shapes = [x.shape for x in operation.inputs]
+        if None in (shape.rank for shape in shapes):
+            return False
+        return are_paired(*map(list, shapes), rows)
+    return operation.type in _PRODUCTS and _has_shape_of_rows(operation, rows)
 
 
 def _has_shape_of_rows(product: tf.Operation, rows: set[int | None]) -> bool:

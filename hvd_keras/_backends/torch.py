@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
-from hvd_keras._backends.products import is_of_rows, rows_of
+from hvd_keras._backends.products import are_paired, is_of_rows, rows_of
 from hvd_keras._backends.torch_sums import adds_up_rows
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
@@ -32,6 +33,12 @@ from hvd_keras.torch.allreduce import allreduce
 _PRODUCTS = (
     *(torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm),
     *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.tensordot),
+    torch.cdist,
+)
+# Names of functions and methods, without underscores.
+_OF_PAIRS = frozenset(
+    "add radd sub subtract rsub mul multiply rmul div divide true_divide "
+    "truediv rtruediv maximum minimum eq ne gt ge lt le".split()
 )
 
 # Gradients of what casts or turns a weight. A lookup in one gives rows.
@@ -143,8 +150,11 @@ class TorchBackend(Backend):
     def products_of_rows(
         self, data: list[Any], found: list[str]
     ) -> contextlib.AbstractContextManager[Any]:
-        rows = rows_of(x.shape for x in data if isinstance(x, torch.Tensor))
-        return _Products(rows, found) if rows else contextlib.nullcontext()
+        parts = [x for x in data if isinstance(x, torch.Tensor)]
+        rows = rows_of(x.shape for x in parts)
+        if not rows:
+            return contextlib.nullcontext()
+        return _Products(parts, rows, found)
 
     adds_up_rows = staticmethod(adds_up_rows)
 
@@ -175,9 +185,12 @@ class TorchBackend(Backend):
 class _Products(TorchFunctionMode):
     """Finds products of rows by rows while it is entered."""
 
-    def __init__(self, rows: set[int | None], found: list[str]) -> None:
+    def __init__(
+        self, data: list[Any], rows: set[int | None], found: list[str]
+    ) -> None:
         super().__init__()
         self._rows, self._found = rows, found
+        self._of_batch: Any = WeakIdKeyDictionary(dict.fromkeys(data, True))
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -186,8 +199,11 @@ class _Products(TorchFunctionMode):
         if function is torch.Tensor.backward and not batch.has_weight:
             batch.look_for_sums(args[0])
         result = function(*args, **(kwargs or {}))
-        factors = [*args, *(kwargs or {}).values()][:2]
-        if (
+        given = [*args, *(kwargs or {}).values()]
+        if any(each in self._of_batch for each in _tensors_in(given)):
+            self._of_batch.update(dict.fromkeys(_tensors_in([result]), True))
+        factors = given[:2]
+        if self._is_of_pairs(function, factors) or (
             function in _PRODUCTS
             # Over which axes it sums is not looked at, unless over all.
             and (function is not torch.tensordot or result.ndim == 0)
@@ -198,9 +214,29 @@ class _Products(TorchFunctionMode):
             self._found.append(f"a product of shape {tuple(result.shape)}")
         return result
 
+    def _is_of_pairs(self, function: Any, factors: list[Any]) -> bool:
+        return (
+            getattr(function, "__name__", "").strip("_") in _OF_PAIRS
+            and len(factors) == 2
+            # Places of a row are compared too, for a mask for example.
+            and len(_tensors_in(factors)) == 2
+            and all(each in self._of_batch for each in factors)
+            and are_paired(factors[0].shape, factors[1].shape, self._rows)
+            and not any(map(_is_gathered, factors))
+        )
+
     def _has_shape_of_rows(self, first: Any, result: torch.Tensor) -> bool:
         contracted = first.shape[-1] if result.ndim else first.numel()
         return is_of_rows(result.shape, contracted, self._rows)
+
+
+def _tensors_in(values: list[Any]) -> list[torch.Tensor]:
+    flat = [
+        part
+        for each in values
+        for part in (each if isinstance(each, list | tuple) else [each])
+    ]
+    return [part for part in flat if isinstance(part, torch.Tensor)]
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

@@ -54,6 +54,20 @@ def supervised_loss(y: Any, rows: Any) -> Any:
     return -ops.mean(scores * ops.cast(same, "float32"), axis=-1)
 
 
+def distance_loss(y: Any, rows: Any) -> Any:
+    """Keeps rows apart: their distances, by broadcasting."""
+    apart = rows[:, None] - rows[None]
+    return ops.mean(ops.exp(-ops.sum(apart**2, axis=-1)), axis=-1)
+
+
+def ranking_loss(y: Any, rows: Any) -> Any:
+    """A row with the larger target gets the larger score."""
+    scores, wanted = rows[:, 0], y[:, 0]
+    margins = ops.expand_dims(scores, 1) - scores
+    signs = ops.sign(wanted[:, None] - wanted[None, :])
+    return ops.mean(ops.softplus(-margins * signs), axis=-1)
+
+
 class Sum(keras.layers.Layer):
     """Adds to each row a number of all rows: `tensordot` sums over two axes."""
 
@@ -92,6 +106,23 @@ class Attention(keras.layers.Layer):
         x = x[:, :, None] * ops.ones([1, 1, SIZE])
         scores = ops.matmul(x, ops.transpose(x, [0, 2, 1]))
         return ops.mean(scores, axis=-1)
+
+
+class Places(keras.layers.Layer):
+    """Compares the places of a row by broadcasting, and with positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(SIZE, 1)
+
+    def call(self, x: Any) -> Any:
+        places = ops.arange(SIZE)
+        is_before = ops.cast(places[:, None] >= places[None], "float32")
+        apart = (x[:, :, None] - x[:, None, :]) * is_before
+        bias = self.table(places)
+        learned = bias + ops.transpose(bias)
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        return centred + ops.mean(apart * learned, axis=-1)
 
 
 class ByKeywords(keras.layers.Layer):
@@ -138,6 +169,8 @@ def fit(
     [
         (in_batch_loss, keras.Sequential, "the step of Sequential"),
         (supervised_loss, keras.Sequential, "the step of Sequential"),
+        (distance_loss, keras.Sequential, "the step of Sequential"),
+        (ranking_loss, keras.Sequential, "the step of Sequential"),
         (None, Views, "`compute_loss` of Views"),
         (None, Lookup, "`compute_loss` of Lookup"),
         ("mse", Sum, "the step of Sequential"),
@@ -162,6 +195,7 @@ def test_losses_of_several_rows_are_told(
         ("mse", []),
         ("mse", [Attention]),
         ("mse", [Narrow]),
+        ("mse", [Places]),
         ("mse", [ByKeywords]),
         (gathered_loss, []),
     ],
