@@ -53,8 +53,8 @@ def _look(
             if shape != (1, 1) and is_of_rows(shape, contracted, rows):
                 found.append(_place_of(equation))
         if equation.primitive.name in _OF_PAIRS and all(inputs):
-            shapes = [each.aval.shape for each in equation.invars]
-            if are_paired(*shapes, rows):
+            first, second = (each.aval.shape for each in equation.invars)
+            if are_paired(first, second, rows):
                 found.append(_place_of(equation))
         for inner in _programs_in(equation.params):
             # A condition comes before what its branches take.

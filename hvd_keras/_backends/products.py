@@ -36,7 +36,8 @@ def are_paired(
         rows: From `rows_of`.
     """
     rank = max(len(first), len(second), 2)
-    one, other = ([1] * (rank - len(s)) + list(s) for s in (first, second))
+    ones: tuple[int | None, ...] = (1,) * rank
+    one, other = ((*ones[len(s) :], *s) for s in (first, second))
     return any(
         down[0] == across[1]
         and down[0] != 1

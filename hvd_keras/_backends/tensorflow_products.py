@@ -45,10 +45,10 @@ def products_of_rows(data: list[Any], found: list[str]) -> Iterator[None]:
 
 def _is_of_rows(operation: tf.Operation, rows: set[int | None]) -> bool:
     if operation.type in _OF_PAIRS:
-        shapes = [x.shape for x in operation.inputs]
-        if None in (shape.rank for shape in shapes):
+        first, second = (x.shape for x in operation.inputs)
+        if first.rank is None or second.rank is None:
             return False
-        return are_paired(*map(list, shapes), rows)
+        return are_paired(list(first), list(second), rows)
     return operation.type in _PRODUCTS and _has_shape_of_rows(operation, rows)
 
 
