@@ -13,7 +13,6 @@ import dataclasses
 import difflib
 import functools
 import math
-import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -459,32 +458,6 @@ def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def render_text(width: int) -> str:
-    """The settings for a terminal, for `--help-env`.
-
-    Args:
-        width: Characters of a line.
-    """
-    lines = []
-    for row in settings():
-        default = "unset" if row.default is None else _text(row.default)
-        kind = f"{row.kind}, {row.unit}" if row.unit else row.kind
-        also = f"; also {row.alias}" if row.alias else ""
-        choices = f" One of {', '.join(row.choices)}." if row.choices else ""
-        for text, indent in (
-            (f"{row.name}  ({kind}; default {default}{also})", ""),
-            (row.effect + choices, "    "),
-        ):
-            lines += textwrap.wrap(
-                text,
-                width,
-                initial_indent=indent,
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
-    return "\n".join(lines)
-
-
 def render_table() -> str:
     """The table of settings in Markdown, for docs/settings.md."""
     lines = [
@@ -494,7 +467,7 @@ def render_table() -> str:
     for row in settings():
         names = f"`{row.name}`"
         kind = f"{row.kind}, {row.unit}" if row.unit else row.kind
-        default = "unset" if row.default is None else f"{_text(row.default)}"
+        default = "unset" if row.default is None else f"{text_of(row.default)}"
         also = f" Also `{row.alias}`." if row.alias else ""
         choices = f" One of {', '.join(row.choices)}." if row.choices else ""
         lines.append(
@@ -503,8 +476,8 @@ def render_table() -> str:
     return "\n".join(lines)
 
 
-def _text(value: Any) -> str:
-    # As one would write it in the environment: 10, 0, 1024, info.
+def text_of(value: Any) -> str:
+    """Returns a value as one would write it in the environment."""
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,9 +11,16 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hvd_keras._common.terminal import printable, tell
-from hvd_keras.config import Config, render_text
+from hvd_keras.config import Config
 from hvd_keras.exceptions import HvdError
-from hvd_keras.run.cli import arguments, check, dry_run, timeline, verify
+from hvd_keras.run.cli import (
+    arguments,
+    check,
+    dry_run,
+    help_env,
+    timeline,
+    verify,
+)
 from hvd_keras.run.cli.arguments import CommandLine
 from hvd_keras.run.cli.check_hosts import HostsCheck
 from hvd_keras.run.hosts import planning
@@ -68,7 +75,7 @@ def _outcome_of(call: Callable[[], Outcome]) -> Outcome:
 def _start(line: CommandLine) -> Outcome:
     """Does what the command line asks for."""
     if line.shows_settings:
-        print(render_text(min(shutil.get_terminal_size().columns, 100)))
+        print(help_env.render(min(shutil.get_terminal_size().columns, 100)))
         return Outcome(0)
     if line.checks:
         return Outcome(_check(line.spec))
