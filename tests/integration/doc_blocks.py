@@ -159,6 +159,7 @@ def _run_page(page: str, job: str) -> None:
         code = "\n" * (block.line - 1) + block.code
         exec(compile(code, page, "exec"), namespace)
     assert not hvd.is_initialized() or hvd.size() == int(job[0]), page
+    keras.distribution.set_distribution(None)
     hvd.shutdown()
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session()

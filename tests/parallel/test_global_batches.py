@@ -11,6 +11,8 @@ import pytest
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 NUM_ROWS, SIZE = 29, 7
 X = np.random.default_rng(1).normal(size=(NUM_ROWS, 3)).astype("float32")
 Y = np.abs(X[:, :1])

@@ -15,6 +15,8 @@ import tensorflow as tf
 import hvd_keras as hvd
 from hvd_keras.data import _datasets, _sources, position
 
+pytestmark = pytest.mark.thorough(4)
+
 Make = Callable[[], Any]
 from_slices = tf.data.Dataset.from_tensor_slices
 

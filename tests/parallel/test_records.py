@@ -16,6 +16,8 @@ import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras.data import _sources, position
 
+pytestmark = pytest.mark.thorough(4)
+
 Dataset = tf.data.Dataset
 Records = tf.data.TFRecordDataset
 

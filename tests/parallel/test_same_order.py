@@ -28,6 +28,8 @@ from order_cases import (  # noqa: F401
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.thorough(4)
+
 
 def dataset() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(order_cases.rows())

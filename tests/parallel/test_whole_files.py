@@ -17,6 +17,8 @@ import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras.data import position
 
+pytestmark = pytest.mark.thorough(4)
+
 COUNTS = (13, 0, 7, 1, 22, 40, 5)  # of the files
 NUM_ROWS = sum(COUNTS)
 
