@@ -421,8 +421,8 @@ def test_adasum() -> None:
 
 def test_a_process_set_trains_without_the_others() -> None:
     hvd.shutdown()
-    hvd.init(process_sets=[[0]])
-    part = hvd.process_set_by_id(1)
+    part = hvd.ProcessSet([0])
+    hvd.init(process_sets=[part])
     model = build(dense)
     optimizer = hvd_torch.DistributedOptimizer(
         plain(model.parameters()), process_set=part

@@ -207,7 +207,8 @@ def test_resume_ends_with_the_weights_of_an_undisturbed_run(
     assert accuracy(whole) >= 0.95
     backup = f"--backup={tmp_path / 'killed'}"
     script = [sys.executable, str(EXAMPLES / "resume.py"), backup]
-    job = jobs.start("-np", "2", "--", *script)
+    environ = jobs.clean_environ(PYTHONPATH=str(EXAMPLES.parent))
+    job = jobs.start("-np", "2", "--", *script, environ=environ)
     assert job.stdout is not None
     assert any("epoch 4:" in line for line in job.stdout)
     for pid in jobs.ranks_of(job.pid):
