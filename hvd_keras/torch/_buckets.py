@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
 
 import torch
 
+from hvd_keras.exceptions import HvdError
 from hvd_keras.torch._call import Call, Handle, Reduction, begin
 from hvd_keras.torch.sparse_allreduce import sparse_allreduce_async
 
@@ -52,6 +54,12 @@ class Bucket:
     def finish(self) -> None:
         """Waits for its end; the parameters have the results."""
         raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Waits for its end, whatever that is."""
+        if self.handle is not None:
+            with contextlib.suppress(HvdError):
+                self.handle.wait()
 
     def reset(self) -> None:
         """Makes ready for the next step."""

@@ -54,12 +54,17 @@ class Deltas:
             parameter - start
             for parameter, start in zip(self._parameters, starts, strict=True)
         ]
-        combined = grouped_allreduce(
-            deltas,
-            Adasum,
-            compression=self._compression,
-            process_set=self._process_set,
-        )
+        try:
+            combined = grouped_allreduce(
+                deltas,
+                Adasum,
+                compression=self._compression,
+                process_set=self._process_set,
+            )
+        except Exception:
+            for parameter, start in zip(self._parameters, starts, strict=True):
+                parameter.copy_(start)  # the step of a rank alone is none
+            raise
         for parameter, start, delta in zip(
             self._parameters, starts, combined, strict=True
         ):

@@ -143,6 +143,11 @@ class Reducer:
         try:
             if self._is_active():
                 self._reduce()
+        except Exception:
+            # Until their end, the engine writes into the gradients.
+            for bucket in self._buckets or ():
+                bucket.abandon()
+            raise
         finally:
             self._reset()
         self._is_synchronized = True
