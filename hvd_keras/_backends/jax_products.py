@@ -84,4 +84,4 @@ def _programs_in(parameters: dict[str, Any]) -> list[Any]:
 def _place_of(equation: Any) -> str:
     stack = str(equation.source_info.name_stack)
     shape = equation.outvars[0].aval.shape
-    return f"a product of shape {shape}" + (stack and f" in {stack!r}")
+    return f"values of shape {shape}" + (stack and f" in {stack!r}")

@@ -196,7 +196,9 @@ class _Products(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         batch = running_batch()
-        if function is torch.Tensor.backward and not batch.has_weight:
+        # A step of another model, inside of this one, may have none.
+        has_loss = function is torch.Tensor.backward and batch is not None
+        if has_loss and not batch.has_weight:
             batch.look_for_sums(args[0])
         result = function(*args, **(kwargs or {}))
         given = [*args, *(kwargs or {}).values()]
@@ -211,7 +213,7 @@ class _Products(TorchFunctionMode):
             and not any(map(_is_weight, factors))
             and not any(map(_is_gathered, factors))
         ):
-            self._found.append(f"a product of shape {tuple(result.shape)}")
+            self._found.append(f"values of shape {tuple(result.shape)}")
         return result
 
     def _is_of_pairs(self, function: Any, factors: list[Any]) -> bool:

@@ -129,6 +129,27 @@ def test_other_losses_are_not(arguments: Any, caplog: Any) -> None:
     assert "adds up the" not in caplog.text
 
 
+class Trainer(keras.Sequential):
+    """Trains a model of its own, which is not distributed, in its steps."""
+
+    def train_step(self, data: Any) -> Any:
+        if not hasattr(self, "inner"):
+            self.inner = keras.Sequential([keras.layers.Dense(1)])
+            self.inner.compile("sgd", "mse")
+        x, y = data[:2]
+        self.inner.fit(x, y[:, :1], verbose=0)
+        return super().train_step(data)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="its steps are not compiled"
+)
+def test_a_step_may_train_another_model(caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    fit("mse", Trainer)
+    assert "adds up the" not in caplog.text
+
+
 class Steps(keras.Sequential):
     """Changes its gradients by `of` before they are applied."""
 
