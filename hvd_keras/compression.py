@@ -6,6 +6,7 @@ floats in float32 and rounds the sum once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hvd_keras._common.frameworks import cast, dtype_of
@@ -108,6 +109,25 @@ def to_compressor(compression: Any) -> Any:
                 f"compression={compression!r}, which has no `{name}`."
             )
     return compression
+
+
+def reduce_compressed(
+    compression: Any,
+    tensors: Sequence[Tensor],
+    reduce: Callable[[list[Tensor]], Iterable[Tensor]],
+) -> list[Tensor]:
+    """Returns what `reduce` makes of compressed tensors, decompressed.
+
+    Raises:
+        TypeError: See `to_compressor`.
+    """
+    compression = to_compressor(compression)
+    wires = [compression.compress(tensor) for tensor in tensors]
+    reduced = reduce([wire for wire, _ in wires])
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(reduced, wires, strict=True)
+    ]
 
 
 def name_of(compression: Any) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from hvd_keras._values.calls import checked_reduction
 from hvd_keras._values.refusals import refuses
-from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.compression import Compression, Compressor, reduce_compressed
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -42,7 +42,6 @@ def grouped_allreduce(
     [Array([2., 2.], dtype=float32), Array(6, dtype=int32)]
     """
     name = _call.checked_name("allreduce", name, tensors, process_set)
-    compression = to_compressor(compression)
     arrays = [jnp.asarray(tensor) for tensor in tensors]
     if not arrays:
         raise InvalidArgumentError(
@@ -51,12 +50,9 @@ def grouped_allreduce(
         )
     reduction = checked_reduction(op, prescale_factor, postscale_factor)
     settings = (name, process_set.process_set_id or 0, *reduction)
-    wires = [compression.compress(array) for array in arrays]
-    reduced = _reduced(settings, [wire for wire, _ in wires])
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(reduced, wires, strict=True)
-    ]
+    return reduce_compressed(
+        compression, arrays, functools.partial(_reduced, settings)
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvd_keras._values.refusals import refuses
-from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.compression import Compression, Compressor, reduce_compressed
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp, Sum
 from hvd_keras.torch._call import (
@@ -46,14 +46,10 @@ def grouped_allreduce(
     [tensor([2., 2.]), tensor(6)]
     """
     call = checked_group("allreduce", tensors, name, process_set)
-    compression = to_compressor(compression)
     how = reduction(op, prescale_factor, postscale_factor)
-    wires = [compression.compress(tensor) for tensor in tensors]
-    reduced = _Reduced.apply(call, how, *(wire for wire, _ in wires))
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(reduced, wires, strict=True)
-    ]
+    return reduce_compressed(
+        compression, tensors, lambda wires: _Reduced.apply(call, how, *wires)
+    )
 
 
 class _Reduced(torch.autograd.Function):

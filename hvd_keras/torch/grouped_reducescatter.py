@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvd_keras._values.refusals import refuses
-from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.compression import Compression, Compressor, reduce_compressed
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Adasum, Average, ReduceOp
@@ -49,13 +49,9 @@ def grouped_reducescatter(
     """
     scales = prescale_factor, postscale_factor
     call, how = _checked(tensors, op, scales, name, process_set)
-    compression = to_compressor(compression)
-    wires = [compression.compress(tensor) for tensor in tensors]
-    scattered = _Scattered.apply(call, how, *(wire for wire, _ in wires))
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(scattered, wires, strict=True)
-    ]
+    return reduce_compressed(
+        compression, tensors, lambda wires: _Scattered.apply(call, how, *wires)
+    )
 
 
 @torch.compiler.disable

@@ -5,8 +5,6 @@
 replaces `import horovod.torch as hvd`. It imports neither Keras nor TensorFlow.
 """
 
-from hvd_keras.compat.basics import *  # noqa: F403
-from hvd_keras.compat.basics import __all__ as _basics
 from hvd_keras.compat.compression import Compression
 from hvd_keras.compat.torch import elastic as elastic
 from hvd_keras.compat.torch.functions import *  # noqa: F403
@@ -20,7 +18,6 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "SyncBatchNorm",
-    *_basics,
     *_functions,
-    *[name for name in _ops if name not in _basics],
+    *_ops,
 ]

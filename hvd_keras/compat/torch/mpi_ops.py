@@ -17,39 +17,9 @@ from hvd_keras.compat.basics import __all__ as _basics
 from hvd_keras.compat.basics import handle_average_backwards_compatibility
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Sum
-from hvd_keras.torch import poll, synchronize
 from hvd_keras.torch._call import Handle
 
-__all__ = [
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-    *_basics,
-]
+poll, synchronize = ours.poll, ours.synchronize
 
 
 def _call(target: Function, arguments: dict[str, Any]) -> Any:
@@ -205,3 +175,8 @@ join = ignoring("horovod.torch.join", "device")(
         _join, "device", name="join", device=-1, doc="`hvd_keras.torch.join`."
     )
 )
+
+__all__ = [
+    *_basics,
+    *(name for name in ours.__all__ if name in globals().keys() - set(_basics)),
+]
