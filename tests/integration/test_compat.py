@@ -125,11 +125,15 @@ def test_a_torch_program_needs_neither_keras_nor_tensorflow() -> None:
     job = jobs.run_python(
         1,
         """
-        import sys
-        class Refusing:
+        import importlib.util, sys
+        class Refusing:  # torch looks whether they are there
             def find_spec(self, name, path=None, target=None):
                 if name.partition(".")[0] in ("keras", "tensorflow"):
-                    raise ImportError(name)
+                    return importlib.util.spec_from_loader(name, self)
+            def create_module(self, spec):
+                raise ImportError(spec.name)
+            def exec_module(self, module):
+                pass
         sys.meta_path.insert(0, Refusing())
         import hvd_keras.compat.horovod
         import horovod.torch as hvd
