@@ -96,11 +96,12 @@ _OWN_METRICS = (
     "Received: %s."
 )
 _MIXED_ROWS = (
-    "A step multiplies the rows of a batch by each other, or compares them, as "
-    "contrastive losses, pairwise distances and `tensordot` over the batch do: "
-    "each rank has its own rows alone, and N ranks train on another loss than "
-    "one process. Gather the others' rows first, by `hvd.allgather` (\"A "
-    'contrastive loss over all ranks" in docs/collectives.md). Received: %s.'
+    "A step multiplies the rows of a batch by each other, or compares the rows "
+    "of a batch in pairs, as contrastive losses, distances and `tensordot` "
+    "over the batch do: each rank has its own rows alone, and N ranks train on "
+    "another loss than one process. Gather the others' rows first, by "
+    '`hvd.allgather` ("A contrastive loss over all ranks" in '
+    "docs/collectives.md). Received: %s."
 )
 _WHOLE_BATCH = (
     "A loss is one number of all rows of a batch and no mean over them: each "
