@@ -279,7 +279,7 @@ class Backend:
 
         Args:
             gradients: What an optimizer gets.
-            own: What tapes have returned.
+            own: What the backend has noted of them in the step.
         """
         return False
 

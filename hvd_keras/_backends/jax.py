@@ -15,6 +15,7 @@ import numpy as np
 
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.jax_products import products_of_rows
+from hvd_keras._backends.jax_sums import adds_up_rows, are_changed, marked
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
@@ -39,6 +40,8 @@ class JaxBackend(Backend):
 
     clips_each_batch = True
     wait_for_step = staticmethod(jax.block_until_ready)
+    adds_up_rows = staticmethod(adds_up_rows)
+    are_changed = staticmethod(are_changed)
 
     def grouped_allreduce(
         self,
@@ -174,6 +177,7 @@ class JaxBackend(Backend):
         keras_jax.patch_make_train_function(
             reduces_over_ranks, typed_errors, look
         )
+        keras_jax.watch_own_steps(marked)
 
     def change_state(
         self, model: Any, state: list[Any], change: Callable[[], None]

@@ -56,7 +56,7 @@ def _look(
             first, second = (each.aval.shape for each in equation.invars)
             if are_paired(first, second, rows):
                 found.append(_place_of(equation))
-        for inner in _programs_in(equation.params):
+        for inner in programs_in(equation.params):
             # A condition comes before what its branches take.
             given = inputs[1:] if "branches" in equation.params else inputs
             if len(inner.invars) == len(given):
@@ -71,7 +71,8 @@ def _look(
     return list(map(is_of_batch, jaxpr.outvars))
 
 
-def _programs_in(parameters: dict[str, Any]) -> list[Any]:
+def programs_in(parameters: dict[str, Any]) -> list[Any]:
+    """Returns the programs that an equation runs."""
     found = []
     for value in parameters.values():
         for each in value if isinstance(value, tuple | list) else [value]:

@@ -15,7 +15,11 @@ from hvd_keras import _native
 from hvd_keras._backends.interface import Array, Backend
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._backends.products import are_paired, is_of_rows, rows_of
-from hvd_keras._backends.torch_sums import adds_up_rows
+from hvd_keras._backends.torch_sums import (
+    GradientWatch,
+    adds_up_rows,
+    are_changed,
+)
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras._keras import torch as keras_torch
@@ -157,6 +161,7 @@ class TorchBackend(Backend):
         return _Products(parts, rows, found)
 
     adds_up_rows = staticmethod(adds_up_rows)
+    are_changed = staticmethod(are_changed)
 
     def held(self, value: Any) -> Array | None:
         if isinstance(value, torch.Tensor) and not value.is_meta:
@@ -190,6 +195,7 @@ class _Products(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._rows, self._found = rows, found
+        self._gradients = GradientWatch()
         self._of_batch: Any = WeakIdKeyDictionary(dict.fromkeys(data, True))
 
     def __torch_function__(
@@ -198,9 +204,12 @@ class _Products(TorchFunctionMode):
         batch = running_batch()
         # A step of another model, inside of this one, may have none.
         has_loss = function is torch.Tensor.backward and batch is not None
-        if has_loss and not batch.has_weight:
-            batch.look_for_sums(args[0])
+        if has_loss:
+            if not batch.has_weight:
+                batch.look_for_sums(args[0])
+            batch.gradients[:] = [self._gradients]
         result = function(*args, **(kwargs or {}))
+        self._gradients.see(function, args, result)
         given = [*args, *(kwargs or {}).values()]
         if any(each in self._of_batch for each in _tensors_in(given)):
             self._of_batch.update(dict.fromkeys(_tensors_in([result]), True))

@@ -1,4 +1,4 @@
-"""Knows a loss that adds up rows by the graph of gradients of torch."""
+"""Knows sums over rows by the graph of gradients, and changed gradients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ _TERMS = (
     *("ToCopyBackward", "CloneBackward", "AliasBackward", "ViewBackward"),
     *("StackBackward", "SqueezeBackward", "UnsqueezeBackward"),
 )
+# Names of functions and methods, without underscores. What is made by others is
+# linear if one operand alone comes from gradients.
+_CURVED = frozenset(
+    "norm vector_norm matrix_norm normalize renorm sqrt rsqrt square sign sgn "
+    "abs absolute clamp clamp_min clamp_max clip min max minimum maximum amin "
+    "amax pow rpow ipow tanh round where nan_to_num reciprocal rtruediv exp "
+    "log".split()
+)
+_OF_TWO = frozenset(
+    "mul multiply imul rmul div divide true_divide truediv itruediv matmul mm "
+    "dot vdot".split()
+)
+_LINEAR, _CHANGED = 1, 2
 
 
 def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
@@ -52,3 +65,59 @@ def _is_penalty(node: Any, shape: torch.Size) -> bool:
             return False
         (node,) = inner
     return bool(node.variable.shape == shape)
+
+
+class GradientWatch:
+    """Knows which memory holds what is made of gradients, and how."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, int] = {}
+
+    def see(self, function: Any, args: Any, result: Any) -> None:
+        """Looks at a call of torch in a step."""
+        raw = function.__name__
+        if raw == "backward":
+            self._states.clear()  # memory is used again
+        elif getattr(function, "__self__", None) is torch.Tensor.grad:
+            if raw == "__get__":
+                for place in _places([result]):
+                    self._states.setdefault(place, _LINEAR)
+        elif self._states:
+            inputs = [self._state([each]) for each in args]
+            if any(inputs):
+                is_in_place = raw.endswith("_") and not raw.endswith("__")
+                is_in_place |= raw.startswith("__i")
+                changed = args[0] if is_in_place else result
+                state = _state_of_call(raw, inputs)
+                self._states.update(dict.fromkeys(_places([changed]), state))
+
+    def has_changed(self, gradients: list[Any]) -> bool:
+        return self._state(gradients) == _CHANGED
+
+    def _state(self, values: list[Any]) -> int:
+        return max((self._states.get(p, 0) for p in _places(values)), default=0)
+
+
+def _state_of_call(raw: str, inputs: list[int]) -> int:
+    name = raw.strip("_").removeprefix("foreach_").removeprefix("linalg_")
+    is_product = name in _OF_TWO and len(inputs) > 1 and inputs[1]
+    # A gradient times what is none is linear, on either side of it.
+    if name in _CURVED or (is_product and (inputs[0] or "div" in name)):
+        return _CHANGED
+    return max(inputs)
+
+
+def _places(values: list[Any]) -> list[int]:
+    """Returns where tensors, and those in lists, begin."""
+    places = []
+    for each in values:
+        if isinstance(each, list | tuple):
+            places += _places(list(each))
+        elif isinstance(each, torch.Tensor) and each.layout == torch.strided:
+            places.append(each.data_ptr())
+    return places
+
+
+def are_changed(gradients: list[Any], own: list[Any]) -> bool:
+    """See `Backend.are_changed`."""
+    return any(watch.has_changed(gradients) for watch in own)

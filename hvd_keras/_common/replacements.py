@@ -304,6 +304,14 @@ TABLE = (
         _TENSORFLOW,
     ),
     Row(
+        "jax",
+        "grad value_and_grad",
+        "_keras.jax",
+        "look at what a `train_step` of the user's differentiates",
+        "nobody hears of a sum over rows, or of gradients clipped by rank",
+        "JAX 0.7 to 0.12",
+    ),
+    Row(
         "tensorflow.errors.OpError",
         "__new__",
         "ops._errors",

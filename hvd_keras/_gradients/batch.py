@@ -98,7 +98,8 @@ class Batch:
         self.known: list[Any] = []
         # Whether a loss adds up rows that nobody has made a sum of all ranks.
         self.adds_up_rows = False
-        # What tapes have returned, and whether the step has changed it.
+        # What the backend has noted of them, and whether the step has changed
+        # them.
         self.gradients: list[Any] = []
         self.changes_gradients = False
         self._data = data

@@ -23,6 +23,7 @@ import keras
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import at_end_of_fit
 from hvd_keras._keras.lookup import owner_of, private_module, require
+from hvd_keras._keras.steps import own_method_of, running_step
 
 _distribution: Any = private_module("distribution.distribution_lib")
 _STATE = (
@@ -99,6 +100,38 @@ def patch_make_train_function(
     # Keras compares a model's method with this one to see if it is overridden.
     replace(owner_of(name), name, making)
     at_end_of_fit.add(_forget)
+
+
+def watch_own_steps(mark: Callable[[Any], Any]) -> None:
+    """Looks at what a `train_step` of the user's differentiates.
+
+    Args:
+        mark: Marks a loss, whose gradients are looked at later.
+    """
+
+    def differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def transform(fun: Any, *args: Any, **kw: Any) -> Any:
+            @functools.wraps(fun)
+            def noting(*arguments: Any, **more: Any) -> Any:
+                result = fun(*arguments, **more)
+                step = running_step()
+                if step is None or step.batch is None or not step.training:
+                    return result
+                if own_method_of(step.model, training=True) is None:
+                    return result
+                has_aux = isinstance(result, tuple)
+                loss, *others = result if has_aux else (result,)
+                if not step.batch.has_weight:
+                    step.batch.look_for_sums(loss)
+                return (mark(loss), *others) if has_aux else mark(loss)
+
+            return original(noting, *args, **kw)
+
+        return transform
+
+    for name in ("grad", "value_and_grad"):
+        replace(jax, name, differentiating)
 
 
 def _forget(model: Any) -> None:

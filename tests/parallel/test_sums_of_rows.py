@@ -15,6 +15,7 @@ import hvd_keras as hvd
 pytestmark = pytest.mark.thorough(4)
 
 ops = keras.ops
+BACKEND = keras.backend.backend()
 SIZE = 8  # rows of a rank, features and units
 
 
@@ -85,9 +86,6 @@ def model_of(of: Callable[[Any, Any], Any]) -> Any:
     return type("Own", (OfModel,), {"of": of})
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "jax", reason="its sums are not looked for"
-)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -141,9 +139,7 @@ class Trainer(keras.Sequential):
         return super().train_step(data)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "torch", reason="its steps are not compiled"
-)
+@pytest.mark.skipif(BACKEND != "torch", reason="its steps are not compiled")
 def test_a_step_may_train_another_model(caplog: Any) -> None:
     caplog.set_level(logging.WARNING, logger="hvd_keras")
     fit("mse", Trainer)
@@ -155,20 +151,67 @@ class Steps(keras.Sequential):
 
     of: Callable[[Any], Any]
 
-    def train_step(self, data: Any) -> Any:
+    def _loss(self, y: Any, y_pred: Any) -> Any:
+        squares = ops.square(y_pred - y)
+        is_sum = type(self).of is _of_sum
+        return ops.sum(squares) if is_sum else ops.mean(squares)
+
+    def train_step(self, *args: Any) -> Any:
+        return getattr(self, f"_on_{BACKEND}")(*args)
+
+    def _on_tensorflow(self, data: Any) -> Any:
         import tensorflow as tf
 
         x, y = data[:2]
         with tf.GradientTape() as tape:
-            squares = tf.square(self(x, training=True) - y)
-            if type(self).of is _of_sum:
-                loss = tf.reduce_sum(squares)
-            else:
-                loss = tf.reduce_mean(squares)
+            loss = self._loss(y, self(x, training=True))
         variables = self.trainable_variables
         gradients = type(self).of(tape.gradient(loss, variables))
         self.optimizer.apply(gradients, variables)
         return {"loss": loss}
+
+    def _on_torch(self, data: Any) -> Any:
+        import torch
+
+        x, y = data[:2]
+        self.zero_grad()
+        loss = self._loss(y, self(x, training=True))
+        loss.backward()
+        variables = self.trainable_variables
+        with torch.no_grad():
+            gradients = type(self).of([v.value.grad for v in variables])
+            self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+    def _on_jax(self, state: Any, data: Any) -> Any:
+        import jax
+
+        variables, others, optimizer, metrics = state
+        x, y = data[:2]
+
+        def loss_of(variables: Any) -> Any:
+            y_pred, _ = self.stateless_call(variables, others, x, training=True)
+            return self._loss(y, y_pred), y_pred
+
+        differentiate = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, _), gradients = differentiate(variables)
+        gradients = type(self).of(gradients)
+        variables, optimizer = self.optimizer.stateless_apply(
+            optimizer, gradients, variables
+        )
+        return {"loss": loss}, (variables, others, optimizer, metrics)
+
+
+class OnMovedRows(Steps):
+    """Trains on rows moved by the sign of their own gradient."""
+
+    def _loss(self, y: Any, y_pred: Any) -> Any:
+        import jax
+
+        slope = jax.grad(lambda y: ops.mean(ops.tanh(y) * y))
+        moved = slope(y) + jax.vmap(slope)(y)
+        penalty = ops.mean(ops.square(moved))
+        return super()._loss(y + ops.sign(moved), y_pred) + penalty
 
 
 def _of_sum(gradients: Any) -> Any:
@@ -176,9 +219,34 @@ def _of_sum(gradients: Any) -> Any:
 
 
 def _clipped(gradients: Any) -> Any:
+    norm = ops.sqrt(sum(ops.sum(ops.square(each)) for each in gradients))
+    return [each * ops.minimum(1.0, 0.1 / norm) for each in gradients]
+
+
+def _clipped_by_framework(gradients: Any) -> Any:
+    if BACKEND == "torch":
+        import torch
+
+        variables = [torch.nn.Parameter(ops.copy(each)) for each in gradients]
+        for variable, each in zip(variables, gradients, strict=True):
+            variable.grad = each
+        torch.nn.utils.clip_grad_norm_(variables, 0.1)
+        return [variable.grad for variable in variables]
+    if BACKEND == "jax":
+        optax = pytest.importorskip("optax")
+
+        return optax.clip_by_global_norm(0.1).update(gradients, None)[0]
     import tensorflow as tf
 
     return tf.clip_by_global_norm(gradients, 0.1)[0]
+
+
+def _values_clipped(gradients: Any) -> Any:
+    if BACKEND == "torch":
+        for each in gradients:
+            each.data.clamp_(-0.1, 0.1)
+        return gradients
+    return [ops.clip(each, -0.1, 0.1) for each in gradients]
 
 
 def _signs(gradients: Any) -> Any:
@@ -190,6 +258,8 @@ def _centred(gradients: Any) -> Any:
 
 
 def _dense(gradients: Any) -> Any:
+    if BACKEND != "tensorflow":
+        return gradients
     import tensorflow as tf
 
     slices = [
@@ -204,18 +274,17 @@ def _halved(gradients: Any) -> Any:
 
 
 def _weighed(gradients: Any) -> Any:
-    factor = keras.random.uniform(())
+    factor = keras.random.uniform((), seed=1)
     return [ops.cast(each * factor, "float32") for each in gradients]
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="it has a tape"
-)
 @pytest.mark.parametrize(
     ("of", "words"),
     [
         (_of_sum, "adds up the"),
         (_clipped, "changes its gradients"),
+        (_clipped_by_framework, "changes its gradients"),
+        (_values_clipped, "changes its gradients"),
         (_signs, "changes its gradients"),
         (_centred, ""),
         (_dense, ""),
@@ -230,3 +299,12 @@ def test_what_a_step_does_is_told(of: Any, words: str, caplog: Any) -> None:
     is_told = words != "" and hvd.rank() == 0 and hvd.size() > 1
     assert len(told) == int(is_told)
     assert all(words in each and "`train_step` of Own" in each for each in told)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="its gradients nest")
+@pytest.mark.parametrize("of", [_halved, _clipped])
+def test_gradients_of_inputs_are_none_of_a_step(of: Any, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    fit(None, type("Own", (OnMovedRows,), {"of": of}))
+    is_told = of is _clipped and hvd.rank() == 0 and hvd.size() > 1
+    assert ("changes its gradients" in caplog.text) == is_told
