@@ -16,6 +16,7 @@ from hvd_keras._values.members import to_root_rank
 from hvd_keras._values.steps import in_steps
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
+from hvd_keras.reduce_op import Average
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -113,6 +114,32 @@ def broadcast_alike(
             continue
         for (variable, info), data in zip(group, received, strict=True):
             assign_bytes(variable, info, data)
+
+
+def average_alike(variables: Sequence[Any], name: str) -> None:
+    """Gives variables, not in a graph, their mean over all ranks.
+
+    Args:
+        variables: Variables of Keras, the same on all ranks.
+        name: Pairs the call across ranks.
+    """
+    backend = _backends.current()
+    sizes = [backend.describe(each).num_bytes for each in variables]
+    for step, group in enumerate(in_steps(variables, sizes)):
+        values = [np.asarray(backend.read(each)) for each in group]
+        means = _native.core().allreduce(
+            f"{name}/{step}",
+            [
+                each.astype(np.result_type(each.dtype, np.float32), copy=False)
+                for each in values
+            ],
+            int(Average),
+        )
+        for variable, value, mean in zip(group, values, means, strict=True):
+            mean = np.asarray(mean)
+            if value.dtype.kind in "iub":
+                mean = np.rint(mean)
+            backend.assign(variable, mean.astype(value.dtype))
 
 
 @as_it_is

@@ -45,6 +45,13 @@ class State:
     annotated: Any = None
 
     @property
+    def is_mean(self) -> bool:
+        """Whether the ranks are to have its mean."""
+        dtype = self.variable.dtype
+        is_float = bool(keras.backend.is_float_dtype(dtype))
+        return self.how == "mean" or (self.how is None and is_float)
+
+    @property
     def label(self) -> str:
         return (
             f"{path_of(self.variable)!r} of layer {self.layer.name!r} "

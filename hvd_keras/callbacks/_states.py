@@ -16,8 +16,8 @@ from hvd_keras._keras import names as private
 from hvd_keras._values import agreement, checksums
 from hvd_keras._values.agreement import Check, together
 from hvd_keras._values.object_format import encode
-from hvd_keras.reduce_op import Average, Sum
-from hvd_keras.variables import broadcast_variables
+from hvd_keras.reduce_op import Sum
+from hvd_keras.variables import average_alike, broadcast_variables
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +73,8 @@ class States:
                 if pair[0].how == "sum"
             ]
         )
-        _average([pair for pair in of_ranks if _is_mean(pair[0])])
+        means = [each.variable for each, _ in of_ranks if each.is_mean]
+        average_alike(means, f"{_NAME}/statistics")
         firsts = [each for each, _ in of_ranks if _is_of_first(each)]
         if firsts:
             broadcast_variables([each.variable for each in firsts])
@@ -151,28 +152,10 @@ def _is_float(state: State) -> bool:
     return bool(keras.backend.is_float_dtype(state.variable.dtype))
 
 
-def _is_mean(state: State) -> bool:
-    return state.how == "mean" or (state.how is None and _is_float(state))
-
-
 def _is_of_first(state: State) -> bool:
     return state.how == "only_first_replica" or (
         state.how is None and not _is_float(state)
     )
-
-
-def _average(means: list[tuple[State, Array]]) -> None:
-    if not means:
-        return
-    arrays = [
-        value.astype(np.result_type(value.dtype, np.float32), copy=False)
-        for _, value in means
-    ]
-    results = _native.core().allreduce(
-        f"{_NAME}/statistics", arrays, int(Average)
-    )
-    for (each, _), mean in zip(means, results, strict=True):
-        _assign(each, np.asarray(mean))
 
 
 def _wide(value: Array) -> Array:
