@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hvd_keras import callbacks, data, elastic, exceptions
     from hvd_keras._backends.barrier import barrier
     from hvd_keras._gradients.aggregation import set_aggregation
+    from hvd_keras._gradients.local_updates import LocalUpdates
     from hvd_keras.basics import (
         ccl_built,
         check_num_rank_power_of_2,
@@ -147,6 +148,7 @@ __all__ = [
     "InvalidArgumentError",
     "JobError",
     "LaunchError",
+    "LocalUpdates",
     "Max",
     "Min",
     "MismatchError",
@@ -235,6 +237,7 @@ __all__ = [
 _HOMES = {
     "_backends.barrier": "barrier",
     "_gradients.aggregation": "set_aggregation",
+    "_gradients.local_updates": "LocalUpdates",
     "basics": (
         "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
         "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "

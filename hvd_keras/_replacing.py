@@ -33,7 +33,7 @@ from hvd_keras._keras import (
 )
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
-from hvd_keras.callbacks import steps_guard
+from hvd_keras.callbacks import _meetings, steps_guard
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.layers import _moments
 from hvd_keras.optimizer import DistributedOptimizer
@@ -61,6 +61,7 @@ def install() -> None:
     fit_check.at_data.add(settings_check.compare_settings)
     fit_check.at_data.add(rank_files.share_out)
     fit_check.at_data.add(order_check.find_shared)
+    callback_lists.at_train_begin.add(_meetings.begin)
     callback_lists.at_train_begin.add(fit_check.compare_models)
     callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)

@@ -13,6 +13,8 @@ from hvd_keras._gradients.distributed_class import (
     is_multi_optimizer,
     unwrapped,
 )
+from hvd_keras._gradients.local_updates import LocalUpdates
+from hvd_keras._gradients.local_updates import check as check_local_updates
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
 from hvd_keras.compression import Compression, Compressor
@@ -30,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = True,
     schedule_counts_batches: bool = False,
+    local_updates: LocalUpdates | None = None,
     gradient_predivide_factor: float = 1.0,
     groups: int | Sequence[Sequence[Any]] | None = None,
     num_groups: int = 0,
@@ -83,6 +86,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             averaged over the batches, as in Keras, or summed.
         schedule_counts_batches: Whether a learning rate schedule advances with
             each batch, as in Horovod and plain Keras, or with each update.
+        local_updates: An `hvd.LocalUpdates` lets hosts train apart for some
+            steps, and then average their weights. It needs `op=Average`, all
+            ranks in `process_set`, and `fit`.
         gradient_predivide_factor: Divides gradients before the sum over the
             ranks, and multiplies their average by the same factor. Keeps
             float16 sums in range.
@@ -126,6 +132,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         device_dense=device_dense,
         device_sparse=device_sparse,
     )
+    check_local_updates(local_updates, options)
     if isinstance(optimizer, str | dict):
         optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -147,6 +154,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         name=name,
         average_aggregated_gradients=average_aggregated_gradients,
         schedule_counts_batches=bool(schedule_counts_batches),
+        local_updates=local_updates,
         backward_passes_per_step=_passes_to_set(
             inner, backward_passes_per_step
         ),

@@ -209,6 +209,21 @@ def with_ranks(ranks: Sequence[int]) -> ProcessSet:
     return next((one for one in known if one == wanted), wanted)
 
 
+def register_alike(lists: Sequence[Sequence[int]]) -> list[ProcessSet]:
+    """Returns sets of these ranks, also in a job whose sets are fixed.
+
+    Every rank of the job calls this with the same lists. What is registered
+    already stays.
+    """
+    with _lock:
+        registry = _registry_of("register_alike")
+        sets = list(map(with_ranks, lists))
+        new = [each for each in sets if each.process_set_id is None]
+        if new:
+            _register(registry, "register_alike", new)
+        return sets
+
+
 # ---- For basics.py ----
 
 

@@ -150,10 +150,13 @@ class Batch:
 
     def _weigh(self) -> None:
         """Learns the rows of the other ranks, once."""
-        if self._is_weighed or self.process_set.size() == 1:
+        counts = self._counts
+        num_ranks = (
+            self.process_set.size() if counts is None else counts.num_ranks
+        )
+        if self._is_weighed or num_ranks == 1:
             return
         self._is_weighed = True
-        counts = self._counts
         if counts is None:
             both = self._real, self._first_that_count()
             means = self._mean(

@@ -124,7 +124,7 @@ def check_finite_on_all_ranks(
     if inner is None:
         return finite
     refuse_reduced_twice(grads, inner.name)
-    process_set = inner.hvd_settings.reduce.process_set
+    process_set = inner.hvd_step_set
     if not process_set.included():
         return finite
     backend = _backends.current()

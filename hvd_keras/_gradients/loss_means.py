@@ -179,7 +179,7 @@ def _begin_training(
         **arguments,
         counts=counts,
         name=f"{part.hvd_reducer.name()}/loss_{number}",
-        process_set=process_set,
+        process_set=part.hvd_row_set,
         sum_factor=sum_factor,
         is_shared=True,
         asks=True,

@@ -11,6 +11,7 @@ from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
 from hvd_keras._gradients import aggregation
 from hvd_keras._gradients.distributed_class import (
+    distributed_parts_of,
     local_variables_of,
     unwrapped,
 )
@@ -51,10 +52,23 @@ def common_variables(model: Any, local: Iterable[Any]) -> list[Any]:
     return list({private.identity_of(v): v for v in variables}.values())
 
 
-def shared_variables_of(optimizer: Any, local: Iterable[Any]) -> list[Any]:
-    """Returns the variables of an optimizer that the ranks share."""
-    local = [*local, *local_variables_of(optimizer)]
-    return shared_variables(optimizer.variables, unwrapped(optimizer), local)
+def shared_variables_of(
+    optimizer: Any, local: Iterable[Any], *, with_apart: bool = False
+) -> list[Any]:
+    """Returns the variables of an optimizer that the ranks share.
+
+    Args:
+        optimizer: The optimizer.
+        local: Variables that it trains on this rank alone.
+        with_apart: Whether to return those too that only hosts share now.
+    """
+    parts = distributed_parts_of(optimizer)
+    return shared_variables(
+        optimizer.variables,
+        unwrapped(optimizer),
+        [*local, *local_variables_of(optimizer)],
+        are_apart=not with_apart and any(each.hvd_is_apart for each in parts),
+    )
 
 
 def trained_variables(model: Any, local: Iterable[Any]) -> list[Any]:

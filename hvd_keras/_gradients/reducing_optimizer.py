@@ -12,6 +12,7 @@ import keras
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import ReduceOptions, VariableGroups, path_of
+from hvd_keras._gradients.local_updates import LocalUpdates
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.nonfinite import NonfiniteWatch
 from hvd_keras._gradients.optimizer_names import label_of
@@ -22,8 +23,10 @@ from hvd_keras._gradients.reducer import (
 )
 from hvd_keras._gradients.start_check import StartCheck
 from hvd_keras._job import state
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import names as private
 from hvd_keras._keras.optimizer import OptimizerHooks
+from hvd_keras.process_set import ProcessSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Settings:
     schedule_counts_batches: bool = False
     # 1: as many as the optimizer had before it was made distributed.
     backward_passes_per_step: int = 1
+    local_updates: LocalUpdates | None = None
     reduce: ReduceOptions = dataclasses.field(default_factory=ReduceOptions)
 
 
@@ -89,9 +93,44 @@ class ReducingOptimizer(OptimizerHooks):
         if "_hvd_reducer" not in own:
             settings = self.hvd_settings
             label = settings.name or label_of(self.name, self.hvd_base)
-            own["_hvd_reducer"] = GradientReducer(label, settings.reduce)
+            options = dataclasses.replace(
+                settings.reduce, process_set=self.hvd_step_set
+            )
+            own["_hvd_reducer"] = GradientReducer(label, options)
         reducer: GradientReducer = own["_hvd_reducer"]
         return reducer
+
+    @property
+    def hvd_step_set(self) -> ProcessSet:
+        """The ranks that reduce gradients together in each step."""
+        process_set: ProcessSet = vars(self).get(
+            "_hvd_step_set", self.hvd_settings.reduce.process_set
+        )
+        return process_set
+
+    @property
+    def hvd_row_set(self) -> ProcessSet:
+        """The ranks that ask each other in each step what rows they have."""
+        updates = self.hvd_settings.local_updates
+        if updates is not None and updates.every == 1:
+            return self.hvd_settings.reduce.process_set
+        return self.hvd_step_set
+
+    def hvd_train_within(self, process_set: ProcessSet) -> None:
+        """Reduces gradients over some ranks from the next trace on."""
+        if process_set is not self.hvd_step_set:
+            vars(self)["_hvd_step_set"] = process_set
+            vars(self).pop("_hvd_reducer", None)
+
+    def hvd_note_apart(self, is_apart: bool) -> None:
+        """Notes whether its slots differ between the hosts."""
+        vars(self)["_hvd_apart_in"] = state.generation() if is_apart else None
+
+    @property
+    def hvd_is_apart(self) -> bool:
+        """Whether its slots differ; a new generation makes them equal."""
+        generation = vars(self).get("_hvd_apart_in")
+        return generation is not None and generation == state.generation()
 
     @property
     def hvd_start_check(self) -> StartCheck:
@@ -203,7 +242,7 @@ class ReducingOptimizer(OptimizerHooks):
     def hvd_weighted(self, gradients: list[Any]) -> list[Any]:
         if "_hvd_is_early" in vars(self):
             return gradients
-        return weighted(gradients, self.hvd_settings.reduce.process_set)
+        return weighted(gradients, self.hvd_row_set)
 
     def hvd_reduce(
         self, gradients: list[Any], variables: list[Any] | None
@@ -223,6 +262,12 @@ class ReducingOptimizer(OptimizerHooks):
     ) -> list[Any]:
         if not gradients:
             return gradients
+        if self.hvd_settings.local_updates and not keras_calls.is_in_fit():
+            raise ValueError(
+                "`local_updates` works in `fit`, where the ranks meet. "
+                f"Received: a step of optimizer {self.name!r} outside of it. "
+                "Leave `local_updates` out, or train by `fit`."
+            )
         own = vars(self)
         own["_hvd_num_reductions"] = own.get("_hvd_num_reductions", 0) + 1
         if "_hvd_is_checked" not in own:
@@ -280,6 +325,13 @@ class ReducingOptimizer(OptimizerHooks):
     def hvd_set_watch(self, is_on: bool) -> None:
         """Begins or ends to look. Steps that were traced do not notice."""
         process_set = self.hvd_settings.reduce.process_set
+        if is_on and self.hvd_settings.local_updates:
+            raise ValueError(
+                "`ConsistencyCheck` must have `nonfinite='ignore'` with "
+                "`local_updates`: hosts do not wait for each other in a step. "
+                "Use `keras.callbacks.TerminateOnNaN` and "
+                "`hvd.callbacks.SyncEarlyStopping`."
+            )
         vars(self).pop("_hvd_watch", None)
         if is_on and process_set.included():
             vars(self)["_hvd_watch"] = NonfiniteWatch(

@@ -16,6 +16,7 @@ import numpy as np
 
 from hvd_keras._gradients import aggregation
 from hvd_keras._gradients.distributed_class import unwrapped
+from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import losses, models
 from hvd_keras._keras import names as private
@@ -94,6 +95,10 @@ def settings_of(
         inner = unwrapped(optimizer)
         place = type(inner).__name__ + (f" #{number + 1}" if number else "")
         yield from _flat(place, _config_of(inner))
+        if isinstance(inner, ReducingOptimizer):
+            updates = inner.hvd_settings.local_updates
+            described = None if updates is None else updates.described()
+            yield from _flat(f"{place}.local_updates", described)
     for number, loss in enumerate(losses.losses_of(model)):
         yield f"loss #{number + 1}", _loss_text(loss)
     yield from _flat("loss_weights", losses.loss_weights_of(model))

@@ -56,7 +56,12 @@ class StartCheck:
             return
         compared = [
             *variables,
-            *shared_variables(optimizer.variables, optimizer, local_variables),
+            *shared_variables(
+                optimizer.variables,
+                optimizer,
+                local_variables,
+                are_apart=optimizer.hvd_is_apart,
+            ),
         ]
         backend = _backends.current()
         values = [(repr(path_of(v)), backend.peek(v)) for v in compared]
@@ -78,7 +83,11 @@ class StartCheck:
 
 
 def shared_variables(
-    variables: Sequence[Any], optimizer: Any, local_variables: Iterable[Any]
+    variables: Sequence[Any],
+    optimizer: Any,
+    local_variables: Iterable[Any],
+    *,
+    are_apart: bool = False,
 ) -> list[Any]:
     """Returns those variables of an optimizer that are equal on all ranks.
 
@@ -88,10 +97,13 @@ def shared_variables(
         variables: Variables of `optimizer`, or of one around it.
         optimizer: The optimizer; not a `LossScaleOptimizer`.
         local_variables: The variables that it trains on this rank alone.
+        are_apart: Whether only the ranks of a host share its slots now.
     """
     own = {id(each) for each in private.gradient_accumulators_of(optimizer)}
     for each in local_variables:
         own.update(map(id, private.slots_of(optimizer, each)))
+    if are_apart:
+        own.update(id(each) for each in variables if len(each.shape))
     return [each for each in variables if id(each) not in own]
 
 

@@ -77,6 +77,11 @@ class Call:
         self.is_watched = False
         # Whether ranks compare the data when it ends; None: nobody has asked.
         self.compares_order: bool | None = None
+        # Makes weights equal that ranks have trained apart, on all ranks; and
+        # with True the slots of optimizers, too.
+        self.meet: Callable[[bool], None] = _do_nothing
+        # Whether they are apart; the same on all ranks.
+        self.is_apart = False
         # Called, the last one first, when it has ended or raised.
         self.at_end: list[Callable[[], None]] = []
 
@@ -87,6 +92,11 @@ class Call:
         self.model = self.epochs = self.data = self.taken = None
         self.others, self.callbacks = [], []
         self.arguments, self.checks = {}, {}
+        self.meet = _do_nothing
+
+
+def _do_nothing(with_slots: bool = False) -> None:
+    """What a `fit` does whose ranks train together."""
 
 
 # Called with the arguments of a `fit`, which has done nothing yet.

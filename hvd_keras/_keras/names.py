@@ -135,6 +135,13 @@ def gradient_accumulators_of(optimizer: Any) -> list[Any]:
     return list(require(optimizer, "_accumulated_gradients"))
 
 
+def averages_of_weights(optimizer: Any) -> list[Any]:
+    """Returns the moving averages that replace weights (`use_ema`)."""
+    if not optimizer.use_ema or not optimizer.built:
+        return []
+    return list(require(optimizer, "_model_variables_moving_average"))
+
+
 def slots_of(optimizer: Any, variable: Any) -> list[Any]:
     """Returns the variables that an optimizer has made for a trained one."""
     path = getattr(variable, "path", None)

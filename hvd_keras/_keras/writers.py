@@ -5,6 +5,7 @@
 | `ModelCheckpoint._save_model` | write nothing, or on one rank for all |
 | `BackupAndRestore._save_model` | the same |
 | `OrbaxCheckpoint._save_checkpoint` | the same |
+| `_should_save_on_batch` of all three | know that they are about to save |
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ import keras
 
 from hvd_keras._common import files
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras.calls import Call, running_calls
 from hvd_keras._keras.lookup import owner_of, require
 from hvd_keras._keras.saving import saving_by
 
+for _kind in (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.ModelCheckpoint,
+):
+    require(_kind, "_should_save_on_batch", ["self", "batch"])
 require(keras.callbacks.BackupAndRestore, "_save_model", ["self"])
 require(
     keras.callbacks.ModelCheckpoint,
@@ -38,6 +45,7 @@ _PATHS: dict[type, str] = {
 _Orbax: Any = getattr(keras.callbacks, "OrbaxCheckpoint", None)
 if _Orbax is not None:
     require(_Orbax, "_save_checkpoint", ["self", "step", "logs"])
+    require(_Orbax, "_should_save_on_batch", ["self", "batch"])
     _PATHS[_Orbax] = "directory"
 
 
@@ -93,6 +101,36 @@ def keep_from_writing(callback: Any, rank: int) -> None:
         callback._save_model = save_model
 
 
+def frequencies_of(callbacks: list[Any]) -> list[tuple[str, Any]]:
+    """Returns Keras's names of callbacks that save, and how often they do."""
+    return [
+        (kind.__name__, callback.save_freq)
+        for callback in callbacks
+        for kind in _PATHS
+        if isinstance(callback, kind) and hasattr(callback, "save_freq")
+    ]
+
+
+def call_before_saving(fit: Call, function: Callable[[], None]) -> None:
+    """Calls `function` before a callback saves in the middle of an epoch."""
+    for callback in fit.callbacks:
+        if not frequencies_of([callback]):
+            continue
+        should_save = require(callback, "_should_save_on_batch", ["batch"])
+
+        def should_save_now(
+            batch: int, should_save: Callable[[int], bool] = should_save
+        ) -> bool:
+            is_due = should_save(batch)
+            if is_due:
+                function()
+            return is_due
+
+        own = vars(callback)
+        own["_should_save_on_batch"] = should_save_now
+        fit.at_end.append(functools.partial(own.pop, "_should_save_on_batch"))
+
+
 def _save_nothing(*args: Any, **kw: Any) -> None:
     pass
 
@@ -112,6 +150,13 @@ def _saving_whole(
     has_others: Callable[[], bool], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     def save(self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
+        if any(c.is_apart and c.model is self for c in running_calls()):
+            raise RuntimeError(
+                "A model must be saved when its ranks have equal weights. "
+                "Received: `save` between two meetings of `local_updates`. "
+                "Use `hvd.callbacks.ModelCheckpoint`, or call `meet()` of the "
+                "`hvd.LocalUpdates` on all ranks before."
+            )
         is_path = isinstance(filepath, str | os.PathLike)
         # Keras may ask before it overwrites, or write many files.
         is_plain = not args and kw.keys() <= {"overwrite", "include_optimizer"}

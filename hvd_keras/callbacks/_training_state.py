@@ -15,6 +15,7 @@ from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.options import path_of
 from hvd_keras._common import damage, files, owners
 from hvd_keras._values import agreement
+from hvd_keras.callbacks import _meetings
 from hvd_keras.callbacks._background import (
     BackgroundWriter,
     claim,
@@ -38,12 +39,14 @@ class Progress:
         batch: The batches of it that are done.
         data: The position in data of `hvd.shard`; None if unknown.
         size: The number of ranks when it was saved.
+        num_unsaved: The batches since a save was due.
     """
 
     epoch: int
     batch: int
     data: Position | None = None
     size: int = 0
+    num_unsaved: int = 0
 
 
 class TrainingState:
@@ -100,6 +103,7 @@ class TrainingState:
             "position": [place.epoch, place.batch],
             "data": place.data and dataclasses.asdict(place.data),
             "size": basics.size(),
+            "unsaved": place.num_unsaved,
             "differing": differing,
             "variables": _describe(variables),
             "metrics": _describe(metrics),
@@ -151,6 +155,7 @@ class TrainingState:
             int(batch),
             Position(**data) if data else None,
             int(header["size"]),
+            int(header.get("unsaved", 0)),
         )
 
     def _delete(self) -> None:
@@ -203,6 +208,7 @@ class TrainingState:
             if value is not None:
                 assign_bytes(variable, info, value)
         if not only_metrics:
+            _meetings.note_restored(self._model)
             self._restore_random(header["size"], arrays)
 
     def restore_random(self) -> None:
@@ -235,7 +241,9 @@ class TrainingState:
         model = self._model
         optimizer = getattr(model.optimizer, "variables", [])
         metrics = {id(v): v for v in model.metrics_variables}
-        variables = {id(v): v for v in [*model.variables, *optimizer]}
+        outer = _meetings.outer_variables_of(model)
+        own = [*model.variables, *optimizer, *outer]
+        variables = {id(v): v for v in own}
         own = [v for key, v in variables.items() if key not in metrics]
         return own, list(metrics.values())
 

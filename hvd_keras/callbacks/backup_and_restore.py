@@ -147,6 +147,7 @@ class _Backup(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._owner = owner
+        self._fit = fit
         self._list = callback_list
         self._path = os.path.join(owner.backup_dir, _FILE)
         # With `steps_per_epoch`, an epoch of `fit` is none of the data.
@@ -171,6 +172,7 @@ class _Backup(keras.callbacks.Callback):
         if place is None:
             return
         self._first = place.epoch, place.batch
+        self._num_unsaved = place.num_unsaved
         resume.set_initial_epoch(self.model, place.epoch)
         remove_step_hooks(self.model, fit)
         if self._handle is not None and place.data is not None:
@@ -232,7 +234,8 @@ class _Backup(keras.callbacks.Callback):
         must_stop = self._preemption.must_stop()
         if is_new:
             self._num_unsaved += self.model.steps_per_execution
-        if not (must_stop or self._is_due()):
+        is_due = self._is_due()
+        if not (must_stop or is_due):
             return
         position = None
         if self._handle is not None:
@@ -240,7 +243,7 @@ class _Backup(keras.callbacks.Callback):
             if position == self._handle.position_at_end():
                 return  # `on_epoch_end` comes soon, and saves
         if is_new:
-            self._save(*done, position)
+            self._save(*done, position, is_due=is_due)
         if must_stop:
             self._stop(*done)
 
@@ -250,10 +253,11 @@ class _Backup(keras.callbacks.Callback):
         self._end_resumed()
         self._num_before = 0
         must_stop = self._preemption.must_stop(is_epoch_end=True)
-        if must_stop or self._owner.save_freq == "epoch" or self._is_due():
+        is_due = self._owner.save_freq == "epoch" or self._is_due()
+        if must_stop or is_due:
             handle = self._handle
             position = None if handle is None else handle.position_at_end()
-            self._save(epoch + 1, 0, position)
+            self._save(epoch + 1, 0, position, is_due=is_due)
         if must_stop:
             self._stop(epoch + 1, 0)
 
@@ -262,9 +266,20 @@ class _Backup(keras.callbacks.Callback):
         frequency = self._owner.save_freq
         return isinstance(frequency, int) and self._num_unsaved >= frequency
 
-    def _save(self, epoch: int, batch: int, position: Position | None) -> None:
-        self._num_unsaved = 0
-        self._state.save(Progress(epoch, batch, position, basics.size()))
+    def _save(
+        self,
+        epoch: int,
+        batch: int,
+        position: Position | None,
+        *,
+        is_due: bool,
+    ) -> None:
+        # A run that is not stopped would not meet now, and saves later.
+        if is_due:
+            self._num_unsaved = 0
+            self._fit.meet(True)
+        size, num_unsaved = basics.size(), self._num_unsaved
+        self._state.save(Progress(epoch, batch, position, size, num_unsaved))
 
     def _stop(self, epoch: int, batch: int) -> NoReturn:
         what = f"saved to {self._path}"

@@ -98,6 +98,9 @@ class ConsistencyCheck(ForKeras3, keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         self._num_steps += self.model.steps_per_execution
+        fit = keras_calls.running_fit()
+        if fit is not None and fit.is_apart:
+            return  # compare when they have met
         if self._num_steps - self._num_compared >= self.every:
             self._num_compared = self._num_steps
             self._look_at_gradients()

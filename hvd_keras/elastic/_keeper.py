@@ -116,6 +116,7 @@ class Keeper(keras.callbacks.Callback):
     ) -> None:
         """Keeps the state at the beginning of a batch of an epoch."""
         began = time.perf_counter()
+        self._fit.meet(False)
         model = self.model  # on JAX, this gives it its values
         callbacks = self._run.callback_states.read()
         header = {

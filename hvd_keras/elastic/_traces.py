@@ -42,6 +42,7 @@ def _optimizer_depends_on_size(part: Any) -> bool:
     return (
         options.op != Average  # a sum is divided by the number of ranks
         or options.process_set.process_set_id != 0  # it gets another id
+        or part.hvd_settings.local_updates is not None  # so do hosts
         or bool(part.hvd_local)  # their gradients are divided by it
         or part.hvd_watch is not None  # it has a flag for each rank
     )

@@ -11,6 +11,7 @@ from hvd_keras._backends.options import path_of
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._keras import models
 from hvd_keras._values import agreement, object_format
+from hvd_keras.callbacks import _meetings
 from hvd_keras.elastic._commits import Array, Commit
 from hvd_keras.variables import as_bytes, assign_bytes
 
@@ -106,6 +107,8 @@ class TrainingState:
         variables = {id(v): v for v in model.variables}
         for optimizer in models.optimizers_of(model):
             variables.update((id(v), v) for v in optimizer.variables)
+        outer = _meetings.outer_variables_of(model)
+        variables.update((id(v), v) for v in outer)
         own = [v for key, v in variables.items() if key not in metrics]
         return own, list(metrics.values())
 

@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.02)
     parser.add_argument("--dir", type=pathlib.Path)
     parser.add_argument("--policy", default="split")
+    parser.add_argument("--local-updates", type=int)
     args = parser.parse_args()
     hvd.init()
     if args.moment:
@@ -162,7 +163,11 @@ def main() -> None:
         ]
     )
     model.compile(
-        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+        hvd.DistributedOptimizer(
+            keras.optimizers.Adam(0.01),
+            local_updates=args.local_updates
+            and hvd.LocalUpdates(args.local_updates, within="rank"),
+        ),
         lambda y, y_pred: keras.ops.mean((y[:, :1] - y_pred) ** 2, axis=-1),
         weighted_metrics=[UsedRows()],
     )
@@ -186,7 +191,9 @@ def main() -> None:
         directory=args.dir,
     )
     digest = hashlib.sha256()
-    for variable in [*model.weights, *model.optimizer.variables]:
+    # The slots of ranks that train apart are their own.
+    slots = [] if args.local_updates else model.optimizer.variables
+    for variable in [*model.weights, *slots]:
         digest.update(keras.ops.convert_to_numpy(variable.value).tobytes())
     facts = {
         "member": MEMBER,

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--kill-at", type=int, default=0)
     parser.add_argument("--save-freq", type=int, default=0)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--local-updates", type=int)
     args = parser.parse_args()
     hvd.init()
     keras.utils.set_random_seed(1 + hvd.rank())
@@ -76,7 +77,12 @@ def main() -> None:
             keras.layers.Dense(1),
         ]
     )
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.Adam(0.01),
+        local_updates=args.local_updates
+        and hvd.LocalUpdates(args.local_updates, within="rank"),
+    )
+    model.compile(optimizer, "mse")
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),

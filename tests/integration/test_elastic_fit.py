@@ -71,6 +71,23 @@ def test_survivors_of_rank_0_go_on_in_their_processes(backend: str) -> None:
             assert each["new_traces"] == 0
 
 
+def test_ranks_that_train_apart_go_on_from_a_meeting() -> None:
+    options = ("--action", "kill", "--at", "13", "--members", "0")
+    outcome, told = _run(3, *options, "--local-updates", "7")
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [1, 2], epochs=2)
+    for each in told:
+        assert 0 <= each["steps_done"] - each["steps"] <= 16
+
+
+def test_a_new_rank_trains_apart() -> None:
+    options = ("--action", "kill", "--at", "13", "--members", "1")
+    slow = ("--epochs", "12", "--pause", "0.05")
+    outcome, told = _run(3, *options, *slow, "--local-updates", "5", restarts=1)
+    assert outcome.status == 0, outcome.stderr
+    _check(told, [0, 2, 3], epochs=12)
+
+
 def test_a_rank_that_is_started_again_grows_the_job() -> None:
     options = ("--action", "kill", "--at", "13", "--members", "1")
     slow = ("--epochs", "12", "--pause", "0.05")

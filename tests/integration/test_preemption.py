@@ -43,10 +43,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 def _preempt(
     directory: pathlib.Path,
     notice: Callable[[subprocess.Popen[str]], None],
+    *options: str,
     **extra: str,
 ) -> str:
     """Runs the job, gives notice in the second epoch; returns what it says."""
-    command = _command(directory, "--pause", "0.2", *_ARGUMENTS)
+    command = _command(directory, "--pause", "0.2", *_ARGUMENTS, *options)
     job = jobs.start(*command, environ=jobs.clean_environ(**extra))
     assert job.stdout is not None
     for line in job.stdout:
@@ -65,8 +66,11 @@ def _preempt(
     return stderr
 
 
-def _goes_on(directory: pathlib.Path, undisturbed: list[bytes]) -> None:
-    done = jobs.run(*_command(directory, *_ARGUMENTS), seconds=120)
+def _goes_on(
+    directory: pathlib.Path, undisturbed: list[bytes], *options: str
+) -> None:
+    command = _command(directory, *_ARGUMENTS, *options)
+    done = jobs.run(*command, seconds=120)
     assert done.status == 0, done.stderr
     assert done.lines(0)[-1] == "epochs 2"  # not from the beginning
     assert _weights(directory) == undisturbed
@@ -77,6 +81,17 @@ def test_sigterm_to_hvdrun(
 ) -> None:
     _preempt(tmp_path, lambda job: job.send_signal(signal.SIGTERM))
     _goes_on(tmp_path, undisturbed)
+
+
+def test_ranks_that_train_apart_go_on_apart(tmp_path: pathlib.Path) -> None:
+    options = ("--local-updates", "7")  # of 10 steps in an epoch
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        folder.mkdir()
+    done = jobs.run(*_command(whole, *_ARGUMENTS, *options), seconds=120)
+    assert done.status == 0, done.stderr
+    _preempt(stopped, lambda job: job.send_signal(signal.SIGTERM), *options)
+    _goes_on(stopped, _weights(whole), *options)
 
 
 def _appears_for_a_second(
