@@ -51,7 +51,7 @@ class Facts:
 
     Args:
         notes: The events of kind "note" of the one process, and those of the
-            ranks' loss.
+            ranks' loss and local updates.
         size: The number of ranks.
     """
 
@@ -109,6 +109,13 @@ class Facts:
         texts = [str(n.facts["text"]) for n in self._notes if n.key == "loss"]
         return texts[0] if texts else ""
 
+    def every(self) -> int:
+        """Returns after how many local updates ranks meet; 0: none."""
+        found = [
+            n.facts["every"] for n in self._notes if n.key == "local_updates"
+        ]
+        return int(found[0]) if found else 0
+
     def layers_of_alike_rows(self) -> list[str]:
         """Returns BatchNormalization layers whose rows were all alike."""
         notes = [note for note in self._notes if note.key == "alike"]
@@ -159,6 +166,14 @@ def cause_of(found: Difference, facts: Facts) -> str:
         "results": _of_result,
         "draws": _of_draws,
     }
+    every = facts.every()
+    if every and found.kind not in ("rows", "draws"):
+        return (
+            f"This is by design: with `local_updates`, ranks of other groups "
+            f"reduce no gradients with this one, and average their weights "
+            f"every {every} updates. To compare the rest of the script, leave "
+            "`local_updates` out."
+        )
     if found.what == "steps":
         return (
             "Likely cause: this process decided by values of its own whether "

@@ -101,7 +101,11 @@ class Comparison:
         self._of_ranks = [{e.place: e for e in events} for events in ranks]
         self._own = {e.place: e for e in one if e.kind == "own"}
         notes = [e for e in one if e.kind == "note"]
-        told = [e for e in ranks[0] if (e.kind, e.key) == ("note", "loss")]
+        told = [
+            e
+            for e in ranks[0]
+            if e.kind == "note" and e.key in ("loss", "local_updates")
+        ]
         self._facts = Facts(notes + told, len(ranks))
         half = any(e.facts.get("half") for e in notes)
         self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE

@@ -18,8 +18,9 @@ import hvd_keras
 from hvd_keras import prediction
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
+from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._gradients.reducer import GradientReducer
-from hvd_keras._keras import advice
+from hvd_keras._keras import advice, models
 from hvd_keras._keras.lookup import owner_of
 from hvd_keras._verify.session import Session
 
@@ -115,6 +116,7 @@ def _wrap_model(session: Session, model: Any) -> None:
     @as_it_is
     def recorded_step(*args: Any) -> Any:
         state = args[0] if len(args) > 1 else None
+        _note_local_updates(session, model)
         with session.keras_step(model, args[-1], state):
             return train_step(*args)
 
@@ -162,6 +164,16 @@ def _describe(session: Session, model: Any) -> None:
             for layer in _layers_of(model)
         ),
     )
+
+
+def _note_local_updates(session: Session, model: Any) -> None:
+    """Notes whether the ranks reduce their gradients in some steps only."""
+    for part in map(distributed_part, models.optimizers_of(model)):
+        if part is None or part.hvd_settings.local_updates is None:
+            continue
+        if part.hvd_step_set.size() != hvd_keras.size():
+            every = part.hvd_settings.local_updates.every
+            session.note("local_updates", every=every)
 
 
 def _layers_of(model: Any) -> list[Any]:

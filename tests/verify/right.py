@@ -39,6 +39,16 @@ def readme() -> None:
     model.predict(x, verbose=0)
 
 
+def on_one_host() -> None:
+    updates = hvd.LocalUpdates(every=5)
+    adam = keras.optimizers.Adam(0.01)
+    fit(
+        compiled(
+            optimizer=hvd.DistributedOptimizer(adam, local_updates=updates)
+        )
+    )
+
+
 def masked() -> None:
     random = np.random.default_rng(2)
     tokens = random.integers(1, 20, (ROWS, 7))
@@ -324,6 +334,7 @@ RIGHT: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         readme,
+        on_one_host,
         masked,
         normalized,
         py_dataset,

@@ -439,6 +439,23 @@ def a_metric_of_the_whole_batch() -> None:
     fit(compiled(), callbacks=[Own()])
 
 
+def _apart(every: int, optimizer: Any) -> Any:
+    updates = hvd.LocalUpdates(every, within="rank")
+    return hvd.DistributedOptimizer(optimizer, local_updates=updates)
+
+
+@_wrong("by design", "every 3 updates", "leave `local_updates` out")
+def ranks_that_train_apart() -> None:
+    adam = keras.optimizers.Adam(0.01)
+    fit(compiled(optimizer=_apart(3, adam)))
+
+
+@_wrong("by design", "every 1 updates")
+def ranks_that_meet_at_each_step() -> None:
+    clipped = keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.1)
+    fit(compiled(optimizer=_apart(1, clipped)))
+
+
 @_wrong("metric", "MetricAverageCallback")
 def metrics_of_a_rank() -> None:
     share = hvd.shard(data_of(), batch_size=8)
