@@ -1,0 +1,118 @@
+"""One rank of `hosts.py --local_updates`: trains a CNN on digits.
+
+    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS EVERY...
+
+It trains in turns, with a reduction in each step (0) and with local updates
+after so many steps. Rank 0 prints a JSON line: for each way the milliseconds of
+a step and what its host sent for one, of each round; and of each seed the
+accuracy of a training of 300 steps. Each training is one epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import _common
+import numpy as np
+from _hosts_rank import bytes_sent
+
+import hvd_keras as hvd
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
+BATCH = 32
+NUM_CLASSES = 10
+TRAINING_STEPS = 300
+NUM_TEST = 360
+
+
+def make_model(every: int, seed: int) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.Flatten(),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(NUM_CLASSES, activation="softmax"),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.Adam(1e-3),
+        local_updates=hvd.LocalUpdates(every) if every else None,
+    )
+    model.compile(
+        optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    return model
+
+
+def digits(seed: int) -> tuple[Any, Any]:
+    """Returns this rank's batches, without end, and the rows of the test."""
+    import sklearn.datasets
+    import tensorflow as tf
+
+    x, y = sklearn.datasets.load_digits(return_X_y=True)
+    x = (x / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    order = np.random.default_rng(seed).permutation(len(x))
+    test, train = order[:NUM_TEST], order[NUM_TEST:]
+    mine = train[hvd.rank() :: hvd.size()]
+    data = tf.data.Dataset.from_tensor_slices((x[mine], y[mine]))
+    data = data.shuffle(len(mine), seed=seed).repeat()
+    data = data.batch(BATCH, drop_remainder=True).prefetch(2)
+    return data, (x[test], y[test])
+
+
+def train(model: Any, data: Any, num_steps: int) -> tuple[float, float]:
+    """Returns milliseconds and bytes of a step."""
+    _common.wait_for_all()
+    sent, start = bytes_sent(), time.perf_counter()
+    model.fit(data, steps_per_epoch=num_steps, verbose=0)
+    seconds = time.perf_counter() - start
+    _common.wait_for_all()
+    return 1e3 * seconds / num_steps, (bytes_sent() - sent) / num_steps
+
+
+def main(
+    num_rounds: int, num_steps: int, num_seeds: int, ways: list[int]
+) -> None:
+    hvd.init()
+    figures: dict[str, dict[str, list[float]]] = {
+        str(every): {"ms": [], "sent": [], "accuracy": []} for every in ways
+    }
+    data, _ = digits(0)
+    models = {every: make_model(every, 0) for every in ways}
+    for model in models.values() if num_rounds else ():
+        train(model, data, 2)  # it traces
+    for _ in range(num_rounds):
+        for every, model in models.items():
+            # A step that sends all takes long enough.
+            ms, sent = train(
+                model, data, num_steps if every else num_steps // 5
+            )
+            slowest = _common.gather_over_ranks([ms]).max()
+            figures[str(every)]["ms"].append(float(slowest))
+            figures[str(every)]["sent"].append(sent)
+    for seed in range(num_seeds):
+        data, test = digits(seed)
+        for every in ways:
+            model = make_model(every, seed)
+            train(model, data, TRAINING_STEPS)
+            accuracy = model.evaluate(*test, verbose=0)[1]
+            figures[str(every)]["accuracy"].append(accuracy)
+    if hvd.rank() == 0:
+        num_bytes = 4 * models[ways[0]].count_params()
+        print(json.dumps({"bytes": num_bytes, "ways": figures}), flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    rounds, steps, seeds, *every = map(int, sys.argv[1:])
+    main(rounds, steps, seeds, every)
