@@ -303,6 +303,47 @@ def test_steps_of_one_execution_stay_together() -> None:
 
 
 @needs_peers
+def test_xla_compiles_steps_of_a_group() -> None:
+    if keras.backend.backend() == "torch":
+        pytest.skip("torch has no XLA here")
+    results = []
+    for jit_compile in (False, True):
+        made = compiled(3, jit_compile=jit_compile)
+        made.fit(Own(workers=0), shuffle=False, verbose=0)
+        results.append(weights_of(made))
+        assert are_equal(results[-1])
+    assert_close(*results)
+
+
+@needs_peers
+def test_rows_of_tables_and_moments_of_all_ranks_go_with_it() -> None:
+    made = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(7, 4),
+            keras.layers.Flatten(),
+            hvd.SyncBatchNormalization(),
+            keras.layers.Dense(1),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.Adam(0.01),
+        compression=hvd.Compression.fp16,
+        local_updates=hvd.LocalUpdates(2, within="rank"),
+    )
+    made.compile(optimizer, "mse")
+    rows = np.random.default_rng(hvd.rank()).integers(0, 7, (20, 3))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    seen = Seen()
+    made.fit(
+        rows, rows.sum(axis=1), batch_size=4, verbose=0,
+        callbacks=[callback, seen],
+    )  # fmt: skip
+    assert seen.steps == [False, True, False, True, False]
+    assert seen.epochs == [True]
+
+
+@needs_peers
 @pytest.mark.parametrize(
     "options",
     [
