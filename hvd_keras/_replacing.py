@@ -10,7 +10,7 @@ import importlib
 
 import keras
 
-from hvd_keras import _backends
+from hvd_keras import _backends, warmup  # noqa: F401, files may have it
 from hvd_keras._gradients import (
     distributed_class,
     fit_check,
@@ -29,6 +29,7 @@ from hvd_keras._keras import (
     normalization,
     patches,
     random_streams,
+    saved_forms,
     writers,
 )
 from hvd_keras._keras import calls as keras_calls
@@ -66,6 +67,7 @@ def install() -> None:
     callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
     callback_lists.at_train_begin.add(order_check.watch)
+    saved_forms.install()
     writers.patch_saving(rank_files.has_others)
     normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":

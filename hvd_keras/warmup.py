@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from hvd_keras import basics
+from hvd_keras._keras import saved_forms
 
 
 @keras.saving.register_keras_serializable(package="hvd_keras")
@@ -20,6 +21,9 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     https://arxiv.org/abs/1706.02677, section 2.2). If `learning_rate` is a
     schedule, it counts the steps of the warm-up too. Momentum is not corrected,
     because a schedule does not know the optimizer.
+
+    A model that was saved with it loads without hvd_keras: a warm-up to a
+    number as Keras's `PolynomialDecay`, one to a schedule as that schedule.
 
     A step is an update of the weights. With `backward_passes_per_step=n` that
     is n batches, unless `schedule_counts_batches=True` was given with it.
@@ -90,3 +94,18 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def from_config(cls, config: dict[str, Any]) -> Warmup:
         rate = keras.saving.deserialize_keras_object(config["learning_rate"])
         return cls(**{**config, "learning_rate": rate})
+
+
+def _plain_form(warmup: Warmup, _: Any) -> dict[str, Any]:
+    rate, steps = warmup.learning_rate, warmup.warmup_steps
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        # Keras has no product of a line and a schedule.
+        return saved_forms.plain_form_of(rate)
+    first = 1.0 - (1.0 - warmup.start_multiplier) * (steps - 1) / steps
+    line = keras.optimizers.schedules.PolynomialDecay(
+        rate * first, max(steps - 1, 1), rate, power=1.0
+    )
+    return saved_forms.plain_form_of(line)
+
+
+saved_forms.save_as(Warmup, _plain_form)

@@ -216,6 +216,13 @@ TABLE = (
         "Keras refuses such layers there",
     ),
     Row(
+        "keras.src.saving.serialization_lib",
+        "serialize_keras_object deserialize_keras_object",
+        "_keras.saved_forms",
+        "save objects of ours as Keras's own, too",
+        "models with a `SyncBatchNormalization` load with hvd_keras alone",
+    ),
+    Row(
         "keras.Model",
         "make_train_function",
         "_keras.jax",

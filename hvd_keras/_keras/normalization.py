@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.replacements import replace
-from hvd_keras._keras import calls
+from hvd_keras._keras import calls, saved_forms
 from hvd_keras._keras.lookup import require
 
 Moments = Any  # a pair of tensors; None: those of this rank alone
@@ -73,6 +73,7 @@ def patch_synchronized_moments(
     replace(owner, "_moments", synchronizing)
     if not _has_synchronized():
         replace(owner, "__init__", _accepting_synchronized)
+        saved_forms.save_as(owner, _unsynchronized)
 
 
 def is_plain(layer: Any) -> bool:
@@ -91,6 +92,13 @@ def axes_of(layer: Any) -> list[int]:
 def _has_synchronized() -> bool:
     """Whether Keras knows `synchronized=True` on this backend."""
     return bool(keras.backend.backend() == "tensorflow")
+
+
+def _unsynchronized(layer: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Returns what Keras, which refuses `synchronized=True` here, can load."""
+    if not config.get("synchronized"):
+        return {}
+    return {"config": {**config, "synchronized": False}}
 
 
 def _accepting_synchronized(original: Callable[..., Any]) -> Any:

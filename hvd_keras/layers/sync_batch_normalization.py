@@ -8,7 +8,7 @@ import keras
 
 from hvd_keras import basics, process_set
 from hvd_keras._gradients.batch import rows_in_step
-from hvd_keras._keras import normalization
+from hvd_keras._keras import normalization, saved_forms
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.layers._moments import global_moments
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -36,8 +36,8 @@ class SyncBatchNormalization(normalization.BatchNormalization):
     accepts that argument after `hvd.init()`. In the scope of a
     `tf.distribute.Strategy`, the strategy does it instead.
 
-    `hvd.load_model` loads a model with this layer; so does
-    `keras.models.load_model` after `import hvd_keras.layers`.
+    A saved model loads without hvd_keras, with a `BatchNormalization` in place
+    of this layer; where hvd_keras has been imported, with this layer.
 
     Args:
         *args: As for `keras.layers.BatchNormalization`.
@@ -89,6 +89,9 @@ class SyncBatchNormalization(normalization.BatchNormalization):
             inputs, mask, axes, layer=self, process_set=self.process_set
         )
 
+    def __repr__(self) -> str:
+        return f"<Sync{super().__repr__()[1:]}"
+
     def get_config(self) -> dict[str, Any]:
         ranks = None
         if self.process_set.process_set_id != 0:
@@ -103,3 +106,21 @@ class SyncBatchNormalization(normalization.BatchNormalization):
             config["process_set"] = process_set.with_ranks(ranks)
         layer: SyncBatchNormalization = super().from_config(config)
         return layer
+
+
+# Keras names a layer's weights in a file by this, and so would find them
+# without hvd_keras.
+SyncBatchNormalization.__name__ = "BatchNormalization"
+
+
+def _plain_form(
+    layer: SyncBatchNormalization, config: dict[str, Any]
+) -> dict[str, Any]:
+    if type(layer) is not SyncBatchNormalization:
+        return {}  # a user's class needs hvd_keras anyway
+    config = {**config, "synchronized": False}  # for all backends
+    del config["process_set"]
+    return saved_forms.saved_as(keras.layers.BatchNormalization, config)
+
+
+saved_forms.save_as(SyncBatchNormalization, _plain_form)
