@@ -264,7 +264,7 @@ class Config:
     metrics_port: int | None = _setting(
         "HVD_METRICS_PORT", "int", None, "Rank 0 of each host serves its "
         "counters to Prometheus here, on loopback; the others use the ports "
-        "after it. Needs `hvd-keras[metrics]`.", minimum=1,
+        "after it. Needs the extra `metrics`.", minimum=1,
     )  # fmt: skip
     tell_status: bool = _setting(
         "HVD_TELL_STATUS", "bool", False, "1: tell `hvdrun --status` how the "

@@ -39,7 +39,7 @@ def begin(topology: Topology, config: Config) -> None:
     except ModuleNotFoundError:
         log.warning(
             "HVD_METRICS_PORT needs prometheus_client: `pip install "
-            "hvd-keras[metrics]`."
+            "'.[metrics]'` in a clone of hvd_keras."
         )
         return
     port = config.metrics_port + topology.local_rank

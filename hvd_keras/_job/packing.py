@@ -91,6 +91,7 @@ def _cloudpickle() -> Any:
     except ImportError:
         raise LaunchError(
             "`cloudpickle` must be installed to send functions to ranks: "
-            "pip install 'hvd-keras[run]'. Received: no such module."
+            "pip install '.[run]' in a clone of hvd_keras. Received: no such "
+            "module."
         ) from None
     return cloudpickle

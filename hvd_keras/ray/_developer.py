@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise LaunchError(
         f"Ray {TRIED} with Ray Train must be installed: pip install "
-        f"'hvd-keras[ray]'. Received: {error}."
+        f"'.[ray]' in a clone of hvd_keras. Received: {error}."
     ) from error
 
 __all__ = ["Backend", "BackendConfig", "DataParallelTrainer", "ray"]

@@ -13,8 +13,8 @@ try:
     )
 except ImportError as error:
     raise LaunchError(
-        f"Ray {TRIED} must be installed: pip install 'hvd-keras[ray]'. "
-        f"Received: {error}."
+        f"Ray {TRIED} must be installed: pip install '.[ray]' in a clone of "
+        f"hvd_keras. Received: {error}."
     ) from error
 
 __all__ = ["available_resources_per_node", "ray"]

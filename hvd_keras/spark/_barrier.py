@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise LaunchError(
         f"PySpark {_TRIED} with pyarrow must be installed: pip install "
-        f"'hvd-keras[spark]'. Received: {error}."
+        f"'.[spark]' in a clone of hvd_keras. Received: {error}."
     ) from error
 
 Task = Callable[[BarrierTaskContext], bytes]

@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip("needs a browser (apt-get install chromium)")
     sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="pip install 'hvd-keras[browser]'"
+        "playwright.sync_api", reason="pip install '.[browser]'"
     )
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(

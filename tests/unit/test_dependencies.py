@@ -60,3 +60,41 @@ def test_every_import_is_declared_or_comes_with_keras() -> None:
 
 def test_keras_requires_the_imports_that_come_with_it() -> None:
     assert _modules(importlib.metadata.requires("keras") or []) >= _FROM_KERAS
+
+
+def _offers(text: str) -> list[str]:
+    """What of a text says that an index has the package."""
+    extra = r"hvd[-_]keras\[[a-z]"
+    bare = r"\b(?:pip\d?|uv|pipx) install (?:-\S+ )*['\"]?hvd[-_]keras\b(?!-\d)"
+    # A text may be cut anywhere in a string of Python.
+    joined = re.sub(r"[\"'`]?\s*\n\s*f?[\"'`]", "", text)
+    return re.findall(f"{extra}|{bare}", text + "\n" + joined)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install 'hvd-keras[run]'",
+        "pip install hvd-keras",
+        "pip install -U hvd_keras==0.1.0",
+        '"Install it: pip install "\n    "hvd-keras."[:-1]',
+        "Needs `hvd_keras[metrics]`.",
+    ],
+)
+def test_an_offer_is_found(text: str) -> None:
+    assert _offers(text)
+
+
+def test_no_text_offers_the_package_from_an_index() -> None:
+    # Its name is nobody's there, so a stranger could take it.
+    folders = ("docs", "examples", "hvd_keras", "recipes", "docker", "tools")
+    files = [*_ROOT.glob("*.md"), *_ROOT.glob("tests/*/*.py")]
+    files += [file for name in folders for file in (_ROOT / name).rglob("*")]
+    texts = {".md", ".py", ".ipynb", ".sh", ".yaml", ".def", ".eb", ".toml", ""}
+    found = {
+        str(file): _offers(file.read_text(errors="replace"))
+        for file in files
+        if file.is_file() and file.suffix in texts and file != Path(__file__)
+    }
+    assert len(found) > 300
+    assert {file: each for file, each in found.items() if each} == {}

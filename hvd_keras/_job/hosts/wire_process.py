@@ -370,7 +370,7 @@ def default_library() -> str:
         if file.name == "libmpi_abi.so.1":
             return os.path.realpath(str(file.locate()))
     raise LaunchError(
-        "A job over several hosts needs MPI: `pip install "
-        "'hvd-keras[hosts]'`, or name a library of the standard ABI in "
+        "A job over several hosts needs MPI: `pip install '.[hosts]'` in a "
+        "clone of hvd_keras, or name a library of the standard ABI in "
         "HVD_MPI_LIBRARY."
     )
