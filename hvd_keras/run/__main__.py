@@ -77,8 +77,16 @@ def _start(line: CommandLine) -> Outcome:
     if line.shows_settings:
         print(help_env.render(min(shutil.get_terminal_size().columns, 100)))
         return Outcome(0)
+    if line.config is not None:
+        print(line.config)
+        return Outcome(0)
     if line.checks:
-        return Outcome(_check(line.spec))
+        found = Outcome(_check(line.spec))
+        if not line.trains:
+            return found
+        # Where TensorFlow is missing, Keras may train with another backend.
+        trained = _run(check.test_job(line.spec))
+        return trained if trained.exit_status else found
     return _run(line.spec, line)
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from hvd_keras._common.version import package_version
 from hvd_keras.config import LOG_LEVELS, did_you_mean
+from hvd_keras.run.cli import config_file
 from hvd_keras.run.spec import (
     GRACE_SECONDS,
     JobSpec,
@@ -39,6 +40,8 @@ class CommandLine:
     spec: JobSpec
     shows_settings: bool
     checks: bool
+    trains: bool  # a test job, after the check
+    config: str | None  # a file of these options, to print
     verify_steps: int | None  # None: it does not verify
     is_json: bool
     is_dry_run: bool
@@ -65,10 +68,24 @@ def parse(argv: Sequence[str]) -> CommandLine:
 
         argcomplete.autocomplete(parser)
     options = parser.parse_args(argv)
+    if options.config is not None:
+        from_file = config_file.read(parser, options.config)
+        of_file = parser.parse_args(from_file)
+        words = from_file[: len(from_file) - len(of_file.command)]
+        options = parser.parse_args([*words, *argv])
+        options.command = options.command or of_file.command
+    if options.train and not options.check:
+        raise UsageError("error: `--train` must be given with --check.")
     return CommandLine(
         _spec(options),
         shows_settings=options.help_env,
         checks=options.check,
+        trains=options.train,
+        config=(
+            config_file.render(parser, options)
+            if options.print_config
+            else None
+        ),
         verify_steps=options.verify_steps if options.verify else None,
         is_json=options.json,
         is_dry_run=options.dry_run,
@@ -182,6 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--check", "-cb", "--check-build", action="store_true",
         help="print what is built and found, and exit; with -H, try the hosts "
         "and the network between them")  # fmt: skip
+    add("--train", action="store_true",
+        help="with --check: also train a small model on -np ranks (2), compare "
+        "it with one process, and measure the allreduce")  # fmt: skip
     add("--verify", action="store_true",
         help="run the script's first steps on N ranks and on one process, and "
         "say whether they are equal: exit status 0, else 1; 2 if they could "
@@ -221,6 +241,11 @@ def _parser() -> argparse.ArgumentParser:
         "the time in which collectives wait or run, memory")  # fmt: skip
     add("--status-seconds", type=float, default=10.0, metavar="SECONDS",
         help="time between two tables (10)")  # fmt: skip
+    add("--config", metavar="FILE",
+        help="take options from a TOML file: their long names, `command`, and "
+        "variables in [env]; those given here count more")  # fmt: skip
+    add("--print-config", action="store_true",
+        help="print such a file for this command line, and exit")  # fmt: skip
     add("--dry-run", action="store_true",
         help="print what would run where, and exit")  # fmt: skip
     _add_elastic(parser.add_argument_group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.metadata
 import importlib.util
 import os
@@ -17,6 +18,7 @@ from hvd_keras._common import replacements
 from hvd_keras._common.version import TRIED_KERAS, installed
 from hvd_keras.config import Config
 from hvd_keras.run.ranks import environment
+from hvd_keras.run.spec import JobSpec
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _LOAD_SECONDS = 120
@@ -68,6 +70,19 @@ def print_report(*, verbose: bool = False) -> int:
         print("\nReplaced in other packages, where these are imported:")
         print(*replacements.lines(), sep="\n")
     return 0 if is_complete else 1
+
+
+def test_job(spec: JobSpec) -> JobSpec:
+    """Returns the job that trains a small model where `spec` would run."""
+    num_ranks = spec.num_ranks
+    if (spec.hosts, spec.hostfile, num_ranks) == (None, None, None):
+        num_ranks = 2
+    return dataclasses.replace(
+        spec,
+        command=(sys.executable, "-m", "hvd_keras._verify.test_job"),
+        num_ranks=num_ranks,
+        output=dataclasses.replace(spec.output, has_tags=False),
+    )
 
 
 class _MissingError(Exception):
