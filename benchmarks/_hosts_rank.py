@@ -1,6 +1,6 @@
 """One rank of `hosts.py`: times allreduces over hosts.
 
-    hvdrun ... python benchmarks/_hosts_rank.py CALLS BYTES...
+    hvdrun ... python benchmarks/_hosts_rank.py CALLS COMPRESSION BYTES...
 
 Rank 0 prints a JSON line for each number of bytes: the milliseconds of CALLS
 calls on the slowest rank, in place, of float32, and how many bytes its host
@@ -19,6 +19,7 @@ import _common
 import numpy as np
 
 import hvd_keras as hvd
+from hvd_keras.compression import wire_format_of
 
 SUM = 1  # hvd.Sum, which would import TensorFlow
 NUM_WARM = 2
@@ -44,9 +45,10 @@ def bytes_sent() -> int:
     )
 
 
-def main(num_calls: int, sizes: list[int]) -> None:
+def main(num_calls: int, compression: str, sizes: list[int]) -> None:
     from hvd_keras import _core
 
+    wire_format = wire_format_of(getattr(hvd.Compression, compression))
     start = time.perf_counter()
     hvd.init()
     init_ms = 1e3 * (time.perf_counter() - start)
@@ -58,7 +60,13 @@ def main(num_calls: int, sizes: list[int]) -> None:
             if i == NUM_WARM:
                 sent = bytes_sent()
             start = time.perf_counter()
-            _core.allreduce(f"b{size}", arrays, SUM, in_place=True)
+            _core.allreduce(
+                f"b{size}",
+                arrays,
+                SUM,
+                in_place=True,
+                wire_format=wire_format,
+            )
             times.append(1e3 * (time.perf_counter() - start))
             for array in arrays:
                 array.fill(1)
@@ -76,4 +84,4 @@ def main(num_calls: int, sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [int(size) for size in sys.argv[2:]])
+    main(int(sys.argv[1]), sys.argv[2], [int(size) for size in sys.argv[3:]])

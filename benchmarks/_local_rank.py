@@ -1,11 +1,12 @@
-"""One rank of `hosts.py --local_updates`: trains a CNN on digits.
+"""One rank of `hosts.py --local_updates` or `--digits`: trains a CNN on digits.
 
-    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS EVERY...
+    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS WAYS...
 
-It trains in turns, with a reduction in each step (0) and with local updates
-after so many steps. Rank 0 prints a JSON line: for each way the milliseconds of
-a step and what its host sent for one, of each round; and of each seed the
-accuracy of a training of 300 steps. Each training is one epoch.
+It trains in turns, with a reduction in each step (0), with local updates after
+so many steps, and with a compression (its name). Rank 0 prints a JSON line: for
+each way the milliseconds of a step and what its host sent for one, of each
+round; and of each seed the accuracy of a training of 300 steps. Each training
+is one epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ TRAINING_STEPS = 300
 NUM_TEST = 360
 
 
-def make_model(every: int, seed: int) -> Any:
+def every_of(way: str) -> int:
+    """Returns the steps of a way between two meetings; 0: no local updates."""
+    return int(way) if way.isdigit() else 0
+
+
+def make_model(way: str, seed: int) -> Any:
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -44,8 +50,11 @@ def make_model(every: int, seed: int) -> Any:
             layers.Dense(NUM_CLASSES, activation="softmax"),
         ]
     )
+    every = every_of(way)
+    compression = "none" if way.isdigit() else way
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.Adam(1e-3),
+        compression=getattr(hvd.Compression, compression),
         local_updates=hvd.LocalUpdates(every) if every else None,
     )
     model.compile(
@@ -81,32 +90,32 @@ def train(model: Any, data: Any, num_steps: int) -> tuple[float, float]:
 
 
 def main(
-    num_rounds: int, num_steps: int, num_seeds: int, ways: list[int]
+    num_rounds: int, num_steps: int, num_seeds: int, ways: list[str]
 ) -> None:
     hvd.init()
     figures: dict[str, dict[str, list[float]]] = {
-        str(every): {"ms": [], "sent": [], "accuracy": []} for every in ways
+        way: {"ms": [], "sent": [], "accuracy": []} for way in ways
     }
     data, _ = digits(0)
-    models = {every: make_model(every, 0) for every in ways}
+    models = {way: make_model(way, 0) for way in ways}
     for model in models.values() if num_rounds else ():
         train(model, data, 2)  # it traces
     for _ in range(num_rounds):
-        for every, model in models.items():
+        for way, model in models.items():
             # A step that sends all takes long enough.
             ms, sent = train(
-                model, data, num_steps if every else num_steps // 5
+                model, data, num_steps if every_of(way) else num_steps // 5
             )
             slowest = _common.gather_over_ranks([ms]).max()
-            figures[str(every)]["ms"].append(float(slowest))
-            figures[str(every)]["sent"].append(sent)
+            figures[way]["ms"].append(float(slowest))
+            figures[way]["sent"].append(sent)
     for seed in range(num_seeds):
         data, test = digits(seed)
-        for every in ways:
-            model = make_model(every, seed)
+        for way in ways:
+            model = make_model(way, seed)
             train(model, data, TRAINING_STEPS)
             accuracy = model.evaluate(*test, verbose=0)[1]
-            figures[str(every)]["accuracy"].append(accuracy)
+            figures[way]["accuracy"].append(accuracy)
     if hvd.rank() == 0:
         num_bytes = 4 * models[ways[0]].count_params()
         print(json.dumps({"bytes": num_bytes, "ways": figures}), flush=True)
@@ -114,5 +123,4 @@ def main(
 
 
 if __name__ == "__main__":
-    rounds, steps, seeds, *every = map(int, sys.argv[1:])
-    main(rounds, steps, seeds, every)
+    main(*map(int, sys.argv[1:4]), sys.argv[4:])

@@ -5,17 +5,21 @@
 The hosts are two network namespaces of this machine with a switch between
 them, so this needs root. `bare` is MPI alone, one rank a host, in place: what
 the network allows. `ours` has --np ranks a host. They run in turns. The table
-has the median over all calls, in ms, of the slowest rank; `ratio` is the median
-over the rounds. `sent` is what the interface of a host sends for a call of
-ours, over the bytes of the tensors.
+has the median over all calls, in ms, of the slowest rank; `ratio`, to `bare`,
+is the median over the rounds. `sent` is what the interface of a host sends for
+a call of ours, over the bytes of the tensors.
 
 With --delay_ms every frame takes so long, which shows how many round trips of
 the network an allreduce of 4 bytes inside a `tf.function` waits for.
 
+With --compression=int8 the same calls run with that, too, in turns; its `ratio`
+is to `ours` without.
+
 With --local_updates=20 a CNN trains on digits, with a reduction in each step,
-and with a meeting every 20. `step` is a step's time over that with reductions,
-the median over the rounds; `sent` likewise. With --seeds each also trains from
-so many seeds, and `accuracy` is the mean; --rounds=0 measures that alone.
+and with a meeting every 20; with --digits it trains with --compression, too.
+`step` is a step's time over that with reductions, the median over the rounds;
+`sent` likewise. With --seeds each also trains from so many seeds, and
+`accuracy` is the mean; --rounds=0 measures that alone.
 
 With --fit the small CNN of `fit.py` trains too. Its step should take no longer
 than the longer of what it computes and what the wire needs.
@@ -52,9 +56,11 @@ flags.DEFINE_integer("rounds", 5, "Rounds of all ways.", 0)
 flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
 flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
 flags.DEFINE_bool("fit", False, "Train a CNN, too.")
+flags.DEFINE_enum("compression", None, ["bf16", "fp16", "int8"], "Compare it.")
 flags.DEFINE_multi_integer(
     "local_updates", [], "Steps between two meetings; measures only these."
 )
+flags.DEFINE_bool("digits", False, "Train on digits only.")
 flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
@@ -145,36 +151,40 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 def compare(network: Network) -> None:
     """Prints the table of allreduces."""
-    command = [str(HERE / "_hosts_rank.py"), str(FLAGS.calls)]
-    command += map(str, FLAGS.bytes)
-    rounds = [
-        (bare(network), ours(network, *command)) for _ in range(FLAGS.rounds)
-    ]
-    print(f"{'bytes':>12} {'bare':>9} {'ours':>9} {'ratio':>6} {'sent':>6}")
+    sizes = list(map(str, FLAGS.bytes))
+    rounds: list[dict[str, list[dict[str, Any]]]] = []
+    compressions = {"ours": "none"}
+    if FLAGS.compression is not None:
+        compressions[FLAGS.compression] = FLAGS.compression
+    for _ in range(FLAGS.rounds):
+        rounds.append({"bare": bare(network)})
+        for way, compression in compressions.items():
+            command = [str(HERE / "_hosts_rank.py"), str(FLAGS.calls)]
+            rounds[-1][way] = ours(network, *command, compression, *sizes)
+    print(f"{'bytes':>12} {'way':>6} {'ms':>9} {'ratio':>6} {'sent':>6}")
     for i, size in enumerate(FLAGS.bytes):
-        pairs = [(of_mpi[i], of_ours[i]) for of_mpi, of_ours in rounds]
-        ways = {
-            "bare": np.concatenate([pair[0]["ms"] for pair in pairs]),
-            "ours": np.concatenate([pair[1]["ms"] for pair in pairs]),
-        }
-        ratio = np.median(
-            [np.median(b["ms"]) / np.median(a["ms"]) for a, b in pairs]
-        )
-        sent = np.median([pair[1]["sent"] for pair in pairs]) / size
-        medians = {way: np.median(ms) for way, ms in ways.items()}
-        print(
-            f"{size:12} {medians['bare']:9.3f} {medians['ours']:9.3f} "
-            f"{ratio:6.2f} {sent:6.3f}"
-        )
+        figures = []
+        for way in rounds[0]:
+            to = "ours" if way == FLAGS.compression else "bare"
+            lines = [round_[way][i] for round_ in rounds]
+            ms = np.concatenate([line["ms"] for line in lines])
+            ratio = np.median(
+                [
+                    np.median(round_[way][i]["ms"])
+                    / np.median(round_[to][i]["ms"])
+                    for round_ in rounds
+                ]
+            )
+            sent = np.median([line.get("sent", np.nan) for line in lines])
+            print(
+                f"{size:12} {way:>6} {np.median(ms):9.3f} {ratio:6.2f} "
+                f"{sent / size:6.3f}"
+            )
+            figures.append(_results.figure(f"{size} bytes", way, ms / 1e3))
         _results.write(
-            f"hosts, {FLAGS.rate or 'unshaped'}",
-            NUM_HOSTS * FLAGS.np,
-            [
-                _results.figure(f"{size} bytes", way, ms / 1e3)
-                for way, ms in ways.items()
-            ],
+            f"hosts, {FLAGS.rate or 'unshaped'}", NUM_HOSTS * FLAGS.np, figures
         )
-    init = np.median([of_ours[0]["init_ms"] for _, of_ours in rounds])
+    init = np.median([round_["ours"][0]["init_ms"] for round_ in rounds])
     print(f"init() on rank 0: {init:.0f} ms")
 
 
@@ -193,16 +203,18 @@ def measure_delay(network: Network) -> None:
         )
 
 
-def train_apart(network: Network) -> None:
-    """Prints the table of local updates."""
+def train_digits(network: Network) -> None:
+    """Prints the table of ways to train on digits."""
     ways = ["0", *map(str, FLAGS.local_updates)]
+    if FLAGS.compression is not None:
+        ways.append(FLAGS.compression)
     program = str(HERE / "_local_rank.py")
-    steps = str(2 * max(FLAGS.local_updates))
+    steps = str(2 * max(FLAGS.local_updates, default=50))
     (line,) = ours(
         network, program, str(FLAGS.rounds), steps, str(FLAGS.seeds), *ways
     )
     base = line["ways"]["0"]
-    print(f"{'every':>6} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8}")
+    print(f"{'way':>6} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8}")
     for way, of in line["ways"].items():
         step, sent = (
             np.median(np.divide(of[key], base[key])) if base[key] else np.nan
@@ -245,8 +257,8 @@ def main(argv: Sequence[str]) -> None:
                     measure_delay(network)
                 return
             with network.shaped(FLAGS.rate) if FLAGS.rate else nullcontext():
-                if FLAGS.local_updates:
-                    train_apart(network)
+                if FLAGS.local_updates or FLAGS.digits:
+                    train_digits(network)
                     return
                 compare(network)
                 if FLAGS.fit:

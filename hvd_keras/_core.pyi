@@ -75,6 +75,7 @@ def allreduce(
     process_set_id: int = 0,
     *,
     in_place: bool = False,
+    wire_format: int = 0,
 ) -> list[_Array]: ...
 def reducescatter(
     name: str,
@@ -119,6 +120,7 @@ def submit(
     splits: Sequence[int] | None = None,
     process_set_id: int = 0,
     in_place: bool = False,
+    wire_format: int = 0,
 ) -> ArrayCall: ...
 def refuse(kind: str, name: str, process_set_id: int, why: str) -> None: ...
 def barrier(name: str, process_set_id: int = 0) -> None: ...

@@ -73,7 +73,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             losses with `reduction="sum"`; with a mean, gradients are N times
             those of one process.
         compression: The form in which gradients travel: `Compression.none`,
-            `fp16` or `bf16`.
+            `fp16`, `bf16` or `int8`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks. Optimizers with slots
             then also update rows that no batch has used. Needed if XLA compiles

@@ -20,6 +20,7 @@ from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
 from hvd_keras._values.calls import checked_reduction
+from hvd_keras.compression import wire_format_of
 from hvd_keras.jax._call import call, is_traced, program_of, together
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.errors import typed_errors
@@ -66,6 +67,7 @@ class JaxBackend(Backend):
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
+            wire_format=wire_format_of(options.compression),
         )
         _token.set(token)
         return results

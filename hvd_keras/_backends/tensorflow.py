@@ -18,6 +18,7 @@ from hvd_keras._backends.tensorflow_slices import gather_slices
 from hvd_keras._backends.tensorflow_sums import adds_up_rows, are_changed
 from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
+from hvd_keras.compression import wire_alone
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.ops import _xla, _xla_library
 from hvd_keras.ops.allreduce import allreduce
@@ -86,6 +87,7 @@ class TensorFlowBackend(Backend):
                 prescale_factor=1.0 / options.gradient_predivide_factor,
                 postscale_factor=postscale,
                 op=options.op,
+                compression=wire_alone(options.compression),
                 process_set=options.process_set,
             )[: len(tensors)]
         for tensor, result in zip(tensors, results, strict=True):

@@ -24,6 +24,7 @@ from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
 from hvd_keras._keras import torch as keras_torch
 from hvd_keras._keras.steps import running_batch
+from hvd_keras.compression import wire_format_of
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Min, Sum
 from hvd_keras.torch._memory import (
@@ -85,6 +86,7 @@ class TorchBackend(Backend):
             postscale,
             options.process_set.process_set_id or 0,
             in_place=True,
+            wire_format=wire_format_of(options.compression),
         )
         return [
             member.to(tensor.device)

@@ -10,7 +10,7 @@ from typing import Any
 from hvd_keras import _backends, basics
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
-from hvd_keras._common import error_text
+from hvd_keras._common import error_text, log
 from hvd_keras._gradients.groups import group_indices
 from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._job import membership, state
@@ -19,7 +19,7 @@ from hvd_keras._keras.steps import running_batch
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check, together
 from hvd_keras._values.buckets import bucket_bytes, bucket_indices
-from hvd_keras.compression import name_of
+from hvd_keras.compression import name_of, wire_format_of
 from hvd_keras.data import _own_loops
 from hvd_keras.exceptions import InvalidArgumentError, MismatchError
 from hvd_keras.process_set import ProcessSet
@@ -300,7 +300,17 @@ class GradientReducer:
             raise MismatchError(
                 _describe_difference(values, options.process_set.ranks or [])
             )
+        if not self._agreed and wire_format_of(options.compression):
+            self._tell_if_exact(compression)
         self._agreed.add(key)
+
+    def _tell_if_exact(self, compression: str) -> None:
+        """Says why a compression between hosts does nothing."""
+        if basics.rank() == 0 and basics.cross_size() == 1:
+            log.info(
+                f"{compression} is off: all ranks are on one host, where "
+                "gradients stay exact"
+            )
 
 
 def weighted(

@@ -140,7 +140,7 @@ def slow_network(analysis: Analysis) -> Advice | None:
         f"{what}: collectives move {rate(analysis.speed)} and wait for other "
         f"hosts {percent(waits)} of their time. Exposed transfer is "
         f"{percent(analysis.share('transfer'))} of a step.",
-        "Compress gradients (`compression=hvd.Compression.fp16`), reduce less "
+        "Compress gradients (`compression=hvd.Compression.int8`), reduce less "
         "often (`backward_passes_per_step`), check `hvdrun --check -H ...` and "
         "which network HVD_INTERFACE names.",
     )

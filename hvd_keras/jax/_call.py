@@ -241,8 +241,11 @@ def _run(
         op, prescale, postscale = (
             attributes[key] for key in ("reduce_op", "prescale", "postscale")
         )
+        options = {}
+        if kind == "allreduce":
+            options["wire_format"] = attributes.get("wire_format", 0)
         results = function(
-            name, members, op, prescale, postscale, process_set_id
+            name, members, op, prescale, postscale, process_set_id, **options
         )
     elif kind == "broadcast":
         root_rank = attributes["root_rank"]

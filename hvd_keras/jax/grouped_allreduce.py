@@ -11,14 +11,19 @@ import jax.numpy as jnp
 
 from hvd_keras._values.calls import checked_reduction
 from hvd_keras._values.refusals import refuses
-from hvd_keras.compression import Compression, Compressor, reduce_compressed
+from hvd_keras.compression import (
+    Compression,
+    Compressor,
+    reduce_compressed,
+    wire_format_of,
+)
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax import _call
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp
 
-# Name, id of the process set, op, prescale and postscale factor.
-_Settings = tuple[str, int, int, float, float]
+# Name, id of the process set, op, prescale and postscale factor, wire format.
+_Settings = tuple[str, int, int, float, float, int]
 
 
 @refuses
@@ -49,7 +54,8 @@ def grouped_allreduce(
             f"(name {name!r})."
         )
     reduction = checked_reduction(op, prescale_factor, postscale_factor)
-    settings = (name, process_set.process_set_id or 0, *reduction)
+    set_id = process_set.process_set_id or 0
+    settings = (name, set_id, *reduction, wire_format_of(compression))
     return reduce_compressed(
         compression, arrays, functools.partial(_reduced, settings)
     )
@@ -57,7 +63,7 @@ def grouped_allreduce(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _reduced(settings: _Settings, arrays: list[Any]) -> list[jax.Array]:
-    name, process_set_id, op, prescale, postscale = settings
+    name, process_set_id, op, prescale, postscale, wire_format = settings
     return _call.call(
         "allreduce",
         arrays,
@@ -66,6 +72,7 @@ def _reduced(settings: _Settings, arrays: list[Any]) -> list[jax.Array]:
         reduce_op=op,
         prescale=prescale,
         postscale=postscale,
+        wire_format=wire_format,
     )
 
 
@@ -78,14 +85,13 @@ def _forward(
 def _backward(
     settings: _Settings, _: None, upstream: list[Any]
 ) -> tuple[list[Any]]:
-    name, process_set_id, op, prescale, postscale = settings
+    name, op = settings[0], settings[2]
     _call.refuse_gradient("allreduce", name, op)
     # The gradients of integers have a dtype without values.
     places = [i for i, array in enumerate(upstream) if _has_values(array)]
     gradients = list(upstream)
     if places:
-        name = f"{name}/gradient"
-        settings = (name, process_set_id, op, prescale, postscale)
+        settings = (f"{name}/gradient", *settings[1:])
         reduced = _reduced(settings, [upstream[i] for i in places])
         for i, gradient in zip(places, reduced, strict=True):
             gradients[i] = gradient

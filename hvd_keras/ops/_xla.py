@@ -95,6 +95,7 @@ class Call:
         self.attributes: dict[str, Any] = {
             "prescale_factor": "1",
             "postscale_factor": "1",
+            "wire_format": 0,
         }
 
     def get_attr(self, name: str) -> Any:
@@ -269,6 +270,7 @@ def _handler_attributes(
         chosen["prescale"] = float(attributes["prescale_factor"])
         chosen["postscale"] = float(attributes["postscale_factor"])
     if kind == "allreduce":
+        chosen["wire_format"] = int(attributes["wire_format"])
         chosen["has_together"] = int(_has_together.get())
     if kind == "broadcast":
         chosen["root_rank"] = int(attributes["root_rank"])

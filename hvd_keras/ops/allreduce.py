@@ -7,7 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.compression import (
+    Compression,
+    Compressor,
+    to_compressor,
+    wire_format_of,
+)
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops._slices import Reduction, allreduce_slices
@@ -63,8 +68,9 @@ def allreduce(
         prescale_factor: Multiplies the tensor before the reduction.
         postscale_factor: Multiplies the result.
         compression: Makes the tensor smaller while it travels:
-            `Compression.none`, `Compression.fp16`, `Compression.bf16` or a
-            class with the static methods of `Compressor`.
+            `Compression.none`, `Compression.fp16`, `Compression.bf16`,
+            `Compression.int8` (between hosts alone) or a class with the static
+            methods of `Compressor`.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
             its tensor, without the name scopes around the call.
@@ -79,7 +85,8 @@ def allreduce(
         InvalidArgumentError: The call is wrong on a rank.
         NotImplementedError: `tensor` is a `tf.IndexedSlices` and `op` is
             neither `Average` nor `Sum`.
-        MismatchError: Ranks disagree on shape, dtype, `op` or a factor.
+        MismatchError: Ranks disagree on shape, dtype, `op`, a factor or
+            `compression`.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.
 
@@ -105,6 +112,7 @@ def allreduce(
     )
     name = _arguments.default_name("allreduce", tensor, name, ignore_name_scope)
     wire, context = compression.compress(tensor)
+    attributes["wire_format"] = wire_format_of(compression)
     reduced = emit("allreduce", wire, name=name, **attributes)
     return compression.decompress(reduced, context)
 
@@ -174,6 +182,7 @@ def member_gradient(
             reduce_op=int(reduce_op),
             prescale_factor=op.get_attr("prescale_factor"),
             postscale_factor=op.get_attr("postscale_factor"),
+            wire_format=op.get_attr("wire_format"),
             process_set_id=process_set_id,
         )
 

@@ -8,7 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.compression import Compression, Compressor, to_compressor
+from hvd_keras.compression import (
+    Compression,
+    Compressor,
+    to_compressor,
+    wire_format_of,
+)
 from hvd_keras.ops import _arguments, _gradients
 from hvd_keras.ops._emit import emit, refuses
 from hvd_keras.ops._slices import allreduce_slices
@@ -65,7 +70,7 @@ def grouped_allreduce(
         NotImplementedError: A member is a `tf.IndexedSlices` and `op` is
             neither `Average` nor `Sum`.
         MismatchError: Ranks disagree on the number of tensors, a shape, a
-            dtype, `op` or a factor.
+            dtype, `op`, a factor or `compression`.
         PeerLostError: A rank left before all had answered.
         StalledError: A rank did not come in time.
 
@@ -104,6 +109,7 @@ def grouped_allreduce(
             "grouped_allreduce", together[0], name, ignore_name_scope
         )
         wires, contexts = zip(*map(compression.compress, together), strict=True)
+        attributes["wire_format"] = wire_format_of(compression)
         reduced = emit(
             "grouped_allreduce", list(wires), name=name, **attributes
         )
@@ -143,6 +149,7 @@ def _grouped_allreduce_gradient(
         reduce_op=op.get_attr("reduce_op"),
         prescale_factor=op.get_attr("prescale_factor"),
         postscale_factor=op.get_attr("postscale_factor"),
+        wire_format=op.get_attr("wire_format"),
         process_set_id=op.get_attr("process_set_id"),
     )
     for i, gradient in zip(members, reduced, strict=True):

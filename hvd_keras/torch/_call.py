@@ -53,6 +53,7 @@ class Reduction:
     op: int
     prescale: float = 1.0
     postscale: float = 1.0
+    wire_format: int = 0
 
     @property
     def factor(self) -> float:
@@ -92,10 +93,14 @@ def checked_group(
 
 
 def reduction(
-    op: Any, prescale_factor: float, postscale_factor: float
+    op: Any,
+    prescale_factor: float,
+    postscale_factor: float,
+    wire_format: int = 0,
 ) -> Reduction:
     """Returns the checked arguments of a reduction; `op` None is `Average`."""
-    return Reduction(*checked_reduction(op, prescale_factor, postscale_factor))
+    checked = checked_reduction(op, prescale_factor, postscale_factor)
+    return Reduction(*checked, wire_format)
 
 
 def check_have_rows(
@@ -150,7 +155,10 @@ def begin(
     options: dict[str, Any] = {}
     if how is not None:
         options.update(
-            op=how.op, prescale=how.prescale, postscale=how.postscale
+            op=how.op,
+            prescale=how.prescale,
+            postscale=how.postscale,
+            wire_format=how.wire_format,
         )
     refusals.submit()
     submitted = core.submit(

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from hvd_keras._job import state
 from hvd_keras._values.buckets import bucket_bytes, bucket_indices
 from hvd_keras._values.members import members_of
+from hvd_keras.compression import wire_format_of
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Max
@@ -51,7 +52,8 @@ class Settings:
     @property
     def how(self) -> Reduction:
         factor = self.predivide_factor
-        return Reduction(self.op, 1.0 / factor, factor)
+        wire_format = wire_format_of(self.compression)
+        return Reduction(self.op, 1.0 / factor, factor, wire_format)
 
 
 class Reducer:

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from hvd_keras._values.refusals import refuses
-from hvd_keras.compression import Compression, Compressor, reduce_compressed
+from hvd_keras.compression import (
+    Compression,
+    Compressor,
+    reduce_compressed,
+    wire_format_of,
+)
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp, Sum
 from hvd_keras.torch._call import (
@@ -46,7 +51,9 @@ def grouped_allreduce(
     [tensor([2., 2.]), tensor(6)]
     """
     call = checked_group("allreduce", tensors, name, process_set)
-    how = reduction(op, prescale_factor, postscale_factor)
+    how = reduction(
+        op, prescale_factor, postscale_factor, wire_format_of(compression)
+    )
     return reduce_compressed(
         compression, tensors, lambda wires: _Reduced.apply(call, how, *wires)
     )

@@ -87,6 +87,8 @@ TEST_CASE("a mismatch holds both values, the ranks and the name") {
                "root_rank=2");
   TestMismatch([](RequestParams* p) { p->prescale = 0.1; }, "1", "0.1");
   TestMismatch([](RequestParams* p) { p->postscale = 0.25; }, "1", "0.25");
+  TestMismatch([](RequestParams* p) { p->wire_format = WireFormat::kInt8; },
+               "none", "int8");
   TestMismatch([](RequestParams* p) { p->kind = CollectiveKind::kBroadcast; },
                "allreduce", "broadcast");
   TestMismatch([](RequestParams* p) { p->tensors.push_back(p->tensors[0]); },
@@ -124,6 +126,12 @@ TEST_CASE("what no rank may ask for is an error on all") {
       },
       "a scalar");
   TestInvalid([](RequestParams* p) { p->prescale = INFINITY; }, "finite");
+  TestInvalid(
+      [](RequestParams* p) {
+        p->kind = CollectiveKind::kReducescatter;
+        p->wire_format = WireFormat::kInt8;
+      },
+      "a reducescatter with int8");
   TestInvalid(
       [](RequestParams* p) {
         p->kind = CollectiveKind::kReducescatter;
@@ -484,12 +492,16 @@ VOICES_TEST_CASE(
   RankMessage other = ACall("d", {1});
   other.params.op = ReduceOp::kMax;
   REQUIRE_OK(c.OnMessage(0, other, kStart));
+  RankMessage packed = ACall("e", {1});
+  packed.params.wire_format = WireFormat::kInt8;
+  REQUIRE_OK(c.OnMessage(0, packed, kStart));
   const std::vector<Response> responses = c.TakeResponses();
-  REQUIRE(responses.size() == 3);
+  REQUIRE(responses.size() == 4);
   REQUIRE(responses[0].items.size() == 2);
   CHECK(responses[0].items[1].name == "c");
   CHECK(responses[1].items[0].name == "b");
   CHECK(responses[2].items[0].name == "d");
+  CHECK(responses[3].items[0].name == "e");
 }
 
 VOICES_TEST_CASE("only some kinds fuse") {

@@ -1,5 +1,6 @@
 // Reductions over several hosts: every dtype and reduction has the values of
 // one host, equal bits on all ranks, and equal bits in every run.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -177,6 +178,208 @@ TEST_CASE("sums of many magnitudes have equal bits on all ranks, every time") {
       CHECK(std::memcmp(first.data(), values.data(), num_bytes) == 0);
     });
   }
+}
+
+// The values of a rank, in tensors of these lengths.
+using Tensors = std::vector<std::vector<float>>;
+
+Tensors SomeTensors(int rank, const std::vector<size_t>& lengths) {
+  std::mt19937 generator(static_cast<unsigned>(rank) + 1);
+  std::normal_distribution<float> normal;
+  Tensors tensors;
+  for (size_t length : lengths) {
+    tensors.emplace_back(length);
+    for (float& value : tensors.back()) value = normal(generator);
+  }
+  return tensors;
+}
+
+ReduceSpec PackedSum(const Collectives& t) {
+  ReduceSpec spec;
+  spec.num_ranks = t.size();
+  spec.wire_format = WireFormat::kInt8;
+  return spec;
+}
+
+void AllreduceAll(Collectives* t, const ReduceSpec& spec, Tensors* tensors) {
+  std::vector<ListTensor> list;
+  for (std::vector<float>& one : *tensors) {
+    list.push_back({one.data(), one.data(), one.size() * sizeof(float)});
+  }
+  REQUIRE_OK(t->Allreduce(TensorList(list), spec));
+}
+
+// All ranks have the bits of the last one.
+void CheckBitsAreEqual(Collectives* t, const Tensors& tensors) {
+  for (std::vector<float> of_root : tensors) {
+    if (of_root.empty()) continue;
+    const std::vector<float> own = of_root;
+    const size_t num_bytes = own.size() * sizeof(float);
+    REQUIRE_OK(t->Broadcast(
+        TensorList({ListTensor{of_root.data(), of_root.data(), num_bytes}}),
+        t->size() - 1));
+    CHECK(std::memcmp(of_root.data(), own.data(), num_bytes) == 0);
+  }
+}
+
+// What each host brings to an element, and what all bring, at most in its
+// block. Blocks begin with the tensor.
+double LargestNear(const std::vector<double>& values, size_t i) {
+  double largest = 0;
+  const size_t begin = i / 128 * 128;
+  for (size_t j = begin; j < std::min(begin + 128, values.size()); ++j) {
+    largest = std::max(largest, std::fabs(values[j]));
+  }
+  return largest;
+}
+
+void CheckBound(const Layout& layout, const std::vector<size_t>& lengths,
+                double factor, const Tensors& results) {
+  std::vector<std::vector<Tensors>> inputs;  // by host
+  for (const std::vector<int>& ranks : layout) {
+    inputs.emplace_back();
+    for (int rank : ranks) inputs.back().push_back(SomeTensors(rank, lengths));
+  }
+  for (size_t k = 0; k < lengths.size(); ++k) {
+    std::vector<double> exact(lengths[k]);
+    std::vector<std::vector<double>> of_hosts;
+    for (const std::vector<Tensors>& of_host : inputs) {
+      of_hosts.emplace_back(lengths[k]);
+      for (const Tensors& of_rank : of_host) {
+        for (size_t i = 0; i < lengths[k]; ++i) {
+          of_hosts.back()[i] += factor * static_cast<double>(of_rank[k][i]);
+        }
+      }
+      for (size_t i = 0; i < lengths[k]; ++i) exact[i] += of_hosts.back()[i];
+    }
+    double worst = 0;
+    for (size_t i = 0; i < lengths[k]; ++i) {
+      double bound = 0;  // the owner's part is in it, too
+      for (const auto& of_host : of_hosts) {
+        bound += LargestNear(of_host, i) / 254;
+      }
+      bound += (LargestNear(exact, i) + bound) / 254;
+      const double error =
+          std::fabs(static_cast<double>(results[k][i]) - exact[i]);
+      worst = std::max(worst, error / bound);
+    }
+    CAPTURE(lengths[k]);
+    CHECK(worst < 1.0);
+    // Small tensors travel as they are.
+    CHECK((worst < 1e-3) == (lengths[k] < 4096));
+  }
+}
+
+// Around a block, the shortest one that is packed, and several chunks.
+const std::vector<size_t> kLengths = {0,    1,    127,  128,   129,
+                                      4095, 4096, 4097, 300001};
+
+TEST_CASE("as int8: equal bits on all ranks, and each element in its bound") {
+  for (const Layout& layout : kLayouts) {
+    RunHosts(layout, [&layout](Collectives* t) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+        ReduceSpec spec = PackedSum(*t);
+        spec.op = op;
+        spec.prescale = 0.5;
+        spec.postscale = 4.0;
+        const double factor = op == ReduceOp::kSum ? 2.0 : 2.0 / t->size();
+        Tensors tensors = SomeTensors(t->rank(), kLengths);
+        AllreduceAll(t, spec, &tensors);
+        CheckBitsAreEqual(t, tensors);
+        CheckBound(layout, kLengths, factor, tensors);
+      }
+    });
+  }
+}
+
+TEST_CASE("as int8: what runs together changes no bit") {
+  RunHosts(kLayouts[1], [](Collectives* t) {
+    Tensors together = SomeTensors(t->rank(), kLengths);
+    const Tensors inputs = together;
+    AllreduceAll(t, PackedSum(*t), &together);
+    for (size_t k = inputs.size(); k-- > 0;) {
+      Tensors alone = {inputs[k]};
+      AllreduceAll(t, PackedSum(*t), &alone);
+      CHECK(alone[0] == together[k]);
+    }
+  });
+}
+
+TEST_CASE("as int8: other reductions and integers stay exact") {
+  RunHosts(kLayouts[0], [](Collectives* t) {
+    ReduceSpec spec = PackedSum(*t);
+    for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      spec.op = op;
+      TestAllreduce(t, spec, 40001);
+    }
+    for (DataType dtype : {DataType::kInt8, DataType::kInt64}) {
+      spec.dtype = dtype;
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+        spec.op = op;
+        TestAllreduce(t, spec, 40001);
+      }
+    }
+  });
+}
+
+TEST_CASE("as int8: every floating dtype, with the bits of all ranks equal") {
+  RunHosts(kLayouts[1], [](Collectives* t) {
+    for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16,
+                           DataType::kFloat32, DataType::kFloat64}) {
+      CAPTURE(DataTypeName(dtype));
+      ReduceSpec spec = PackedSum(*t);
+      spec.dtype = dtype;
+      spec.op = ReduceOp::kAverage;
+      constexpr size_t kCount = 40001;
+      // Powers of two of one sign: equal values of a block stay what they are.
+      Bytes values;
+      for (size_t i = 0; i < kCount; ++i) {
+        Append(dtype, std::ldexp(1.0, static_cast<int>(i / 128 % 8)), &values);
+      }
+      const Bytes expected = values;
+      REQUIRE_OK(t->Allreduce(
+          TensorList({ListTensor{values.data(), values.data(), values.size()}}),
+          spec));
+      const auto at = [dtype](const Bytes& bytes, size_t i) {
+        const std::byte* const from = bytes.data() + i * ElementBytes(dtype);
+        if (dtype == DataType::kFloat64) {
+          double value;
+          std::memcpy(&value, from, sizeof(value));
+          return value;
+        }
+        float value;
+        if (dtype == DataType::kFloat32) {
+          std::memcpy(&value, from, sizeof(value));
+        } else {
+          WidenHalves(dtype, from, &value, 1);
+        }
+        return static_cast<double>(value);
+      };
+      double worst = 0;
+      for (size_t i = 0; i < kCount; ++i) {
+        const double wanted = at(expected, i);
+        worst = std::max(worst, std::fabs(at(values, i) / wanted - 1.0));
+      }
+      CHECK(worst < 1e-6);
+    }
+  });
+}
+
+TEST_CASE("as int8: NaN and infinities of any rank reach all ranks") {
+  RunHosts(kLayouts[1], [](Collectives* t) {
+    for (int bad = 0; bad < t->size(); ++bad) {
+      Tensors tensors = SomeTensors(t->rank(), {10000});
+      if (t->rank() == bad) {
+        tensors[0][0] = std::nanf("");
+        tensors[0][5000] = -HUGE_VALF;
+      }
+      AllreduceAll(t, PackedSum(*t), &tensors);
+      CHECK(std::isnan(tensors[0][0]));
+      CHECK(tensors[0][5000] == -HUGE_VALF);
+      CHECK(std::isfinite(tensors[0][1000]));
+      CheckBitsAreEqual(t, tensors);
+    }
+  });
 }
 
 }  // namespace

@@ -32,7 +32,10 @@ def _work() -> None:
     for step in range(1_000_000):
         core.allreduce(f"small{step % 7}", [small], int(hvd.Sum))
         if step % 5 == 0:
-            core.allreduce("large", [large], int(hvd.Sum))
+            core.allreduce(
+                "large", [large], int(hvd.Sum),
+                wire_format=int(os.environ.get("WIRE_FORMAT", "0")),
+            )  # fmt: skip
         if hvd.rank() in members:
             core.allreduce(
                 "set", [small], int(hvd.Sum),

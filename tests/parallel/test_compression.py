@@ -15,6 +15,7 @@ COMPRESSIONS = {
     "none": (hvd.Compression.none, None),
     "fp16": (hvd.Compression.fp16, tf.float16),
     "bf16": (hvd.Compression.bf16, tf.bfloat16),
+    "int8": (hvd.Compression.int8, None),
 }
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int8"]
 
@@ -149,3 +150,54 @@ def test_gradient_passes_through_compression(run, rank, size) -> None:
         return tape.gradient(y, x)
 
     assert run(gradient, np.float32(rank)) == 2 * size
+
+
+def test_int8_changes_no_bit_on_one_host(run, rank, size) -> None:
+    random = np.random.default_rng(rank)
+    arrays = [random.standard_normal(n, np.float32) for n in (100, 10_000)]
+
+    def reduce(*tensors: tf.Tensor) -> list[Any]:
+        return [
+            result
+            for compression in (hvd.Compression.none, hvd.Compression.int8)
+            for result in (
+                *hvd.grouped_allreduce(tensors, compression=compression),
+                hvd.allreduce(tensors[1], compression=compression),
+                hvd.reducescatter(tensors[1], compression=compression),
+            )
+        ]
+
+    results = run(reduce, *arrays)
+    for exact, result in zip(results[:4], results[4:], strict=True):
+        np.testing.assert_array_equal(exact, result)
+
+
+def test_the_gradient_of_an_int8_allreduce_is_one(run, rank, size) -> None:
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            options = {"compression": hvd.Compression.int8}
+            (y,) = hvd.grouped_allreduce([x], hvd.Sum, **options)
+            loss = tf.reduce_sum(hvd.allreduce(y, hvd.Sum, **options))
+        return tape.gradient(loss, x)
+
+    result = run(gradient, np.ones([5000], np.float32))
+    np.testing.assert_array_equal(result, np.full([5000], size**2, np.float32))
+
+
+def test_ranks_with_other_compressions_are_told(rank, size) -> None:
+    if size == 1:
+        pytest.skip("needs several ranks")
+    own = hvd.Compression.int8 if rank == 1 else hvd.Compression.none
+    with pytest.raises(
+        hvd.MismatchError, match=r"'a/bias'.*the compression: .*int8 on rank 1"
+    ):
+        hvd.allreduce(np.ones(3, np.float32), name="a/bias", compression=own)
+
+
+def test_a_wire_that_nobody_knows_is_refused() -> None:
+    class Unknown(hvd.Compressor):
+        wire = "int7"
+
+    with pytest.raises(TypeError, match="'int7'"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), compression=Unknown)

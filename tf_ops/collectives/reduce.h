@@ -14,6 +14,8 @@ struct ReduceSpec {
   double postscale = 1.0;  // factor of the result
   // Ranks that Average divides by.
   int num_ranks = 1;
+  // Of an allreduce over hosts; Reduce itself is exact.
+  WireFormat wire_format = WireFormat::kExact;
 };
 
 // out[i] = postscale * (prescale * sources[0][i] op prescale *

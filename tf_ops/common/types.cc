@@ -60,6 +60,16 @@ const char* ReduceOpName(ReduceOp op) {
   return "unknown";
 }
 
+const char* WireFormatName(WireFormat format) {
+  switch (format) {
+    case WireFormat::kExact:
+      return "none";
+    case WireFormat::kInt8:
+      return "int8";
+  }
+  return "unknown";
+}
+
 const char* DeviceKindName(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::kCpu:
@@ -90,6 +100,16 @@ const char* CollectiveKindName(CollectiveKind kind) {
       return "join";
   }
   return "unknown";
+}
+
+Status ToWireFormat(int64_t number, WireFormat* format) {
+  if (number < 0 || number > static_cast<int64_t>(WireFormat::kInt8)) {
+    return Status::InvalidArgument(
+        "`wire_format` must be 0 (none) or 1 (int8). Received: " +
+        std::to_string(number));
+  }
+  *format = static_cast<WireFormat>(number);
+  return Status::Ok();
 }
 
 Status CheckReduce(DataType dtype, ReduceOp op) {

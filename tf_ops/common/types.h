@@ -50,6 +50,13 @@ enum class CollectiveKind : uint8_t {
   kJoin,
 };
 
+// How the values of an allreduce travel between hosts. Numbered as in
+// hvd_keras/compression.py.
+enum class WireFormat : uint8_t {
+  kExact = 0,
+  kInt8 = 1,  // see collectives/quantize.h
+};
+
 // Where the tensors of a call are.
 enum class DeviceKind : uint8_t {
   kCpu = 0,
@@ -64,7 +71,11 @@ const char* DataTypeName(DataType dtype);  // "float32"
 bool DataTypeFromName(const std::string& name, DataType* dtype);
 const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
+const char* WireFormatName(WireFormat format);        // "int8"
 const char* DeviceKindName(DeviceKind kind);          // "the CPU"
+
+// InvalidArgument unless `number` is that of a format.
+Status ToWireFormat(int64_t number, WireFormat* format);
 
 // InvalidArgument if the CPU cannot reduce `dtype` with `op`.
 Status CheckReduce(DataType dtype, ReduceOp op);

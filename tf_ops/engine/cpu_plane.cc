@@ -51,6 +51,7 @@ ReduceSpec SpecOf(const Request& request, DataType dtype, int divisor) {
   spec.prescale = request.prescale;
   spec.postscale = request.postscale;
   spec.num_ranks = divisor;
+  spec.wire_format = request.wire_format;
   return spec;
 }
 

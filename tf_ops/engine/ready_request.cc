@@ -31,6 +31,7 @@ ReadyRequest MakeNeutral(const std::string& name, const RequestParams& params) {
   request.op = params.op;
   request.prescale = params.prescale;
   request.postscale = params.postscale;
+  request.wire_format = params.wire_format;
   for (const TensorParams& t : params.tensors) {
     RequestTensor tensor;
     tensor.dtype = t.dtype;

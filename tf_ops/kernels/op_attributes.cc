@@ -69,4 +69,10 @@ Status OpAttributes::Reduction(const char* name, ReduceOp* op) const {
       std::to_string(number) + ".");
 }
 
+Status OpAttributes::Format(const char* name, WireFormat* format) const {
+  int32_t number = 0;
+  HVD_RETURN_IF_ERROR(Int(name, &number));
+  return ToWireFormat(number, format);
+}
+
 }  // namespace hvd

@@ -35,6 +35,8 @@ class OpAttributes {
 
   // A ReduceOp, given by its number.
   Status Reduction(const char* name, ReduceOp* op) const;
+  // A WireFormat, given by its number.
+  Status Format(const char* name, WireFormat* format) const;
 
  private:
   TF_OpKernelConstruction* const construction_;

@@ -8,7 +8,7 @@ namespace hvd {
 
 std::vector<const char*> Reduction::AttributeSpecs() {
   return {"reduce_op: int", "prescale_factor: string = '1'",
-          "postscale_factor: string = '1'",
+          "postscale_factor: string = '1'", "wire_format: int = 0",
           // On a GPU: the op ends once its work is queued.
           "done_early: bool = false"};
 }
@@ -19,6 +19,8 @@ Status Reduction::Read(const OpAttributes& attributes, Reduction* reduction) {
       attributes.Double("prescale_factor", &reduction->prescale_factor));
   HVD_RETURN_IF_ERROR(
       attributes.Double("postscale_factor", &reduction->postscale_factor));
+  HVD_RETURN_IF_ERROR(
+      attributes.Format("wire_format", &reduction->wire_format));
   HVD_RETURN_IF_ERROR(attributes.Bool("done_early", &reduction->done_early));
   return attributes.Common(&reduction->common);
 }
@@ -30,6 +32,7 @@ void Reduction::Submit(CollectiveKind kind,
   request.op = op;
   request.prescale = prescale_factor;
   request.postscale = postscale_factor;
+  request.wire_format = wire_format;
   request.gpu.done_in_stream_order = done_early;
   SubmitCall(std::move(call), common, std::move(request));
 }

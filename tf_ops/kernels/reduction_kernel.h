@@ -16,6 +16,7 @@ struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
+  WireFormat wire_format = WireFormat::kExact;
   bool done_early = false;  // see GpuPlace::done_in_stream_order
   CommonAttributes common;
 

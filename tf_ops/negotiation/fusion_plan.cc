@@ -29,7 +29,8 @@ bool MayFuse(const RequestParams& p) {
 bool AreAlike(const RequestParams& a, const RequestParams& b) {
   return a.kind == b.kind && a.device == b.device && a.op == b.op &&
          a.root_rank == b.root_rank && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.tensors[0].dtype == b.tensors[0].dtype;
+         a.postscale == b.postscale && a.wire_format == b.wire_format &&
+         a.tensors[0].dtype == b.tensors[0].dtype;
 }
 
 }  // namespace

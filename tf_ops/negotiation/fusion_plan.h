@@ -12,8 +12,9 @@ namespace hvd {
 
 // Collects items into responses. Allreduces, reducescatters and broadcasts of
 // one dtype fuse up to the threshold if they have the same kind, device, dtype,
-// op, scale and root. An item that does not fit begins another response; later
-// ones may still join the first. A group is one item and is never split.
+// op, scale, wire format and root. An item that does not fit begins another
+// response; later ones may still join the first. A group is one item and is
+// never split.
 class FusionPlan {
  public:
   explicit FusionPlan(int64_t threshold_bytes)

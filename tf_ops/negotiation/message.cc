@@ -61,6 +61,7 @@ void Write(const RequestParams& p, ByteWriter* w) {
   w->Put(p.root_rank);
   w->Put(p.prescale);
   w->Put(p.postscale);
+  w->Put(p.wire_format);
   w->Put(p.average);
   w->Put(p.equal_rows);
   w->Put(p.device);
@@ -80,6 +81,7 @@ void Read(ByteReader* r, RequestParams* p) {
   p->root_rank = r->Get<int32_t>();
   p->prescale = r->Get<double>();
   p->postscale = r->Get<double>();
+  p->wire_format = r->GetUpTo(WireFormat::kInt8);
   p->average = r->Get<uint8_t>() != 0;
   p->equal_rows = r->Get<uint8_t>() != 0;
   p->device = r->GetUpTo(DeviceKind::kSecondGpu);

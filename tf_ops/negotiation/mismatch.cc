@@ -151,6 +151,10 @@ Status CheckAgreement(const ParamsByRank& by_rank,
   HVD_RETURN_IF_ERROR(checker.Check(
       "the postscale factor",
       [](const RequestParams& p) { return DoubleToString(p.postscale); }));
+  HVD_RETURN_IF_ERROR(
+      checker.Check("the compression", [](const RequestParams& p) {
+        return std::string(WireFormatName(p.wire_format));
+      }));
   return checker.Check("averaging", [](const RequestParams& p) {
     return std::string(p.average ? "average=true" : "average=false");
   });

@@ -51,7 +51,8 @@ struct Request {
   int32_t root_rank = 0;         // broadcast: a global rank, of the set
   double prescale = 1.0;   // allreduce, reducescatter: factor of every input
   double postscale = 1.0;  // allreduce, reducescatter: factor of the result
-  bool average = false;    // allgather: divide the values by the size
+  WireFormat wire_format = WireFormat::kExact;  // allreduce
+  bool average = false;  // allgather: divide the values by the size
   // Allgather, alltoall: all ranks must give equally many rows, because a
   // compiler has fixed the shapes of the outputs before the ranks meet.
   bool equal_rows = false;

@@ -15,9 +15,10 @@ DeviceKind DeviceOf(const Request& request) {
 bool RequestParams::operator==(const RequestParams& o) const {
   return kind == o.kind && process_set_id == o.process_set_id && op == o.op &&
          root_rank == o.root_rank && prescale == o.prescale &&
-         postscale == o.postscale && average == o.average &&
-         equal_rows == o.equal_rows && device == o.device &&
-         splits == o.splits && tensors == o.tensors && failure == o.failure;
+         postscale == o.postscale && wire_format == o.wire_format &&
+         average == o.average && equal_rows == o.equal_rows &&
+         device == o.device && splits == o.splits && tensors == o.tensors &&
+         failure == o.failure;
 }
 
 int64_t RequestParams::num_bytes() const {
@@ -34,6 +35,7 @@ RequestParams ParamsOf(const Request& request) {
   p.root_rank = request.root_rank;
   p.prescale = request.prescale;
   p.postscale = request.postscale;
+  p.wire_format = request.wire_format;
   p.average = request.average;
   p.equal_rows = request.equal_rows;
   p.device = DeviceOf(request);
@@ -51,9 +53,9 @@ bool HasParams(const Request& request, const RequestParams& params) {
   return request.kind == p.kind && request.process_set_id == p.process_set_id &&
          request.op == p.op && request.root_rank == p.root_rank &&
          request.prescale == p.prescale && request.postscale == p.postscale &&
-         request.average == p.average && request.equal_rows == p.equal_rows &&
-         DeviceOf(request) == p.device && request.splits == p.splits &&
-         request.failure == p.failure &&
+         request.wire_format == p.wire_format && request.average == p.average &&
+         request.equal_rows == p.equal_rows && DeviceOf(request) == p.device &&
+         request.splits == p.splits && request.failure == p.failure &&
          std::equal(request.tensors.begin(), request.tensors.end(),
                     p.tensors.begin(), p.tensors.end(),
                     [](const RequestTensor& a, const TensorParams& b) {

@@ -30,6 +30,7 @@ struct RequestParams {
   int32_t root_rank = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  WireFormat wire_format = WireFormat::kExact;
   bool average = false;
   bool equal_rows = false;  // holds for all ranks if one of them asks for it
   std::vector<int64_t> splits;

@@ -19,6 +19,12 @@ Status ValidateReduction(const RequestParams& params) {
     return Status::InvalidArgument("Adasum is for allreduce only. Received: " +
                                    AKind(params.kind));
   }
+  if (params.kind != CollectiveKind::kAllreduce &&
+      params.wire_format != WireFormat::kExact) {
+    return Status::InvalidArgument(
+        "a wire format is for allreduce only. Received: " + AKind(params.kind) +
+        " with " + WireFormatName(params.wire_format));
+  }
   if (!std::isfinite(params.prescale) || !std::isfinite(params.postscale)) {
     return Status::InvalidArgument(
         "scale factors must be finite. Received: prescale_factor=" +

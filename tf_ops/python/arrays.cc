@@ -165,6 +165,7 @@ void SetOptions(const CallOptions& options, Request* request) {
   request->op = static_cast<ReduceOp>(options.op);
   request->prescale = options.prescale;
   request->postscale = options.postscale;
+  RaiseIfError(ToWireFormat(options.wire_format, &request->wire_format));
   request->root_rank = options.root_rank;
   if (options.splits.has_value()) {
     if (options.splits->empty()) {

@@ -20,6 +20,7 @@ struct CallOptions {
   int op = 0;  // of reductions, like the factors
   double prescale = 1.0;
   double postscale = 1.0;
+  int wire_format = 0;                         // of an allreduce
   int32_t root_rank = 0;                       // of a broadcast
   std::optional<std::vector<int64_t>> splits;  // of an alltoall
   int32_t process_set_id = 0;

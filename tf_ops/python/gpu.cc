@@ -126,6 +126,8 @@ std::shared_ptr<GpuCall> Submit(const std::string& kind,
       request.prescale = value.cast<double>();
     } else if (option == "postscale") {
       request.postscale = value.cast<double>();
+    } else if (option == "wire_format") {
+      RaiseIfError(ToWireFormat(value.cast<int>(), &request.wire_format));
     } else if (option == "average") {
       request.average = value.cast<bool>();
     } else if (option == "splits") {

@@ -212,9 +212,10 @@ void DefineSubmit(py::module_* m) {
       [](const std::string& kind, const std::string& name,
          const hvd::Arrays& arrays, int op, double prescale, double postscale,
          int32_t root_rank, std::optional<std::vector<int64_t>> splits,
-         int32_t process_set_id, bool in_place) {
+         int32_t process_set_id, bool in_place, int wire_format) {
         hvd::CallOptions options =
             OptionsOfReduction(op, prescale, postscale, process_set_id);
+        options.wire_format = wire_format;
         options.root_rank = root_rank;
         options.splits = std::move(splits);
         options.in_place = in_place;
@@ -223,6 +224,7 @@ void DefineSubmit(py::module_* m) {
       "kind"_a, "name"_a, "arrays"_a, py::kw_only(), "op"_a = 0,
       "prescale"_a = 1.0, "postscale"_a = 1.0, "root_rank"_a = 0,
       "splits"_a = py::none(), "process_set_id"_a = 0, "in_place"_a = false,
+      "wire_format"_a = 0,
       "Begins a collective over arrays, which nobody may change before its "
       "end; returns an ArrayCall.");
 }
@@ -233,14 +235,17 @@ void DefineCollectives(py::module_* m) {
   m->def(
       "allreduce",
       [](const std::string& name, const Arrays& arrays, int op, double prescale,
-         double postscale, int32_t process_set_id, bool in_place) {
+         double postscale, int32_t process_set_id, bool in_place,
+         int wire_format) {
         hvd::CallOptions options =
             OptionsOfReduction(op, prescale, postscale, process_set_id);
+        options.wire_format = wire_format;
         options.in_place = in_place;
         return ArrayCall("allreduce", name, arrays, options).Wait();
       },
       "name"_a, "arrays"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0,
       "process_set_id"_a = 0, py::kw_only(), "in_place"_a = false,
+      "wire_format"_a = 0,
       "Reduces a list of arrays as one collective; blocks. With `in_place` the "
       "results replace the arrays, which must be C-contiguous and writable.");
   m->def(

@@ -106,7 +106,11 @@ Status ReadReduction(const Dictionary& attributes, Request* request) {
   }
   request->op = static_cast<ReduceOp>(op);
   HVD_RETURN_IF_ERROR(Read(attributes, "prescale", &request->prescale));
-  return Read(attributes, "postscale", &request->postscale);
+  HVD_RETURN_IF_ERROR(Read(attributes, "postscale", &request->postscale));
+  if (!attributes.contains("wire_format")) return Status::Ok();
+  int32_t format = 0;
+  HVD_RETURN_IF_ERROR(Read(attributes, "wire_format", &format));
+  return ToWireFormat(format, &request->wire_format);
 }
 
 Status ReadAttributes(const Dictionary& attributes, Request* request) {

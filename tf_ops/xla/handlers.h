@@ -11,7 +11,8 @@
 //
 // Common attributes: name: string, not empty, which pairs the call across
 // ranks; process_set_id: i32. All must be given. `reduce_op` is a number of
-// ReduceOp, the others are as in negotiation/request.h.
+// ReduceOp, the others are as in negotiation/request.h. An allreduce may also
+// have `wire_format: i32`, the number of a WireFormat.
 //
 // Operands are the tensors of the call: one or, in a group, several (an
 // alltoall has one). There are as many results. Result i of an allreduce or

@@ -14,7 +14,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlockUnit = 64;  // of allreduce: a multiple of each dtype's
+// Tensors with fewer elements travel as they are.
+constexpr size_t kMinPackedElements = 4096;
 
 enum class Keep { kOwnInputs, kOwnOutputs };
 
@@ -49,6 +50,33 @@ void CopyParts(const std::vector<TensorList>& blocks, const BlockLayout& layout,
   }
 }
 
+bool MayPack(const ReduceSpec& spec, size_t num_bytes) {
+  return IsFloating(spec.dtype) &&
+         (spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage) &&
+         num_bytes >= kMinPackedElements * ElementBytes(spec.dtype);
+}
+
+// Cuts each tensor into a part for each host, and fills up its last unit. So
+// what runs together, which may change from step to step, changes no bit.
+std::vector<TensorList> PaddedBlocks(const std::vector<ListTensor>& tensors,
+                                     int num_hosts, size_t unit) {
+  static const std::byte kZeros[kPackedElements * sizeof(double)] = {};
+  std::vector<TensorList> blocks;
+  for (int host = 0; host < num_hosts; ++host) {
+    std::vector<ListTensor> list;
+    for (const ListTensor& t : tensors) {
+      const Range part = PartOf(t.num_bytes, num_hosts, host, unit);
+      list.push_back({static_cast<const std::byte*>(t.input) + part.begin,
+                      static_cast<std::byte*>(t.output) + part.begin,
+                      part.size()});
+      const size_t rest = (unit - part.size() % unit) % unit;
+      list.push_back({kZeros, nullptr, rest});
+    }
+    blocks.emplace_back(std::move(list));
+  }
+  return blocks;
+}
+
 bool IsScaledInteger(const ReduceSpec& spec) {
   return !IsFloating(spec.dtype) &&
          (spec.op == ReduceOp::kAverage || spec.prescale != 1.0 ||
@@ -71,6 +99,7 @@ TwoSpecs Split(const ReduceSpec& spec, const HostLayout& layout) {
   TwoSpecs two;
   two.ranks = spec;
   two.ranks.postscale = 1.0;
+  two.ranks.wire_format = WireFormat::kExact;
   two.hosts = spec;
   two.hosts.prescale = 1.0;
   if (spec.op != ReduceOp::kAverage) return two;
@@ -125,10 +154,13 @@ Status HierarchicalCollectives::Start(WireJob job) {
 Status HierarchicalCollectives::Allreduce(const TensorList& tensors,
                                           const ReduceSpec& spec) {
   if (tensors.num_bytes() == 0) return Status::Ok();
+  if (spec.wire_format != WireFormat::kExact) {
+    return AllreducePacked(tensors, spec);
+  }
   if (IsScaledInteger(spec)) {
     std::vector<TensorList> by_rank;
     for (int rank = 0; rank < size_; ++rank) {
-      const Range part = PartOf(tensors.num_bytes(), size_, rank, kBlockUnit);
+      const Range part = PartOf(tensors.num_bytes(), size_, rank, UnitOf(spec));
       by_rank.push_back(tensors.Slice(part.begin, part.end));
     }
     HVD_RETURN_IF_ERROR(ReduceScaledIntegers(by_rank, spec));
@@ -143,10 +175,25 @@ Status HierarchicalCollectives::Allreduce(const TensorList& tensors,
   std::vector<TensorList> blocks;
   for (int host = 0; host < layout_.num_hosts(); ++host) {
     const Range block =
-        PartOf(tensors.num_bytes(), layout_.num_hosts(), host, kBlockUnit);
+        PartOf(tensors.num_bytes(), layout_.num_hosts(), host, UnitOf(spec));
     blocks.push_back(tensors.Slice(block.begin, block.end));
   }
   return RunReducing(blocks, spec, /*gathers=*/true);
+}
+
+Status HierarchicalCollectives::AllreducePacked(const TensorList& tensors,
+                                                const ReduceSpec& spec) {
+  std::vector<ListTensor> packed;
+  std::vector<ListTensor> others;
+  for (const ListTensor& t : tensors.tensors()) {
+    (MayPack(spec, t.num_bytes) ? packed : others).push_back(t);
+  }
+  ReduceSpec exact = spec;
+  exact.wire_format = WireFormat::kExact;
+  HVD_RETURN_IF_ERROR(Allreduce(TensorList(std::move(others)), exact));
+  if (packed.empty()) return Status::Ok();
+  return RunReducing(PaddedBlocks(packed, layout_.num_hosts(), UnitOf(spec)),
+                     spec, /*gathers=*/true);
 }
 
 Status HierarchicalCollectives::RunReducing(
@@ -159,7 +206,7 @@ Status HierarchicalCollectives::RunReducing(
   job.gathers = gathers;
   job.spec = specs.hosts;
   job.bytes = BytesOf(blocks);
-  const BlockLayout layout(job.bytes, slabs_->slot_bytes());
+  const BlockLayout layout(job, slabs_->slot_bytes());
   HVD_RETURN_IF_ERROR(Start(std::move(job)));
   const uint32_t first = slabs_->next_chunk();
   BlockReducer reducer(slabs_, blocks, layout, specs.ranks);
@@ -197,7 +244,7 @@ Status HierarchicalCollectives::Allgather(
   job.kind = WireJob::Kind::kBlocks;
   job.gathers = true;
   job.bytes = BytesOf(blocks);
-  const BlockLayout layout(job.bytes, slabs_->slot_bytes());
+  const BlockLayout layout(job, slabs_->slot_bytes());
   HVD_RETURN_IF_ERROR(Start(std::move(job)));
   const TensorList& own = blocks[static_cast<size_t>(layout_.host)];
   return RunCopies(

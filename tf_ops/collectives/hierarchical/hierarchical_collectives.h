@@ -21,6 +21,14 @@ namespace hvd {
 // of the hosts. float16 and bfloat16 are summed in float32 and rounded once for
 // a host, once for all. Averages of integers and scaled integers, which would
 // be rounded too often that way, send each rank's values instead.
+//
+// With WireFormat::kInt8 an allreduce by Sum or Average sends tensors of 4096
+// floats and more as quantize.h packs them: each host packs what it brings for
+// the parts of the others, and the result of its own part, once. So an element
+// is off by at most the sum over the other hosts of 1/254 of the largest
+// magnitude in its block of what that host brings, scaled like the result, plus
+// 1/254 of the largest magnitude in its block of the result. Whose part it is
+// follows from the tensor and the element alone.
 class HierarchicalCollectives : public Collectives {
  public:
   // Borrows all but `layout`. `control` is used by member 0, which tells the
@@ -45,6 +53,7 @@ class HierarchicalCollectives : public Collectives {
  private:
   // Member 0 tells the wire; the others do nothing.
   Status Start(WireJob job);
+  Status AllreducePacked(const TensorList& tensors, const ReduceSpec& spec);
   // A job whose blocks, one a host, are reduced. This rank reads the blocks it
   // has outputs for.
   Status RunReducing(const std::vector<TensorList>& blocks,

@@ -18,12 +18,23 @@ std::vector<uint64_t> GetList(ByteReader* reader) {
   return list;
 }
 
+// Whether the blocks are what quantize.h packs.
+bool CanPack(const WireJob& job) {
+  const size_t unit = UnitOf(job.spec);
+  return job.reduces && job.gathers && IsFloating(job.spec.dtype) &&
+         !IsFloat8(job.spec.dtype) &&
+         (job.spec.op == ReduceOp::kSum || job.spec.op == ReduceOp::kAverage) &&
+         std::all_of(job.bytes.begin(), job.bytes.end(),
+                     [unit](uint64_t bytes) { return bytes % unit == 0; });
+}
+
 bool MakesSense(const WireJob& job, int num_hosts) {
   const size_t hosts = static_cast<size_t>(num_hosts);
   switch (job.kind) {
     case WireJob::Kind::kBlocks:
       return job.bytes.size() == hosts && (job.reduces || job.gathers) &&
-             job.spec.num_ranks > 0;
+             job.spec.num_ranks > 0 &&
+             (job.spec.wire_format == WireFormat::kExact || CanPack(job));
     case WireJob::Kind::kBroadcast:
       return job.bytes.size() == 1 && job.host >= 0 && job.host < num_hosts;
     case WireJob::Kind::kAlltoall:
@@ -46,6 +57,7 @@ void Encode(const WireJob& job, std::vector<uint8_t>* bytes) {
   writer.Put(job.spec.op);
   writer.Put(job.spec.postscale);
   writer.Put(job.spec.num_ranks);
+  writer.Put(job.spec.wire_format);
   writer.Put(job.host);
   PutList(job.bytes, &writer);
   PutList(job.received, &writer);
@@ -70,6 +82,7 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
   job->spec.op = reader.GetUpTo(ReduceOp::kProduct);
   job->spec.postscale = reader.Get<double>();
   job->spec.num_ranks = reader.Get<int>();
+  job->spec.wire_format = reader.GetUpTo(WireFormat::kInt8);
   job->host = reader.Get<int32_t>();
   job->bytes = GetList(&reader);
   job->received = GetList(&reader);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tf_ops/collectives/quantize.h"
 #include "tf_ops/collectives/ranges.h"
 #include "tf_ops/collectives/reduce.h"
 #include "tf_ops/common/status.h"
@@ -21,7 +22,8 @@ struct WireJob {
   enum class Kind : uint8_t {
     // A slot holds a part of the block of each host, see BlockLayout. If the
     // job reduces, all hosts bring all blocks, and each reduces its own; else
-    // each brings its own. If it gathers, each host then gets all blocks.
+    // each brings its own. If it gathers, each host then gets all blocks. A
+    // job with a wire format does both, and its blocks have whole units.
     kBlocks = 0,
     // A slot holds bytes of `host`; all hosts get them.
     kBroadcast,
@@ -41,6 +43,13 @@ struct WireJob {
   std::vector<uint64_t> received;  // kAlltoall: what this host gets from it
 };
 
+// What the blocks of hosts are cut into, in bytes.
+inline size_t UnitOf(const ReduceSpec& spec) {
+  return spec.wire_format == WireFormat::kExact
+             ? 64  // parts do not share a cache line
+             : kPackedElements * ElementBytes(spec.dtype);
+}
+
 void Encode(const WireJob& job, std::vector<uint8_t>* bytes);
 // Takes a whole job off `*bytes`, from `*offset` on. False if there is none
 // yet. Internal if it makes no sense.
@@ -51,17 +60,20 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
 class BlockLayout {
  public:
   // Blocks of different jobs and directions may share a `longest` one, and so
-  // their chunks. `space`: bytes of a slot to use.
-  BlockLayout(std::vector<uint64_t> blocks, uint64_t longest, size_t space)
+  // their chunks. `space`: bytes of a slot to use. Parts begin at multiples of
+  // `unit`.
+  BlockLayout(std::vector<uint64_t> blocks, uint64_t longest, size_t space,
+              size_t unit = UnitOf(ReduceSpec()))
       : blocks_(std::move(blocks)),
-        stride_(std::min(space / blocks_.size() / kUnit * kUnit,
-                         DivideUp(longest, kUnit) * kUnit)),
+        stride_(std::min(space / blocks_.size() / unit * unit,
+                         DivideUp(longest, unit) * unit)),
         num_chunks_(stride_ == 0
                         ? 0
                         : static_cast<uint32_t>(DivideUp(longest, stride_))) {}
-  BlockLayout(const std::vector<uint64_t>& blocks, size_t space)
-      : BlockLayout(blocks, *std::max_element(blocks.begin(), blocks.end()),
-                    space) {}
+  BlockLayout(const WireJob& job, size_t space)
+      : BlockLayout(job.bytes,
+                    *std::max_element(job.bytes.begin(), job.bytes.end()),
+                    space, UnitOf(job.spec)) {}
 
   uint32_t num_chunks() const { return num_chunks_; }
   int num_hosts() const { return static_cast<int>(blocks_.size()); }
@@ -81,8 +93,6 @@ class BlockLayout {
   }
 
  private:
-  static constexpr size_t kUnit = 64;  // parts do not share a cache line
-
   const std::vector<uint64_t> blocks_;
   const size_t stride_;
   const uint32_t num_chunks_;

@@ -124,7 +124,10 @@ Status WireLoop::RunJob(const WireJob& job) {
   const size_t slot_bytes = group_->slabs()->slot_bytes();
   switch (job.kind) {
     case WireJob::Kind::kBlocks: {
-      layout_ = std::make_unique<BlockLayout>(job.bytes, slot_bytes);
+      layout_ = std::make_unique<BlockLayout>(job, slot_bytes);
+      if (job.spec.wire_format == WireFormat::kInt8) {
+        return RunChunks(job, layout_->num_chunks(), &WireLoop::StepPacked);
+      }
       const bool is_flat = job.reduces && job.gathers &&
                            layout_->num_chunks() == 1 &&
                            layout_->End(0) <= kFlatBytes;
@@ -219,15 +222,12 @@ Status WireLoop::StepBlocks(const WireJob& job, Chunk* chunk) {
   std::byte* const own = data + layout_->Offset(host_);
   if (chunk->phase == 0 && job.reduces) {
     chunk->phase = 1;
-    for (int hop = 1; hop < num_hosts_; ++hop) {
-      const int to = (host_ + hop) % num_hosts_;
-      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+    return ForEachPeer([&](int to, int from) -> Status {
       HVD_RETURN_IF_ERROR(Receive(
           from, 0, staging(*chunk) + layout_->Offset(from), own_size, chunk));
-      HVD_RETURN_IF_ERROR(Send(to, 0, data + layout_->Offset(to),
-                               layout_->Part(to, chunk->index).size(), chunk));
-    }
-    return Status::Ok();
+      return Send(to, 0, data + layout_->Offset(to),
+                  layout_->Part(to, chunk->index).size(), chunk);
+    });
   }
   if (chunk->phase == 1 && chunk->receives.empty()) {
     chunk->phase = 2;
@@ -239,17 +239,72 @@ Status WireLoop::StepBlocks(const WireJob& job, Chunk* chunk) {
                               : chunk->phase == 0;
   if (may_gather) {
     chunk->phase = 3;
-    for (int hop = 1; job.gathers && hop < num_hosts_; ++hop) {
-      const int to = (host_ + hop) % num_hosts_;
-      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
-      HVD_RETURN_IF_ERROR(Receive(from, 1, data + layout_->Offset(from),
-                                  layout_->Part(from, chunk->index).size(),
-                                  chunk));
-      HVD_RETURN_IF_ERROR(Send(to, 1, own, own_size, chunk));
+    if (job.gathers) {
+      return ForEachPeer([&](int to, int from) -> Status {
+        HVD_RETURN_IF_ERROR(Receive(from, 1, data + layout_->Offset(from),
+                                    layout_->Part(from, chunk->index).size(),
+                                    chunk));
+        return Send(to, 1, own, own_size, chunk);
+      });
     }
   }
   chunk->has_ended =
       chunk->phase == 3 && chunk->sends.empty() && chunk->receives.empty();
+  return Status::Ok();
+}
+
+// As StepBlocks, of packed parts. The result is packed once, and this host uses
+// what the others unpack.
+Status WireLoop::StepPacked(const WireJob& job, Chunk* chunk) {
+  const DataType dtype = job.spec.dtype;
+  const auto num_blocks = [&](int host) {
+    return layout_->Part(host, chunk->index).size() / UnitOf(job.spec);
+  };
+  const auto num_bytes = [&](int host) {
+    return num_blocks(host) * PackedBytes(dtype);
+  };
+  const auto part = [&](int host) {
+    return slot(job, *chunk) + layout_->Offset(host);
+  };
+  // For each host, what is sent of its part, then what is received.
+  const size_t stride =
+      layout_->Offset(1) / UnitOf(job.spec) * PackedBytes(dtype);
+  const auto outgoing = [&](int host) {
+    return staging(*chunk) + stride * static_cast<size_t>(host);
+  };
+  const auto incoming = [&](int host) { return outgoing(num_hosts_ + host); };
+  if (chunk->phase == 0) {
+    chunk->phase = 1;
+    return ForEachPeer([&](int to, int from) -> Status {
+      HVD_RETURN_IF_ERROR(
+          Receive(from, 0, incoming(from), num_bytes(host_), chunk));
+      Pack(dtype, part(to), num_blocks(to), outgoing(to));
+      return Send(to, 0, outgoing(to), num_bytes(to), chunk);
+    });
+  }
+  if (!chunk->receives.empty()) return Status::Ok();
+  if (chunk->phase == 1) {
+    chunk->phase = 2;
+    for (int host = 0; host < num_hosts_; ++host) {
+      sources_[static_cast<size_t>(host)] =
+          host == host_ ? part(host) : incoming(host);
+    }
+    ReducePacked(job.spec, sources_.data(), num_hosts_, host_,
+                 num_blocks(host_), part(host_), outgoing(host_));
+    return ForEachPeer([&](int to, int from) -> Status {
+      HVD_RETURN_IF_ERROR(
+          Receive(from, 1, incoming(from), num_bytes(from), chunk));
+      return Send(to, 1, outgoing(host_), num_bytes(host_), chunk);
+    });
+  }
+  if (chunk->phase == 2) {
+    chunk->phase = 3;
+    for (int host = 0; host < num_hosts_; ++host) {
+      if (host == host_) continue;
+      Unpack(dtype, incoming(host), num_blocks(host), part(host));
+    }
+  }
+  chunk->has_ended = chunk->sends.empty();
   return Status::Ok();
 }
 
@@ -263,13 +318,10 @@ Status WireLoop::StepFlat(const WireJob& job, Chunk* chunk) {
   if (chunk->phase == 0) {
     chunk->phase = 1;
     std::memcpy(piece(host_), data, size);
-    for (int hop = 1; hop < num_hosts_; ++hop) {
-      const int to = (host_ + hop) % num_hosts_;
-      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+    return ForEachPeer([&](int to, int from) -> Status {
       HVD_RETURN_IF_ERROR(Receive(from, 0, piece(from), size, chunk));
-      HVD_RETURN_IF_ERROR(Send(to, 0, piece(host_), size, chunk));
-    }
-    return Status::Ok();
+      return Send(to, 0, piece(host_), size, chunk);
+    });
   }
   if (!chunk->sends.empty() || !chunk->receives.empty()) return Status::Ok();
   for (int host = 0; host < num_hosts_; ++host) {
@@ -310,15 +362,13 @@ Status WireLoop::StepAlltoall(const WireJob& job, Chunk* chunk) {
   std::byte* const data = slot(job, *chunk);
   if (chunk->phase == 0) {
     chunk->phase = 1;
-    for (int hop = 1; hop < num_hosts_; ++hop) {
-      const int to = (host_ + hop) % num_hosts_;
-      const int from = (host_ + num_hosts_ - hop) % num_hosts_;
+    return ForEachPeer([&](int to, int from) -> Status {
       HVD_RETURN_IF_ERROR(
           Receive(from, 0, data + received_->Offset(num_hosts_ + from),
                   received_->Part(from, chunk->index).size(), chunk));
-      HVD_RETURN_IF_ERROR(Send(to, 0, data + layout_->Offset(to),
-                               layout_->Part(to, chunk->index).size(), chunk));
-    }
+      return Send(to, 0, data + layout_->Offset(to),
+                  layout_->Part(to, chunk->index).size(), chunk);
+    });
   }
   chunk->has_ended = chunk->sends.empty() && chunk->receives.empty();
   return Status::Ok();
@@ -391,8 +441,12 @@ std::byte* WireLoop::slot(const WireJob& job, const Chunk& chunk) const {
 std::byte* WireLoop::staging(const Chunk& chunk) {
   std::unique_ptr<std::byte[]>& memory = staging_[chunk.index % kInFlight];
   if (memory == nullptr) {
+    // Packed, 16 bits an element become 8, and 4 bytes a block, twice.
+    const size_t slot_bytes = group_->slabs()->slot_bytes();
+    static_assert(16 * 2 * PackedBytes(DataType::kFloat16) <
+                  17 * 2 * kPackedElements);
     memory = std::make_unique<std::byte[]>(
-        std::max(group_->slabs()->slot_bytes(),
+        std::max(slot_bytes + slot_bytes / 16,
                  kFlatBytes * static_cast<size_t>(num_hosts_)));
   }
   return memory.get();

@@ -41,9 +41,21 @@ class WireLoop {
   // Steps each of `num_chunks` chunks until it has ended, several at a time.
   Status RunChunks(const WireJob& job, uint32_t num_chunks, Steps step);
   Status StepBlocks(const WireJob& job, Chunk* chunk);
+  Status StepPacked(const WireJob& job, Chunk* chunk);
   Status StepFlat(const WireJob& job, Chunk* chunk);
   Status StepBroadcast(const WireJob& job, Chunk* chunk);
   Status StepAlltoall(const WireJob& job, Chunk* chunk);
+
+  // Calls f(to, from) for the hosts that this one sends to, and receives from,
+  // one after the other.
+  template <typename F>
+  Status ForEachPeer(F f) const {
+    for (int hop = 1; hop < num_hosts_; ++hop) {
+      HVD_RETURN_IF_ERROR(f((host_ + hop) % num_hosts_,
+                            (host_ + num_hosts_ - hop) % num_hosts_));
+    }
+    return Status::Ok();
+  }
 
   // Combine the parts of chunk `chunk` that all hosts have of `size` bytes,
   // own ones at `own`, into `out`.

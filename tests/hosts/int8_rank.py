@@ -1,0 +1,116 @@
+"""A rank that reduces as int8, by hand and in `fit`; writes what it gets.
+
+python int8_rank.py FOLDER [jit]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import keras
+import numpy as np
+from sklearn.datasets import load_digits
+
+import hvd_keras as hvd
+
+LENGTHS = (100_003, 4096, 100)  # the last one travels as it is
+WHOLE = 12_345  # of integers
+
+
+def inputs(rank: int) -> list[np.ndarray]:
+    """Returns what a rank reduces."""
+    random = np.random.default_rng(rank)
+    floats = [random.standard_normal(n, np.float32) for n in LENGTHS]
+    return [*floats, random.integers(0, 99, WHOLE, np.int32)]
+
+
+def _reduced(jit: bool) -> list[np.ndarray]:
+    """Returns their sums, by the framework's own function."""
+    mine = inputs(hvd.rank())
+    options = {"op": hvd.Sum, "compression": hvd.Compression.int8}
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        import hvd_keras.jax as hvd_jax
+
+        def reduce(arrays):
+            return hvd_jax.grouped_allreduce(arrays, name="group", **options)
+
+        results = jax.jit(reduce)(mine)
+        alone = hvd_jax.allreduce(mine[0], name="alone", **options)
+    elif backend == "torch":
+        import torch
+
+        import hvd_keras.torch as hvd_torch
+
+        tensors = [torch.tensor(array) for array in mine]
+        results = hvd_torch.grouped_allreduce(tensors, name="group", **options)
+        alone = hvd_torch.allreduce(tensors[0], name="alone", **options)
+    else:
+        import tensorflow as tf
+
+        @tf.function(jit_compile=jit)
+        def reduce(arrays):
+            return hvd.grouped_allreduce(arrays, name="group", **options)
+
+        results = reduce([tf.constant(array) for array in mine])
+        alone = hvd.allreduce(mine[0], name="alone", **options)
+    return [*map(np.asarray, results), np.asarray(alone)]
+
+
+def _trained(
+    compression: type[hvd.Compressor], jit: bool
+) -> tuple[list[np.ndarray], float]:
+    """Returns weights that have learned the digits, and their accuracy."""
+    keras.utils.set_random_seed(1)
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(1).permutation(len(images))
+    images, labels = images[order].astype("float32") / 16.0, labels[order]
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.Adam(), compression=compression
+    )
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit,
+    )
+    own = slice(hvd.rank(), 1500, hvd.size())
+    model.fit(
+        images[own],
+        labels[own],
+        batch_size=25,
+        epochs=10,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
+    predicted = np.argmax(model.predict(images[1500:], verbose=0), axis=-1)
+    return model.get_weights(), float(np.mean(predicted == labels[1500:]))
+
+
+def main(folder: str, jit: bool) -> None:
+    hvd.init()
+    reduced = _reduced(jit)
+    _, exact = _trained(hvd.Compression.none, jit)
+    weights, accuracy = _trained(hvd.Compression.int8, jit)
+    np.savez(
+        f"{folder}/{os.environ['HVD_RANK']}.npz",
+        *reduced,
+        *weights,
+        accuracies=[exact, accuracy],
+    )
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:] == ["jit"])

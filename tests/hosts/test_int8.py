@@ -1,0 +1,129 @@
+"""`Compression.int8` between two hosts: bits, bounds, bytes, mismatches."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from int8_rank import LENGTHS, inputs
+from network import ADDRESSES, ROOT, Network, finish, free_port, python
+
+RANK = str(Path(__file__).with_name("int8_rank.py"))
+BENCHMARK = f"{ROOT}/benchmarks/_hosts_rank.py"
+HOSTS = ((0, 1), (2, 3))  # the ranks of each
+BLOCK = 128
+
+
+def _run(
+    network: Network, secret: str, *command: str, **extra: str
+) -> list[tuple[int, str, str]]:
+    """Runs a job of two ranks on each of two hosts."""
+    endpoint = f"{ADDRESSES[0]}:{free_port()}"
+    jobs = [
+        network.hvdrun(
+            host, "--nnodes", "2", "--node-rank", str(host), "-np", "2",
+            "--rdzv-endpoint", endpoint, "--", *command,
+            HVD_SECRET_FILE=secret, PYTHONPATH=ROOT, **extra,
+        )
+        for host in range(2)
+    ]  # fmt: skip
+    return [finish(job, 300) for job in jobs]
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """Returns the largest magnitude of each element's block."""
+    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK)
+    padded[: len(values)] = np.abs(values)
+    largest = padded.reshape(-1, BLOCK).max(axis=1)
+    return np.repeat(largest, BLOCK)[: len(values)]
+
+
+def _check_sum(result: np.ndarray, index: int) -> None:
+    values = [inputs(rank)[index].astype(np.float64) for rank in range(4)]
+    exact = np.sum(values, axis=0)
+    if index == len(LENGTHS) or LENGTHS[index] < 4096:
+        np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-6)
+        return
+    # Either host may own an element; it brings its own values whole.
+    sent = [_largest(sum(values[rank] for rank in ranks)) for ranks in HOSTS]
+    bound = np.maximum(*sent) / 254
+    bound += (_largest(exact) + bound) / 254
+    error = np.abs(result - exact) / bound
+    assert error.max() <= 1.0
+    assert error.max() > 0.1  # it was rounded
+
+
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [
+        ("tensorflow", []),
+        ("tensorflow", ["jit"]),
+        ("jax", []),
+        pytest.param("torch", [], marks=pytest.mark.thorough),
+    ],
+)
+def test_all_ranks_get_equal_bits_within_the_bound(
+    network: Network, secret: str, tmp_path: Path, backend: str, how: list[str]
+) -> None:
+    ends = _run(
+        network, secret, sys.executable, RANK, str(tmp_path), *how,
+        KERAS_BACKEND=backend,
+    )  # fmt: skip
+    assert [status for status, _, _ in ends] == [0, 0], ends
+    first, *others = [
+        dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(4)
+    ]
+    for other in others:
+        for name, value in first.items():
+            np.testing.assert_array_equal(other[name], value)
+    for index in range(len(LENGTHS) + 1):
+        _check_sum(first[f"arr_{index}"], index)
+    # Alone it has the bits that it has in a group.
+    np.testing.assert_array_equal(first["arr_4"], first["arr_0"])
+    exact, accuracy = first["accuracies"]
+    assert accuracy > 0.93
+    assert accuracy > exact - 0.02
+
+
+def test_a_quarter_of_the_bytes_travels(network: Network, secret: str) -> None:
+    size = 8 << 20
+    sent = {}
+    for compression in ("none", "int8"):
+        ends = _run(
+            network, secret, sys.executable, BENCHMARK, "5", compression,
+            str(size),
+        )  # fmt: skip
+        assert [status for status, _, _ in ends] == [0, 0], ends
+        line = ends[0][1]
+        sent[compression] = json.loads(line[line.index("{") :])["sent"] / size
+    assert 0.95 < sent["none"] < 1.1
+    assert sent["int8"] <= 0.27
+
+
+_MISMATCH = """
+    import numpy as np
+    import hvd_keras as hvd
+    hvd.init()
+    rank = hvd.rank()
+    core = hvd._native.core()
+    ones = np.ones(5000, np.float32)
+    try:
+        core.allreduce("a/kernel", [ones], 1, wire_format=int(rank == 2))
+    except hvd.MismatchError as error:
+        print("told:", error)
+    hvd.shutdown()
+"""
+
+
+def test_ranks_that_differ_are_told(network: Network, secret: str) -> None:
+    ends = _run(network, secret, *python(_MISMATCH))
+    assert [status for status, _, _ in ends] == [0, 0], ends
+    told = re.findall("told: (.*)", "".join(stdout for _, stdout, _ in ends))
+    assert told == 4 * [
+        "allreduce 'a/kernel': ranks disagree on the compression: none on "
+        "ranks 0, 1 and 3; int8 on rank 2"
+    ]
