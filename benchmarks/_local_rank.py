@@ -123,4 +123,5 @@ def main(
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), sys.argv[4:])
+    rounds, steps, seeds = map(int, sys.argv[1:4])
+    main(rounds, steps, seeds, sys.argv[4:])
