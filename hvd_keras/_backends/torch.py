@@ -22,6 +22,7 @@ from hvd_keras._backends.torch_sums import (
 )
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._keras import torch as keras_torch
 from hvd_keras._keras.steps import running_batch
 from hvd_keras.compression import wire_format_of
@@ -93,7 +94,7 @@ class TorchBackend(Backend):
             for member, tensor in zip(members, tensors, strict=True)
         ]
 
-    @torch.compiler.disable
+    @uncompiled
     def reduce_if(
         self,
         condition: Any,
@@ -102,7 +103,7 @@ class TorchBackend(Backend):
     ) -> list[Any]:
         return reduce(gradients)
 
-    @torch.compiler.disable
+    @uncompiled
     def mean_over_ranks(
         self,
         value: Any,
@@ -121,7 +122,7 @@ class TorchBackend(Backend):
         )
         return torch.from_numpy(mean).to(value.device)
 
-    @torch.compiler.disable
+    @uncompiled
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         mine = np.array(int(flag), np.int32)
         (everywhere,) = _native.core().allreduce(
@@ -129,7 +130,7 @@ class TorchBackend(Backend):
         )
         return torch.tensor(bool(everywhere))
 
-    @torch.compiler.disable
+    @uncompiled
     def sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
         mine = tensor.detach().cpu().numpy()
         (total,) = _native.core().allreduce(
@@ -138,7 +139,7 @@ class TorchBackend(Backend):
         return torch.from_numpy(np.asarray(total))
 
     # A compiler that follows `name` may count a layer twice.
-    @torch.compiler.disable
+    @uncompiled
     def sum_in_layer(
         self, tensor: Any, name: Callable[[], str], process_set: ProcessSet
     ) -> torch.Tensor:

@@ -21,6 +21,7 @@ import keras
 import torch
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.lookup import private_module
 
@@ -39,7 +40,7 @@ def keep_from_averaging(averages: Callable[[Any], bool]) -> None:
     owner = next((c for c in keras.Model.__mro__ if _WRAP in vars(c)), None)
     if owner is None:
         return
-    averages = torch.compiler.disable(averages)
+    averages = uncompiled(averages)
     for name in (_WRAP, *_MAKERS):
         replace(owner, name, functools.partial(_unwrapping, averages))
     replace(
@@ -83,7 +84,7 @@ def _shares_job() -> bool:
     )
 
 
-@torch.compiler.disable
+@uncompiled
 def _sums_metrics() -> bool:
     return any(call.sums_metrics for call in keras_calls.running_calls()[:1])
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.torch._call import Handle, first
 from hvd_keras.torch.grouped_allgather import begun, grouped_allgather
 
 
-@torch.compiler.disable
+@uncompiled
 def allgather(
     tensor: torch.Tensor,
     *,
@@ -27,7 +28,7 @@ def allgather(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def allgather_async(
     tensor: torch.Tensor,
     *,

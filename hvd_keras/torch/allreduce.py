@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp
@@ -13,7 +14,7 @@ from hvd_keras.torch._call import Handle, first
 from hvd_keras.torch.grouped_allreduce import begun, grouped_allreduce
 
 
-@torch.compiler.disable
+@uncompiled
 def allreduce(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
@@ -45,7 +46,7 @@ def allreduce(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def allreduce_(
     tensor: torch.Tensor, op: ReduceOp | None = None, **options: Any
 ) -> torch.Tensor:
@@ -54,7 +55,7 @@ def allreduce_(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def allreduce_async(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
@@ -76,7 +77,7 @@ def allreduce_async(
     return begun([tensor], op, scales, name, process_set, then=first)
 
 
-@torch.compiler.disable
+@uncompiled
 def allreduce_async_(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -19,7 +20,7 @@ from hvd_keras.torch._call import (
 )
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def alltoall(
     tensor: torch.Tensor,
@@ -44,7 +45,7 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def alltoall_async(
     tensor: torch.Tensor,

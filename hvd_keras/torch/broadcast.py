@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hvd_keras import basics
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.members import to_root_rank
 from hvd_keras._values.refusals import refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -22,7 +23,7 @@ from hvd_keras.torch._call import (
 )
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def broadcast(
     tensor: torch.Tensor,
@@ -46,7 +47,7 @@ def broadcast(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, **options: Any
 ) -> torch.Tensor:
@@ -55,7 +56,7 @@ def broadcast_(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -67,7 +68,7 @@ def broadcast_async(
     return _begun(tensor, root_rank, name, process_set, in_place=False)
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Sum
@@ -21,7 +22,7 @@ from hvd_keras.torch._call import (
 )
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
@@ -41,7 +42,7 @@ def grouped_allgather(
     return list(_Gathered.apply(call, *tensors))
 
 
-@torch.compiler.disable
+@uncompiled
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor],
     *,

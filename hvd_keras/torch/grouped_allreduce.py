@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import (
     Compression,
@@ -30,7 +31,7 @@ from hvd_keras.torch._call import (
 from hvd_keras.torch._spread import spread
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
@@ -97,7 +98,7 @@ class _Reduced(torch.autograd.Function):
         return None, None, *gradients
 
 
-@torch.compiler.disable
+@uncompiled
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor], op: ReduceOp | None = None, **options: Any
 ) -> list[torch.Tensor]:
@@ -107,7 +108,7 @@ def grouped_allreduce_(
     return results
 
 
-@torch.compiler.disable
+@uncompiled
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     op: ReduceOp | None = None,
@@ -122,7 +123,7 @@ def grouped_allreduce_async(
     return begun(tensors, op, scales, name, process_set)
 
 
-@torch.compiler.disable
+@uncompiled
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     op: ReduceOp | None = None,

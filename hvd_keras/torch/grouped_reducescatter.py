@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import Compression, Compressor, reduce_compressed
 from hvd_keras.exceptions import InvalidArgumentError
@@ -27,7 +28,7 @@ from hvd_keras.torch._spread import spread
 from hvd_keras.torch.grouped_allgather import gathered
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
@@ -54,7 +55,7 @@ def grouped_reducescatter(
     )
 
 
-@torch.compiler.disable
+@uncompiled
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     op: ReduceOp | None = None,

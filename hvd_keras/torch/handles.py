@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras.torch._call import Handle
 
 
-@torch.compiler.disable
+@uncompiled
 def poll(handle: Handle) -> bool:
     """Returns whether a collective has ended; it does not wait.
 
@@ -26,7 +25,7 @@ def poll(handle: Handle) -> bool:
     return handle.is_done
 
 
-@torch.compiler.disable
+@uncompiled
 def synchronize(handle: Handle) -> Any:
     """Waits for the end of a collective and returns its result.
 

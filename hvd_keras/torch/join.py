@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values import calls
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 
-@torch.compiler.disable
+@uncompiled
 def join(
     *,
     process_set: ProcessSet = global_process_set,

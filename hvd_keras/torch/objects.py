@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values import object_exchange
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.torch._packing import pack, unpack
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -33,7 +32,7 @@ def broadcast_object(
     return unpack(packed)
 
 
-@torch.compiler.disable
+@uncompiled
 def allgather_object(
     obj: Any,
     *,

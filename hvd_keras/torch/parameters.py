@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hvd_keras import basics
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values import object_exchange
 from hvd_keras._values.members import to_root_rank
 from hvd_keras._values.refusals import refuses
@@ -17,7 +18,7 @@ from hvd_keras.torch._call import begin, checked_call
 from hvd_keras.torch._packing import pack, unpack
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Any]],
     root_rank: int,
@@ -56,7 +57,7 @@ def broadcast_parameters(
         _broadcast(tensors, root_rank, process_set)
 
 
-@torch.compiler.disable
+@uncompiled
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras.compression import Compression, Compressor
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp
@@ -11,7 +12,7 @@ from hvd_keras.torch._call import Handle, first
 from hvd_keras.torch.grouped_reducescatter import begun, grouped_reducescatter
 
 
-@torch.compiler.disable
+@uncompiled
 def reducescatter(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
@@ -41,7 +42,7 @@ def reducescatter(
     return result
 
 
-@torch.compiler.disable
+@uncompiled
 def reducescatter_async(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,

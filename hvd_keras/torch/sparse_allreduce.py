@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -17,7 +18,7 @@ from hvd_keras.torch._call import (
 )
 
 
-@torch.compiler.disable
+@uncompiled
 @refuses
 def sparse_allreduce_async(
     tensor: torch.Tensor,
