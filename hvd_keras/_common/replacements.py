@@ -82,6 +82,14 @@ TABLE = (
         "a rank reads a file that another one is still writing",
     ),
     Row(
+        "os",
+        "mkdir",
+        "distribution._scripts",
+        "take a folder that another rank has just made",
+        "of the ranks that make a folder, all but one raise FileExistsError",
+        "Python 3.10 to 3.14",
+    ),
+    Row(
         "numpy.random.bit_generator",
         "randbits",
         "distribution._scripts",

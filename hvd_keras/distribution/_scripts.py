@@ -8,11 +8,13 @@ saves.
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import itertools
 import os
 import random
 import sys
+import time
 from typing import Any
 
 from hvd_keras._common.replacements import replace
@@ -29,6 +31,7 @@ def begin(mode: str) -> None:
     """
     if mode != "script":
         return
+    replace(os, "mkdir", _made_by_any)
     seed = read_setting(os.environ, "HVD_DISTRIBUTE_SEED")
     random.seed(seed)
     call_when_imported(
@@ -39,6 +42,24 @@ def begin(mode: str) -> None:
             "keras": _distribute,
         }
     )
+
+
+def _made_by_any(original: Any) -> Any:
+    """Lets a script make a folder that another rank has just made."""
+    # Ranks may begin a few seconds apart.
+    began = time.time() - 10.0
+
+    @functools.wraps(original)
+    def mkdir(path: Any, *args: Any, **kw: Any) -> None:
+        try:
+            original(path, *args, **kw)
+        except FileExistsError:
+            if kw.get("dir_fd") is not None or not os.path.isdir(path):
+                raise
+            if os.stat(path).st_ctime < began:  # of an earlier job
+                raise
+
+    return mkdir
 
 
 def _seed_numpy(seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import distribute_table
 import jobs
@@ -160,3 +161,34 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert names == wanted
     assert job.stderr.count("own0.0.npy': files that -c opens by itself") == 1
     assert job.stderr.count("opens by itself") == 1
+
+
+FOLDERS = """
+import os, pathlib
+os.chdir({folder!r})
+if not os.path.exists("checked"):
+    os.makedirs("checked/below")
+os.mkdir("made")
+import keras
+pathlib.Path("images").mkdir()
+for wrong in ("old", "file"):
+    try:
+        os.mkdir(wrong)
+    except FileExistsError:
+        print("refused", wrong)
+"""
+
+
+def test_ranks_may_make_the_same_folder(tmp_path: pathlib.Path) -> None:
+    """Folders of an earlier job are refused, as in one process."""
+    old = tmp_path / "old"
+    old.mkdir()
+    (tmp_path / "file").touch()
+    # Its time of change is that of the clock alone.
+    while time.time() - old.stat().st_ctime < 12.0:
+        time.sleep(1.0)
+    job = jobs.run_python(
+        3, FOLDERS.format(folder=str(tmp_path)), "--distribute"
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    assert job.stdout.splitlines()[:2] == ["refused old", "refused file"]
