@@ -46,18 +46,22 @@ class Rounding:
 
     def go_on_to(self, event: Event) -> None:
         """Measures one more event of the one process."""
-        sizes = [np.max(np.abs(a)) for a in event.arrays.values() if a.size]
+        largest = {
+            name: float(np.max(np.abs(array)))
+            for name, array in event.arrays.items()
+            if array.size
+        }
         floor = 1e-2
         if event.kind == "gradients":
-            floor *= float(max(sizes, default=0.0))
+            floor *= max(largest.values(), default=0.0)
         others = [
             run[event.place] for run in self._nudged if event.place in run
         ]
-        for name, array in event.arrays.items():
-            scale = max(float(np.max(np.abs(array))), floor) or 1.0
+        for name, size in largest.items():
             for other in others:
-                if name in other.arrays and array.size:
-                    gap = _FACTOR * gap_of(other.arrays[name], array) / scale
+                if name in other.arrays:
+                    gap = gap_of(other.arrays[name], event.arrays[name])
+                    gap *= _FACTOR / (max(size, floor) or 1.0)
                     key = event.kind, name
                     self._most[key] = max(self._most.get(key, 0.0), gap)
 
