@@ -41,10 +41,10 @@ class Setting:
     secret: bool = False  # never shown
 
     def parse(self, text: str, name: str) -> Any:
-        """Returns the value that `text` means; `name` held it, for messages."""
+        """Returns what a text that is not blank means; `name` held it."""
         value: Any = text.strip()
         lowered = value.lower()
-        if self.kind == "text" and value:
+        if self.kind == "text":
             return value
         if self.kind == "choice" and lowered in self.choices:
             return lowered
@@ -57,9 +57,8 @@ class Setting:
                 number = math.nan
             if math.isfinite(number) and number >= self.minimum:
                 return number
-        shown = "(hidden)" if self.secret else repr(text)
         raise ConfigError(
-            f"`{name}` must be {self.describe_values()}. Received: {shown}."
+            f"`{name}` must be {self._values()}. Received: {text!r}."
         )
 
     def read(self, environ: Mapping[str, str]) -> Any:
@@ -70,14 +69,12 @@ class Setting:
                 return self.parse(environ[name], name)
         return self.default
 
-    def describe_values(self) -> str:
-        """Says in words what the value must be."""
+    def _values(self) -> str:
+        """Says in words what the value must be, if it is no text."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "bool":
             return "0 or 1"
-        if self.kind == "text":
-            return "a non-empty text"
         number = "a whole number" if self.kind == "int" else "a number"
         unit = f" of {self.unit}" if self.unit else ""
         return f"{number}{unit}, {self.minimum:g} or more"

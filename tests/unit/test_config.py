@@ -88,6 +88,8 @@ def test_unknown_name_is_an_error_that_names_the_nearest() -> None:
         Config.from_environ({"HVD_FUSION_TRESHOLD": "1"})
     assert "HVD_FUSION_TRESHOLD" in str(raised.value)
     assert "`HVD_FUSION_THRESHOLD`?" in str(raised.value)
+    with pytest.raises(ConfigError, match=r"--help-env` prints.$"):
+        Config.from_environ({"HVD_NCCL_ALGO": "Ring", "HVD_QQQQQQQQ": "1"})
 
 
 def test_unknown_horovod_name_is_left_alone() -> None:
@@ -95,28 +97,36 @@ def test_unknown_horovod_name_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "expected"),
     [
-        ("HVD_FUSION_THRESHOLD", "64MB"),
-        ("HVD_FUSION_THRESHOLD", "-1"),
-        ("HVD_FUSION_THRESHOLD", "1.5"),
-        ("HVD_BUCKET_BYTES", "0"),
-        ("HVD_SIZE", "0"),
-        ("HVD_CYCLE_TIME", "nan"),
-        ("HVD_CYCLE_TIME", "inf"),
-        ("HVD_START_TIMEOUT", "0"),
-        ("HVD_STALL_CHECK_DISABLE", "maybe"),
-        ("HVD_LOG_LEVEL", "loud"),
-        ("HOROVOD_CYCLE_TIME", "soon"),
+        ("HVD_FUSION_THRESHOLD", "64MB", "a whole number of bytes, 0 or more"),
+        ("HVD_FUSION_THRESHOLD", "-1", "a whole number of bytes, 0 or more"),
+        ("HVD_FUSION_THRESHOLD", "1.5", "a whole number of bytes, 0 or more"),
+        ("HVD_BUCKET_BYTES", "0", "a whole number of bytes, 1 or more"),
+        ("HVD_SIZE", "0", "a whole number, 1 or more"),
+        ("HVD_CYCLE_TIME", "nan", "a number of ms, 0 or more"),
+        ("HVD_CYCLE_TIME", "inf", "a number of ms, 0 or more"),
+        ("HVD_START_TIMEOUT", "0", "a number of seconds, 0.001 or more"),
+        ("HVD_STALL_CHECK_DISABLE", "maybe", "0 or 1"),
+        ("HVD_LOG_LEVEL", "loud", f"one of {', '.join(config.LOG_LEVELS)}"),
+        ("HOROVOD_CYCLE_TIME", "soon", "a number of ms, 0 or more"),
     ],
 )
-def test_bad_value_is_an_error_with_name_and_value(
-    name: str, text: str
+def test_bad_value_is_an_error_that_says_what_it_must_be(
+    name: str, text: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         Config.from_environ({name: text})
-    assert f"`{name}` must be" in str(raised.value)
-    assert repr(text) in str(raised.value)
+    assert str(raised.value) == (
+        f"`{name}` must be {expected}. Received: {text!r}."
+    )
+
+
+def test_the_least_value_is_allowed() -> None:
+    for row in config.settings():
+        if row.kind in ("int", "float"):
+            read = Config.from_environ({row.name: f"{row.minimum:g}"})
+            assert getattr(read, row.field) == row.minimum, row.name
 
 
 def test_the_secret_is_never_shown() -> None:
