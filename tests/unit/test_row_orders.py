@@ -53,6 +53,16 @@ def test_orders_are_not_alike(keys: tuple[list[int], list[int]]) -> None:
     assert (one == other).sum() < 8
 
 
+def test_orders_are_the_same_everywhere() -> None:
+    """Ranks compute them apart, and a checkpoint tells a place in one."""
+    found = permuted(np.arange(10), 10, [1, 2])
+    assert found.tolist() == [8, 6, 3, 7, 1, 9, 5, 0, 2, 4]
+    found = permuted(np.arange(5), 1000, [1, 2])
+    assert found.tolist() == [800, 304, 633, 157, 142]
+    order = Order(np.array([0, 3, 9]), None, seed=1, window=5)
+    assert order.part(np.array([1, 2]), 0).tolist() == list(range(9))
+
+
 def test_a_window_has_few_blocks() -> None:
     begins = np.arange(0, 10_001, 100)
     order = Order(begins, "blocks", 1, 4)
