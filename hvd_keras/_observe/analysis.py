@@ -136,7 +136,7 @@ def analyze(recording: Recording) -> Analysis:
         [one["end_ns"] - one["begin_ns"] for one in time.windows]
     )
     step_ns = float(np.median(lengths)) if len(lengths) else float("nan")
-    num_steps = max((len(one) for one in time.windows), default=0)
+    num_steps = max(len(one) for one in time.windows)
     clock_error = _clock_error(recording)
     return Analysis(
         recording=recording,

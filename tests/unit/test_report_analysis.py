@@ -7,7 +7,7 @@ import pytest
 from simulated_recordings import MS, Job, slow
 
 from hvd_keras._observe import tracks
-from hvd_keras._observe.analysis import analyze
+from hvd_keras._observe.analysis import Pause, analyze
 from hvd_keras._observe.collectives import collect
 from hvd_keras._observe.intervals import Intervals, within_both
 from hvd_keras._observe.recording import (
@@ -42,6 +42,7 @@ def rank_of(
         row["negotiated_ns"] = begun * MS
         row["state"] = DONE if ended else STATES.index("waiting")
         row["num_bytes"], row["num_tensors"] = num_bytes, 1
+    table["number"] = np.arange(len(calls)) + 1
     windows = np.array(
         [(i, 0, a * MS, b * MS) for i, (a, b) in enumerate(steps)], STEP
     )
@@ -114,6 +115,37 @@ def test_the_last_rank_of_each_step_is_that_of_its_worst_collective() -> None:
     assert (last.unit, last.num_units, last.num_close) == ("steps", 2, 0)
     assert last.times_last.tolist() == [0, 2]
     assert (last.late_ns / MS).tolist() == [0, 50]  # 25 a step: that of B
+    assert (last.mean_ns / MS).tolist() == [0, 25]
+
+
+def test_lateness_over_time() -> None:
+    """Each part of the heat map has two steps in the mean."""
+    begun = [1000.0, 1100.0, 1200.0, 1300.0, 1400.0, 2460.0]
+    late = [10.0, 30.0, 10.0, 40.0, 60.0, 40.0]
+    record = Recording([rank_of(rank, [], []) for rank in range(2)], 2)
+    for rank in range(2):
+        calls: list[Call] = [
+            (i + 1, "x", at + rank * more, at + 70, at + 80)
+            for i, (at, more) in enumerate(zip(begun, late, strict=True))
+        ]
+        steps = [(at, at + 90) for at in begun]
+        record.ranks[rank] = rank_of(rank, calls, steps)
+    for has_steps in (True, False):
+        heat = analyze(record).heat
+        assert (heat.edges_ns / MS).tolist() == [0, 500, 1000, 1500]
+        expected = np.array([[0, np.nan, 0], [30, np.nan, 40]]) * MS
+        np.testing.assert_array_equal(heat.late_ns, expected)
+        if has_steps:
+            np.testing.assert_allclose(
+                analyze(record).last.mean_ns / MS, [0, 190 / 6]
+            )
+        for one in record.ranks:
+            one.steps = one.steps[:0]
+    for one in record.ranks:
+        one.calls = one.calls[:1]
+    found = analyze(record)
+    assert (found.heat.late_ns / MS).tolist() == [[0], [10]]
+    assert (found.last.mean_ns / MS).tolist() == [0, 10]
 
 
 def test_a_late_host_is_late_against_the_others() -> None:
@@ -122,6 +154,36 @@ def test_a_late_host_is_late_against_the_others() -> None:
     rows = collect(job.record()).rows
     np.testing.assert_array_equal(rows["late_ns"], 2 * MS)
     np.testing.assert_array_equal(rows["last_ns"] - rows["first_ns"], 2 * MS)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "errors", "expected"),
+    [
+        ("aaa", [1, 5, 9], 0),
+        ("aab", [1, 5, 9], 14),
+        ("abc", [1, 5, 9], 14),
+        ("abc", [0, 0, 0], 0),
+    ],
+)
+def test_the_clocks_of_two_hosts_may_be_wrong_in_either_way(
+    hosts: str, errors: list[int], expected: int
+) -> None:
+    record = Job(size=3).record()
+    for one, host, error in zip(record.ranks, hosts, errors, strict=True):
+        one.host, one.clock_error_ns = host, error
+    assert analyze(record).clock_error_ns == expected
+
+
+@pytest.mark.parametrize(("error_ms", "num_told"), [(24, 2), (25, 0)])
+def test_a_rank_is_late_by_more_than_the_clocks_are_wrong(
+    error_ms: int, num_told: int
+) -> None:
+    record = two_ranks()
+    record.ranks[1].host = "b"
+    record.ranks[1].clock_error_ns = error_ms * MS
+    last = analyze(record).last
+    assert last.times_last.tolist() == [0, num_told]
+    assert last.num_close == 2 - num_told
 
 
 def test_what_the_clocks_cannot_tell_counts_for_no_rank() -> None:
@@ -192,9 +254,75 @@ def test_a_call_that_a_rank_never_made_is_found() -> None:
     later: Call = (2, "z", 3000.0, 3001.0, 3002.0)
     first = rank_of(0, [some, lost, later], [(0.0, 10.0)])
     second = rank_of(1, [some, later], [(0.0, 10.0)])
-    (found,) = analyze(Recording([first, second], 2)).unanswered
+    record = Recording([first, second], 2)
+    (found,) = analyze(record).unanswered
     assert (found.name, found.waiting, found.missing) == ("y", [0], [1])
     assert found.waited_ns == 2998 * MS
+    record.size = 3  # the record of a rank is missing: it may have called
+    assert analyze(record).unanswered == []
+    record.size = 2
+    first.calls["process_set"][1] = 1  # ranks 0 and 2, perhaps
+    assert analyze(record).unanswered == []
+
+
+def test_a_call_that_was_answered_is_not_missing() -> None:
+    alone: Call = (1, "alone", 1.0, 2.0, 5000.0)
+    not_sent: Call = (2, "joined", 0, 0, 0)
+    record = Recording([rank_of(0, [alone], []), rank_of(1, [not_sent], [])], 2)
+    assert analyze(record).unanswered == []
+
+
+def test_a_rank_that_does_as_before_is_not_to_blame() -> None:
+    """Rank 0 goes on as it did; rank 1 makes other calls, and waits longer."""
+    before: list[Call] = [
+        (i + 1, "xy"[i % 2], at, at + 1, at + 2)
+        for i, at in enumerate(np.arange(1.0, 50.0, 10.0))
+    ]
+    first = rank_of(0, [*before, (0, "y", 3000.0, 0, 6000.0)], [])
+    others: list[Call] = [
+        (0, "v", 3000.0, 0, 5000.0),
+        (0, "z", 60.0, 0, 7000.0),
+    ]
+    second = rank_of(1, [*before, *others], [])
+    found = analyze(Recording([first, second], 2)).unanswered
+    assert [one.name for one in found] == ["y", "z", "v"]
+    assert [one.missing for one in found] == [[1], [0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("at", "overlap"), [(-5, False), (-4, True), (9, True), (10, False)]
+)
+def test_pauses_overlap_if_they_share_time(at: int, overlap: bool) -> None:
+    one, other = Pause(0, 10, 0), Pause(1, 5, at)
+    assert one.overlaps(other) is other.overlaps(one) is overlap
+
+
+@pytest.mark.parametrize(
+    ("running_ms", "expected"),
+    [
+        ([1500.0] * 5, []),
+        ([1000.0, 1000.0, 2900.0, 25_000.0, 25_000.0], []),
+        ([1000.0, 1000.0, 1500.0, 2900.0, 16_000.0], [16_000]),
+    ],
+)
+def test_a_large_collective_is_a_pause_if_others_take_less(
+    running_ms: list[float], expected: list[int]
+) -> None:
+    calls: list[Call] = []
+    steps, at, large = [], 0.0, []
+    for number in range(40):
+        is_large = number >= 35
+        large.append(is_large)
+        lasts = running_ms[number - 35] if is_large else 2.0
+        calls.append((number + 1, "x", at, at, at + lasts))
+        steps.append((at, at + lasts + 3.0))
+        at += lasts + 5.0
+    record = Recording([rank_of(0, calls, steps), rank_of(1, calls, steps)], 2)
+    for one in record.ranks:
+        one.calls["num_bytes"][large] = 1 << 30
+    found = analyze(record).pauses
+    assert [pause.lasted_ns / MS for pause in found] == expected
+    assert all(pause.rank == -1 for pause in found)
 
 
 def test_without_steps_a_recording_is_one_window() -> None:
@@ -205,10 +333,15 @@ def test_without_steps_a_recording_is_one_window() -> None:
     assert found.last.unit == "collectives"
 
 
+@pytest.mark.filterwarnings("error")  # a report prints none
 def test_an_empty_rank_is_no_error() -> None:
     found = analyze(Recording([rank_of(0, [], [])], 2))
-    assert np.isnan(found.efficiency)
+    assert np.isnan(
+        [found.efficiency, found.step_ns, found.share("wait")]
+    ).all()
     assert found.speeds == []
+    assert found.heat.edges_ns.tolist() == [0]
+    assert found.heat.late_ns.shape == (1, 0)
 
 
 def test_the_simulated_job_is_possible() -> None:
