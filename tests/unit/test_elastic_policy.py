@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from typing import Any
 
@@ -34,13 +35,17 @@ class Job:
         self,
         hosts: dict[str, int],
         num_ranks: int | None = None,
+        *,
+        config: Config | None = None,
+        may_grow: bool = False,
         **more: Any,
     ) -> None:
         """Begins on hosts with so many slots, the first of them here."""
         plan = plan_of(hosts, num_ranks)
+        plan = dataclasses.replace(plan, may_grow=may_grow)
         elastic = Options(**{"min_ranks": 1, **more})
         spec = JobSpec(["train"], num_ranks, elastic=elastic, grace=10.0)
-        self.policy = Elastic(spec, plan, Config())
+        self.policy = Elastic(spec, plan, config or Config())
         self.now = 0.0
         self.peers: dict[int, Peer] = {}
         self.done: list[Any] = []  # what the policy asked for
@@ -138,6 +143,7 @@ def test_a_member_that_was_killed_is_started_again() -> None:
     assert job.started() == [0, 1, 2]
     job.train(0, 1, 2)
     assert job.said() == ["generation 1 formed: 3 ranks, members 0, 1, 2"]
+    job.wait(50.0)
     job.exit(1, killed=signal.SIGKILL)
     assert job.said() == [
         "member 1 (host a, pid 501) was killed by SIGKILL",
@@ -161,10 +167,60 @@ def test_survivors_come_before_a_new_member_starts() -> None:
     job = Job({"a": 2}, 2, restart_delay=0.0)
     job.started()
     job.train(0, 1)
+    assert job.said() == ["generation 1 formed: 2 ranks, members 0, 1"]
     job.exit(1, killed=signal.SIGKILL)
     assert job.started() == []
     job.come(0)
     assert job.started() == [2]
+
+
+def test_members_that_die_together_are_one_restart() -> None:
+    job = Job({"a": 3}, 3)
+    job.started()
+    job.train(0, 1, 2)
+    job.exit(1, killed=signal.SIGKILL)
+    job.exit(2, killed=signal.SIGKILL)
+    restarts = [text for text in job.said() if text.startswith("restart")]
+    assert restarts == ["restart 1 of 3 on host a in 1 s"]
+
+
+@pytest.mark.parametrize("way", ["none trains", "not elastic", "newcomer"])
+def test_a_new_member_waits_only_for_those_that_take_it_in(way: str) -> None:
+    job = Job({"a": 2}, 2)
+    job.started()
+    for number in (1, 0):
+        job.come(number)
+    get_in(job.policy.generations, *job.peers.values())
+    if way != "not elastic":
+        job.tell(ReportKind.ELASTIC, 0)
+    job.exit(1, killed=signal.SIGKILL)
+    if way == "none trains":
+        job.exit(0, killed=signal.SIGKILL)
+        assert job.policy.goes_on()
+    else:
+        job.come(0)
+    job.wait(1.0)
+    starts = [one for one in job.done if isinstance(one, Start)]
+    assert bool(starts[0].place.newcomers) == (way == "newcomer")
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"num_ranks": 2}, 2),
+        ({"num_ranks": 2, "max_ranks": 3}, 3),
+        ({"num_ranks": 2, "max_ranks": 3, "may_grow": True}, 3),
+        ({"may_grow": True}, 6),
+    ],
+)
+def test_a_job_grows_up_to_its_most_ranks(
+    options: dict[str, Any], most: int
+) -> None:
+    job = Job({"a": 2}, **options)
+    assert job.started() == [0, 1]
+    job.train(0, 1)
+    job.policy.host_came("b", 4)
+    assert job.started() == list(range(2, most))
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1])
@@ -178,6 +234,7 @@ def test_restarts_come_to_an_end(max_restarts: int) -> None:
         job.come(0)
         assert job.started() == [2]
         job.train(0, 2)
+    job.wait(1000.0)
     job.said()
     job.exit(1 + max_restarts, killed=signal.SIGKILL)
     said = job.said()
@@ -195,6 +252,7 @@ def test_restarts_come_to_an_end(max_restarts: int) -> None:
     ending = job.policy.ending(1.0)
     assert ending.exit_status == 128 + signal.SIGKILL
     assert ending.text.startswith(f"rank {1 + max_restarts} (host a) failed")
+    assert ending.has_table
 
 
 def test_too_few_members_end_the_job_after_the_elastic_timeout() -> None:
@@ -202,6 +260,7 @@ def test_too_few_members_end_the_job_after_the_elastic_timeout() -> None:
               blacklist_cooldown=(2.0, 4.0))  # fmt: skip
     job.started()
     job.train(0, 1, 2, 3)
+    job.wait(5.0)
     job.lose("b", 2, 3)
     job.wait(2.0)
     assert StartHost("b", 2) in job.done  # its agent never comes
@@ -227,6 +286,30 @@ def test_members_that_have_started_but_not_come_are_not_counted() -> None:
         "the job ends: 1 of at least 2 members (--min-np) have come, for 20 s "
         "(--elastic-timeout)."
     )
+
+
+@pytest.mark.parametrize(
+    ("come", "awaited"),
+    [
+        ([0], "members 1 (host a, pid 0), 2 (host a, pid 0)"),
+        ([0, 2], "member 1 (host a, pid 0)"),
+    ],
+)
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_who_is_awaited_is_said(
+    come: list[int], awaited: str, is_disabled: bool
+) -> None:
+    config = Config(stall_warning_seconds=7, stall_check_disable=is_disabled)
+    job = Job({"a": 3}, config=config)
+    job.started()
+    job.train(0, 1, 2)
+    for number in come:
+        job.come(number)
+    job.wait(6.9)
+    job.said()
+    job.wait(0.1)
+    text = f"the next generation has waited 7 s for {awaited}"
+    assert job.said() == ([] if is_disabled else [text])
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -258,6 +341,38 @@ def test_a_host_that_comes_again_gets_members() -> None:
     assert job.started() == [3, 4]
     assert "host b has come, with 2 slots" in job.said()
     assert job.policy.ranks[3].host == "b"
+    job.policy.host_came("c", 1)
+    assert "host c has come, with 1 slot" in job.said()
+    job.policy.interrupted(signal.SIGTERM, job.now)
+    job.policy.host_came("d", 1)
+    assert job.said() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_tried"),
+    [
+        ({}, False),
+        ({"blacklist_cooldown": (2.0, 4.0)}, True),
+        ({"host_discovery_script": "./names"}, False),  # it knows better
+        (
+            {
+                "blacklist_cooldown": (2.0, 4.0),
+                "host_discovery_script": "./names",
+            },
+            False,
+        ),
+    ],
+)
+def test_a_lost_host_is_tried_again_if_the_user_wants_that(
+    options: dict[str, Any], is_tried: bool
+) -> None:
+    job = Job({"a": 1, "b": 1}, **options)
+    job.started()
+    job.train(0, 1)
+    job.lose("b", 1)
+    job.train(0)
+    job.wait(60.0)
+    assert (StartHost("b", 1) in job.done) is is_tried
 
 
 def test_a_host_that_is_told_to_end_gives_its_members_back() -> None:
@@ -268,6 +383,8 @@ def test_a_host_that_is_told_to_end_gives_its_members_back() -> None:
     assert "host b leaves: its agent got SIGTERM" in job.said()
     assert (FrameType.NEWS, b"\3") in heard(job.peers[1])
     job.tell(ReportKind.LEAVES, 1, "hvdrun asked it to")
+    job.wait()
+    assert EndHost("b") not in job.done
     job.exit(1)
     job.wait()
     assert EndHost("b") in job.done
@@ -353,6 +470,7 @@ def test_an_error_of_the_program_that_comes_again_is_not_mended() -> None:
     job.started()
     job.train(0, 1)
     job.exit(1, 1, error=OWN)
+    assert f"member 1 (host a, pid 501) exited with code 1: {OWN}" in job.said()
     job.come(0)
     assert job.started() == [2]
     job.train(0, 2)
@@ -387,16 +505,19 @@ def test_an_effect_is_no_error_of_the_program() -> None:
     assert job.started() == [2, 3]
 
 
-@pytest.mark.parametrize("evicts", [False, True])
+@pytest.mark.parametrize(
+    ("factor", "min_ranks", "evicts"),
+    [(None, 1, False), (1.5, 2, True), (1.5, 3, False)],
+)
 def test_a_straggler_leaves_for_a_while_if_the_user_wants_that(
-    evicts: bool,
+    factor: float | None, min_ranks: int, evicts: bool
 ) -> None:
-    job = Job({"a": 3}, 3, straggler_factor=1.5 if evicts else None)
+    job = Job({"a": 3}, 3, straggler_factor=factor, min_ranks=min_ranks)
     job.started()
     job.train(0, 1, 2)
     job.said()
     job.tell(ReportKind.STRAGGLER, 1, "was waited for 9 s")
-    job.tell(ReportKind.STRAGGLER, 7, "nobody")
+    job.tell(ReportKind.STRAGGLER, 3, "nobody")
     text = "member 1 (rank 1) was waited for 9 s"
     if not evicts:
         assert job.said() == [text]
@@ -420,6 +541,7 @@ def test_when_a_member_has_finished_newcomers_are_killed() -> None:
     job.wait(1.0)
     assert job.started() == [3]
     job.exit(0)
+    assert not job.policy.takes_hosts()
     assert job.killed() == [3]
     job.exit(3, killed=signal.SIGKILL)
     assert job.policy.goes_on()
@@ -427,7 +549,28 @@ def test_when_a_member_has_finished_newcomers_are_killed() -> None:
     assert not job.policy.generations.why_ended
     job.exit(1)
     assert not job.policy.goes_on()
-    assert job.policy.ending(1.0)[1:3] == (0, "")
+    assert job.policy.ending(1.0)[1:] == (0, "", False, False)
+
+
+@pytest.mark.parametrize(
+    ("way", "killed", "status"),
+    [("killed", 9, 0), ("fails", 0, 1), ("is lost", 0, 0), ("leaves", 0, 0)],
+)
+def test_a_job_that_finishes_may_have_lost_members(
+    way: str, killed: int, status: int
+) -> None:
+    job = Job({"a": 1, "b": 1}, max_restarts=0)
+    job.started()
+    job.train(0, 1)
+    job.policy.ranks[1].is_lost = way == "is lost"
+    if way == "leaves":
+        job.tell(ReportKind.LEAVES, 1, "it must")
+    job.exit(1, 0 if way == "leaves" else 1, killed=killed)
+    job.exit(0)
+    assert not job.policy.goes_on()
+    ending = job.policy.ending(1.0)
+    assert ending.exit_status == status
+    assert ending.blame.rank == (1 if status else None)
 
 
 def test_a_job_whose_members_all_leave_is_to_be_run_again() -> None:
@@ -462,7 +605,7 @@ def test_training_that_begins_anew_is_said() -> None:
     job = Job({"a": 1}, 1)
     job.started()
     job.train(0)
-    job.said()
+    assert job.said() == ["generation 1 formed: 1 rank, member 0"]
     job.tell(ReportKind.BEGINS, 0)
     assert job.said() == []
     job.tell(ReportKind.BEGINS, 0)

@@ -8,6 +8,7 @@ import pytest
 from virtual_members import plan_of
 
 from hvd_keras._rendezvous.protocol import Report, ReportKind
+from hvd_keras.run.hosts.placement import of_this_host
 from hvd_keras.run.job.fixed import Fixed
 from hvd_keras.run.job.policy import HostSlots, Say, Signal, Start, Survey
 from hvd_keras.run.spec import JobSpec, Output
@@ -35,6 +36,12 @@ def test_the_other_hosts_start_first() -> None:
         ("a", [0, 1]),
     ]
     assert [rank.host for rank in policy.ranks] == ["a", "a", "b", "b"]
+
+
+def test_ranks_of_one_host_need_not_tell_where_they_are() -> None:
+    policy = Fixed(JobSpec(["train"]), of_this_host(2))
+    policy.begin([HostSlots("a", 2, True)], 0.0)
+    assert [rank.host for rank in policy.ranks] == ["", ""]
 
 
 def test_a_rank_that_is_shown_must_be_there() -> None:
@@ -108,6 +115,7 @@ def test_an_interruption_ends_the_job_in_the_grace_time(
         _exit(policy, 2, 3, 99.0)
     policy.interrupted(signal.SIGINT, 100.0)
     assert policy.next_deadline(100.0) == (109.0 if has_failed else 110.0)
+    assert policy.ends.ran_at_signal == ({0, 1, 3} if has_failed else set())
     for rank in (0, 1, 3):
         policy.ranks[rank].signal = signal.SIGINT
         _exit(policy, rank, 130, 101.0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from virtual_members import plan_of
 
+from hvd_keras.run.hosts.placement import of_this_host
 from hvd_keras.run.job.fleet import Fleet
 from hvd_keras.run.job.policy import Action, EndHost, Say, Start, StartHost
 from hvd_keras.run.job.slots import Slots
+from hvd_keras.run.ranks.environment import Place
 
 
 def _fleet(
@@ -92,7 +94,12 @@ def test_a_host_that_is_let_go_ends_after_its_members() -> None:
     started = actions[-1]
     assert isinstance(started, Start)
     assert started.ranks == [2]
-    assert (started.place.members, started.place.slots) == ((1, 2), (0, 1))
+    assert started.place == Place(
+        *(0, 2, 2, 0, 2, True),
+        members=(1, 2),
+        slots=(0, 1),
+        newcomers=[(2, 2, 3, 1)],
+    )
     actions.clear()
     # A program names other hosts than those that are used.
     assert fleet.use({"c": 3}, now=0.0) == [0, 1, 2]
@@ -108,15 +115,41 @@ def test_a_host_that_is_let_go_ends_after_its_members() -> None:
     actions.clear()
     fleet.use({"a": 1, "b": 2, "c": 3}, now=1.0)
     assert actions == [StartHost("b", 2)]
+    assert fleet.is_here("a")
     assert [slot.host for slot in slots.free(1.0)] == ["a"]
 
 
-def test_a_host_that_has_failed_is_not_used_at_once() -> None:
-    fleet, _, actions = _fleet()
+@pytest.mark.parametrize(("cools", "seconds"), [(True, 2.0), (False, 10.0)])
+def test_a_host_that_has_failed_is_not_used_at_once(
+    cools: bool, seconds: float
+) -> None:
+    fleet, _, actions = _fleet(tries_lost_again=cools)
     fleet.take_in("b", 2)
-    fleet.lose("b", now=0.0)
+    fleet.lose("b", now=5.0)
     fleet.close()  # a program names the hosts
-    fleet.use({"b": 2}, now=1.0)
+    fleet.use({"b": 2}, now=5.0 + seconds - 0.1)
     assert actions == []
-    fleet.use({"b": 2, "c": 0}, now=2.0)
+    fleet.use({"b": 2, "c": 0}, now=5.0 + seconds)
     assert actions == [StartHost("b", 2)]
+
+
+def test_a_job_that_ends_tries_no_lost_host_again() -> None:
+    fleet, _, _ = _fleet()
+    fleet.take_in("b", 2)
+    fleet.close()
+    fleet.lose("b", now=0.0)
+    assert fleet.next_deadline() is None
+    assert not fleet.may_grow()
+
+
+def test_the_ranks_of_a_job_on_one_host_know_that() -> None:
+    actions: list[Action] = []
+    fleet = Fleet(
+        *(Slots(9, 0.0, (0.0, 0.0)), of_this_host(2), actions.append),
+        patience_seconds=5.0,
+        tries_lost_again=False,
+    )
+    fleet.take_in("a", 2, is_here=True)
+    fleet.start("a", {0: 0}, ())
+    assert isinstance(actions[0], Start)
+    assert actions[0].place.cross_size == 1

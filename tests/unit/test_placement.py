@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hvd_keras._rendezvous import interfaces
 from hvd_keras.run.cli import arguments
 from hvd_keras.run.hosts import placement, planning
 from hvd_keras.run.hosts.placement import Plan, PlannedHost
@@ -47,6 +48,28 @@ def test_malformed_hostfile_is_an_error(hostfile: Path, text: str) -> None:
         placement.read_hostfile(str(hostfile))
 
 
+def test_a_line_that_is_malformed_is_named(hostfile: Path) -> None:
+    hostfile.write_text("a slots=4\nb c d\n")
+    with pytest.raises(UsageError, match=r"'b c d' in line 2 of"):
+        placement.read_hostfile(str(hostfile))
+
+
+def test_a_hostfile_is_no_larger_than_a_mebibyte(hostfile: Path) -> None:
+    text = "a slots=4 #".ljust(1 << 20, "x")
+    hostfile.write_text(text)
+    assert placement.read_hostfile(str(hostfile)) == [("a", 4)]
+    hostfile.write_text(text + "x")
+    with pytest.raises(UsageError, match="more than 1,048,576 characters"):
+        placement.read_hostfile(str(hostfile))
+
+
+def test_a_host_has_a_limited_number_of_slots() -> None:
+    assert placement.parse_hosts("a:65536") == [("a", 65536)]
+    for slots in ("65537", "9" * 5000):
+        with pytest.raises(UsageError, match="65536 slots at most"):
+            placement.parse_hosts(f"a:{slots}")
+
+
 @pytest.mark.parametrize("text", ["", "a:", "a:b", "a,,b", "a:1:2", "a b"])
 def test_malformed_list_of_hosts_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="a:4,b:4"):
@@ -61,9 +84,34 @@ def test_hosts_that_come_twice_are_one() -> None:
     assert plan.way == "ssh"
 
 
-def test_this_host_alone_needs_no_agent() -> None:
-    plan = placement.of_hosts([("localhost", 4)], 3)
-    assert plan == placement.of_this_host(3)
+def test_this_host_is_called_by_its_name() -> None:
+    here = interfaces.host_name()
+    for name in ("localhost", "127.0.0.1"):
+        plan = placement.of_hosts([(name, 2), ("192.0.2.1", 1)], None)
+        assert _slots(plan) == {here: 2, "192.0.2.1": 1}
+    plan = placement.of_num_hosts(3, 2)
+    assert _slots(plan) == {here: 2, "host 1": None, "host 2": None}
+    assert [host.is_local for host in plan.hosts] == [True, False, False]
+
+
+def test_hosts_without_slots_are_left_out() -> None:
+    hosts = [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.3", None)]
+    plan = placement.of_hosts(hosts, 2)
+    assert _slots(plan) == {"192.0.2.2": 1, "192.0.2.3": 1}
+    assert plan.num_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [(range(3, 4), "rank 3"), (range(2, 6), "ranks 2-5")]
+)
+def test_ranks_in_messages(ranks: range, text: str) -> None:
+    assert placement.span(ranks) == text
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4])
+def test_this_host_alone_needs_no_agent(num_ranks: int) -> None:
+    plan = placement.of_hosts([("localhost", 4)], num_ranks)
+    assert plan == placement.of_this_host(num_ranks)
     assert plan.is_of_one_host
 
 

@@ -30,9 +30,7 @@ class Fixed:
     def __init__(self, spec: JobSpec, plan: Plan) -> None:
         self.ranks: list[Rank] = []
         self.ends = Ends(self.ranks)
-        self.generations = FixedGenerations(
-            sum(h.slots or 0 for h in plan.hosts)
-        )
+        self.generations = FixedGenerations(0)  # none before it begins
         self.actions: deque[Action] = deque()
         self.members = None
         self._spec = spec

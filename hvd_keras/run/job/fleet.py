@@ -182,7 +182,7 @@ class Fleet:
 
     def _start(self, host: str, num_slots: int, now: float) -> None:
         if self.is_here(host):
-            self.take_in(host, num_slots, is_here=True)
+            self.take_in(host, num_slots)
         else:
             self._awaited[host] = (now + self._patience_seconds, num_slots)
             self._act(StartHost(host, num_slots))
