@@ -37,7 +37,7 @@ wheels:  ## Wheels for x86-64 and aarch64, and the sdist, into dist
 
 .PHONY: clean
 clean:  ## Removes all build outputs
-	rm -rf build dist bazel-* *.egg-info hvd_keras/*.so
+	rm -rf build dist mutants bazel-* *.egg-info hvd_keras/*.so
 
 # ---- Checks ----
 
@@ -124,7 +124,7 @@ test-all: build  ## Those too that are slow and rarely fail
 	$(PYTEST) --thorough
 
 # With new random programs and hundreds of faults; what `.ci/run` leaves out, too.
-test-nightly: build lint-recipes bazel  ## All checks that take hours
+test-nightly: build lint-recipes bazel mutants  ## All checks that take hours
 	$(PYTHON) tools/build_gpu_shims.py build/gpu-shims 2.18.1 2.19.1 2.20.0
 	$(PYTHON) -m pip install -q -e '.[browser]'
 	NIGHTLY=1 TEST_PROGRAMS=500 TEST_SEED=$$(date +%j%y0000) \
@@ -158,6 +158,12 @@ ray-check spark-check: %-check: build  ## Trains on a real Ray, or Spark, here
 	$(PYTHON) tools/extra_venv.py $* $(EXTRAS)/$* $(MORE)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/examples $(EXTRAS)/$*/bin/python -m pytest \
 	  -q -p no:cacheprovider --confcutdir=tests/$* tests/$*
+
+# mutmut has an environment of its own, too.
+.PHONY: mutants
+mutants: build  ## Whether unit tests notice changed operators; 20 minutes
+	$(PYTHON) tools/extra_venv.py mutants $(EXTRAS)/mutants
+	$(EXTRAS)/mutants/bin/python tools/mutants.py --max-children 2
 
 .PHONY: test-matrix
 test-matrix:  ## The wheels with other versions; hours. COMBINATION='3.12 jax'
