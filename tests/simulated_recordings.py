@@ -142,6 +142,8 @@ class _Simulation:
                 "cores": "32",
                 "HVD_FUSION_THRESHOLD": "134217728",
             },
+            command="python train.py --epochs 3",
+            began_unix_ns=1_795_706_879 * 10**9,
             names=self.names,
             calls=calls,
             phases=phases,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from typing import Any
@@ -128,6 +129,7 @@ def _header(
         "clock": _clock(),
         "monotonic_ns": time.monotonic_ns(),
         "unix_ns": time.time_ns(),
+        "command": shlex.join(sys.orig_argv)[:2000],
         "settings": _settings(config, mark_cycles),
     }
 

@@ -107,7 +107,11 @@ def _summary(analysis: Analysis) -> dict[str, Any]:
     recording = analysis.recording
     rows = analysis.collectives.rows
     span = rows["ended_ns"].max() - rows["first_ns"].min() if len(rows) else 0
+    first = recording.ranks[0]
     return {
+        "command": first.command,
+        "began_unix_s": min(one.began_unix_ns for one in recording.ranks)
+        // 10**9,
         "size": recording.size,
         "num_recorded": len(recording.ranks),
         "num_hosts": len({one.host for one in recording.ranks}),

@@ -123,6 +123,8 @@ class RankRecording:
     calls: np.ndarray  # of CALL, in the order of submission
     phases: np.ndarray  # of PHASE
     steps: np.ndarray  # of STEP
+    command: str = ""
+    began_unix_ns: int = 0
 
 
 @dataclasses.dataclass
@@ -179,6 +181,7 @@ class _Header:
     clock: str
     monotonic_ns: int
     unix_ns: int
+    command: str
     settings: dict[str, str]
 
     @classmethod
@@ -192,6 +195,7 @@ class _Header:
             clock=words(said["clock"]),
             monotonic_ns=whole(said.get("monotonic_ns", 0), 0, _MOST_NS),
             unix_ns=whole(said.get("unix_ns", 0), 0),
+            command=words(said.get("command", "")),
             settings={
                 words(key): words(str(value))
                 for key, value in said.get("settings", {}).items()
@@ -266,6 +270,8 @@ class _File:
             clock_error_ns=clock.error_ns,
             num_dropped=int(self.of_type(_DROPPED)["number"].sum()),
             settings=header.settings,
+            command=header.command,
+            began_unix_ns=header.unix_ns,
             names=names,
             calls=calls,
             phases=phases,

@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     for line in describe(job):
         print(line)
-    print(f"{path}: open it at https://ui.perfetto.dev")
+    print(
+        f"{path}: open it at https://ui.perfetto.dev, which uploads nothing; "
+        "for queries by SQL, `pip install perfetto`"
+    )
     return 0
 
 

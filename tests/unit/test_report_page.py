@@ -40,6 +40,14 @@ def test_names_do_not_leave_the_data(tmp_path: pathlib.Path) -> None:
     assert page.count("<script") == template.count("<script")
 
 
+def test_the_page_says_when_which_command_began(tmp_path: pathlib.Path) -> None:
+    page = page_of(Job(), tmp_path)
+    summary = data_in(page)["summary"]
+    assert summary["command"] == "python train.py --epochs 3"
+    assert summary["began_unix_s"] == 1_795_706_879  # to the second
+    assert page.index('id="command"') < page.index('id="overview"')
+
+
 def test_the_page_asks_the_network_for_nothing(tmp_path: pathlib.Path) -> None:
     page = page_of(Job(), tmp_path)
     assert "default-src 'none'" in page

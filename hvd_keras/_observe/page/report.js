@@ -27,6 +27,16 @@ function withCode(text) {
 }
 
 function header() {
+  const script = summary.command.split(" ").find((word) => word.endsWith(".py"));
+  if (script) {
+    const name = script.split("/").pop();
+    document.title = `${name}: hvd_keras report`;
+    document.querySelector("h1").textContent = `Where the time of ${name} went`;
+  }
+  const began = new Date(1000 * summary.began_unix_s).toISOString();
+  document.getElementById("command").append(
+    el("time", { datetime: began }, `${began.slice(0, 16).replace("T", " ")} UTC`),
+    ...(summary.command ? [" \u00b7 ", el("code", {}, summary.command)] : []));
   const texts = [
     `${plural(summary.size, "rank")} on ${plural(summary.num_hosts, "host")}`,
     summary.has_steps ? plural(summary.num_steps, "step") : "no steps recorded",
