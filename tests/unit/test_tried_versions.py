@@ -32,6 +32,32 @@ def test_pip_takes_none_that_is_newer() -> None:
     assert f'"keras>={TRIED_KERAS[0]},<3.{number + 1}"' in text
 
 
+def test_all_files_name_the_version_of_the_package() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    (version,) = re.findall(r'^version = "(.+)"$', text, re.M)
+    (recipe,) = (ROOT / "recipes/easybuild").glob("hvd-keras-*.eb")
+    assert f"-{version}-" in recipe.name
+    for name, line in {
+        recipe: f"version = '{version}'",
+        "recipes/conda/recipe.yaml": f'version: "{version}"',
+        "CITATION.cff": f"version: {version}",
+        "CHANGELOG.md": f"# Changelog\n\n## {version}",
+        "README.md": f"badge/version-{version}-",
+    }.items():
+        assert line in (ROOT / name).read_text(), name
+
+
+def test_the_badges_name_the_versions_that_pip_takes() -> None:
+    readme = (ROOT / "README.md").read_text()
+    text = (ROOT / "pyproject.toml").read_text()
+    pythons = re.findall(r"Python :: (3\.\d+)", text)
+    for library, first, last in (
+        ("python", pythons[0], pythons[-1]),
+        ("keras", TRIED_KERAS[0], TRIED_KERAS[-1]),
+    ):
+        assert f"badge/{library}-{first}_to_{last}-" in readme
+
+
 @pytest.mark.parametrize(
     ("version", "warns"),
     [("3.8.0", False), ("3.16.0.dev1", False), ("3.9.2", True), ("4.0", True)],
