@@ -18,14 +18,14 @@ COLOURS = {
 }
 _WIDTH = 760
 _LEFT, _RIGHT, _TOP, _ROW = 210, 24, 84, 34
-_STYLE = """
+STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .small { font-size: 12px; fill: #57606a; }
 .title { font-size: 15px; font-weight: 600; }
 .card { fill: #ffffff; stroke: #d0d7de; }
 .grid { stroke: #d0d7de; }
 """
-_DARK_STYLE = """
+DARK_STYLE = """
 text { fill: #e6edf3; }
 .small { fill: #9da7b1; }
 .card { fill: #161b22; stroke: #3d444d; }
@@ -103,8 +103,8 @@ def draw(rows: Rows, title: str, note: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" '
         f'height="{height}" viewBox="0 0 {_WIDTH} {height}" role="img">',
         f"<title>{html.escape(title)}</title>",
-        f"<style>{_STYLE}{light}@media (prefers-color-scheme: dark) {{"
-        f"{_DARK_STYLE}{dark}}}</style>",
+        f"<style>{STYLE}{light}@media (prefers-color-scheme: dark) {{"
+        f"{DARK_STYLE}{dark}}}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{_WIDTH - 1}" '
         f'height="{height - 1}" rx="6"/>',
         f'<text class="title" x="20" y="28">{html.escape(title)}</text>',

@@ -136,6 +136,56 @@ def test_text_transformer() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("example", "pattern", "least", "tolerance"),
+    [
+        ("tabular", r"test AUC #", 0.99, 1e-3),
+        ("two_phases", r"test accuracy # after", 0.95, 0.012),
+        ("graph", r"test accuracy # on", 0.9, 0.012),
+    ],
+)
+def test_a_result_is_good_and_that_of_one_process(
+    example: str, pattern: str, least: float, tolerance: float
+) -> None:
+    one, two = (numbers(run(n, f"{example}.py"), pattern)[0] for n in (1, 2))
+    assert one >= least
+    assert two == pytest.approx(one, abs=tolerance)
+
+
+@pytest.mark.thorough
+def test_a_forecast_is_better_than_none() -> None:
+    one, two = (
+        numbers(run(n, "time_series.py"), "error #; # if nothing changed")
+        for n in (1, 2)
+    )
+    assert one[0] < 0.3 * one[1]
+    assert two == pytest.approx(one, abs=2e-3)
+
+
+@pytest.mark.thorough
+def test_a_language_model_takes_the_mean_over_the_words_of_all_ranks() -> None:
+    one, two = (
+        numbers(run(n, "language_model.py"), r"test loss #:")[0] for n in (1, 2)
+    )
+    assert one <= 4.8
+    assert two == pytest.approx(one, abs=0.02)
+
+
+def test_each_example_is_on_the_page_with_a_picture_of_its_run() -> None:
+    page = (EXAMPLES.parent / "docs/examples.md").read_text()
+    shared = {"digit_data", "job", "library_data"}
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - shared
+    assert names <= set(re.findall(r"examples/(\w+)\.py", page))
+    drawn = set(re.findall(r"images/examples/(\w+)\.svg", page))
+    folder = EXAMPLES.parent / "docs/images/examples"
+    assert {path.stem for path in folder.iterdir()} == drawn | {"readme"}
+    for path in folder.iterdir():
+        text = path.read_text()
+        assert "prefers-color-scheme: dark" in text
+        assert len(re.findall(r">\d ranks?: ", text)) in (2, 3)  # results
+
+
+@pytest.mark.thorough
 def test_recommender() -> None:
     output = run(2, "recommender.py")
     sent, whole = numbers(output, "a rank gave # kB .* have # kB")
