@@ -3,9 +3,10 @@ r"""Finds the Python in README.md and docs, and runs it as one rank of a job.
     hvdrun -np 2 python tests/integration/doc_blocks.py \
         2-tensorflow docs/run.md
 
-Every block that begins with ```python runs, in the order of its page, with the
-names that the page has made so far. A reader brings some things along: what
-`_BROUGHT_ALONG` has, and what a page says in `<!-- Brought along: ... -->`.
+Every block that begins with ```python or ```diff runs, in the order of its
+page, with the names that the page has made so far; of a diff, what it leads to.
+A reader brings some things along: what `_BROUGHT_ALONG` has, and what a page
+says in `<!-- Brought along: ... -->`.
 
 Without another word a block runs on 2 ranks with TensorFlow. The line before it
 may say `<!-- Runs on 1 rank with jax. -->`, or `2 elastic ranks` there, or
@@ -31,7 +32,8 @@ PAGES = sorted(
 )
 
 _BLOCK = re.compile(
-    r"^(?P<mark>[^\n]*)\n(?P<space>[ ]*)```python\n(?P<code>.*?)^[ ]*```$"
+    r"^(?P<mark>[^\n]*)\n(?P<space>[ ]*)```(?P<kind>python|diff)\n"
+    r"(?P<code>.*?)^[ ]*```$"
     r"|^<!-- Brought along:\n(?P<brought>.*?)^-->$",
     re.M | re.S,
 )
@@ -116,6 +118,8 @@ def _to_block(page: str, text: str, found: re.Match[str]) -> Block:
         one[indent:] if one.strip() else one
         for one in found[name].splitlines(keepends=True)
     )
+    if found["kind"] == "diff":
+        code = side_of_diff(code, "+")
     job: Job | None = Job()
     mark = (found["mark"] or "").strip()
     if mark.startswith(("<!-- Run", "*Not run")):
@@ -127,6 +131,14 @@ def _to_block(page: str, text: str, found: re.Match[str]) -> Block:
             number, kind, backend, needed = runs.groups()
             job = Job(int(number), backend, (kind or "").strip(), needed or "")
     return Block(page, line, code, job, name == "brought")
+
+
+def side_of_diff(diff: str, sign: str) -> str:
+    """Returns the text before (`-`) or after (`+`) a diff."""
+    lines = diff.splitlines(keepends=True)
+    return "".join(
+        line[1:] or "\n" for line in lines if line[0] in f" \n{sign}"
+    )
 
 
 def jobs_of(page: str) -> list[Job]:

@@ -53,13 +53,21 @@ def test_pages(job: doc_blocks.Job) -> None:
     _run(job, [page for page in _PAGES_OF[job] if page != "README.md"])
 
 
+def test_the_diff_of_the_readme_begins_with_the_unchanged_program() -> None:
+    text = (doc_blocks.ROOT / "README.md").read_text()
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", text, re.M | re.S)
+    unchanged, changed = doc_blocks.read("README.md")
+    assert doc_blocks.side_of_diff(diff, "-") == unchanged.code
+    assert doc_blocks.side_of_diff(diff, "+") == changed.code
+
+
 @pytest.mark.parametrize("page", doc_blocks.PAGES)
 def test_no_block_escapes(page: str) -> None:
     text = (doc_blocks.ROOT / page).read_text()
     fences = re.findall(r"^ *```(\w*) *$", text, re.M)
     assert not {"py", "pycon", "python3", "Python"}.intersection(fences)
     blocks = [one for one in doc_blocks.read(page) if not one.is_brought]
-    assert len(blocks) == fences.count("python")
+    assert len(blocks) == sum(map(fences.count, ("python", "diff")))
 
 
 @pytest.mark.parametrize(
