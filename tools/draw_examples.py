@@ -32,15 +32,15 @@ _STYLES = {
     4: ("#c4500c", "#ff9a5c", "stroke-width: 2; stroke-dasharray: 2 10"),
 }
 _LOSS = re.compile(r"(?<!val_)loss:? ([\d.e-]+)")
-_CARD = re.compile(
-    r"images/examples/(\w+)\.svg.*?`((?:KERAS_BACKEND=\w+ )?hvdrun [^`]+)`",
-    re.S,
+_COMMAND = re.compile(
+    r"`((?:KERAS_BACKEND=\w+ )?hvdrun -np 2 python examples/(\w+)\.py)`"
 )
 
 
 def commands() -> dict[str, str]:
-    """Returns the commands of docs/examples.md, by the names of pictures."""
-    return dict(_CARD.findall((_ROOT / "docs/examples.md").read_text()))
+    """Returns the commands of docs/examples.md, by the names of examples."""
+    text = (_ROOT / "docs/examples.md").read_text()
+    return {name: command for command, name in _COMMAND.findall(text)}
 
 
 def run(command: str, num_ranks: int) -> str:
