@@ -1,5 +1,5 @@
-# Everyday commands. PYTHON must have the package's test and lint extras and a
-# TensorFlow: `make install` installs them.
+# Everyday commands. PYTHON must have the package's extras test, lint and docs, and
+# a TensorFlow: `make install` installs them.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLANG ?= $(firstword $(foreach name,clang++ clang++-19 clang++-16 clang++-14,\
   $(shell command -v $(name) 2> /dev/null)))
@@ -25,7 +25,7 @@ install:  ## Editable install with everything that the targets below need
 	$(PYTHON) -m pip install -q 'setuptools>=77' 'pybind11>=2.13' ninja \
 	  $(if $(shell command -v cmake),,cmake)
 	$(PYTHON) -m pip install -q --no-build-isolation \
-	  -e '.[test,lint,tensorflow-cpu]'
+	  -e '.[test,lint,docs,tensorflow-cpu]'
 
 .PHONY: build
 build:  ## Builds the libraries in place; incremental

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from importlib.util import find_spec
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -12,6 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 import hvd_keras
+from hvd_keras._common import replacements
 
 project = "hvd_keras"
 author = "The hvd_keras developers"
@@ -30,6 +32,10 @@ myst_enable_extensions = ["colon_fence"]
 
 # Docstrings are in Google's form; `x` is code.
 default_role = "code"
+# Neither need be there. In what takes their place, nothing is replaced.
+autodoc_mock_imports = [n for n in ("jax", "torch") if find_spec(n) is None]
+if autodoc_mock_imports:
+    replacements.replace = lambda *_: None
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
