@@ -274,16 +274,19 @@ def test_a_call_that_was_answered_is_not_missing() -> None:
 
 def test_a_rank_that_does_as_before_is_not_to_blame() -> None:
     """Rank 0 goes on as it did; rank 1 makes other calls, and waits longer."""
-    before: list[Call] = [
-        (i + 1, "xy"[i % 2], at, at + 1, at + 2)
-        for i, at in enumerate(np.arange(1.0, 50.0, 10.0))
+    before: list[list[Call]] = [
+        [
+            (i + 1, names[i % 2], at, at + 1, at + 2)
+            for i, at in enumerate(np.arange(1.0, 50.0, 10.0))
+        ]
+        for names in ("xy", "uw")
     ]
-    first = rank_of(0, [*before, (0, "y", 3000.0, 0, 6000.0)], [])
+    first = rank_of(0, [*before[0], (0, "y", 3000.0, 0, 6000.0)], [])
     others: list[Call] = [
         (0, "v", 3000.0, 0, 5000.0),
         (0, "z", 60.0, 0, 7000.0),
     ]
-    second = rank_of(1, [*before, *others], [])
+    second = rank_of(1, [*before[1], *others], [])
     found = analyze(Recording([first, second], 2)).unanswered
     assert [one.name for one in found] == ["y", "z", "v"]
     assert [one.missing for one in found] == [[1], [0], [0]]
