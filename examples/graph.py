@@ -64,7 +64,7 @@ class GraphNetwork(keras.Model):
         return self.top(self.mixed(hidden, rows))
 
 
-def main(_: list[str]) -> None:
+def main(_argv: list[str]) -> None:
     hvd.init()
     keras.utils.set_random_seed(1)
     (images, labels), _ = digit_data.load("digits")

@@ -58,7 +58,7 @@ class Writer(keras.Model):
         return {"word_loss": self.mean_loss.result()}
 
 
-def main(_: list[str]) -> None:
+def main(_argv: list[str]) -> None:
     hvd.init()
     keras.utils.set_random_seed(1)
     (train, _), (test, _) = library_data.texts(NUM_WORDS, VOCABULARY_SIZE)
