@@ -243,6 +243,21 @@ def test_many_independent_collectives_in_one_program() -> None:
             np.testing.assert_array_equal(result, 2 * np.arange(4) + 10 + 2 * i)
 
 
+def test_the_compression_between_hosts_goes_with_the_call() -> None:
+    own = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
+    with pytest.raises(hvd.MismatchError, match="int8 on rank 1"):
+        hvd_jax.allreduce(mine(3), compression=own)
+
+    def program(x: jax.Array) -> jax.Array:
+        options = {"compression": hvd.Compression.int8}
+        return hvd_jax.allreduce(x, name="packed", **options).sum()
+
+    text = jax.jit(jax.grad(program)).trace(mine(3)).lower().as_text()
+    calls = re.findall("custom_call @hvd_allreduce.*", text)
+    assert len(calls) == 2  # the second one is of the gradient
+    assert all("wire_format = 1" in call for call in calls)
+
+
 @pytest.mark.usefixtures("bucket_of_each")
 def test_only_the_end_of_a_collective_reads_its_start() -> None:
     """On a GPU the results are ready only after the end."""

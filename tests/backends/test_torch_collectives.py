@@ -55,6 +55,19 @@ def test_dtypes_and_groups(dtype: Any) -> None:
     assert half[0] == 1
 
 
+def test_ranks_with_other_compressions_are_told() -> None:
+    own = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
+    with pytest.raises(hvd.MismatchError, match="int8 on rank 1"):
+        hvd_torch.allreduce(mine(3), compression=own)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = hvd_torch.DistributedOptimizer(
+        torch.optim.SGD([parameter], 0.1), compression=own
+    )
+    parameter.sum().backward()
+    with pytest.raises(hvd.MismatchError, match="int8 on rank 1"):
+        optimizer.step()
+
+
 def test_float8_is_moved_but_not_reduced() -> None:
     x = (torch.tensor([0.5, 2.0]) * hvd.rank()).to(torch.float8_e4m3fn)
     rows = hvd_torch.allgather(x)
