@@ -224,6 +224,15 @@ def train_digits(network: Network) -> None:
         accuracy = np.mean(of["accuracy"]) if of["accuracy"] else np.nan
         print(f"{way:>6} {ms:8.1f} {step:6.3f} {sent:7.4f} {accuracy:8.4f}")
     print(json.dumps(line))
+    _results.write(
+        f"local updates, {FLAGS.rate or 'unshaped'}",
+        NUM_HOSTS * FLAGS.np,
+        [
+            _results.figure("step of digits", way, np.divide(of["ms"], 1e3))
+            for way, of in line["ways"].items()
+            if of["ms"]
+        ],
+    )
 
 
 def train(network: Network, bits_a_second: float | None) -> None:

@@ -90,7 +90,8 @@ class _Meetings(keras.callbacks.Callback):
         self._outer = _outer_of(model)
         if self._outer is not None:
             self._outer.begin(_trained(model, self._local))
-            _tell_if_short(params or {})
+        if basics.rank() == 0:
+            self._tell_of_short_times(params or {})
         fit.meet = self.meet
         # Whether a callback saves at the ends of epochs.
         (self._saves,) = together(f"{_NAME}/saving", [_saving(fit.callbacks)])
@@ -150,6 +151,22 @@ class _Meetings(keras.callbacks.Callback):
             average_alike(slots, f"{_NAME}/slots")
             for part in self._parts:
                 part.hvd_note_apart(False)
+
+    def _tell_of_short_times(self, params: dict[str, Any]) -> None:
+        num_steps = params.get("steps")
+        if num_steps and num_steps < self._period:
+            log.info(
+                f"local_updates: an epoch has {num_steps} steps, and hosts "
+                "meet at its end. With longer epochs (`steps_per_epoch`) they "
+                "meet less often."
+            )
+        total = (num_steps or _MANY_STEPS) * params.get("epochs", 1)
+        if self._outer is not None and total < _MANY_STEPS:
+            log.warning(
+                f"local_updates: this training has {total} steps. An outer "
+                f"optimizer needs {_MANY_STEPS} and more; in less it loses "
+                'accuracy. Use `outer="average"`.'
+            )
 
     def _of_optimizers(self) -> list[Any]:
         """Returns the variables of optimizers, but sums of gradients."""
@@ -280,14 +297,3 @@ def _outer_of(model: Any) -> Outer | None:
         outer: Outer = own[_OUTER]
         return outer
     return None
-
-
-def _tell_if_short(params: dict[str, Any]) -> None:
-    steps, epochs = params.get("steps"), params.get("epochs")
-    num_steps = (steps or _MANY_STEPS) * (epochs or 1)
-    if num_steps < _MANY_STEPS and basics.rank() == 0:
-        log.warning(
-            f"local_updates: this training has {num_steps} steps. An outer "
-            f"optimizer needs {_MANY_STEPS} and more; in less it loses "
-            'accuracy. Use `outer="average"`.'
-        )

@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--save-freq", type=int, default=0)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--local-updates", type=int)
+    parser.add_argument("--has-outer", action="store_true")
     args = parser.parse_args()
     hvd.init()
     keras.utils.set_random_seed(1 + hvd.rank())
@@ -77,12 +78,16 @@ def main() -> None:
             keras.layers.Dense(1),
         ]
     )
-    optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.Adam(0.01),
-        local_updates=args.local_updates
-        and hvd.LocalUpdates(args.local_updates, within="rank"),
-    )
-    model.compile(optimizer, "mse")
+    updates = None
+    if args.local_updates:
+        nesterov = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+        updates = hvd.LocalUpdates(
+            args.local_updates,
+            within="rank",
+            outer=nesterov if args.has_outer else "average",
+        )
+    adam = keras.optimizers.Adam(0.01)
+    model.compile(hvd.DistributedOptimizer(adam, local_updates=updates), "mse")
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),

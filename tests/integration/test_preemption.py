@@ -83,8 +83,13 @@ def test_sigterm_to_hvdrun(
     _goes_on(tmp_path, undisturbed)
 
 
-def test_ranks_that_train_apart_go_on_apart(tmp_path: pathlib.Path) -> None:
-    options = ("--local-updates", "7")  # of 10 steps in an epoch
+@pytest.mark.parametrize(
+    "more", [("--save-freq", "4"), ("--has-outer",)], ids=str
+)
+def test_ranks_that_train_apart_go_on_apart(
+    more: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    options = ("--local-updates", "7", *more)  # of 10 steps in an epoch
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         folder.mkdir()
