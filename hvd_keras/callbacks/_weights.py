@@ -36,10 +36,15 @@ class TrainedWeights:
     """
 
     def __init__(self, model: Any, local: Iterable[Any]) -> None:
-        local = [*local]
+        self._local = [*local]
+        self._model = model
+        self._seconds: float | None = None
+
+    def _variables(self) -> list[Any]:
+        # Slots are among them, unless hosts have just trained apart.
         variables: list[Any] = []
-        for part in _rates.parts_of(model):
-            own = [*local, *part.hvd_local]
+        for part in _rates.parts_of(self._model):
+            own = [*self._local, *part.hvd_local]
             rate = part.learning_rate
             variables += model_state.without(
                 own, private.trainable_variables_of(part)
@@ -49,15 +54,13 @@ class TrainedWeights:
                 model_state.shared_variables_of(part, own),
             )
         unique = {private.identity_of(each): each for each in variables}
-        self._variables = list(unique.values())
-        self._model = model
-        self._seconds: float | None = None
+        return list(unique.values())
 
     def numbers(self) -> list[int]:
         """Returns a checksum of each."""
         begin = time.monotonic()
         read = _backends.current().read
-        numbers = [checksums.checksum(read(v)) for v in self._variables]
+        numbers = [checksums.checksum(read(v)) for v in self._variables()]
         self._seconds = time.monotonic() - begin
         return numbers
 
@@ -66,7 +69,7 @@ class TrainedWeights:
         seconds = self._seconds
         if seconds is None:
             describe = _backends.current().describe
-            num_bytes = sum(describe(v).num_bytes for v in self._variables)
+            num_bytes = sum(describe(v).num_bytes for v in self._variables())
             seconds = 1e-3 + num_bytes / _BYTES_A_SECOND
         return seconds <= _MOST * epoch_seconds
 
@@ -95,8 +98,8 @@ class TrainedWeights:
         index, _ = agreement.first_difference(lists)
         ranks = [rank for rank, (each, _, _) in enumerate(gathered) if each]
         mine = None
-        if numbers and index < len(self._variables):
-            variable = self._variables[index]
+        if numbers and index < len(numbers):
+            variable = self._variables()[index]
             value = np.asarray(_backends.current().read(variable), np.float64)
             mine = path_of(variable), f"{np.linalg.norm(value):.9g}"
         told = yield mine
