@@ -58,6 +58,15 @@ def test_the_host_of_the_launcher_comes_first_if_it_can() -> None:
     newcomer = _member(3, "a")
     newcomer.is_beside_server = True
     assert roster.ordered([newcomer, far]) == [far, newcomer]
+    first = _member(2, "b")  # nobody has a state
+    assert roster.ordered([newcomer, first]) == [first, newcomer]
+
+
+def test_who_was_in_last_comes_before_one_that_missed_it() -> None:
+    late, last = _member(1, "a", 0, rank=0), _member(2, "a", 1, rank=1)
+    late.first = last.first = 1
+    late.generation = last.generation = last.joined = 2
+    assert roster.ordered([late, last]) == [last, late]
 
 
 def test_who_came_in_the_newest_generation_may_have_no_state() -> None:
