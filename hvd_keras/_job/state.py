@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from hvd_keras._common import horovod_site
 from hvd_keras._rendezvous.topology import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import NotInitializedError
@@ -70,8 +71,11 @@ def not_initialized(caller: str) -> NotInitializedError:
 
 
 def _not_initialized(action: str) -> NotInitializedError:
+    # Programs and their tests look for Horovod's words.
+    is_horovod = horovod_site.is_used()
+    words = "Horovod has not been initialized. " if is_horovod else ""
     return NotInitializedError(
-        f"`init()` must be called before {action}: at the start of the "
+        f"{words}`init()` must be called before {action}: at the start of the "
         "program, on every rank. Received: no call, or a later `shutdown()`."
     )
 

@@ -112,13 +112,21 @@ def test_importing_compat_is_enough_without_the_flag() -> None:
         import hvd_keras.compat.horovod
         import horovod.keras as hvd
         import horovod.tensorflow.keras.callbacks as callbacks
+        try:
+            hvd.rank()
+        except ValueError as error:
+            print(str(error).partition(".")[0])
         hvd.init()
         print(hvd.size(), hvd.callbacks is not None)
         print(callbacks.MetricAverageCallback.__name__)
         """,
         seconds=60,
     )
-    assert job.lines(0) == ["1 True", "MetricAverageCallback"], job.stderr
+    assert job.lines(0) == [
+        "Horovod has not been initialized",
+        "1 True",
+        "MetricAverageCallback",
+    ], job.stderr
 
 
 def test_a_torch_program_needs_neither_keras_nor_tensorflow() -> None:
