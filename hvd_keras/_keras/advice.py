@@ -89,6 +89,12 @@ _METRICS = (
     "from a metric function; keep the state of a `keras.metrics.Metric` in "
     "variables of `add_variable` that add up. Received: %s."
 )
+_COUNTED_STEPS = (
+    "A metric counts steps. Each rank counts its own, and metrics add up over "
+    "the ranks: N ranks report N times what one process does. Give its "
+    'variable `aggregation="none"` in `add_variable`; it is averaged then. '
+    "Received: %s."
+)
 _OWN_METRICS = (
     "`evaluate` has returned the metrics of each rank's own rows. For those of "
     "all rows, on all ranks: "
@@ -187,6 +193,11 @@ def tell_of_untracked_state(model: Any, difference: str) -> None:
 def tell_of_metrics(model: Any, received: str) -> None:
     """Warns of metrics that are not those of all rows."""
     _tell(model, _METRICS, received)
+
+
+def tell_of_counted_steps(model: Any, names: str) -> None:
+    """Warns of metrics whose states are no sums over rows."""
+    _tell(model, _COUNTED_STEPS, names)
 
 
 def tell_of_own_metrics(model: Any) -> None:

@@ -21,6 +21,9 @@ from hvd_keras.reduce_op import Sum
 
 Logs = Any
 
+# An attribute of a model, in `vars(model)`: metrics that seem to count steps.
+_COUNTING = "_hvd_counting_steps"
+
 
 class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
     """Reports metrics over the samples of all ranks, in `fit` and `evaluate`.
@@ -146,6 +149,7 @@ def global_logs(
     for state, total in zip(states, _sums(local), strict=True):
         state.assign(np.asarray(total))
     summed = dict(_flat(model.get_metrics_result()))
+    _tell_of_counted_steps(model, additive, num_samples, own, summed)
     # A rank without any batch has no logs, but knows the sums.
     values = dict(_flat(get_logs(logs))) if logs else dict(summed)
     for state, value in zip(states, local, strict=True):
@@ -324,6 +328,33 @@ def _tell_of_means(model: keras.Model, metrics: list[Any]) -> None:
     ]
     if found:
         advice.tell_of_metrics(model, "; ".join(found))
+
+
+def _tell_of_counted_steps(
+    model: keras.Model,
+    metrics: list[Any],
+    num_samples: float,
+    own: dict[str, Any],
+    summed: dict[str, Any],
+) -> None:
+    """Names the metrics whose value is the number of steps, twice running."""
+    calls = keras_calls.running_calls()[:1]
+    if basics.size() == 1 or basics.rank() != 0 or not calls:
+        return
+    steps = getattr(calls[0].epochs, "num_batches", None)
+    found = set()
+    if steps and num_samples != steps:  # else each has one row
+        found = {
+            f"{metric.name!r} ({type(metric).__name__})"
+            for metric in metrics
+            if not type(metric).__module__.startswith("keras.")
+            and own.get(metric.name) == steps
+            and summed.get(metric.name) == steps * basics.size()
+        }
+    both = found & vars(model).get(_COUNTING, set())
+    vars(model)[_COUNTING] = found
+    if both:
+        advice.tell_of_counted_steps(model, ", ".join(sorted(both)))
 
 
 def _unique_variables(metrics: list[Any]) -> list[Any]:

@@ -101,6 +101,47 @@ def test_metrics_of_rows_are_not_named(caplog: Any) -> None:
     assert not any("add_variable" in r.message for r in caplog.records)
 
 
+class Counting(keras.metrics.Metric):
+    """Counts steps, or rows, or averages over steps what it is told."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(name=what)
+        self.what = what
+        self.count = self.add_variable((), "zeros", name="count")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None):
+        rows = ops.cast(ops.shape(y)[0], "float32")
+        self.count.assign_add(rows if self.what == "rows" else 1.0)
+        self.total.assign_add(rows)
+
+    def result(self) -> Any:
+        count = ops.convert_to_tensor(self.count)
+        return self.total / count if self.what == "mean" else count
+
+
+@needs_peers
+@pytest.mark.parametrize(
+    ("what", "batch_size", "is_told"),
+    [("steps", 2, True), ("mean", 2, False), ("rows", 1, False)],
+)
+def test_a_metric_that_counts_steps_is_named(
+    what: str, batch_size: int, is_told: bool, caplog: Any
+) -> None:
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer("sgd")
+    model.compile(optimizer, "mse", metrics=[Counting(what)])
+    x = np.ones((3 * batch_size * hvd.size(), 1), "float32")
+    share = hvd.shard((x, x), batch_size=batch_size)
+    average = hvd.callbacks.MetricAverageCallback()
+    model.fit(share, epochs=3, callbacks=[average], verbose=0)
+    told = [r.message for r in caplog.records if "counts steps" in r.message]
+    assert len(told) == (is_told and hvd.rank() == 0)
+    assert all("'steps' (Counting)" in each for each in told)
+
+
 class OwnTest(keras.Model):
     """Its `test_step` counts each batch alike."""
 
