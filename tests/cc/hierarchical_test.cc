@@ -222,13 +222,11 @@ void CheckBitsAreEqual(Collectives* t, const Tensors& tensors) {
   }
 }
 
-// What each host brings to an element, and what all bring, at most in its
-// block. Blocks begin with the tensor.
-double LargestNear(const std::vector<double>& values, size_t i) {
-  double largest = 0;
-  const size_t begin = i / 128 * 128;
-  for (size_t j = begin; j < std::min(begin + 128, values.size()); ++j) {
-    largest = std::max(largest, std::fabs(values[j]));
+// The largest magnitude of each block. Blocks begin with the tensor.
+std::vector<double> LargestByBlock(const std::vector<double>& values) {
+  std::vector<double> largest((values.size() + 127) / 128);
+  for (size_t i = 0; i < values.size(); ++i) {
+    largest[i / 128] = std::max(largest[i / 128], std::fabs(values[i]));
   }
   return largest;
 }
@@ -252,16 +250,21 @@ void CheckBound(const Layout& layout, const std::vector<size_t>& lengths,
       }
       for (size_t i = 0; i < lengths[k]; ++i) exact[i] += of_hosts.back()[i];
     }
+    std::vector<double> bounds((lengths[k] + 127) / 128);
+    for (const std::vector<double>& of_host : of_hosts) {
+      const std::vector<double> largest = LargestByBlock(of_host);
+      for (size_t b = 0; b < bounds.size(); ++b) bounds[b] += largest[b] / 254;
+    }
+    const std::vector<double> largest = LargestByBlock(exact);
+    for (size_t b = 0; b < bounds.size(); ++b) {
+      // The owner's part is in it, too.
+      bounds[b] += (largest[b] + bounds[b]) / 254;
+    }
     double worst = 0;
     for (size_t i = 0; i < lengths[k]; ++i) {
-      double bound = 0;  // the owner's part is in it, too
-      for (const auto& of_host : of_hosts) {
-        bound += LargestNear(of_host, i) / 254;
-      }
-      bound += (LargestNear(exact, i) + bound) / 254;
       const double error =
           std::fabs(static_cast<double>(results[k][i]) - exact[i]);
-      worst = std::max(worst, error / bound);
+      worst = std::max(worst, error / bounds[i / 128]);
     }
     CAPTURE(lengths[k]);
     CHECK(worst < 1.0);
