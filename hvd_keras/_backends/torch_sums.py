@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -114,8 +115,10 @@ def _places(values: list[Any]) -> list[int]:
         if isinstance(each, list | tuple):
             places += _places(list(each))
         elif isinstance(each, torch.Tensor) and each.layout == torch.strided:
-            places.append(each.data_ptr())
-    return places
+            # While a compiler follows the step, its tensors have no memory.
+            with contextlib.suppress(RuntimeError):
+                places.append(each.data_ptr())
+    return [place for place in places if place]
 
 
 def are_changed(gradients: list[Any], own: list[Any]) -> bool:
