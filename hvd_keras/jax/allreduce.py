@@ -25,7 +25,7 @@ def allreduce(
     """As `hvd.allreduce`, for JAX arrays, and inside of `jax.jit` too.
 
     `tensor` may be a pytree of arrays, such as gradients: one call reduces all
-    of them. The reduction is differentiable for `Sum` and `Average`. Calls
+    of them, one or more. The reduction is differentiable for `Sum` and `Average`. Calls
     without a name are counted: see `hvd_keras.jax`.
 
     Example, on 2 ranks:
@@ -34,8 +34,6 @@ def allreduce(
     Array([0.5, 1. ], dtype=float32)
     """
     leaves, structure = jax.tree.flatten(tensor)
-    if not leaves:
-        return tensor
     results = grouped_allreduce(
         leaves,
         op,
