@@ -24,9 +24,9 @@ def allreduce(
 ) -> Any:
     """As `hvd.allreduce`, for JAX arrays, and inside of `jax.jit` too.
 
-    `tensor` may be a pytree of arrays, such as gradients: one call reduces all
-    of them, one or more. The reduction is differentiable for `Sum` and `Average`. Calls
-    without a name are counted: see `hvd_keras.jax`.
+    `tensor` may be a pytree of one or more arrays, such as gradients: one call
+    reduces all of them. The reduction is differentiable for `Sum` and
+    `Average`. Calls without a name are counted: see `hvd_keras.jax`.
 
     Example, on 2 ranks:
 
