@@ -83,10 +83,18 @@ TABLE = (
     ),
     Row(
         "os",
-        "mkdir",
-        "distribution._scripts",
-        "take a folder that another rank has just made",
+        "mkdir rmdir",
+        "distribution._folders",
+        "take a folder that another rank has just made, or removed",
         "of the ranks that make a folder, all but one raise FileExistsError",
+        "Python 3.10 to 3.14",
+    ),
+    Row(
+        "os",
+        "stat",
+        "distribution._turns",
+        "look for a file when no rank before this one makes it",
+        "a rank of an unchanged script reads what another one has half made",
         "Python 3.10 to 3.14",
     ),
     Row(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import inspect
 import os
 import pathlib
 import sys
@@ -20,12 +21,11 @@ from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import running_calls
 from hvd_keras._keras.lookup import owner_of, private_module
 from hvd_keras.callbacks._rank_zero import on_rank_zero
-from hvd_keras.distribution import _keras_api
+from hvd_keras.distribution import _keras_api, _turns
+from hvd_keras.distribution._callers import is_of_script
 
 Function = Callable[..., Any]
 
-# Packages by which a script opens files.
-_WRITERS = ("codecs", "gzip", "matplotlib", "numpy", "pandas", "pathlib", "PIL")
 _is_writing = False  # for all ranks
 _has_told = False
 
@@ -71,7 +71,8 @@ def _by_rank_0(original: Function) -> Function:
             finally:
                 _is_writing = False
 
-        on_rank_zero(original.__qualname__, write)
+        with _turns.ranks_meet():
+            on_rank_zero(original.__qualname__, write)
 
     return save
 
@@ -79,6 +80,10 @@ def _by_rank_0(original: Function) -> Function:
 def _one_at_a_time(original: Function) -> Function:
     @functools.wraps(original)
     def get_file(*args: Any, **kw: Any) -> Any:
+        # Archives are unpacked by each rank.
+        bound = inspect.signature(original).bind(*args, **kw).arguments
+        if bound.get("extract") or bound.get("untar"):
+            _turns.wait()
         # The next rank of this host finds what the first one has got. A lock
         # may be held for longer than a collective may wait.
         home = os.open(os.path.expanduser("~"), os.O_RDONLY | os.O_CLOEXEC)
@@ -100,7 +105,7 @@ def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
     writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
     if not writes or not isinstance(path, str | os.PathLike):
         return
-    if os.fspath(path) == os.devnull or not _is_of_script(sys._getframe(1)):
+    if os.fspath(path) == os.devnull or not is_of_script(sys._getframe(1)):
         return
     _has_told = True
     log.info(
@@ -117,17 +122,3 @@ def _knows_ranks() -> bool:
         return "HVD_RANK" in pathlib.Path(sys.argv[0]).read_text()
     except (OSError, ValueError):
         return False
-
-
-def _is_of_script(frame: Any) -> bool:
-    """Whether the script, or a module beside it, runs this or has called it."""
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] not in _WRITERS:
-            break
-        frame = frame.f_back
-    if frame is None:
-        return False
-    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
-    path = os.path.abspath(frame.f_code.co_filename)
-    return path.startswith(f"{folder}/") and "site-packages" not in path

@@ -21,7 +21,7 @@ from hvd_keras.callbacks import (
     BroadcastGlobalVariablesCallback,
     MetricAverageCallback,
 )
-from hvd_keras.distribution import _data
+from hvd_keras.distribution import _data, _turns
 from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.prediction import predict
 
@@ -76,7 +76,8 @@ class Front:
             "evaluate": self._evaluate,
             "predict": self._predict,
         }[method]
-        return stand_in(model, run, given)
+        with _turns.ranks_meet():
+            return stand_in(model, run, given)
 
     def _fit(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         distribute_optimizers(model)

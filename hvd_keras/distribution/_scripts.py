@@ -8,18 +8,17 @@ saves.
 from __future__ import annotations
 
 import atexit
-import functools
 import importlib
 import itertools
 import os
 import random
 import sys
-import time
 from typing import Any
 
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
 from hvd_keras.config import read_setting
+from hvd_keras.distribution import _folders
 
 
 def begin(mode: str) -> None:
@@ -31,7 +30,7 @@ def begin(mode: str) -> None:
     """
     if mode != "script":
         return
-    replace(os, "mkdir", _made_by_any)
+    _folders.share()
     seed = read_setting(os.environ, "HVD_DISTRIBUTE_SEED")
     random.seed(seed)
     call_when_imported(
@@ -42,24 +41,6 @@ def begin(mode: str) -> None:
             "keras": _distribute,
         }
     )
-
-
-def _made_by_any(original: Any) -> Any:
-    """Lets a script make a folder that another rank has just made."""
-    # Ranks may begin a few seconds apart.
-    began = time.time() - 10.0
-
-    @functools.wraps(original)
-    def mkdir(path: Any, *args: Any, **kw: Any) -> None:
-        try:
-            original(path, *args, **kw)
-        except FileExistsError:
-            if kw.get("dir_fd") is not None or not os.path.isdir(path):
-                raise
-            if os.stat(path).st_ctime < began:  # of an earlier job
-                raise
-
-    return mkdir
 
 
 def _seed_numpy(seed: int) -> None:
@@ -97,13 +78,15 @@ def _distribute() -> None:
     """Does what a script would do by `keras.distribution`."""
     import keras
 
-    from hvd_keras.distribution import _files, _keras_api
+    from hvd_keras.distribution import _files, _keras_api, _turns
 
     _keras_api.batch_is_global()
-    keras.distribution.initialize()
+    with _turns.beginning():
+        keras.distribution.initialize()
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     _files.share()
     atexit.register(_tell_at_end)
+    atexit.register(_turns.end)
 
 
 def _tell_at_end() -> None:

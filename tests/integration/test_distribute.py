@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import time
 
 import distribute_table
@@ -171,16 +172,24 @@ if not os.path.exists("checked"):
 os.mkdir("made")
 import keras
 pathlib.Path("images").mkdir()
-for wrong in ("old", "file"):
+os.mkdir("lock")
+for wrong in ("old", "file", "lock", "images"):
     try:
         os.mkdir(wrong)
     except FileExistsError:
         print("refused", wrong)
+os.rmdir("lock")
+os.mkdir("lock")
+os.rmdir("lock")
+try:
+    os.rmdir("lock")
+except FileNotFoundError:
+    print("gone")
 """
 
 
 def test_ranks_may_make_the_same_folder(tmp_path: pathlib.Path) -> None:
-    """Folders of an earlier job are refused, as in one process."""
+    """Folders of an earlier job, and one's own, are refused as in a process."""
     old = tmp_path / "old"
     old.mkdir()
     (tmp_path / "file").touch()
@@ -191,4 +200,81 @@ def test_ranks_may_make_the_same_folder(tmp_path: pathlib.Path) -> None:
         3, FOLDERS.format(folder=str(tmp_path)), "--distribute"
     )
     assert job.status == 0, job.stderr[-3000:]
-    assert job.stdout.splitlines()[:2] == ["refused old", "refused file"]
+    words = ["old", "file", "lock", "images"]
+    assert job.stdout.splitlines()[:5] == [f"refused {w}" for w in words] + [
+        "gone"
+    ]
+    assert not (tmp_path / "lock").exists()
+
+
+UNPACKED = """
+import io, os, shutil, sys, tarfile, time, zipfile
+import keras, numpy as np
+os.chdir({folder!r})
+rank = os.environ["HVD_RANK"]
+
+def note(what):
+    with open(f"did.{{what}}.{{rank}}", "w"):
+        pass
+
+def read(folder):
+    found = sorted(os.listdir(folder))
+    return sum(int(open(f"{{folder}}/{{name}}").read()) for name in found)
+
+# A look, and then a folder that fills slowly.
+if not os.path.exists("slow"):
+    os.mkdir("slow")
+    for number in range(20):
+        time.sleep(0.05)
+        with open(f"slow/{{number}}", "w") as file:
+            file.write(str(number))
+    note("slow")
+total = read("slow")
+# Archives that each rank unpacks, over what another one may read.
+with zipfile.ZipFile("archive.zip") as file:
+    file.extractall("unzipped")
+total += read("unzipped")
+shutil.unpack_archive("archive.tar", "untarred")
+total += read("untarred")
+found = keras.utils.get_file(
+    "archive.tar", "file://{folder}/archive.tar", extract=True, cache_dir="c"
+)
+total += read(found)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for again in range(2):
+    x = np.full((6, 2), total)
+    model.evaluate(x, x[:, :1], verbose=0)
+    # Between calls: written by all, and read at once.
+    if not os.path.exists(f"later{{again}}.npy"):
+        time.sleep(0.2)
+        np.save(f"later{{again}}", np.arange(100000))
+        note(f"later{{again}}")
+    total += int(np.load(f"later{{again}}.npy").sum())
+print("total", total, flush=True)
+"""
+
+
+def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for number in range(300):
+        (whole / str(number)).write_text(str(number))
+    for kind in ("zip", "tar"):
+        shutil.make_archive(str(tmp_path / "archive"), kind, whole)
+    job = jobs.run_python(
+        3,
+        UNPACKED.format(folder=str(tmp_path)),
+        "--distribute",
+        "--show-ranks",
+        "0,1,2",
+        seconds=180,
+        TMPDIR=str(tmp_path),
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    total = sum(range(20)) + 3 * sum(range(300)) + 2 * sum(range(100000))
+    assert job.stdout.count(f"total {total}") == 3
+    # What a rank looks for, the first one has made.
+    did = {path.name for path in tmp_path.glob("did.*")}
+    assert did == {"did.slow.0", "did.later0.0", "did.later1.0"}
+    assert not list(tmp_path.glob("hvd-turn*"))

@@ -1,0 +1,37 @@
+"""Knows what the script itself does with files, and when the job began."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+# Ranks may begin a few seconds apart.
+_BEGAN = time.time() - 10.0
+
+# Packages by which a script opens files.
+_HELPERS = frozenset(
+    "codecs contextlib genericpath glob gzip matplotlib numpy os pandas "
+    "pathlib PIL posixpath shutil subprocess tarfile zipfile".split()
+)
+
+
+def is_of_script(frame: Any) -> bool:
+    """Whether the script, or a module beside it, runs this or has called it."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        is_front = module.startswith(__package__)
+        if not is_front and module.partition(".")[0] not in _HELPERS:
+            break
+        frame = frame.f_back
+    if frame is None or module.partition(".")[0] == "hvd_keras":
+        return False
+    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
+    path = os.path.abspath(frame.f_code.co_filename)
+    return path.startswith(f"{folder}/") and "site-packages" not in path
+
+
+def is_of_this_job(found: os.stat_result) -> bool:
+    """Whether a file or folder has changed since the job began."""
+    return found.st_ctime >= _BEGAN

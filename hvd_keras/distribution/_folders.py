@@ -1,0 +1,64 @@
+"""Folders that all ranks of a script make: each takes that of another.
+
+A rank that makes a folder twice still gets an error the second time, and one
+that removes a folder of its own finds it removed: a folder may be a lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from hvd_keras._common.replacements import replace
+from hvd_keras.distribution._callers import is_of_this_job
+
+_made: set[str] = set()  # what this rank believes to have made
+
+
+def share() -> None:
+    """Lets this rank take, and drop, folders that another one has made."""
+    replace(os, "mkdir", _made_by_any)
+    replace(os, "rmdir", _removed_by_any)
+
+
+def _made_by_any(original: Any) -> Any:
+    @functools.wraps(original)
+    def mkdir(path: Any, *args: Any, **kw: Any) -> None:
+        if kw.get("dir_fd") is not None:
+            original(path, *args, **kw)
+            return
+        place = _place(path)
+        try:
+            original(path, *args, **kw)
+        except FileExistsError:
+            is_own = place in _made or not os.path.isdir(path)
+            if is_own or not is_of_this_job(os.stat(path)):
+                raise
+        _made.add(place)
+
+    return mkdir
+
+
+def _removed_by_any(original: Any) -> Any:
+    @functools.wraps(original)
+    def rmdir(path: Any, *args: Any, **kw: Any) -> None:
+        if kw.get("dir_fd") is not None:
+            original(path, *args, **kw)
+            return
+        place = _place(path)
+        try:
+            original(path, *args, **kw)
+        except FileNotFoundError:
+            if place not in _made:
+                raise
+        below = os.path.join(place, "")
+        _made.difference_update(
+            [each for each in _made if each == place or each.startswith(below)]
+        )
+
+    return rmdir
+
+
+def _place(path: Any) -> str:
+    return os.path.abspath(os.fsdecode(path))

@@ -1,0 +1,199 @@
+"""Files that a script makes: one rank of a host at a time.
+
+Scripts look whether a folder is there, make it, download, unpack and read. A
+rank that did so beside another would take a folder for whole that is half
+made, or read a file that is written again. So a rank waits, where the script
+first does such a thing, until the one before it on this host has come to the
+next call that ranks share, or has ended. Files from before the job are read
+without waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from hvd_keras._common import log
+from hvd_keras._common.replacements import replace
+from hvd_keras.distribution._callers import is_of_script, is_of_this_job
+
+# What an audit hook hears of.
+_READS = frozenset(["open", "os.listdir", "os.scandir"])
+_CHANGES = frozenset(
+    "os.mkdir os.remove os.rename os.rmdir os.system shutil.copyfile "
+    "shutil.copytree shutil.make_archive shutil.move shutil.rmtree "
+    "shutil.unpack_archive subprocess.Popen".split()
+)
+_SECONDS_TO_TELL = 10.0
+_stat = os.stat  # Python's
+
+_own: int | None = None  # the lock that this rank holds until its turn ends
+_turn = 0  # equal on all ranks where they meet
+_rank = 0  # on this host
+_num_ranks = 1
+_may_go = True  # the rank before this one has had its turn
+_waiting = threading.RLock()
+
+
+@contextlib.contextmanager
+def beginning() -> Iterator[None]:
+    """A context in which ranks meet first: behind it turns begin."""
+    global _own, _rank, _num_ranks, _may_go
+    _num_ranks = int(os.environ.get("HVD_LOCAL_SIZE", "1"))
+    if _num_ranks == 1:
+        yield
+        return
+    _rank = int(os.environ["HVD_LOCAL_RANK"])
+    _own = _taken(0)
+    yield
+    if _rank > 0:
+        _may_go = False
+        replace(os, "stat", _awaiting)
+        sys.addaudithook(_hear)
+
+
+@contextlib.contextmanager
+def ranks_meet() -> Iterator[None]:
+    """A context for a call that all ranks share; it ends the turn of each.
+
+    The next one begins behind it. It waits until the other ranks of this host
+    have come to the call, or have ended.
+    """
+    global _own, _turn, _may_go
+    if _own is None:
+        yield
+        return
+    # Whoever has waited for this turn finds the lock of the next.
+    following = _taken(_turn + 1)
+    _let_go(_own)
+    for rank in range(_num_ranks):
+        _wait_for(rank)
+    _own, _turn, _may_go = following, _turn + 1, True
+    try:
+        yield
+    finally:
+        _may_go = _rank == 0
+
+
+def end() -> None:
+    """Lets the ranks behind this one go on, when it ends."""
+    global _own
+    if _own is not None:
+        _let_go(_own)
+        _own = None
+
+
+def wait() -> None:
+    """Waits for the turn of this rank."""
+    global _may_go
+    with _waiting:
+        if _may_go:
+            return
+        _may_go = True  # what follows opens files, too
+        timer = threading.Timer(_SECONDS_TO_TELL, _tell)
+        timer.daemon = True
+        timer.start()
+        for rank in range(_rank):
+            _wait_for(rank)
+        timer.cancel()
+
+
+def _taken(turn: int) -> int:
+    """Returns the lock of a turn of this rank, which has it now."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(_path(_rank, turn), flags, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def _let_go(lock: int) -> None:
+    os.unlink(_path(_rank, _turn))
+    fcntl.flock(lock, fcntl.LOCK_UN)  # also of the processes that it forked
+    os.close(lock)
+
+
+def _wait_for(rank: int) -> None:
+    """Waits until the turn of a rank of this host has ended."""
+    try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(_path(rank, _turn), flags)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    finally:
+        os.close(lock)
+
+
+def _path(rank: int, turn: int) -> str:
+    """Returns the lock of a turn of a rank of this host."""
+    return f"{_of_host()}-{rank}-{turn}"
+
+
+@functools.cache  # a script may change its environment
+def _of_host() -> str:
+    names = ("HVD_RENDEZVOUS", "HVD_SECRET", "HVD_CROSS_RANK")
+    job = repr([os.environ.get(name) for name in names]).encode()
+    name = f"hvd-turn-{hashlib.sha256(job).hexdigest()[:32]}"
+    return os.path.join(tempfile.gettempdir(), name)
+
+
+def _tell() -> None:
+    log.info(
+        "waiting, before it reads or makes files, until the ranks before it "
+        "on this host have made theirs."
+    )
+
+
+def _awaiting(original: Any) -> Any:
+    """Lets the script look for a file when nobody else is making it."""
+
+    @functools.wraps(original)
+    def stat(path: Any, *args: Any, **kw: Any) -> Any:
+        if (
+            not _may_go
+            and _may_be_made(path)
+            and is_of_script(sys._getframe(1))
+        ):
+            wait()
+        return original(path, *args, **kw)
+
+    return stat
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _may_go or not (event in _READS or event in _CHANGES):
+        return
+    if event in _READS:
+        path = arguments[0]
+        mode = arguments[1] if event == "open" else None
+        writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
+        if not (_may_be_written(path) if writes else _may_be_made(path)):
+            return
+    if is_of_script(sys._getframe(1)):
+        wait()
+
+
+def _may_be_written(path: Any) -> bool:
+    return _is_path(path) and os.fspath(path) != os.devnull
+
+
+def _may_be_made(path: Any) -> bool:
+    """Whether a rank may make this now: it is new or not yet there."""
+    try:
+        return _is_path(path) and is_of_this_job(_stat(path))
+    except OSError:
+        return True
+
+
+def _is_path(path: Any) -> bool:
+    """Whether it is no file that is open."""
+    return isinstance(path, str | bytes | os.PathLike)
