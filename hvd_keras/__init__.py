@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         RankError,
         ShutdownError,
         StalledError,
+        StrictError,
     )
     from hvd_keras.gradient_tape import (
         DistributedGradientTape,
@@ -164,6 +165,7 @@ __all__ = [
     "ShutdownError",
     "StalledError",
     "Strategy",
+    "StrictError",
     "Sum",
     "SyncBatchNormalization",
     "Warmup",
@@ -252,7 +254,8 @@ _HOMES = {
         "ConfigError DamagedFileError FileInUseError HvdError InternalError "
         "InvalidArgumentError "
         "JobError LaunchError MismatchError NotInitializedError PeerLostError "
-        "ProcessSetMismatchError RankError ShutdownError StalledError"
+        "ProcessSetMismatchError RankError ShutdownError StalledError "
+        "StrictError"
     ),
     "gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
     "layers": "SyncBatchNormalization convert_sync_batch_normalization",
@@ -322,6 +325,12 @@ call_when_imported(
         "keras": lambda: importlib.import_module(
             f"{__name__}._replacing"
         ).install(),
+        "optax": lambda: importlib.import_module(
+            f"{__name__}._common.training_calls"
+        ).watch_optax(),
+        "torch": lambda: importlib.import_module(
+            f"{__name__}._common.training_calls"
+        ).watch_torch(),
     }
 )
 if os.environ.get("HVD_VERIFY"):

@@ -22,6 +22,7 @@ from hvd_keras._gradients import (
     step_counts,
     step_times,
 )
+from hvd_keras._job import training_step
 from hvd_keras._keras import (
     advice,
     callback_lists,
@@ -30,6 +31,7 @@ from hvd_keras._keras import (
     patches,
     random_streams,
     saved_forms,
+    training_calls,
     writers,
 )
 from hvd_keras._keras import calls as keras_calls
@@ -46,6 +48,7 @@ def install() -> None:
     if name not in _backends.NAMES:  # such as NumPy, which cannot train
         return
     keras_calls.install()
+    training_calls.install()
     keras_epochs.install()
     callback_lists.install()
     random_streams.install()
@@ -56,6 +59,7 @@ def install() -> None:
     backend.keep_from_averaging(advice.any_reduces)
     patches.patch_check_finite(distributed_class.check_finite_on_all_ranks)
     patches.patch_auto_jit_compile(distributed_class.must_not_use_xla)
+    keras_epochs.at_batch.add(training_step.tell_position)
     keras_epochs.at_data.add(fit_check.compare_data)
     fit_check.at_data.add(steps_guard.compare_plans)
     fit_check.at_data.add(loss_means.know_rows)

@@ -15,6 +15,7 @@ from hvd_keras._job import (
     exit_hooks,
     flight,
     interrupts,
+    last_words,
     membership,
     metrics,
     startup,
@@ -94,7 +95,7 @@ def init(
         _arguments = comm, process_sets
         config = Config.from_environ(os.environ)
         topology = _rendezvous.detect(os.environ)
-        log.configure(config.log_level, topology.rank)
+        log.configure(config.log_level, topology.rank, is_strict=config.strict)
         if membership.begin_waiting():
             topology = _start_alone(topology, config)
         else:
@@ -177,7 +178,11 @@ def shutdown() -> None:
 
 def _leave(*, goes_on: bool) -> None:
     with _lock:
-        if state.leave() is not None:
+        job = state.leave()
+        if job is not None:
+            last_words.note(job)
+            if not goes_on:
+                last_words.tell(job)
             interrupts.unwatch()
             metrics.end()
             status.end()
@@ -484,6 +489,8 @@ def _leave_at_exit() -> None:
     job = state.leave()
     if job is not None:
         timeline.stop()
+        last_words.note(job)
+        last_words.tell(job)
         # Tell the launcher first: a peer may fail as soon as this rank stops.
         _rendezvous.tell(
             job.topology, job.config, state.generation(), ReportKind.ENDS

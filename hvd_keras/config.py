@@ -226,6 +226,10 @@ class Config:
         "after this time; 0: never.", unit="seconds",
         alias="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     )  # fmt: skip
+    strict: bool = _setting(
+        "HVD_STRICT", "bool", False, "1: each warning of hvd_keras is an error "
+        "(`StrictError`), for tests and CI; `hvdrun --strict` sets it.",
+    )  # fmt: skip
     distribute: str = _setting(
         "HVD_DISTRIBUTE", "choice", "none", "Whether ranks run a `script` "
         "that knows nothing of them, or one that asks `keras.distribution`; "

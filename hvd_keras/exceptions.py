@@ -10,6 +10,7 @@ The tree::
      ├── FileInUseError                     another job writes the file
      ├── DamagedFileError (ValueError)      a file is not whole
      ├── RankError                          a rank failed in `hvd.run`
+     ├── StrictError                        a warning, with HVD_STRICT=1
      ├── MismatchError                      ranks disagree
      │    └── ProcessSetMismatchError (ValueError)  on the process sets
      └── JobError                           a collective failed:
@@ -42,6 +43,7 @@ __all__ = [
     "RankError",
     "ShutdownError",
     "StalledError",
+    "StrictError",
 ]
 
 
@@ -104,6 +106,10 @@ class RankError(HvdError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class StrictError(HvdError):
+    """What would be a warning, had not `HVD_STRICT=1` made it an error."""
 
 
 class MismatchError(HvdError):

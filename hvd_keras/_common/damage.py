@@ -51,7 +51,7 @@ def read_newest(
             broken[path] = error
         else:
             for other, why in broken.items():
-                log.warning(
+                log.notice(
                     f"{describe(other, why)}. Going on from the one before, "
                     f"{path!r}; the damaged one is now {put_aside(other)!r}"
                 )

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import threading
+
+from hvd_keras.exceptions import StrictError
 
 _logger = logging.getLogger("hvd_keras")
 _LEVELS = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
 
 
-def configure(level: str, rank: int) -> None:
-    """Shows messages of `level` or above, each with `rank` in front."""
-    global _prefix
+def configure(level: str, rank: int, *, is_strict: bool = False) -> None:
+    """Shows messages of `level` or above, each with `rank` in front.
+
+    Args:
+        level: One of `config.LOG_LEVELS`.
+        rank: That of this process.
+        is_strict: Whether warnings are errors.
+    """
+    global _prefix, _is_strict
+    _is_strict = is_strict
     _prefix = f"hvd_keras rank {rank}: "
     _logger.setLevel(_LEVELS.get(level, level.upper()))
     if not _logger.hasHandlers():
@@ -24,6 +34,7 @@ def configure(level: str, rank: int) -> None:
 
 
 _prefix = "hvd_keras: "
+_is_strict = False
 
 
 def info(message: str) -> None:
@@ -32,5 +43,17 @@ def info(message: str) -> None:
 
 
 def warning(message: str) -> None:
-    """Logs a message about something that may become an error."""
+    """Logs a message about a likely mistake.
+
+    Raises:
+        StrictError: Warnings are errors. A thread in the background logs.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if _is_strict and is_main:
+        raise StrictError(message)
+    _logger.warning("%s%s", _prefix, message, stacklevel=2)
+
+
+def notice(message: str) -> None:
+    """Logs a message about something that is no mistake of the program."""
     _logger.warning("%s%s", _prefix, message, stacklevel=2)

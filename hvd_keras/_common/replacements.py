@@ -211,6 +211,21 @@ TABLE = (
         "ranks get out of step in mixed precision",
     ),
     Row(
+        "keras.optimizers.Optimizer",
+        "apply",
+        "_keras.training_calls",
+        "know that a loop of one's own trains",
+        "ranks that train alone end without a word",
+    ),
+    Row(
+        "optax",
+        "apply_updates",
+        "_common.training_calls",
+        "know that a loop of JAX trains",
+        "ranks that train alone end without a word",
+        "optax 0.2",
+    ),
+    Row(
         "keras.Model",
         "_resolve_auto_jit_compile",
         "_keras.patches",

@@ -7,12 +7,11 @@ import faulthandler
 import json
 import os
 import signal
-import sysconfig
 import traceback
 from typing import IO
 
 from hvd_keras import _native
-from hvd_keras._common import files, log
+from hvd_keras._common import files, log, user_code
 from hvd_keras._records import evidence
 from hvd_keras._records.evidence import Part
 from hvd_keras._rendezvous import Topology, interfaces
@@ -65,18 +64,10 @@ def _prepare(folder: str, topology: Topology, host: str) -> dict[Part, str]:
         "size": topology.size,
         "host": host,
         "pid": os.getpid(),
-        "foreign": _foreign_folders(),
+        "foreign": user_code.foreign_folders(),
     }
     files.write(paths[Part.IDENTITY], json.dumps(said).encode())
     return paths
-
-
-def _foreign_folders() -> list[str]:
-    """Where code is that the user has not written."""
-    installed = sysconfig.get_paths()
-    folders = {installed[key] for key in ("stdlib", "purelib", "platlib")}
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [os.path.join(folder, "") for folder in {*folders, package}]
 
 
 def _write_stacks_to(path: str) -> None:

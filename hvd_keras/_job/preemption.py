@@ -110,7 +110,7 @@ def report(what: str) -> None:
             what,
         )
     elif job.topology.rank == 0:
-        log.warning(f"{what}; run it again to go on")
+        log.notice(f"{what}; run it again to go on")
 
 
 def _is_told() -> bool:

@@ -71,13 +71,13 @@ def start(
     if topology.member is None:
         _prepare_gpus(topology, config)
     rendezvous = _rendezvous.join(
-        topology, config, state.generation(), log.warning
+        topology, config, state.generation(), log.notice
     )
     state.set_generation(rendezvous.generation)
     if rendezvous.seat is not None:
         seat = rendezvous.seat._asdict()
         topology = dataclasses.replace(topology, **seat)
-        log.configure(config.log_level, topology.rank)
+        log.configure(config.log_level, topology.rank, is_strict=config.strict)
         membership.follow(rendezvous)
     with rendezvous:
         if topology.member is not None:

@@ -95,7 +95,7 @@ def stop(reads_clock: bool = True) -> None:
         _native.core().stop_timeline(reads_clock)
     except Exception as error:
         with contextlib.suppress(Exception):
-            log.warning(f"{path!r} is not complete: {error}")
+            log.notice(f"{path!r} is not complete: {error}")
     if path:
         owners.release(path)
 

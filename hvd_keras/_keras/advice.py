@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common import log
+from hvd_keras._common import log, remarks, training_signs
 from hvd_keras._keras import models
 from hvd_keras._keras.hooks import Hooks
 from hvd_keras._keras.optimizer import OptimizerHooks
@@ -157,18 +157,19 @@ def tell_of_unequal_rows(received: str) -> None:
     """Warns of a loop whose loss is none over the rows of all ranks."""
     if received not in _told_rows:
         _told_rows.add(received)
-        log.warning(_UNEQUAL_ROWS % received)
+        _warn(_UNEQUAL_ROWS % received)
 
 
 def tell_of_plain_optimizer(model: Any) -> None:
     """Warns that ranks train alone; call it if no optimizer reduces."""
     optimizer = type(getattr(model, "optimizer", None)).__name__
-    _tell(model, _PLAIN, f"the plain optimizer {optimizer}")
+    received = f"the plain optimizer {optimizer}"
+    _tell(model, _PLAIN, received, about=remarks.TRAINS_ALONE)
 
 
 def tell_of_different_weights(model: Any, difference: str) -> None:
     """Warns that ranks have got different weights by training."""
-    _tell(model, _APART, difference)
+    _tell(model, _APART, difference, about=remarks.TRAINS_ALONE)
 
 
 def tell_of_same_data(model: Any, received: str) -> None:
@@ -182,7 +183,7 @@ def tell_of_unknown_states(model: Any, labels: list[str]) -> None:
     new = [label for label in labels if label not in told]
     told.update(new)
     if new:
-        log.warning(_UNKNOWN_STATES % ", ".join(new))
+        _warn(_UNKNOWN_STATES % ", ".join(new))
 
 
 def tell_of_untracked_state(model: Any, difference: str) -> None:
@@ -211,14 +212,27 @@ def tell_of_filled_metric(metric: Any) -> None:
 
 
 def _tell(
-    model: Any, text: str, received: str, *, is_other_loss: bool = False
+    model: Any,
+    text: str,
+    received: str,
+    *,
+    is_other_loss: bool = False,
+    about: str = "",
 ) -> None:
     told = _told.setdefault(model, set())
     if text not in told:
         told.add(text)
-        log.warning(text % received)
+        _warn(text % received, about)
         for function in at_other_loss if is_other_loss else ():
             function(text % received)
+
+
+def _warn(text: str, about: str = "") -> None:
+    """Warns now, and has hvdrun say it again when the job has ended."""
+    if training_signs.place_of_fit:
+        text = f"{text.rstrip('.')} in `fit` at {training_signs.place_of_fit}."
+    remarks.keep(text, about)
+    log.warning(text)
 
 
 def has_own_train_step(model: Any) -> bool:

@@ -6,6 +6,7 @@ and train functions can find the call that runs them.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -16,6 +17,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras import training_calls
 from hvd_keras._keras.hooks import Hooks
 from hvd_keras._keras.lookup import private_module
 
@@ -68,6 +70,7 @@ class Call:
         self.rows = Rows()
         self.class_weight: Any = None  # what we apply instead of Keras
         self.epochs: Any = None  # the first EpochIterator that it has made
+        self.num_epochs = 0  # that have begun
         self.data: Any = None  # the data of that iterator
         self.others: list[Any] = []  # its labels and sample weights
         self.draws_apart = False  # its random numbers are the rank's own
@@ -192,8 +195,10 @@ def _noting_call(
             check(call.arguments)
         before = _running.set((call, *_running.get()))
         _all.append(call)
+        noting = training_calls.in_fit() if is_fit else contextlib.nullcontext()
         try:
-            return _bound(original, self)(*args, **kw)
+            with noting:
+                return _bound(original, self)(*args, **kw)
         finally:
             _running.reset(before)
             _all.remove(call)

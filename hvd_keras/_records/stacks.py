@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+
+from hvd_keras._common.user_code import Frame, Stack, own_frame
 
 _FRAME = re.compile(
     r'^\s*File "(?P<file>.*)", line (?P<line>[0-9]{1,9}),? in (.+)$'
 )
 _THREAD = re.compile(r"^(Current thread|Thread) 0x")
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-
-
-@dataclasses.dataclass(frozen=True)
-class Frame:
-    """One call: where it is in the source."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        path = os.path.relpath(self.file) if self.file[:1] == "/" else self.file
-        shown = self.file if path.startswith("..") else path
-        return f"{shown}:{self.line}"
-
-
-Stack = Sequence[Frame]  # the innermost first
 
 
 def of_error(text: str) -> Stack:
@@ -59,27 +42,6 @@ def of_main_thread(text: str) -> list[Stack]:
 def _frames(lines: Iterable[str]) -> list[Frame]:
     matches = filter(None, map(_FRAME.match, lines))
     return [Frame(match["file"], int(match["line"])) for match in matches]
-
-
-def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
-    """Returns the innermost call in the user's own code.
-
-    Args:
-        stack: Where a thread is.
-        foreign: Folders whose code is not the user's.
-    """
-    own = None
-    calls_from_foreign = False
-    for frame in reversed(stack):
-        is_foreign = frame.file.startswith(("<frozen ", *foreign)) or any(
-            part in frame.file for part in _INSTALLED
-        )
-        # Libraries make code that has no file, such as ops of TensorFlow.
-        is_made = frame.file.startswith("<") and calls_from_foreign
-        calls_from_foreign = is_foreign or is_made
-        if not calls_from_foreign:
-            own = frame
-    return own
 
 
 def usual_frame(

@@ -90,7 +90,7 @@ def tell(
     text: str = "",
     *,
     rank: int | None = None,
-) -> None:
+) -> bool:
     """Tells hvdrun something, if it started this rank; never raises.
 
     Args:
@@ -100,15 +100,20 @@ def tell(
         kind: What it is.
         text: See `ReportKind`.
         rank: The rank that it is of; None: this one.
+
+    Returns:
+        Whether hvdrun has heard it.
     """
     if _is_alone(topology):
-        return
+        return False
     # If this fails, hvdrun will still see the exit code.
     with contextlib.suppress(HvdError, OSError):
         to = reporter(topology, config, generation)
         if to is not None:
             of = to.identity.rank if rank is None else rank
             to.tell_last(Report(kind, of, text))
+            return True
+    return False
 
 
 def reporter(

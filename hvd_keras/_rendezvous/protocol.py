@@ -134,6 +134,7 @@ class ReportKind(enum.IntEnum):
     ELASTIC = 5  # it goes on when others are lost, and takes new ones in
     BEGINS = 6  # rank 0 begins to train, and nobody has given it a state
     STRAGGLER = 7  # of the rank that others wait for, by rank 0; text: how long
+    REMARKS = 9  # at its end; text: a packed `remarks.Remark`
     # Of any rank, again and again on one connection:
     STATUS = 8  # text: JSON, how it is doing
 

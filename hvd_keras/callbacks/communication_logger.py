@@ -138,7 +138,7 @@ class CommunicationLogger(EpochMeter):
             network.layout.ranks, network.host_names, seconds, running, speed
         )
         if text:
-            log.warning(text)
+            log.notice(text)
 
     def _report(self, now: float) -> None:
         seconds = now - self._reported
@@ -149,7 +149,7 @@ class CommunicationLogger(EpochMeter):
             return  # another job
         text = describe_straggler(ranks - before, seconds)
         if text:
-            log.warning(text)
+            log.notice(text)
 
 
 def describe_straggler(last_ranks: _LastRanks, seconds: float) -> str:

@@ -92,16 +92,18 @@ def _distribute() -> None:
 def _tell_at_end() -> None:
     """Says so if nothing was shared."""
     from hvd_keras import basics
-    from hvd_keras._common import log
+    from hvd_keras._common import log, remarks
     from hvd_keras.distribution import _front
 
     if not basics.is_initialized() or basics.rank() != 0 or basics.size() == 1:
         return
     if not (_front.has_shared() or hasattr(sys, "last_value")):
-        log.warning(
+        text = (
             f"nothing was distributed: {sys.argv[0]} has called neither "
             f"`fit` nor `evaluate` nor `predict` of a Keras model, and all "
             f"{basics.size()} ranks did the same work. A training loop of its "
             "own needs `hvd.shard` and `hvd.DistributedOptimizer`, see 'The "
             "four changes' in README.md."
         )
+        log.notice(text)
+        remarks.keep(text, remarks.TRAINS_ALONE)

@@ -42,7 +42,7 @@ class StragglerWatch:
         )
         if found is not None:
             rank, text = found
-            log.warning(f"rank {rank} {text}")
+            log.notice(f"rank {rank} {text}")
             membership.report_straggler(rank, text)
         self._begin(now)
 

@@ -51,6 +51,29 @@ TEST_CASE("time counts once, however many collectives run") {
   CHECK(meter.Sums().num_steps == 3);
 }
 
+TEST_CASE("what ranks train with is told from metrics and logs") {
+  Request request = ARequest(CollectiveKind::kAllreduce, "gradient");
+  const auto shares = [&request](DataType dtype, int64_t num_values) {
+    RequestTensor tensor;
+    tensor.dtype = dtype;
+    tensor.shape = {num_values};
+    request.tensors = {tensor};
+    return SharesValues(request);
+  };
+  CHECK(shares(DataType::kFloat32, 2));
+  CHECK(shares(DataType::kFloat8E5m2, 2));
+  CHECK(!shares(DataType::kFloat32, 1));
+  CHECK(!shares(DataType::kInt64, 8));
+  request.name = "MetricAverageCallback/states";
+  CHECK(!shares(DataType::kFloat32, 2));
+  request.name = "adam/bucket_0";
+  CHECK(shares(DataType::kFloat32, 1));
+  request.kind = CollectiveKind::kBroadcast;
+  request.name = "bias";
+  CHECK(shares(DataType::kFloat32, 1));
+  CHECK(!shares(DataType::kUint8, 9));
+}
+
 TEST_CASE("the coordinator knows who came last, and how late") {
   std::vector<std::shared_ptr<CommunicationMeter>> meters;
   Engines engines;

@@ -5,6 +5,23 @@
 #include "tf_ops/observe/step_names.h"
 
 namespace hvd {
+namespace {
+
+// `MetricAverageCallback` names its collectives so.
+constexpr char kMetrics[] = "MetricAverageCallback/";
+
+}  // namespace
+
+bool SharesValues(const Request& request) {
+  if (IsOfStep(request.name)) return true;
+  if (request.name.rfind(kMetrics, 0) == 0) return false;
+  int64_t num_values = 0;
+  for (const RequestTensor& tensor : request.tensors) {
+    if (IsFloating(tensor.dtype)) num_values += NumElements(tensor.shape);
+  }
+  return num_values > (request.kind == CollectiveKind::kBroadcast ? 0 : 1);
+}
+
 CommunicationMeter::CommunicationMeter(int size) {
   sums_.num_last.resize(static_cast<size_t>(size));
   sums_.late_ns.resize(static_cast<size_t>(size));
@@ -21,8 +38,10 @@ void CommunicationMeter::OnEvent(const Event& event) {
     sums_.late_ns[last] += static_cast<uint64_t>(event.late_by.count());
   } else if (event.step == Event::Step::kBegun) {
     const bool is_of_step = IsOfStep(event.request->name);
+    const bool is_shared = SharesValues(*event.request);
     const MutexLock lock(&mu_);
     if (is_of_step) ++sums_.num_steps;
+    if (is_shared) ++sums_.num_shared;
     if (num_running_++ == 0) running_since_ = event.time;
   } else if (event.step == Event::Step::kEnded && event.has_begun) {
     const MutexLock lock(&mu_);

@@ -13,11 +13,17 @@ namespace hvd {
 struct CommunicationSums {
   uint64_t running_ns = 0;  // at least one collective ran
   uint64_t num_steps = 0;   // of optimizers and tapes
+  // Collectives by which ranks may have trained together, see SharesValues.
+  uint64_t num_shared = 0;
   // By global rank, of what this rank coordinates: how often the rank was the
   // last to come, and how long after the first.
   std::vector<uint64_t> num_last;
   std::vector<uint64_t> late_ns;
 };
+
+// Whether a request moves what a model is made of, or its gradients: floating
+// numbers, but no metrics, and no single number such as a loss that is logged.
+bool SharesValues(const Request& request);
 
 // Thread-safe. One for all engines of a process.
 class CommunicationMeter final : public EventObserver {

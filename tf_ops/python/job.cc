@@ -317,6 +317,10 @@ py::dict Stats() {
   return result;
 }
 
+uint64_t NumShared() {
+  return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_shared;
+}
+
 std::vector<std::pair<uint64_t, uint64_t>> LastRanks() {
   EngineOrRaise();
   const CommunicationSums sums = TheMeter()->Sums();

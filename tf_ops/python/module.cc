@@ -115,6 +115,8 @@ void DefineJob(py::module_* m) {
   m->def("rank", [] { return hvd::EngineOrRaise()->rank(); });
   m->def("size", [] { return hvd::EngineOrRaise()->size(); });
   m->def("stats", &hvd::Stats);
+  m->def("num_shared", &hvd::NumShared,
+         "Collectives by which this rank may have trained with others.");
   m->def("last_ranks", &hvd::LastRanks,
          "How often each rank came last to what this one coordinates, and by "
          "how many nanoseconds in all.");
@@ -135,6 +137,8 @@ void DefineJob(py::module_* m) {
       },
       "rank"_a, "size"_a, "host"_a, "path"_a,
       "Sets where the flight record goes after a failure; empty: nowhere.");
+  m->def("set_flight_position", &hvd::SetFlightPosition, "epoch"_a, "batch"_a,
+         "Says which batch `fit` takes, from 1 on; 0, 0: it does not run.");
   m->def(
       "write_flight_record",
       [](const std::string& path, const std::string& reason) {

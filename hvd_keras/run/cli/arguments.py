@@ -149,6 +149,7 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
         distribute = "script" if options.distribute else "keras"
     return settings(
         HVD_DISTRIBUTE=distribute,
+        HVD_STRICT="1" if options.strict else None,
         HVD_START_TIMEOUT=options.start_timeout,
         HVD_FUSION_THRESHOLD=(
             None if threshold is None else int(threshold * (1 << 20))
@@ -224,6 +225,9 @@ def _parser() -> argparse.ArgumentParser:
         help="print each start and end, and all ranks' start lines of "
         "TensorFlow; with --check, what hvd_keras replaces in Keras and "
         "TensorFlow")  # fmt: skip
+    add("--strict", action="store_true",
+        help="make each warning of hvd_keras an error, for tests and CI"
+        )  # fmt: skip
     add("--distribute", action="store_true",
         help="share the work of `fit`, `evaluate` and `predict` in a Keras "
         "script that knows nothing of ranks (see docs/distribute.md)"

@@ -33,6 +33,7 @@ from hvd_keras.run.job.fixed import Fixed
 from hvd_keras.run.job.gathering import Gathering
 from hvd_keras.run.job.inquiry import Inquiry
 from hvd_keras.run.job.outcome import Ends, Outcome
+from hvd_keras.run.job.remarks_of_ranks import RemarksOfRanks
 from hvd_keras.run.ranks import environment
 from hvd_keras.run.ranks.rank import Rank
 from hvd_keras.run.ranks.standard_input import StandardInput
@@ -77,6 +78,7 @@ class Job:
         )
         self._hosts = self._gathering.hosts
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
+        self._remarks = RemarksOfRanks()
         self._discovery: Discovery | None = None
         self._num_interrupts = 0
         self._signals: list[int] = []  # which other hosts do not know yet
@@ -96,7 +98,7 @@ class Job:
                 self._step()
             self._drain()
             seconds = time.monotonic() - self._started_at
-            ending = self._policy.ending(seconds)
+            ending = self._judged(self._policy.ending(seconds))
             self._gather_records()
         finally:
             self._end(ending.exit_status)
@@ -385,7 +387,9 @@ class Job:
         return present, Ends(present)
 
     def _take_report(self, told: Report) -> None:
-        if told.kind != ReportKind.STATUS:
+        if told.kind == ReportKind.REMARKS:
+            self._remarks.note(told)
+        elif told.kind != ReportKind.STATUS:
             self._policy.reported(told, time.monotonic())
             self._act()
         elif self._status is not None:
@@ -416,6 +420,18 @@ class Job:
             for host in self._hosts:
                 host.step()
 
+    def _is_unjoined(self) -> bool:
+        """Whether no rank has called `init()`."""
+        return len(self._ranks) > 1 and not self._policy.generations.last()
+
+    def _judged(self, ending: policy.Ending) -> policy.Ending:
+        """Returns the ending, or a failure where a warning is an error."""
+        if ending.exit_status or not self._config.strict:
+            return ending
+        if not self._remarks and not self._is_unjoined():
+            return ending
+        return policy.Ending(ending.blame, 1, report.WARNED)
+
     def _end(self, exit_status: int) -> None:
         self._is_ending = True
         for host in self._hosts:
@@ -437,12 +453,13 @@ class Job:
                 self._output.say(text)
         if ending.has_table:
             self._show_table(ending.blame)
-        if (
-            ending.exit_status == 0
-            and len(self._ranks) > 1
-            and not self._policy.generations.last()
+        if self._is_unjoined() and (
+            ending.exit_status == 0 or ending.text == report.WARNED
         ):
             self._output.say(report.nobody_joined(len(self._ranks)))
+        if not ending.has_table:  # else something else is first
+            for line in self._remarks.lines():
+                self._output.say(line)
         return self._policy.ends.outcome(
             ending.blame, ending.exit_status, ending.text
         )

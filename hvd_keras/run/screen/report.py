@@ -101,6 +101,10 @@ def interruption(number: int) -> str:
     return f"ended by {signal_name(number)}"
 
 
+# Of a job of `--strict` whose ranks have all ended well.
+WARNED = "the job has ended, but with `--strict` a warning is an error"
+
+
 def nobody_joined(num_ranks: int) -> str:
     """What to say of processes that have all ended well, each by itself."""
     return (

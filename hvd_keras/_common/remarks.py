@@ -1,0 +1,45 @@
+"""What the user of a job should read at its end, beside the log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# What several ranks say of it is told once.
+TRAINS_ALONE = "trains alone"
+
+
+class Remark(NamedTuple):
+    """Words for the user.
+
+    Attributes:
+        about: Of the remarks with the same `about`, the first counts.
+        text: One line.
+    """
+
+    about: str
+    text: str
+
+    def packed(self) -> str:
+        """Returns this as a text."""
+        return f"{self.about}\n{self.text}"
+
+    @classmethod
+    def of_packed(cls, text: str) -> Remark:
+        """Returns what `packed` has packed."""
+        about, _, words = text.partition("\n")
+        return cls(about, words)
+
+
+_kept: dict[str, Remark] = {}
+
+
+def keep(text: str, about: str = "") -> None:
+    """Keeps a remark until the end of the job."""
+    _kept.setdefault(about or text, Remark(about or text, text))
+
+
+def take() -> list[Remark]:
+    """Returns what was kept, once."""
+    found = list(_kept.values())
+    _kept.clear()
+    return found

@@ -1,0 +1,33 @@
+"""Notices that this process trains a model, by whatever loop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hvd_keras._common import user_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The first sign of it.
+
+    Attributes:
+        what: The call: `fit`, or that of an optimizer.
+        place: The line of the user's code; "" if there is none.
+        cure: What makes ranks train together there.
+    """
+
+    what: str
+    place: str
+    cure: str
+
+
+first: Training | None = None
+place_of_fit = ""  # where the running `fit` was called; "": none runs
+
+
+def note(what: str, cure: str) -> None:
+    """Notes a call that trains; the first one counts."""
+    global first
+    if first is None:
+        first = Training(what, user_code.place(), cure)

@@ -1,0 +1,71 @@
+"""Finds the lines of a user's own code in stacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Sequence
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+# TensorFlow runs what AutoGraph has made of a function from a file of its own.
+_MADE = "__autograph_generated_file"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One call: where it is in the source."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        path = os.path.relpath(self.file) if self.file[:1] == "/" else self.file
+        shown = self.file if path.startswith("..") else path
+        return f"{shown}:{self.line}"
+
+
+Stack = Sequence[Frame]  # the innermost first
+
+
+def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
+    """Returns the innermost call in the user's own code.
+
+    Args:
+        stack: Where a thread is.
+        foreign: Folders whose code is not the user's.
+    """
+    own = None
+    calls_from_foreign = False
+    for frame in reversed(stack):
+        is_foreign = frame.file.startswith(("<frozen ", *foreign)) or any(
+            part in frame.file for part in _INSTALLED
+        )
+        # Libraries make code that has no file, such as ops of TensorFlow.
+        is_made = _MADE in frame.file or (
+            frame.file.startswith("<") and calls_from_foreign
+        )
+        calls_from_foreign = is_foreign or is_made
+        if not calls_from_foreign:
+            own = frame
+    return own
+
+
+@functools.cache
+def foreign_folders() -> tuple[str, ...]:
+    """Returns the folders whose code the user has not written."""
+    installed = sysconfig.get_paths()
+    folders = {installed[key] for key in ("stdlib", "purelib", "platlib")}
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return tuple(os.path.join(one, "") for one in sorted({*folders, package}))
+
+
+def place() -> str:
+    """Returns where the user's code is that has called this; "": unknown."""
+    frames = traceback.walk_stack(sys._getframe(1))
+    stack = [Frame(f.f_code.co_filename, line) for f, line in frames]
+    found = own_frame(stack, foreign_folders())
+    return "" if found is None else str(found)

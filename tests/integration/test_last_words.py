@@ -1,0 +1,121 @@
+"""Hvdrun's last lines say what a script has forgotten, and where."""
+
+from __future__ import annotations
+
+import jobs
+import pytest
+
+_MODEL = """
+import os, sys
+import numpy as np
+import keras
+import hvd_keras as hvd
+hvd.init()
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+x = np.ones((16, 4), "f") * (1 + np.arange(16)[:, None])
+"""
+_TAPE = """
+import tensorflow as tf
+optimizer = keras.optimizers.SGD(0.01)
+if {is_distributed}:
+    optimizer = hvd.DistributedOptimizer(optimizer)
+for rows in hvd.shard(x, batch_size=4):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+    hvd.allreduce(loss)  # for the log
+"""
+_FIT = """
+model.compile("sgd", "mse")
+model.fit(hvd.shard((x, x[:, :1]), batch_size=4), verbose=0)
+"""
+_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+layer(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+"""
+_OPTAX = """
+import jax, optax
+import jax.numpy as jnp
+import hvd_keras as hvd
+hvd.init()
+optimizer = optax.sgd(0.1)
+weights = jnp.ones(3)
+updates, _ = optimizer.update(weights, optimizer.init(weights))
+weights = optax.apply_updates(weights, updates)
+"""
+_PREDICTS = """
+model.compile(hvd.DistributedOptimizer("sgd"), "mse")
+model.predict(x, verbose=0)
+model.evaluate(x, x[:, :1], verbose=0)
+"""
+_COLLECTIVES = """
+import numpy as np
+import hvd_keras as hvd
+hvd.init()
+hvd.allreduce(np.ones(3, "f"))
+"""
+
+
+def _last_words(outcome: jobs.Outcome) -> list[str]:
+    """Returns what hvdrun has said after the ranks, alike ranks as one."""
+    return [
+        line.partition(": ")[2]
+        for line in outcome.stderr.splitlines()
+        if line.startswith("hvdrun: warning of rank")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (_MODEL + _TAPE.format(is_distributed=False), "the optimizer SGD at "),
+        (_MODEL + _FIT, "`fit` at <string>:13"),
+        (_TORCH, "the optimizer SGD at <string>:9"),
+        (_OPTAX, "`optax.apply_updates` at <string>:10"),
+    ],
+    ids=["tape", "fit", "torch", "optax"],
+)
+def test_ranks_that_train_alone_are_told_of_at_the_end(
+    code: str, what: str
+) -> None:
+    backend = "jax" if code == _OPTAX else "tensorflow"
+    outcome = jobs.run_python(2, code, KERAS_BACKEND=backend)
+    assert outcome.status == 0, outcome.stderr
+    (words,) = _last_words(outcome)
+    assert what in words
+    assert "istribute" in words  # the cure
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "code"),
+    [
+        (2, _MODEL + _TAPE.format(is_distributed=True)),
+        (1, _MODEL + _TAPE.format(is_distributed=False)),
+        (2, _MODEL + _PREDICTS),
+        (2, _COLLECTIVES),
+    ],
+    ids=["together", "one rank", "inference", "collectives"],
+)
+def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
+    outcome = jobs.run_python(num_ranks, code, "--strict")
+    assert outcome.status == 0, outcome.stderr
+    assert not _last_words(outcome)
+
+
+def test_strict_jobs_fail_at_a_warning() -> None:
+    outcome = jobs.run_python(2, _MODEL + _FIT, "--strict")
+    assert outcome.status == 1
+    assert "raised StrictError: Each rank trains" in outcome.stderr
+
+
+def test_strict_jobs_fail_if_ranks_have_trained_alone() -> None:
+    outcome = jobs.run_python(2, _TORCH, "--strict")
+    assert outcome.status == 1
+    assert len(_last_words(outcome)) == 1
