@@ -16,6 +16,11 @@ def tell(fit: int, step: int, is_over: bool) -> None:
     _native.core().set_training_step(fit << 32 | 2 * step + is_over)
 
 
+def tell_position(epoch: int, batch: int) -> None:
+    """Says which batch `fit` takes, from 1 on; (0, 0): it does not run."""
+    _native.core().set_flight_position(epoch, batch)
+
+
 def tell_unknown() -> None:
     """Lets later collectives belong to no step: they agree with all."""
     _native.core().set_training_step(0)

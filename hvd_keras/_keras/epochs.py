@@ -36,6 +36,9 @@ from hvd_keras._keras.lookup import private_module, require
 
 _EpochIterator: Any = private_module("trainers.epoch_iterator").EpochIterator
 
+# Called with epoch and batch, from 1 on, before `fit` takes that batch; with
+# zeros at its end.
+at_batch: Hooks[Callable[[int, int], None]] = Hooks()
 # Called when a call has its data, before a step.
 at_data: Hooks[Callable[[Call], None]] = Hooks()
 # Get the data of an epoch that begins, and tell how many steps it has, or None.
@@ -259,6 +262,30 @@ def _rows_that_count(batch: Any, may_fill: bool) -> int | None:
     return None
 
 
+def _telling(epochs: Any, items: Iterator[Any]) -> Iterator[Any]:
+    """Tells of the batches of an epoch of `fit`."""
+    calls = running_calls()[:1]
+    if not calls or calls[0].method != "fit" or calls[0].epochs is not epochs:
+        yield from items
+        return
+    fit = calls[0]
+    first_epoch = getattr(fit.model, "_initial_epoch", None)
+    if first_epoch is None:
+        first_epoch = fit.arguments.get("initial_epoch") or 0
+    fit.num_epochs += 1
+    if fit.num_epochs == 1:
+        fit.at_end.append(lambda: _tell_batch(0, 0))
+    epoch = first_epoch + fit.num_epochs
+    for first, *others in items:
+        _tell_batch(epoch, first + 1)
+        yield first, *others
+
+
+def _tell_batch(epoch: int, batch: int) -> None:
+    for function in at_batch:
+        function(epoch, batch)
+
+
 def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any) -> Any:
         data = getattr(self, "_hvd_data", None)
@@ -266,7 +293,7 @@ def _counting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
             num_steps = function(data)
             if num_steps is not None and not self.steps_per_epoch:
                 self._num_batches = num_steps
-        items = original(self)
+        items = _telling(self, original(self))
         if keras.backend.backend() != "tensorflow":
             for call in running_calls()[:1]:
                 if call.sums_metrics:

@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         tell("hvd-doctor", error)
         return 2
-    if not any(rank.has_record for rank in job.ranks.values()):
+    has_ends = any(r.exit_status is not None for r in job.ranks.values())
+    if not has_ends and not any(r.has_record for r in job.ranks.values()):
         tell("hvd-doctor", f"{folder} holds no flight records")
         return 2
     verdict = doctor.diagnose(job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hvd_keras._observe import slowness, stalls
+from hvd_keras._observe.call_words import called, words_of
 from hvd_keras._observe.history import Key
 from hvd_keras._observe.verdict import (
     Cause,
@@ -17,9 +18,10 @@ from hvd_keras._observe.verdict import (
     last_of,
     name_of,
     place,
+    position_of,
     stay_of,
 )
-from hvd_keras._records.blame import Blame, End, Evidence, blame
+from hvd_keras._records.blame import Blame, End, Evidence, Tells, blame, tells
 from hvd_keras._records.evidence import Job, Rank, Record
 
 
@@ -43,8 +45,17 @@ def _dead(job: Job) -> Verdict | None:
     if found.rank is None or not found.is_certain:
         return None
     rank = job.ranks[found.rank]
-    sentence = f"{name_of(rank)} {_end_of(rank)}{last_of(rank)}"
+    done = last_of(rank) if rank.has_record else _others_of(job)
+    sentence = f"{name_of(rank)} {_end_of(rank)}{done}"
     return Verdict(Cause.DEAD, rank.rank, sentence, rank.frame)
+
+
+def _others_of(job: Job) -> str:
+    """Where the others were, if a rank has left no record."""
+    for _, rank in sorted(job.ranks.items()):
+        if rank.batch:
+            return f"; rank {rank.rank} was in {position_of(rank)}"
+    return ""
 
 
 def _blame(job: Job) -> Blame:
@@ -87,7 +98,7 @@ def _end_of(rank: Rank) -> str:
     if rank.is_lost:
         return "was lost with its host"
     if error := _error_of(rank):
-        return f"raised {error}{place(rank.frame)}"
+        return f"raised {error.rstrip('.')}{place(rank.frame)}"
     if rank.signal:
         return f"was killed by {rank.signal}{place(rank.frame)}"
     return f"exited with code {rank.exit_status}{place(rank.frame)}"
@@ -99,7 +110,7 @@ def _stopped(job: Job) -> Verdict | None:
         return None
     rank = stopped[0]
     inside = [r for r in rank.records if r.begun and not r.ended]
-    where = f" inside '{inside[0].name}'" if inside else ""
+    where = f" inside {words_of(inside[0])}" if inside else ""
     sentence = (
         f"{name_of(rank)} is stopped (state {rank.state}, as by SIGSTOP)"
         f"{where}{stay_of(rank)}{_waited_for(job)}"
@@ -112,7 +123,7 @@ def _waited_for(job: Job) -> str:
     if stall is None:
         return ""
     since = clock(stall.call.enqueued)
-    return f"; others wait in '{stall.call.name}' since {since}"
+    return f"; others wait in {words_of(stall.call)} since {since}"
 
 
 # ---- Ranks that call the same with other arguments ----
@@ -135,7 +146,7 @@ def _mismatched(job: Job) -> Verdict | None:
     rank, mine = job.ranks[odd], calls[odd]
     other = next((c for r, c in calls.items() if _what(c) != _what(mine)), mine)
     sentence = (
-        f"{name_of(rank)} called {mine.kind} '{mine.name}' with "
+        f"{name_of(rank)} called {called(mine)} with "
         f"{_describe(mine)}, the others with {_describe(other)}"
         f"{place(rank.frame)}{last_of(rank)}"
     )
@@ -143,17 +154,24 @@ def _mismatched(job: Job) -> Verdict | None:
 
 
 def _agreed(job: Job) -> Verdict | None:
-    """All ranks that nobody has killed raised the same error."""
-    error = _blame(job).shared_error
+    """All ranks that nobody has killed ended with the same error, or so."""
+    found = _blame(job)
+    if found.shared_status is not None:
+        sentence = f"all ranks exited with code {found.shared_status}"
+        return Verdict(Cause.DEAD, None, sentence)
+    error = found.shared_error
     if not error:
         return None
-    frame = next(
-        rank.frame
+    rank = next(
+        rank
         for _, rank in sorted(job.ranks.items())
         if _error_of(rank) == error
     )
-    sentence = f"all ranks raised {error.rstrip('.')}"
-    return Verdict(Cause.MISMATCH, None, sentence, frame)
+    at = f", in {position_of(rank)}" if rank.batch else ""
+    text = f"{error.rstrip('.')}{place(rank.frame)}{at}"
+    is_mismatch = tells(error) == Tells.ALL
+    cause = Cause.MISMATCH if is_mismatch else Cause.DEAD
+    return Verdict(cause, None, f"all ranks raised {text}", rank.frame)
 
 
 def _what(record: Record) -> tuple[object, ...]:

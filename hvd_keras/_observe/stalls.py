@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from hvd_keras._observe.call_words import called, words_of
 from hvd_keras._observe.history import Key, next_calls
 from hvd_keras._observe.verdict import (
     Cause,
@@ -102,8 +103,8 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
     sentence = (
         f"{name_of(rank)} ended its script while rank"
-        f"{'s' * (len(stall.waiting) > 1)} {numbers}{more} called {call.kind} "
-        f"'{call.name}'{place(caller.frame)}: make that call on all ranks, "
+        f"{'s' * (len(stall.waiting) > 1)} {numbers}{more} called "
+        f"{called(call)}{place(caller.frame)}: make that call on all ranks, "
         "equally often, not under `if hvd.rank() == 0`"
         f"{last_of(rank, f'rank {rank.rank}')}"
     )
@@ -112,8 +113,8 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
 
 def _absent(stall: Stall, rank: Rank) -> Verdict:
     sentence = (
-        f"{name_of(rank)} never entered '{stall.call.name}', for which others "
-        f"wait since {clock(stall.call.enqueued)}{stay_of(rank)}"
+        f"{name_of(rank)} never entered {words_of(stall.call)}, for which "
+        f"others wait since {clock(stall.call.enqueued)}{stay_of(rank)}"
     )
     return Verdict(Cause.SLOW_INPUT, rank.rank, sentence, rank.frame)
 
@@ -129,8 +130,8 @@ def _crossed(stall: Stall, elsewhere: list[Rank]) -> Verdict | None:
     rank = odd[0]
     cause, how = _way(rank, others, awaited, made)
     sentence = (
-        f"{name_of(rank)} never entered '{awaited.name}', but waits in "
-        f"'{made.name}'{place(rank.frame)}: {how}{last_of(rank)}"
+        f"{name_of(rank)} never entered {words_of(awaited)}, but waits in "
+        f"{words_of(made)}{place(rank.frame)}: {how}{last_of(rank)}"
     )
     return Verdict(cause, rank.rank, sentence, rank.frame)
 
@@ -178,5 +179,5 @@ def _way(
     if awaited.key not in expected or made.key not in expected:
         return Cause.SKIPPED, "it has left calls out"
     if expected.index(made.key) == expected.index(awaited.key) + 1:
-        return Cause.SKIPPED, f"it has left '{awaited.name}' out"
+        return Cause.SKIPPED, f"it has left {words_of(awaited)} out"
     return Cause.ORDER, "it makes its calls in another order"

@@ -7,6 +7,7 @@ import enum
 import time
 
 from hvd_keras._common.terminal import one_line
+from hvd_keras._observe.call_words import is_of_user, words_of
 from hvd_keras._records.evidence import Rank
 from hvd_keras._records.stacks import Frame
 
@@ -50,6 +51,11 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
+def position_of(rank: Rank) -> str:
+    """Which batch of `fit` a rank has begun, as the progress bar counts."""
+    return f"batch {rank.batch} of epoch {rank.epoch}"
+
+
 def place(frame: Frame | None) -> str:
     """Where a rank is, as the end of a clause."""
     return "" if frame is None else f" at {frame}"
@@ -58,10 +64,14 @@ def place(frame: Frame | None) -> str:
 def last_of(rank: Rank, who: str = "it") -> str:
     """What it has done last, as a clause that begins with a semicolon."""
     last = rank.last_done
+    if rank.batch:
+        return f"; {who} was in {position_of(rank)}"
     if last is None:
         return ""
-    step = f"step {rank.num_steps}, then " if rank.num_steps else ""
-    return f"; {who} finished {step}'{last.name}' at {clock(last.ended)}"
+    step = f"step {rank.num_steps}" if rank.num_steps else words_of(last)
+    if rank.num_steps and is_of_user(last):
+        step += f", then {words_of(last)}"
+    return f"; {who} finished {step} at {clock(last.ended)}"
 
 
 def stay_of(rank: Rank) -> str:

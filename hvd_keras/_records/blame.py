@@ -82,8 +82,10 @@ class Blame:
 
     rank: int | None = None  # that is the likely cause; None: no rank failed
     is_certain: bool = False  # nothing else can have ended that rank
-    # The error that all ranks raised alike: none of them is at fault.
+    # How all ranks have ended alike, so that none is at fault: the error, or
+    # the exit status if there was none.
     shared_error: str = ""
+    shared_status: int | None = None
     # The interruption, or what follows from it, has ended all ranks.
     is_interruption: bool = False
 
@@ -99,10 +101,13 @@ def blame(evidence: Evidence) -> Blame:
         return Blame()
     grade, rank = min(graded, key=lambda one: one[0])  # the first of them
     is_certain = grade == _Grade.CERTAIN
+    shared_error = _shared_error(evidence.ends, is_certain=is_certain)
+    shared_status = None if shared_error else _shared_status(evidence.ends)
     return Blame(
         rank,
-        is_certain,
-        "" if is_certain else _shared_error(evidence.ends),
+        is_certain and not shared_error and shared_status is None,
+        shared_error,
+        shared_status,
         evidence.was_interrupted
         and not any(_disobeyed(end, evidence) for end in evidence.ends),
     )
@@ -146,7 +151,7 @@ def _grade(end: End, was_interrupted: bool) -> _Grade | None:
     return _Grade.CERTAIN if is_certain else _Grade.LIKELY
 
 
-def _shared_error(ends: Sequence[End]) -> str:
+def _shared_error(ends: Sequence[End], *, is_certain: bool) -> str:
     """Returns the one error that all ranks told; the killed may tell none."""
     errors = {
         end.error
@@ -154,7 +159,22 @@ def _shared_error(ends: Sequence[End]) -> str:
         if end.error or not (end.signal or end.was_ended)
     }
     error = errors.pop() if len(errors) == 1 else ""
-    return error if tells(error) == Tells.ALL else ""
+    if tells(error) == Tells.ALL:
+        return "" if is_certain else error
+    # The program's own, or a warning that is one: all ranks must have told it.
+    told = [end for end in ends if end.error]
+    is_of_all = len(told) == len(ends) > 1 and tells(error) == Tells.PROGRAM
+    return error if error and is_of_all else ""
+
+
+def _shared_status(ends: Sequence[End]) -> int | None:
+    """Returns the exit status with which all ranks have ended by themselves."""
+    if len(ends) < 2 or any(
+        end.error or end.signal or end.was_ended or end.is_lost for end in ends
+    ):
+        return None
+    statuses = {end.exit_status for end in ends}
+    return statuses.pop() or None if len(statuses) == 1 else None
 
 
 def _disobeyed(end: End, evidence: Evidence) -> bool:

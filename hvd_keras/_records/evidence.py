@@ -95,6 +95,8 @@ class Rank:
     reason: str = ""  # why it wrote its record
     written: float = 0.0  # when it did
     num_steps: int = 0  # of an optimizer or tape, which it has finished
+    epoch: int = 0  # of `fit`, which it has begun, from 1 on; 0: no `fit` runs
+    batch: int = 0  # of that epoch, likewise
     has_record: bool = False
     records: list[Record] = dataclasses.field(default_factory=list)
     samples: list[Stack] = dataclasses.field(default_factory=list)
@@ -247,6 +249,8 @@ def _take_flight(text: str, rank: Rank) -> int:
             pid=whole(header["pid"]),
             reason=words(header["reason"]),
             num_steps=whole(header["steps"]),
+            epoch=whole(header.get("epoch", 0)),
+            batch=whole(header.get("batch", 0)),
             written=unix_ns / 1e9,
             has_record=True,
             records=[_record(row, offset) for row in rows],

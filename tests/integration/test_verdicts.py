@@ -192,13 +192,26 @@ raise hvd.MismatchError("All ranks must have the same plan.")
     job = _run(tmp_path, *jobs.python(code))
     assert job.status == 1
     text = "all ranks raised MismatchError: All ranks must have the same plan"
-    assert f"hvdrun: verdict: {text}\n" in job.stderr, job.stderr
+    assert f"hvdrun: verdict: {text} at <string>:" in job.stderr, job.stderr
     assert "all ranks failed: exit status 1; the job took" in job.stderr
     assert "was last in" not in job.stderr
     assert "failed first" not in job.stderr
     (folder,) = tmp_path.glob("hvd_flight_*")
     assert command.main([str(folder)]) == 0
     assert "Stack of rank 0" in capsys.readouterr().out
+
+
+def test_ranks_that_leave_no_record_are_judged_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = _run(tmp_path, *jobs.python(f"{_HEAD}\nos._exit(9)"))
+    assert job.status == 9
+    text = "all ranks exited with code 9"
+    assert f"hvdrun: verdict: {text}\n" in job.stderr, job.stderr
+    assert "all ranks failed: exit status 9" in job.stderr
+    (folder,) = tmp_path.glob("hvd_flight_*")
+    assert command.main([str(folder)]) == 0
+    assert text in capsys.readouterr().out
 
 
 def test_the_doctor_wants_records(

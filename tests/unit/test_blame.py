@@ -117,7 +117,18 @@ def test_an_error_of_all_ranks_is_shared() -> None:
     assert not of(*same, raised(2, another)).shared_error
     # All raise it because one rank is lost.
     assert of(*same, died(2)) == Blame(2, is_certain=True)
-    assert not of(raised(0), raised(1)).shared_error
+
+
+def test_what_the_program_does_on_all_ranks_is_shared() -> None:
+    assert of(raised(1), raised(0)) == Blame(1, shared_error=OWN)
+    assert not of(raised(0)).shared_error  # the only rank
+    assert not of(raised(0), raised(1), ended(2)).shared_error
+    assert of(raised(0), raised(1, f"{OWN}er")) == Blame(0, is_certain=True)
+    status = [End(0, exit_status=3), End(1, exit_status=3)]
+    assert of(*status) == Blame(0, shared_status=3)
+    assert of(status[0], End(1, exit_status=4)) == Blame(0, is_certain=True)
+    assert of(*status, ended(2)) == Blame(0, is_certain=True)
+    assert of(finished(0), finished(1)) == Blame()
 
 
 def test_an_interruption_is_no_failure() -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from hvd_keras._observe import doctor
+from hvd_keras._observe.call_words import words_of
 from hvd_keras._observe.history import next_calls
 from hvd_keras._observe.verdict import Cause
 from hvd_keras._records import stacks
@@ -202,6 +203,56 @@ def test_a_mismatch_of_one_rank_blames_it_although_all_raise() -> None:
     verdict = doctor.diagnose(job)
     assert verdict is not None
     assert (verdict.rank, verdict.cause) == (1, Cause.MISMATCH)
+
+
+def test_the_programs_error_on_all_ranks_is_named_with_its_line() -> None:
+    job = failed("ValueError: odd", "abc", "abc")
+    for rank in job.ranks.values():
+        rank.error = (Frame("/home/me/train.py", 31),)
+        rank.epoch, rank.batch = 1, 4
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert verdict.rank is None
+    assert verdict.sentence == (
+        "all ranks raised ValueError: odd at /home/me/train.py:31, in batch 4 "
+        "of epoch 1"
+    )
+
+
+def test_ranks_without_records_have_a_verdict() -> None:
+    job = Job(2, {n: Rank(n, exit_status=9) for n in range(2)})
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert verdict.sentence == "all ranks exited with code 9"
+    job.ranks[0].exit_status = 0
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert verdict.sentence == "rank 1 exited with code 9"
+
+
+def test_a_rank_that_was_killed_is_placed_by_another() -> None:
+    killed = Rank(1, exit_status=137, signal="SIGKILL")
+    other = Rank(0, has_record=True, epoch=2, batch=5)
+    verdict = doctor.diagnose(Job(2, {0: other, 1: killed}))
+    assert verdict is not None
+    assert verdict.sentence == (
+        "rank 1 was killed by SIGKILL; rank 0 was in batch 5 of epoch 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("adam/bucket_0", "the sum of the gradients"),
+        ("shard", "`hvd.shard`"),
+        ("fit/order/epoch", "`fit`"),
+        ("SyncEarlyStopping/epoch", "`hvd.callbacks.SyncEarlyStopping`"),
+        ("hvd_keras.init.without_gpus", "a call of hvd_keras"),
+        ("my loss", "'my loss'"),
+    ],
+)
+def test_calls_are_named_in_the_users_words(name: str, words: str) -> None:
+    assert words_of(Record(1, "allreduce", name)) == words
 
 
 def slow(num_calls: int, seconds: float) -> Job:

@@ -79,6 +79,8 @@ std::string LineOf(const FlightHeader& header) {
   Add("pid", getpid(), &json);
   Add("reason", header.reason, &json);
   Add("steps", static_cast<int64_t>(header.num_steps), &json);
+  Add("epoch", header.epoch, &json);
+  Add("batch", header.batch, &json);
   Add("monotonic_ns", Nanoseconds(Clock::now()), &json);
   Add("unix_ns", unix_time.count(), &json);
   return json + "}\n";

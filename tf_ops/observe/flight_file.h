@@ -17,6 +17,9 @@ struct FlightHeader {
   std::string host;
   std::string reason;      // why it was written
   uint64_t num_steps = 0;  // of training, which have ended
+  // Where `fit` is, from 1 on; 0: it does not run.
+  uint32_t epoch = 0;
+  uint32_t batch = 0;
 };
 
 // Replaces `path` as a whole. All times are nanoseconds of the monotonic clock;

@@ -39,6 +39,8 @@ Writer& TheWriter() {
   return *writer;
 }
 
+std::atomic<uint64_t> position{0};  // the epoch, then the batch in 32 bits
+
 // What the thread waits for; -1: there is none. A signal handler reads it.
 std::atomic<int> wakeup{-1};
 
@@ -111,12 +113,19 @@ Status SetFlightFile(const FlightHeader& header, const std::string& path) {
   return Status::Ok();
 }
 
+void SetFlightPosition(uint32_t epoch, uint32_t batch) {
+  position.store(uint64_t{epoch} << 32 | batch, std::memory_order_relaxed);
+}
+
 Status WriteFlightRecord(const std::string& path, const std::string& reason) {
   Writer& writer = TheWriter();
   const MutexLock lock(&writer.mu);  // one file at a time
   FlightHeader header = writer.header;
   header.reason = reason;
   header.num_steps = Recorder()->num_steps();
+  const uint64_t at = position.load(std::memory_order_relaxed);
+  header.epoch = static_cast<uint32_t>(at >> 32);
+  header.batch = static_cast<uint32_t>(at);
   const std::string& target = path.empty() ? writer.path : path;
   if (target.empty()) return Status::Ok();
   return WriteFlightFile(target, header, Recorder()->Records());

@@ -19,6 +19,9 @@ std::shared_ptr<EventObserver> TheFlightRecorder();
 // second, and on SIGUSR2.
 Status SetFlightFile(const FlightHeader& header, const std::string& path);
 
+// Says which batch `fit` takes, see FlightHeader. For any thread.
+void SetFlightPosition(uint32_t epoch, uint32_t batch);
+
 // Writes the record now, to `path`, or, if that is empty, where SetFlightFile
 // said. For any thread.
 Status WriteFlightRecord(const std::string& path, const std::string& reason);

@@ -113,6 +113,6 @@ class Ends:
         first = self._ranks[found.rank]
         if self.interruption is not None:
             return report.interruption(self.interruption)
-        if found.shared_error:
+        if found.shared_error or found.shared_status is not None:
             return report.shared_failure(first, seconds)
         return report.verdict(first, self.error(first.rank), seconds)

@@ -1,0 +1,56 @@
+"""Says in the user's words which call a collective belongs to."""
+
+from __future__ import annotations
+
+from hvd_keras._records.evidence import Record
+
+# By the first part of the name that hvd_keras gives a collective.
+_OF_OURS = {
+    "fit": "`fit`",
+    "evaluate": "`evaluate`",
+    "predict": "`hvd.predict`",
+    "shard": "`hvd.shard`",
+    "files": "`hvd.shard`",
+    "records": "`hvd.shard`",
+    "DistributedOptimizer": "the first step of the optimizer",
+    "assert_equal_on_all_ranks": "`hvd.assert_equal_on_all_ranks`",
+    "StepsGuard": "the next batch of `fit`",
+    "KerasState": "`hvd.elastic.KerasState`",
+}
+_CALLBACKS = (
+    "BackupAndRestore",
+    "BroadcastGlobalVariablesCallback",
+    "ConsistencyCheck",
+    "LocalUpdates",
+    "MetricAverageCallback",
+    "ModelCheckpoint",
+    "SyncEarlyStopping",
+)
+_OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite")
+
+
+def is_of_user(record: Record) -> bool:
+    """Whether the user has made the call, and may have named it."""
+    return _of_ours(record.name) is None
+
+
+def words_of(record: Record) -> str:
+    """Returns the call in words; its name in quotes if the user made it."""
+    return _of_ours(record.name) or f"'{record.name}'"
+
+
+def called(record: Record) -> str:
+    """As `words_of`; the kind of the user's own call goes before its name."""
+    words = words_of(record)
+    return f"{record.kind} {words}" if is_of_user(record) else words
+
+
+def _of_ours(name: str) -> str | None:
+    if any(part in name for part in _OF_GRADIENTS):
+        return "the sum of the gradients"
+    head = name.partition("/")[0].partition(".")[0]
+    if head in _OF_OURS:
+        return _OF_OURS[head]
+    if head in _CALLBACKS:
+        return f"`hvd.callbacks.{head}`"
+    return "a call of hvd_keras" if head == "hvd_keras" else None
