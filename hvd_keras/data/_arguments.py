@@ -55,6 +55,8 @@ def check_data(data: Any) -> None:
         cure = "Pass it to `hvd.shard` with a dataset that has `__getitem__`."
     elif data is None or callable(data):
         cure = ""
+    elif _yields_only(data):
+        cure = _OF_GENERATORS
     else:
         return
     raise TypeError(
@@ -62,6 +64,27 @@ def check_data(data: Any) -> None:
         "data of torch, Hugging Face or Grain. Received: "
         f"{type(data).__name__}. {cure}".rstrip()
     )
+
+
+def _yields_only(data: Any) -> bool:
+    """Whether data can be iterated, and nothing else."""
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and isinstance(data, tf.data.Dataset):
+        return False
+    # torch gives its own a `__getitem__` that raises.
+    names = {each.__name__ for each in type(data).__mro__}
+    has_rows = hasattr(data, "__getitem__") and "IterableDataset" not in names
+    return hasattr(data, "__iter__") and not has_rows
+
+
+def check_is_alone(others: tuple[Any, ...]) -> None:
+    """Raises TypeError if inputs and targets are not one structure."""
+    if others:
+        raise TypeError(
+            "`data` must be one argument: pass inputs and targets as a tuple, "
+            "`hvd.shard((x, y), batch_size=32)`. Received: "
+            f"{1 + len(others)} arguments."
+        )
 
 
 def check_is_whole(data: Any) -> None:

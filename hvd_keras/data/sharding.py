@@ -34,7 +34,7 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 
 def shard(
     data: Any,
-    *,
+    *others: Any,
     batch_size: int | None = None,
     global_batch_size: int | None = None,
     policy: str = "split",
@@ -88,6 +88,7 @@ def shard(
             ranks deal out the numbers of the rows of the last three, which
             then read them by their own workers. A loader that shuffles is
             shuffled by `seed`.
+        *others: None: inputs and targets are one tuple in `data`.
         batch_size: Rows of a batch of *each rank*. None for a `PyDataset`,
             which makes batches itself: they are dealt out one by one. None for
             a `DataLoader` of torch means its own.
@@ -157,6 +158,7 @@ def shard(
     >>> held_out = hvd.shard((x_test, y_test), batch_size=256)
     >>> model.fit(train, validation_data=held_out, epochs=10)
     """
+    _arguments.check_is_alone(others)
     _arguments.check_is_whole(data)
     data = _verified.prepared(
         data, batch_size, global_batch_size, batched, process_set
