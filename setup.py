@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -81,6 +82,30 @@ def replace_file(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.copy2(source, temporary)
     os.replace(temporary, target)
+
+
+def run_ninja(command: list[str]) -> None:
+    """Runs `command`; prints a line for each quarter, and what goes wrong.
+
+    Raises:
+        subprocess.CalledProcessError: if the command fails.
+    """
+    start, said = time.monotonic(), 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ninja:
+        for line in ninja.stdout or ():
+            step = re.match(r"\[(\d+)/(\d+)\] ", line)
+            if step is None:
+                print(line, end="", flush=True)
+                continue
+            done, steps = map(int, step.groups())
+            quarter = 4 * done // steps
+            if quarter > said:
+                said = quarter
+                built = f"built {done} of {steps} parts"
+                seconds = time.monotonic() - start
+                print(f"hvd_keras: {built} ({seconds:.0f} s)", flush=True)
+    if ninja.returncode:
+        raise subprocess.CalledProcessError(ninja.returncode, command)
 
 
 class CMakeBuild(build_ext):
@@ -150,7 +175,7 @@ class CMakeBuild(build_ext):
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count())
         try:
             subprocess.run(configure, check=True)
-            subprocess.run([ninja, "-C", str(tree), f"-j{jobs}"], check=True)
+            run_ninja([ninja, "-C", str(tree), f"-j{jobs}"])
         except subprocess.CalledProcessError as error:
             sys.exit(
                 f"Building hvd_keras failed (exit status {error.returncode}) "

@@ -7,7 +7,7 @@
 # PYTHON is the Python that makes .venv (default: python3).
 
 setup_venv() {
-  local extras=$1 log
+  local extras=$1 log start=$SECONDS
   cd "$(dirname "${BASH_SOURCE[0]}")/.." || return
   log=$(mktemp)
   # shellcheck disable=SC2064
@@ -43,6 +43,7 @@ sys.exit(u.find_spec("tensorflow") is None)'; then
     _fail "pip could not install hvd_keras; see above."
     return 1
   fi
+  _say "Installed in $((SECONDS - start)) s"
 }
 
 _say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }

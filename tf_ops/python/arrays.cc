@@ -62,6 +62,8 @@ DataType CheckedDataType(const py::array& array, const Request& request) {
   return DataType::kBool;  // not reached
 }
 
+}  // namespace
+
 // What the engine and the caller share of a call. If the caller leaves before
 // the end, the arrays stay here for as long as the engine uses them.
 class PendingCall {
@@ -111,6 +113,8 @@ class PendingCall {
   std::atomic<State> state_{State::kWaiting};
   Arrays* arrays_ = nullptr;  // owned in kLeft
 };
+
+namespace {
 
 // Submits without the GIL. The request may use the memory of arrays that the
 // caller keeps until the end or gives to Leave(), but nothing of its stack.
@@ -186,6 +190,8 @@ Arrays CheckedOutputs(const Arrays& arrays) {
   return arrays;
 }
 
+}  // namespace
+
 // An output that the engine asks for. Allocate does without the GIL: the engine
 // holds its lock then, may be running a collective, and must not wait for the
 // thread that has the GIL.
@@ -219,6 +225,8 @@ class NewOutput {
   Shape shape_;
   std::unique_ptr<void, Free> memory_;
 };
+
+namespace {
 
 bool HasShapesOfInputs(CollectiveKind kind) {
   return kind == CollectiveKind::kAllreduce ||

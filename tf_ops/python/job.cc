@@ -208,7 +208,7 @@ std::shared_ptr<Engine> Start(const Make& make_group, const Place& place,
 
 }  // namespace
 
-std::pair<int, py::bytes> CreateSegment(int size, bool has_wire) {
+std::pair<int, py::bytes> CreateJobSegment(int size, bool has_wire) {
   ShmSegment segment;
   RaiseIfError(hvd::CreateSegment({size, has_wire}, &segment));
   return {segment.fd, py::bytes(segment.token)};

@@ -33,7 +33,7 @@ struct Hosts {
 };
 
 // Returns the descriptor and the token. `has_wire`: there are several hosts.
-std::pair<int, pybind11::bytes> CreateSegment(int size, bool has_wire);
+std::pair<int, pybind11::bytes> CreateJobSegment(int size, bool has_wire);
 
 // `epoch`: the number of the job's membership that this process joins. `pids`:
 // of the members of the region.

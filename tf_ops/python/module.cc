@@ -38,7 +38,8 @@ void DefineJob(py::module_* m) {
       .def_readwrite("job_ranks", &hvd::Hosts::job_ranks)
       .def_readwrite("heartbeat_seconds", &hvd::Hosts::heartbeat_seconds)
       .def_readwrite("timeout_seconds", &hvd::Hosts::timeout_seconds);
-  m->def("create_segment", &hvd::CreateSegment, "size"_a, "has_wire"_a = false,
+  m->def("create_segment", &hvd::CreateJobSegment, "size"_a,
+         "has_wire"_a = false,
          "Makes the shared memory of `size` ranks of this host, and of its "
          "wire if there are several hosts; returns (fd, token).");
   m->def(
