@@ -98,6 +98,58 @@ TABLE = (
         "Python 3.10 to 3.14",
     ),
     Row(
+        "keras.src.backend.random",
+        "normal uniform truncated_normal randint categorical gamma binomial "
+        "beta shuffle dropout",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+    ),
+    Row(
+        "numpy.random",
+        "binomial choice normal permutation rand randint randn random "
+        "shuffle standard_normal uniform",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+        "NumPy 1.26 to 2.4",
+    ),
+    Row(
+        "tensorflow.random",
+        "normal uniform truncated_normal categorical shuffle gamma "
+        "stateless_normal stateless_uniform stateless_truncated_normal",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+        _TENSORFLOW,
+    ),
+    Row(
+        "tensorflow.random.Generator",
+        "normal uniform truncated_normal",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+        _TENSORFLOW,
+    ),
+    Row(
+        "jax.random",
+        "normal uniform truncated_normal randint categorical bernoulli "
+        "permutation gumbel",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+        "JAX 0.7 to 0.12",
+    ),
+    Row(
+        "torch",
+        "bernoulli multinomial normal rand rand_like randint randint_like "
+        "randn randn_like randperm",
+        "distribution._draws",
+        "know that a step of an unchanged script draws random numbers",
+        "nobody hears why N ranks end otherwise than one process",
+        "torch 2.6 to 2.11",
+    ),
+    Row(
         "numpy.random.bit_generator",
         "randbits",
         "distribution._scripts",
@@ -545,6 +597,8 @@ def _row_of(owner: Any, name: str, home: str) -> Row:
                 package = row.owner.removesuffix("*")
                 if f"{owner.__name__}.".startswith(package):
                     return row
+                continue
+            if row.owner.partition(".")[0] not in sys.modules:
                 continue
             found = _find(row.owner)
             if found is owner or (

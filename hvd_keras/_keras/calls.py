@@ -19,10 +19,8 @@ import keras
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import training_calls
 from hvd_keras._keras.hooks import Hooks
-from hvd_keras._keras.lookup import private_module
 
-_Trainer: Any = private_module("trainers.trainer").Trainer
-_, *_FIT_PARAMETERS = inspect.signature(_Trainer.fit).parameters
+_, *_FIT_PARAMETERS = inspect.signature(keras.Model.fit).parameters
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ import keras
 from hvd_keras._keras import metric_functions
 from hvd_keras._keras.lookup import private_module, require
 
-_backend: Any = private_module("backend")
+_masking: Any = private_module("backend.common.masking")
 _WEIGHTS = "sample_weight"
 _METHOD = "update_state"
 
@@ -92,10 +92,10 @@ class _Update:
             if not self._has_rows(part):
                 return part
             part = keras.ops.convert_to_tensor(part)
-            mask = _backend.get_keras_mask(part)
+            mask = _masking.get_keras_mask(part)
             rows = part[is_row]
             if mask is not None:
-                _backend.set_keras_mask(rows, mask[is_row])
+                _masking.set_keras_mask(rows, mask[is_row])
             return rows
 
         args, kw = keras.tree.map_structure(cut, (args, kw))
@@ -145,7 +145,7 @@ def _is_function_of_user(metric: Any) -> bool:
 
 def _mask_in(parts: list[Any]) -> Any:
     """Returns the mask of the last tensor, the prediction, or None."""
-    return _backend.get_keras_mask(keras.tree.flatten(parts)[-1])
+    return _masking.get_keras_mask(keras.tree.flatten(parts)[-1])
 
 
 def spread(weights: Any, like: Any) -> Any:
@@ -161,8 +161,8 @@ def spread(weights: Any, like: Any) -> Any:
 
 def check_names() -> None:
     """Raises ImportError if a private name is gone or has changed."""
-    require(_backend, "get_keras_mask")
-    require(_backend, "set_keras_mask")
+    require(_masking, "get_keras_mask")
+    require(_masking, "set_keras_mask")
 
 
 check_names()

@@ -40,11 +40,7 @@ _LARGE_BYTES = 1 << 16
 
 def check_names() -> None:
     """Raises ImportError if a private name is gone or has changed."""
-    require(
-        keras.Model,
-        "_make_function",
-        ["self", "step_function", "concatenate_outputs"],
-    )
+    require(keras.Model, "_make_function")  # more parameters from 3.16 on
     require(keras.Model, "make_train_function", ["self", "force"])
     require(keras.Model, "jax_state_sync", ["self"])
     require(_distribution, "distribution", [])

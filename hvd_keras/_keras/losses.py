@@ -32,7 +32,7 @@ from hvd_keras._keras.steps import running_step
 
 _loss: Any = private_module("losses.loss")
 _compile_utils: Any = private_module("trainers.compile_utils")
-_backend: Any = private_module("backend")
+_masking: Any = private_module("backend.common.masking")
 _ADDED = "_aggregate_additional_loss"
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
 
@@ -362,7 +362,7 @@ def weights_of(
 def has_mask(outputs: Any) -> bool:
     """Whether a mask of Keras belongs to one of a model's outputs."""
     return any(
-        _backend.get_keras_mask(output) is not None
+        _masking.get_keras_mask(output) is not None
         for output in keras.tree.flatten(outputs)
         if output is not None
     )
@@ -430,7 +430,7 @@ def check_names() -> None:
         "update_state",
         ["self", "y_true", "y_pred", "sample_weight"],
     )
-    require(_backend, "get_keras_mask")
+    require(_masking, "get_keras_mask")
     require(_symbolic_scope, "in_symbolic_scope")
 
 

@@ -78,13 +78,14 @@ def _distribute() -> None:
     """Does what a script would do by `keras.distribution`."""
     import keras
 
-    from hvd_keras.distribution import _files, _keras_api, _turns
+    from hvd_keras.distribution import _draws, _files, _keras_api, _turns
 
     _keras_api.batch_is_global()
     with _turns.beginning():
         keras.distribution.initialize()
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     _files.share()
+    _draws.watch()
     atexit.register(_tell_at_end)
     atexit.register(_turns.end)
 

@@ -278,3 +278,74 @@ def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
     did = {path.name for path in tmp_path.glob("did.*")}
     assert did == {"did.slow.0", "did.later0.0", "did.later1.0"}
     assert not list(tmp_path.glob("hvd-turn*"))
+
+
+DRAWS = """
+import keras, numpy as np
+
+IS_JAX = keras.backend.backend() == "jax"
+
+def drawn(shape, seeds):
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+        return tf.random.normal(shape)
+    if backend == "jax":
+        return keras.random.normal(shape, seed=seeds)
+    import torch
+    return torch.randn(tuple(shape))
+
+class Plain(keras.Model):
+    def __init__(self, noise=None):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.noise = noise
+        self.seeds = keras.random.SeedGenerator(1)
+    def noisy(self, x):
+        return x + 0.1 * self.noise(keras.ops.shape(x), self.seeds)
+    def call(self, x, training=False):
+        is_here = IS_JAX and self.noise and training
+        return self.dense(self.noisy(x) if is_here else x)
+    def train_step(self, *args):
+        *state, (x, y) = args
+        if self.noise and not IS_JAX:
+            x = self.noisy(x)
+        return super().train_step(*state, (x, y))
+
+def ended(noise):
+    keras.utils.set_random_seed(5)
+    model = Plain(noise)
+    model.compile("sgd", "mse")
+    x = np.linspace(0, 1, 24, dtype="float32").reshape(8, 3)
+    model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    np.random.normal(size=3)  # in no step
+
+ended(None)
+{then}
+"""
+
+
+@pytest.mark.parametrize("backend", distribute_table.BACKENDS)
+def test_draws_in_steps_are_told(backend: str) -> None:
+    own = {
+        "tensorflow": "tf.random.normal",
+        "jax": "keras.random.normal",
+        "torch": "torch.randn",
+    }[backend]
+    then = "ended(drawn); ended(drawn)"
+    job = _drawing(backend, then)
+    assert job.count("steps of `fit` draw random numbers") == 1
+    assert f"by `{own}`: each rank draws its own" in job
+    then = "ended(lambda shape, _: keras.random.normal(shape, seed=3))"
+    job = _drawing(backend, then)
+    assert job.count("steps of `fit` draw random numbers") == 1
+    assert "by `keras.random.normal`: all 2 ranks draw the same ones" in job
+
+
+def _drawing(backend: str, then: str) -> str:
+    code = DRAWS.format(then=then)
+    job = jobs.run_python(
+        2, code, "--distribute", seconds=180, KERAS_BACKEND=backend
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    return job.stderr
