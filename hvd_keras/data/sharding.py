@@ -222,6 +222,8 @@ def shard(
         )
 
     deal = deal_now()
+    if is_py_dataset and not batched and deal.size > 1 and deal.rank == 0:
+        _tell_of_whole_batches(deal.size)
     # A rank that joins calls this alone.
     if is_dataset and not is_elastic and not membership.is_waiting():
         _prepare(sample, process_set)
@@ -329,6 +331,16 @@ def _tell_of_blocker(blocker: str) -> None:
         f"`hvd.shard` of a tf.data.Dataset: for {blocker}, each rank does the "
         "work on all rows that stands before. If it takes long, do it behind "
         "`hvd.shard`; see 'Who reads what' in docs/data.md."
+    )
+
+
+@functools.cache  # said once
+def _tell_of_whole_batches(size: int) -> None:
+    log.info(
+        "`hvd.shard` deals out whole batches of a PyDataset: a step of all "
+        f"{size} ranks has {size} of them. For the steps of one process, "
+        "divide its batch size by `hvd.size()`, or pass `batched=True`, which "
+        "shares out the rows of each batch."
     )
 
 
