@@ -82,25 +82,37 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
 
 
 def compare_plans(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
-    """Compares what ranks are about to run, if one has the callback."""
+    """Compares what ranks are about to run, also without the callback."""
     if process_set.size() == basics.size():
         epochs = fit.arguments.get("epochs", 1)
         params = {"epochs": epochs, "steps": fit.epochs.num_batches}
-        plan = None
-        if not _GUARDS.isdisjoint(_names_of_ours(fit.callbacks)):
-            plan = _plan(fit.model, fit.callbacks, params, fit)
+        plan = _plan(fit.model, fit.callbacks, params, fit)
+        plan["guards"] = not _GUARDS.isdisjoint(plan["callbacks"])
         fit.must_vote = yield from _comparing(fit.model, plan)
 
 
 def _comparing(model: Any, plan: dict[str, Any] | None) -> Check:
-    """Returns whether ranks must vote; None: none of them has a plan."""
+    """Returns whether ranks must vote; None: none of them has the callback."""
     plans = yield plan
-    if not any(plans):
+    guards = [plan is not None and plan.get("guards", True) for plan in plans]
+    if any(guards):
+        plans = [
+            plan if guards else {"callbacks": []}
+            for plan, guards in zip(plans, guards, strict=True)
+        ]
+        _check_equal(plans)
+    elif None in plans:  # not all ranks reduce gradients
         return None
-    plans = [plan or {"callbacks": []} for plan in plans]
-    _check_equal(plans)
+    else:
+        _check_known(plans)
     tell_if_equal(model, [plan["given"] for plan in plans])
-    return _must_vote(plans)
+    return _must_vote(plans) if any(guards) else None
+
+
+def _check_known(plans: list[dict[str, Any]]) -> None:
+    """Raises MismatchError if ranks are sure to take other steps."""
+    if not any(plan["is_capped"] or plan["steps"] is None for plan in plans):
+        _check_equal([{"steps": plan["steps"]} for plan in plans])
 
 
 def _comparing_first_epochs(fit: keras_calls.Call) -> Check:

@@ -185,6 +185,19 @@ def test_the_same_arrays_on_all_ranks(
     assert lines.of_rank_0("equal arrays on all ranks")
 
 
+def test_the_same_arrays_without_a_callback(lines: Lines) -> None:
+    x, y = kt.regression_data()
+    distributed().fit(x, y, verbose=0)
+    assert lines.of_rank_0("equal arrays on all ranks")
+
+
+def test_unequal_steps_without_a_callback() -> None:
+    x, y = kt.regression_data()
+    num_rows = len(x) - 8 * hvd.rank()
+    with pytest.raises(hvd.MismatchError, match="number of steps per epoch"):
+        distributed().fit(x[:num_rows], y[:num_rows], 8, verbose=0)
+
+
 @pytest.mark.parametrize("equal_seeds", [True, False])
 def test_drawn_arrays_with_equal_seeds(lines: Lines, equal_seeds: bool) -> None:
     keras.utils.set_random_seed(3 if equal_seeds else 3 + hvd.rank())
