@@ -1,4 +1,4 @@
-"""Logs messages of hvd_keras, in absl's format on stderr."""
+"""Logs messages of hvd_keras on stderr, with the time and the level."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ def configure(level: str, rank: int, *, is_strict: bool = False) -> None:
     _prefix = f"hvd_keras rank {rank}: "
     _logger.setLevel(_LEVELS.get(level, level.upper()))
     if not _logger.hasHandlers():
-        # absl comes with TensorFlow, but does not import it.
-        from absl import logging as absl_logging
-
         handler = logging.StreamHandler()
-        handler.setFormatter(absl_logging.PythonFormatter())
+        form = "%(asctime)s %(levelname)s %(message)s"
+        handler.setFormatter(logging.Formatter(form))
         _logger.addHandler(handler)
         _logger.propagate = False
 

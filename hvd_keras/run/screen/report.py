@@ -18,6 +18,7 @@ _ERROR = re.compile(rb"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 # What absl and TensorFlow log that is no error, and lines of a traceback.
 _NOISE = re.compile(
     rb'\s*File "|[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] '
+    rb"|\d{4}-\d\d-\d\d [\d:,]+ (DEBUG|INFO|WARNING) hvd_keras"
     rb"|WARNING: All log messages"
 )
 _WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
