@@ -35,8 +35,8 @@ class CommunicationLogger(EpochMeter):
       ranks, on the rank that waited most.
     - `hvd/allreduce_ms`: milliseconds a step in which collectives of any kind
       ran, on the rank with the most.
-    - `hvd/bytes_per_s`: bytes of their inputs in a second of that time, on the
-      slowest rank; 0 without any.
+    - `hvd/megabytes_per_s`: 10^6 bytes of their inputs in a second of that
+      time, on the slowest rank; 0 without any.
     - `hvd/efficiency`: share of the time, from 0 to 1, in which no collective
       waited or ran; the mean over the ranks. What overlaps with computing
       counts as lost, so the scaling efficiency is this or more.
@@ -122,8 +122,8 @@ class CommunicationLogger(EpochMeter):
         logs["hvd/wait_ms"] = float((1e3 * waiting / steps).max())
         logs["hvd/allreduce_ms"] = float((1e3 * running / steps).max())
         speeds = num_bytes / np.where(running > 0.0, running, np.inf)
-        logs["hvd/bytes_per_s"] = float(speeds.min())
-        self._report_link(rows.T[[0, 3]], logs["hvd/bytes_per_s"])
+        logs["hvd/megabytes_per_s"] = float(speeds.min()) / 1e6
+        self._report_link(rows.T[[0, 3]], float(speeds.min()))
         busy = np.minimum((waiting + running) / seconds, 1.0)
         logs["hvd/efficiency"] = float(1.0 - busy.mean())
         logs["hvd/straggler_rank"] = float(stragglers[0])

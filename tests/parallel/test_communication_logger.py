@@ -53,7 +53,7 @@ def test_the_logs_tell_who_is_late_and_what_it_costs(tmp_path: Any) -> None:
     assert found["hvd/straggler_rank"] == hvd.size() - 1
     assert 0.5e3 * SLEEP < found["hvd/wait_ms"] < 10e3 * SLEEP
     assert 0.0 < found["hvd/allreduce_ms"] < found["hvd/wait_ms"]
-    assert found["hvd/bytes_per_s"] > 0.0
+    assert found["hvd/megabytes_per_s"] > 0.0
     assert 0.0 < found["hvd/efficiency"] < 1.0
     if hvd.rank() == 0:
         with path.open() as file:
