@@ -58,6 +58,21 @@ def build_on_all_ranks(
     return True
 
 
+def build_by_data(model: keras.Model, fit: keras_calls.Call) -> bool:
+    """Builds the model by the shapes of the data, on this rank alone.
+
+    Returns:
+        Whether it is built.
+    """
+    is_unbuilt = not models.is_fully_built(model)
+    if is_unbuilt and keras.backend.backend() == "tensorflow":
+        from hvd_keras._keras import tensorflow_build
+
+        spec = tensorflow_build.spec_of_batches(fit)
+        tensorflow_build.call_with_symbols(model, spec)
+    return models.is_fully_built(model)
+
+
 class _BuildFirst(StepHook):
     """Builds the model with the first batch, then gives it that batch."""
 

@@ -17,9 +17,10 @@ from hvd_keras._keras import callback_lists, resume
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.legacy import ForKeras3
-from hvd_keras._keras.models import build_metrics, is_fully_built
+from hvd_keras._keras.models import build_metrics
 from hvd_keras._keras.resume import begin_epoch_at
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
+from hvd_keras.callbacks._building import build_by_data
 from hvd_keras.callbacks._preemption import Preemption
 from hvd_keras.callbacks._training_state import Progress, TrainingState
 from hvd_keras.data.position import Position, handle_of
@@ -123,7 +124,7 @@ class BackupAndRestore(ForKeras3, keras.callbacks.Callback):
                 "BackupAndRestore must be a callback of `fit`. Received: a "
                 "training that began otherwise."
             )
-        if not is_fully_built(self.model):
+        if not build_by_data(self.model, fit):
             raise ValueError(
                 "The model must be built before `fit`, so that it can be "
                 f"restored. Received: {self.model.name!r}, not built; call "

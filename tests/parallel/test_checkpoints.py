@@ -409,9 +409,29 @@ def test_backup_refuses_an_empty_directory_name() -> None:
         BackupAndRestore("")
 
 
-def test_a_model_that_is_not_built_is_refused(path: pathlib.Path) -> None:
+def test_a_model_is_built_by_its_data(path: pathlib.Path) -> None:
     model = kt.build(kt.SubclassedModel)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    data = kt.shares(*kt.regression_data())
+    model.fit(data, verbose=0, callbacks=[BackupAndRestore(path)])
+    assert model.built
+
+
+class NeedsValues(keras.Model):
+    """Cannot be called on symbols."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x) * float(x[0, 0])
+
+
+def test_a_model_that_is_not_built_is_refused(path: pathlib.Path) -> None:
+    model = NeedsValues()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    model.compile(optimizer, "mse", run_eagerly=True)
     data = kt.shares(*kt.regression_data())
     with pytest.raises(ValueError, match="must be built"):
         model.fit(data, verbose=0, callbacks=[BackupAndRestore(path)])
