@@ -33,22 +33,26 @@ def share_out(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
 
 
 def _tell(mine: list[tuple[str, str]], of_others: list[Any]) -> None:
-    for kind, path in mine:
-        if (kind, path) not in of_others or kind in _told:
-            continue
-        _told.add(kind)
-        cure = ""
-        if kind in ("ModelCheckpoint", "BackupAndRestore"):
-            cure = (
-                f" `hvd.callbacks.{kind}` also writes while training goes on."
-            )
-        others = "nothing"
-        if kind == "TensorBoard":
-            others = "into folders of their own"
-        log.info(
-            f"All ranks have Keras's {kind} with the path {path!r}: this rank "
-            f"writes there, the others write {others}. Nothing to do.{cure}"
-        )
+    new = [
+        (kind, path)
+        for kind, path in mine
+        if (kind, path) in of_others and kind not in _told
+    ]
+    if not new:
+        return
+    kinds = [kind for kind, _ in new]
+    _told.update(kinds)
+    shown = ", ".join(f"{kind} {path!r}" for kind, path in new)
+    others = "nothing"
+    if "TensorBoard" in kinds:
+        others += ", but TensorBoard into folders of their own"
+    ours = [k for k in ("ModelCheckpoint", "BackupAndRestore") if k in kinds]
+    names = " and ".join(f"`hvd.callbacks.{kind}`" for kind in ours)
+    cure = f" {names} can write while training goes on." if names else ""
+    log.info(
+        f"All ranks have callbacks of Keras that write: {shown}. This rank "
+        f"writes there, the others write {others}. Nothing to do.{cure}"
+    )
 
 
 def has_others() -> bool:
