@@ -274,11 +274,16 @@ def _telling(epochs: Any, items: Iterator[Any]) -> Iterator[Any]:
         first_epoch = fit.arguments.get("initial_epoch") or 0
     fit.num_epochs += 1
     if fit.num_epochs == 1:
-        fit.at_end.append(lambda: _tell_batch(0, 0))
+        fit.at_end.append(_tell_end)
     epoch = first_epoch + fit.num_epochs
     for first, *others in items:
         _tell_batch(epoch, first + 1)
         yield first, *others
+
+
+def _tell_end() -> None:
+    if sys.exc_info()[0] is None:  # else it is where the `fit` failed
+        _tell_batch(0, 0)
 
 
 def _tell_batch(epoch: int, batch: int) -> None:
