@@ -425,7 +425,8 @@ class NeedsValues(keras.Model):
         self.dense = keras.layers.Dense(1)
 
     def call(self, x: Any) -> Any:
-        return self.dense(x) * float(x[0, 0])
+        factor = float(x[0, 0])
+        return self.dense(x) * factor
 
 
 def test_a_model_that_is_not_built_is_refused(path: pathlib.Path) -> None:

@@ -56,3 +56,21 @@ def test_a_model_of_tf_keras_is_refused(make: Callable[[], Any]) -> None:
     # It is what tf_keras calls first.
     with pytest.raises(TypeError, match=r"Received: tf_keras.*DistributedGrad"):
         make().set_model(LegacyModel())
+
+
+class Loader:
+    """Yields batches, and nothing else."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield np.ones((2, 1))
+
+
+def test_a_loader_that_only_yields_gets_its_cure() -> None:
+    with pytest.raises(TypeError, match=r"Received: Loader\. .*from_generator"):
+        hvd.shard(Loader(), batch_size=2)
+
+
+def test_inputs_and_targets_are_one_argument() -> None:
+    rows = np.ones((2, 1))
+    with pytest.raises(TypeError, match=r"`hvd\.shard\(\(x, y\), batch_size"):
+        hvd.shard(rows, rows, batch_size=2)
