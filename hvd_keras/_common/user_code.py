@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
+import types
 from collections.abc import Sequence
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -61,6 +62,24 @@ def foreign_folders() -> tuple[str, ...]:
     folders = {installed[key] for key in ("stdlib", "purelib", "platlib")}
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return tuple(os.path.join(one, "") for one in sorted({*folders, package}))
+
+
+def without_ours(
+    trace: types.TracebackType | None,
+) -> types.TracebackType | None:
+    """Returns a traceback without the frames of hvd_keras."""
+    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+    found = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(package):
+            found.append(trace)
+        trace = trace.tb_next
+    kept: types.TracebackType | None = None
+    for one in reversed(found):
+        kept = types.TracebackType(
+            kept, one.tb_frame, one.tb_lasti, one.tb_lineno
+        )
+    return kept
 
 
 def place() -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from hvd_keras._common import user_code
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import training_calls
 from hvd_keras._keras.hooks import Hooks
@@ -217,6 +218,15 @@ def _noting_call(
     behind = fit if is_fit else run
 
     def called(self: Any, *args: Any, **kw: Any) -> Any:
+        try:
+            return in_front(self, *args, **kw)
+        except Exception as error:
+            if keras.config.is_traceback_filtering_enabled():
+                trace = user_code.without_ours(error.__traceback__)
+                error.__traceback__ = trace
+            raise
+
+    def in_front(self: Any, *args: Any, **kw: Any) -> Any:
         if _front is None or _is_behind.get() or _running.get():
             return behind(self, *args, **kw)
         token = _is_behind.set(True)

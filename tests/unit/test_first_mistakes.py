@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,3 +75,24 @@ def test_inputs_and_targets_are_one_argument() -> None:
     rows = np.ones((2, 1))
     with pytest.raises(TypeError, match=r"`hvd\.shard\(\(x, y\), batch_size"):
         hvd.shard(rows, rows, batch_size=2)
+
+
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_tracebacks_leave_our_frames_out_as_keras_does(
+    is_filtered: bool,
+) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    if not is_filtered:
+        keras.config.disable_traceback_filtering()
+    try:
+        with pytest.raises(ValueError, match="shape") as caught:
+            model.fit(np.ones((2, 3)), np.ones((2, 1)), verbose=0)
+    finally:
+        keras.config.enable_traceback_filtering()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    ours = [one for one in frames if "/hvd_keras/_keras/" in one.filename]
+    assert bool(ours) != is_filtered
+    assert (
+        frames[0].name == "test_tracebacks_leave_our_frames_out_as_keras_does"
+    )
