@@ -186,6 +186,7 @@ def test_the_same_arrays_on_all_ranks(
 
 
 def test_the_same_arrays_without_a_callback(lines: Lines) -> None:
+    keras.utils.set_random_seed(1)
     x, y = kt.regression_data()
     distributed().fit(x, y, verbose=0)
     assert lines.of_rank_0("equal arrays on all ranks")
