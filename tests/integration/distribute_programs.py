@@ -261,7 +261,7 @@ def own_shares():
     history = model.fit(
         x, y, batch_size=12 // size, epochs=2, verbose=0, shuffle=False
     )
-    if size > 1:
+    if "HVD_RANK" in os.environ:
         keras.distribution.set_distribution(whole)
     return found(model, history)
 
