@@ -12,8 +12,8 @@ a call of ours, over the bytes of the tensors.
 With --delay_ms every frame takes so long, which shows how many round trips of
 the network an allreduce of 4 bytes inside a `tf.function` waits for.
 
-With --compression=int8 the same calls run with that, too, in turns; its `ratio`
-is to `ours` without.
+With --compression=int8, or another, the same calls run with that, too, in
+turns; its `ratio` is to `ours` without.
 
 With --local_updates=20 a CNN trains on digits, with a reduction in each step,
 and with a meeting every 20; with --digits it trains with --compression, too.
@@ -56,7 +56,9 @@ flags.DEFINE_integer("rounds", 5, "Rounds of all ways.", 0)
 flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
 flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
 flags.DEFINE_bool("fit", False, "Train a CNN, too.")
-flags.DEFINE_enum("compression", None, ["bf16", "fp16", "int8"], "Compare it.")
+flags.DEFINE_enum(
+    "compression", None, ["bf16", "fp16", "int8", "int4"], "Compare it."
+)
 flags.DEFINE_multi_integer(
     "local_updates", [], "Steps between two meetings; measures only these."
 )

@@ -1,8 +1,8 @@
 """Makes tensors smaller while they travel between ranks.
 
 With 16 bits a float32 tensor needs half the bytes. The engine adds 16-bit
-floats in float32 and rounds the sum once. With `Compression.int8` it is the
-engine that makes tensors smaller, where they leave a host.
+floats in float32 and rounds the sum once. With `Compression.int8` and `int4` it
+is the engine that makes tensors smaller, where they leave a host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Compressor:
 
     Attributes:
         wire: How what `compress` returns travels between hosts: "none" or, as
-            for `Compression.int8`, "int8".
+            for `Compression.int8` and `int4`, "int8" or "int4".
     """
 
     wire: ClassVar[str] = "none"
@@ -115,6 +115,32 @@ class Int8Compressor(NoneCompressor):
     wire = "int8"
 
 
+class Int4Compressor(NoneCompressor):
+    """Sends floats between hosts as int4, and what that loses in the next step.
+
+    That is 0.14 of the bytes of float32. What holds for `Int8Compressor` holds
+    here: it is off for the same reasons, on one host results have the bits of
+    `Compression.none`, all ranks get equal bits, and NaN and infinities travel.
+    But each time an element moves by at most 1/14 of the largest magnitude of
+    the 64 neighbours that share its scale.
+
+    Therefore each host keeps what the packing has lost of a tensor, its
+    residual, and adds it in the next reduction of the same name (error
+    feedback). It takes the memory of all gradients of a rank once more, in
+    float32, in the process of the host that sends. A residual begins with the
+    second reduction of a name; with zeros where the tensor's shape, the
+    reduction or its factors are new; in a process set of its own anew. It is
+    not saved: a training that resumes, or is elastic and begins a new
+    generation, loses the rounding of one step, so that its bits differ from
+    those of a training that nobody disturbed.
+
+    A `LossScaleOptimizer` skips steps and changes the unit of gradients, so
+    `DistributedOptimizer` refuses both together.
+    """
+
+    wire = "int4"
+
+
 class Compression:
     """The compressors that come with the package."""
 
@@ -122,10 +148,11 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     int8 = Int8Compressor
+    int4 = Int4Compressor
 
 
 # By number, as in tf_ops/common/types.h.
-_WIRE_FORMATS = (NoneCompressor, Int8Compressor)
+_WIRE_FORMATS = (NoneCompressor, Int8Compressor, Int4Compressor)
 
 
 def to_compressor(compression: Any) -> Any:
@@ -140,9 +167,9 @@ def to_compressor(compression: Any) -> Any:
         if not callable(getattr(compression, name, None)):
             raise TypeError(
                 "`compression` must be `Compression.none`, `Compression.fp16`, "
-                "`Compression.bf16`, `Compression.int8` or derived from "
-                f"`Compressor`. Received: compression={compression!r}, which "
-                f"has no `{name}`."
+                "`Compression.bf16`, `Compression.int8`, `Compression.int4` or "
+                "derived from `Compressor`. Received: "
+                f"compression={compression!r}, which has no `{name}`."
             )
     wire_format_of(compression)
     return compression
@@ -159,7 +186,7 @@ def wire_format_of(compression: Any) -> int:
         if known.wire == wire:
             return number
     raise TypeError(
-        "`wire` of a compressor must be 'none' or 'int8'. Received: "
+        "`wire` of a compressor must be 'none', 'int8' or 'int4'. Received: "
         f"compression={compression!r}, wire={wire!r}."
     )
 

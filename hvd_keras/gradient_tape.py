@@ -66,7 +66,7 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             TensorFlow choose.
         device_sparse: The same for gradients of embeddings.
         compression: The form in which gradients travel: `Compression.none`,
-            `fp16`, `bf16` or `int8`.
+            `fp16`, `bf16`, `int8` or `int4`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks.
         op: `Average`, `Sum` or `Adasum`.

@@ -11,6 +11,7 @@ from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._gradients.distributed_class import (
     distribute,
     is_multi_optimizer,
+    refuse_residuals,
     unwrapped,
 )
 from hvd_keras._gradients.local_updates import LocalUpdates
@@ -73,7 +74,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             losses with `reduction="sum"`; with a mean, gradients are N times
             those of one process.
         compression: The form in which gradients travel: `Compression.none`,
-            `fp16`, `bf16` or `int8`.
+            `fp16`, `bf16`, `int8` or `int4`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks. Optimizers with slots
             then also update rows that no batch has used. Needed if XLA compiles
@@ -112,7 +113,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         TypeError: `optimizer` is not a Keras 3 optimizer, or another argument
             has the wrong type.
         ValueError: A value is invalid. Or the optimizer was made distributed
-            with other arguments. Or `backward_passes_per_step` contradicts an
+            with other arguments. Or a `LossScaleOptimizer` comes with
+            `Compression.int4`. Or `backward_passes_per_step` contradicts an
             optimizer that is built, or that already accumulates.
 
     Example:
@@ -135,6 +137,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     check_local_updates(local_updates, options)
     if isinstance(optimizer, str | dict):
         optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        refuse_residuals(options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "`optimizer` must be a Keras 3 optimizer from "

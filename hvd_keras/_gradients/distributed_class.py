@@ -10,9 +10,11 @@ from typing import Any
 import keras
 
 from hvd_keras import _backends
+from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._gradients.reducer import refuse_reduced_twice
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
 from hvd_keras._keras import names as private
+from hvd_keras.compression import name_of
 
 _logger = logging.getLogger(__name__)
 
@@ -111,6 +113,21 @@ def _distributed_class(base: type) -> type:
         return subclass
 
 
+def refuse_residuals(options: ReduceOptions) -> None:
+    """Raises ValueError if a compression does not go with loss scaling.
+
+    A residual belongs to a step that a `LossScaleOptimizer` may skip, and has
+    the unit of a scale that it changes.
+    """
+    if getattr(options.compression, "wire", "none") == "int4":
+        raise ValueError(
+            "A LossScaleOptimizer skips steps and rescales gradients, so "
+            "`compression` must keep no residuals: take `Compression.int8`, or "
+            "the policy 'mixed_bfloat16', which needs no loss scaling. "
+            f"Received: compression={name_of(options.compression)}."
+        )
+
+
 def check_finite_on_all_ranks(
     optimizer: keras.optimizers.LossScaleOptimizer, grads: Any, check: Any
 ) -> Any:
@@ -124,6 +141,7 @@ def check_finite_on_all_ranks(
     if inner is None:
         return finite
     refuse_reduced_twice(grads, inner.name)
+    refuse_residuals(inner.hvd_settings.reduce)
     process_set = inner.hvd_step_set
     if not process_set.included():
         return finite

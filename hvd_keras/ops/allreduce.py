@@ -69,8 +69,8 @@ def allreduce(
         postscale_factor: Multiplies the result.
         compression: Makes the tensor smaller while it travels:
             `Compression.none`, `Compression.fp16`, `Compression.bf16`,
-            `Compression.int8` (between hosts alone) or a class with the static
-            methods of `Compressor`.
+            `Compression.int8` or `int4` (between hosts alone) or a class with
+            the static methods of `Compressor`.
         process_set: The ranks that take part. Defaults to all.
         ignore_name_scope: Whether a nameless call in a graph is named after
             its tensor, without the name scopes around the call.

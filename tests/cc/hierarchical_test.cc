@@ -194,10 +194,13 @@ Tensors SomeTensors(int rank, const std::vector<size_t>& lengths) {
   return tensors;
 }
 
-ReduceSpec PackedSum(const Collectives& t) {
+constexpr WireFormat kFormats[] = {WireFormat::kInt8, WireFormat::kInt4};
+
+ReduceSpec PackedSum(const Collectives& t,
+                     WireFormat format = WireFormat::kInt8) {
   ReduceSpec spec;
   spec.num_ranks = t.size();
-  spec.wire_format = WireFormat::kInt8;
+  spec.wire_format = format;
   return spec;
 }
 
@@ -222,17 +225,21 @@ void CheckBitsAreEqual(Collectives* t, const Tensors& tensors) {
   }
 }
 
-// The largest magnitude of each block. Blocks begin with the tensor.
-std::vector<double> LargestByBlock(const std::vector<double>& values) {
-  std::vector<double> largest((values.size() + 127) / 128);
+// The largest magnitude of each `n` elements, from the tensor's beginning.
+std::vector<double> LargestByBlock(const std::vector<double>& values,
+                                   size_t n) {
+  std::vector<double> largest((values.size() + n - 1) / n);
   for (size_t i = 0; i < values.size(); ++i) {
-    largest[i / 128] = std::max(largest[i / 128], std::fabs(values[i]));
+    largest[i / n] = std::max(largest[i / n], std::fabs(values[i]));
   }
   return largest;
 }
 
 void CheckBound(const Layout& layout, const std::vector<size_t>& lengths,
-                double factor, const Tensors& results) {
+                double factor, WireFormat format, const Tensors& results) {
+  const bool is_int4 = format == WireFormat::kInt4;
+  const size_t n = is_int4 ? 64 : 128;
+  const double levels = is_int4 ? 14 : 254;
   std::vector<std::vector<Tensors>> inputs;  // by host
   for (const std::vector<int>& ranks : layout) {
     inputs.emplace_back();
@@ -250,21 +257,23 @@ void CheckBound(const Layout& layout, const std::vector<size_t>& lengths,
       }
       for (size_t i = 0; i < lengths[k]; ++i) exact[i] += of_hosts.back()[i];
     }
-    std::vector<double> bounds((lengths[k] + 127) / 128);
+    std::vector<double> bounds((lengths[k] + n - 1) / n);
     for (const std::vector<double>& of_host : of_hosts) {
-      const std::vector<double> largest = LargestByBlock(of_host);
-      for (size_t b = 0; b < bounds.size(); ++b) bounds[b] += largest[b] / 254;
+      const std::vector<double> largest = LargestByBlock(of_host, n);
+      for (size_t b = 0; b < bounds.size(); ++b) {
+        bounds[b] += largest[b] / levels;
+      }
     }
-    const std::vector<double> largest = LargestByBlock(exact);
+    const std::vector<double> largest = LargestByBlock(exact, n);
     for (size_t b = 0; b < bounds.size(); ++b) {
       // The owner's part is in it, too.
-      bounds[b] += (largest[b] + bounds[b]) / 254;
+      bounds[b] += (largest[b] + bounds[b]) / levels;
     }
     double worst = 0;
     for (size_t i = 0; i < lengths[k]; ++i) {
       const double error =
           std::fabs(static_cast<double>(results[k][i]) - exact[i]);
-      worst = std::max(worst, error / bounds[i / 128]);
+      worst = std::max(worst, error / bounds[i / n]);
     }
     CAPTURE(lengths[k]);
     CHECK(worst < 1.0);
@@ -277,33 +286,37 @@ void CheckBound(const Layout& layout, const std::vector<size_t>& lengths,
 const std::vector<size_t> kLengths = {0,    1,    127,  128,   129,
                                       4095, 4096, 4097, 300001};
 
-TEST_CASE("as int8: equal bits on all ranks, and each element in its bound") {
+TEST_CASE("packed: equal bits on all ranks, and each element in its bound") {
   for (const Layout& layout : kLayouts) {
     RunHosts(layout, [&layout](Collectives* t) {
-      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
-        ReduceSpec spec = PackedSum(*t);
-        spec.op = op;
-        spec.prescale = 0.5;
-        spec.postscale = 4.0;
-        const double factor = op == ReduceOp::kSum ? 2.0 : 2.0 / t->size();
-        Tensors tensors = SomeTensors(t->rank(), kLengths);
-        AllreduceAll(t, spec, &tensors);
-        CheckBitsAreEqual(t, tensors);
-        CheckBound(layout, kLengths, factor, tensors);
+      for (WireFormat format : kFormats) {
+        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+          ReduceSpec spec = PackedSum(*t, format);
+          spec.op = op;
+          spec.prescale = 0.5;
+          spec.postscale = 4.0;
+          const double factor = op == ReduceOp::kSum ? 2.0 : 2.0 / t->size();
+          Tensors tensors = SomeTensors(t->rank(), kLengths);
+          AllreduceAll(t, spec, &tensors);
+          CheckBitsAreEqual(t, tensors);
+          CheckBound(layout, kLengths, factor, format, tensors);
+        }
       }
     });
   }
 }
 
-TEST_CASE("as int8: what runs together changes no bit") {
+TEST_CASE("packed: what runs together changes no bit") {
   RunHosts(kLayouts[1], [](Collectives* t) {
-    Tensors together = SomeTensors(t->rank(), kLengths);
-    const Tensors inputs = together;
-    AllreduceAll(t, PackedSum(*t), &together);
-    for (size_t k = inputs.size(); k-- > 0;) {
-      Tensors alone = {inputs[k]};
-      AllreduceAll(t, PackedSum(*t), &alone);
-      CHECK(alone[0] == together[k]);
+    for (WireFormat format : kFormats) {
+      Tensors together = SomeTensors(t->rank(), kLengths);
+      const Tensors inputs = together;
+      AllreduceAll(t, PackedSum(*t, format), &together);
+      for (size_t k = inputs.size(); k-- > 0;) {
+        Tensors alone = {inputs[k]};
+        AllreduceAll(t, PackedSum(*t, format), &alone);
+        CHECK(alone[0] == together[k]);
+      }
     }
   });
 }
@@ -368,15 +381,16 @@ TEST_CASE("as int8: every floating dtype, with the bits of all ranks equal") {
   });
 }
 
-TEST_CASE("as int8: NaN and infinities of any rank reach all ranks") {
+TEST_CASE("packed: NaN and infinities of any rank reach all ranks") {
   RunHosts(kLayouts[1], [](Collectives* t) {
-    for (int bad = 0; bad < t->size(); ++bad) {
+    for (int i = 0; i < 2 * t->size(); ++i) {
+      const int bad = i / 2;
       Tensors tensors = SomeTensors(t->rank(), {10000});
       if (t->rank() == bad) {
         tensors[0][0] = std::nanf("");
         tensors[0][5000] = -HUGE_VALF;
       }
-      AllreduceAll(t, PackedSum(*t), &tensors);
+      AllreduceAll(t, PackedSum(*t, kFormats[i % 2]), &tensors);
       CHECK(std::isnan(tensors[0][0]));
       CHECK(tensors[0][5000] == -HUGE_VALF);
       CHECK(std::isfinite(tensors[0][1000]));

@@ -22,7 +22,7 @@ RankMessage ARequest() {
   message.params.op = ReduceOp::kMax;
   message.params.root_rank = 3;
   message.params.prescale = 0.25;
-  message.params.wire_format = WireFormat::kInt8;
+  message.params.wire_format = WireFormat::kInt4;
   message.params.average = true;
   message.params.equal_rows = true;
   message.params.splits = {4, 0, -1};

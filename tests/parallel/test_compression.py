@@ -16,6 +16,7 @@ COMPRESSIONS = {
     "fp16": (hvd.Compression.fp16, tf.float16),
     "bf16": (hvd.Compression.bf16, tf.bfloat16),
     "int8": (hvd.Compression.int8, None),
+    "int4": (hvd.Compression.int4, None),
 }
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int8"]
 
@@ -152,7 +153,8 @@ def test_gradient_passes_through_compression(run, rank, size) -> None:
     assert run(gradient, np.float32(rank)) == 2 * size
 
 
-def test_int8_changes_no_bit_on_one_host(run, rank, size) -> None:
+@pytest.mark.parametrize("packed", ["int8", "int4"])
+def test_packing_changes_no_bit_on_one_host(run, rank, packed: str) -> None:
     if hvd.cross_size() > 1:
         pytest.skip("needs one host")
     random = np.random.default_rng(rank)
@@ -161,7 +163,7 @@ def test_int8_changes_no_bit_on_one_host(run, rank, size) -> None:
     def reduce(*tensors: tf.Tensor) -> list[Any]:
         return [
             result
-            for compression in (hvd.Compression.none, hvd.Compression.int8)
+            for compression in (hvd.Compression.none, COMPRESSIONS[packed][0])
             for result in (
                 *hvd.grouped_allreduce(tensors, compression=compression),
                 hvd.allreduce(tensors[1], compression=compression),
@@ -195,6 +197,20 @@ def test_ranks_with_other_compressions_are_told(rank, size) -> None:
         hvd.MismatchError, match=r"'a/bias'.*the compression: .*int8 on rank 1"
     ):
         hvd.allreduce(np.ones(3, np.float32), name="a/bias", compression=own)
+
+
+def test_residuals_and_loss_scaling_are_refused() -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    compression = hvd.Compression.int4
+    with pytest.raises(ValueError, match=r"rescales.*Int4Compressor"):
+        hvd.DistributedOptimizer(scaling, compression=compression)
+    inner = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(), compression=compression
+    )
+    scaling = keras.optimizers.LossScaleOptimizer(inner)
+    variable = keras.Variable(np.ones(2))
+    with pytest.raises(ValueError, match="rescales"):
+        scaling.apply([np.ones(2, np.float32)], [variable])
 
 
 def test_a_wire_that_nobody_knows_is_refused() -> None:

@@ -52,26 +52,41 @@ template <typename Real>
 struct PackKernels {
   void (*pack)(const Real*, size_t, std::byte*);
   void (*unpack)(const std::byte*, size_t, Real*);
+  void (*add)(const Real*, const Real*, size_t, Real*);
+  void (*keep_lost)(const Real*, const Real*, size_t, Real*);
 };
 
+#define HVD_PACK_KERNELS(set)                                          \
+  format == WireFormat::kInt4                                          \
+      ? PackKernels<Real>{set::PackInt4<Real>, set::UnpackInt4<Real>,  \
+                          set::AddReals<Real>, set::KeepLost<Real>}    \
+      : PackKernels<Real> {                                            \
+    set::PackReals<Real>, set::UnpackReals<Real>, set::AddReals<Real>, \
+        set::KeepLost<Real>                                            \
+  }
+
 template <typename Real>
-PackKernels<Real> ChoosePackKernels() {
+PackKernels<Real> ChoosePackKernels(WireFormat format) {
   switch (FindVectors()) {
 #if HVD_MULTIVERSION
     case Vectors::kV4:
-      return {v4::PackReals<Real>, v4::UnpackReals<Real>};
+      return HVD_PACK_KERNELS(v4);
     case Vectors::kV3:
-      return {v3::PackReals<Real>, v3::UnpackReals<Real>};
+      return HVD_PACK_KERNELS(v3);
 #endif
     default:
-      return {baseline::PackReals<Real>, baseline::UnpackReals<Real>};
+      return HVD_PACK_KERNELS(baseline);
   }
 }
+#undef HVD_PACK_KERNELS
 
 template <typename Real>
-const PackKernels<Real>& ChosenPackKernels() {
-  static const PackKernels<Real> kernels = ChoosePackKernels<Real>();
-  return kernels;
+const PackKernels<Real>& ChosenPackKernels(WireFormat format) {
+  static const PackKernels<Real> int8 =
+      ChoosePackKernels<Real>(WireFormat::kInt8);
+  static const PackKernels<Real> int4 =
+      ChoosePackKernels<Real>(WireFormat::kInt4);
+  return format == WireFormat::kInt4 ? int4 : int8;
 }
 
 bool IsHalf(DataType dtype) {
@@ -109,9 +124,9 @@ const Real* AsReals(DataType dtype, const std::byte* from, size_t n,
 }
 
 template <typename Real>
-void UnpackRun(DataType dtype, const std::byte* from, size_t num_blocks,
-               std::byte* to) {
-  const PackKernels<Real>& kernels = ChosenPackKernels<Real>();
+void UnpackRun(WireFormat format, DataType dtype, const std::byte* from,
+               size_t num_blocks, std::byte* to) {
+  const PackKernels<Real>& kernels = ChosenPackKernels<Real>(format);
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (IsHalf(dtype)) {
       alignas(64) Real reals[kRunElements];
@@ -122,29 +137,54 @@ void UnpackRun(DataType dtype, const std::byte* from, size_t num_blocks,
   kernels.unpack(from, num_blocks, reinterpret_cast<Real*>(to));
 }
 
+// `residual` may be null.
+template <typename Real>
+void PackRun(WireFormat format, const Real* reals, size_t num_blocks,
+             std::byte* to, Real* residual) {
+  const PackKernels<Real>& kernels = ChosenPackKernels<Real>(format);
+  if (residual == nullptr) return kernels.pack(reals, num_blocks, to);
+  const size_t n = num_blocks * kPackedElements;
+  alignas(64) Real whole[kRunElements];
+  alignas(64) Real sent[kRunElements];
+  kernels.add(reals, residual, n, whole);
+  kernels.pack(whole, num_blocks, to);
+  kernels.unpack(to, num_blocks, sent);
+  kernels.keep_lost(whole, sent, n, residual);
+}
+
+template <typename Real>
+Real* RunOf(void* residual, size_t begin) {
+  return residual == nullptr
+             ? nullptr
+             : static_cast<Real*>(residual) + begin * kPackedElements;
+}
+
 }  // namespace
 
-void Pack(DataType dtype, const void* from, size_t num_blocks, std::byte* to) {
+void Pack(WireFormat format, DataType dtype, const void* from,
+          size_t num_blocks, std::byte* to, void* residual) {
   const size_t stride = kPackedElements * ElementBytes(dtype);
   const auto* const source = static_cast<const std::byte*>(from);
   WithReal(dtype, [&](auto real) {
     using Real = decltype(real);
     ForEachRun(num_blocks, [&](size_t begin, size_t n) {
       alignas(64) Real memory[kRunElements];
-      ChosenPackKernels<Real>().pack(
-          AsReals<Real>(dtype, source + begin * stride, n * kPackedElements,
-                        memory),
-          n, to + begin * PackedBytes(dtype));
+      PackRun<Real>(format,
+                    AsReals<Real>(dtype, source + begin * stride,
+                                  n * kPackedElements, memory),
+                    n, to + begin * PackedBytes(format, dtype),
+                    RunOf<Real>(residual, begin));
     });
   });
 }
 
-void Unpack(DataType dtype, const std::byte* from, size_t num_blocks,
-            void* to) {
+void Unpack(WireFormat format, DataType dtype, const std::byte* from,
+            size_t num_blocks, void* to) {
   const size_t stride = kPackedElements * ElementBytes(dtype);
   WithReal(dtype, [&](auto real) {
     ForEachRun(num_blocks, [&](size_t begin, size_t n) {
-      UnpackRun<decltype(real)>(dtype, from + begin * PackedBytes(dtype), n,
+      UnpackRun<decltype(real)>(format, dtype,
+                                from + begin * PackedBytes(format, dtype), n,
                                 static_cast<std::byte*>(to) + begin * stride);
     });
   });
@@ -152,14 +192,16 @@ void Unpack(DataType dtype, const std::byte* from, size_t num_blocks,
 
 void ReducePacked(const ReduceSpec& spec, const void* const* sources,
                   int num_sources, int own, size_t num_blocks, void* out,
-                  std::byte* packed) {
+                  std::byte* packed, void* residual) {
   const DataType dtype = spec.dtype;
+  const WireFormat format = spec.wire_format;
   const size_t stride = kPackedElements * ElementBytes(dtype);
+  const size_t packed_stride = PackedBytes(format, dtype);
   ReduceSpec of_reals = spec;
   if (IsHalf(dtype)) of_reals.dtype = DataType::kFloat32;
   WithReal(dtype, [&](auto real) {
     using Real = decltype(real);
-    const PackKernels<Real>& kernels = ChosenPackKernels<Real>();
+    const PackKernels<Real>& kernels = ChosenPackKernels<Real>(format);
     const std::unique_ptr<Real[]> memory(
         new Real[kRunElements * static_cast<size_t>(num_sources)]);
     std::vector<const void*> reals(static_cast<size_t>(num_sources));
@@ -174,13 +216,13 @@ void ReducePacked(const ReduceSpec& spec, const void* const* sources,
           reals[k] = AsReals<Real>(dtype, source + begin * stride, num_elements,
                                    unpacked);
         } else {
-          kernels.unpack(source + begin * PackedBytes(dtype), n, unpacked);
+          kernels.unpack(source + begin * packed_stride, n, unpacked);
         }
       }
       Reduce(of_reals, reals.data(), num_sources, sum, num_elements);
-      std::byte* const to = packed + begin * PackedBytes(dtype);
-      kernels.pack(sum, n, to);
-      UnpackRun<Real>(dtype, to, n,
+      std::byte* const to = packed + begin * packed_stride;
+      PackRun<Real>(format, sum, n, to, RunOf<Real>(residual, begin));
+      UnpackRun<Real>(format, dtype, to, n,
                       static_cast<std::byte*>(out) + begin * stride);
     });
   });

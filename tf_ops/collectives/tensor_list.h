@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct ListTensor {
   const void* input = nullptr;
   void* output = nullptr;
   size_t num_bytes = 0;
+  // What WireFormat::kInt4 keeps its residual by, from call to call; 0: none.
+  uint64_t key = 0;
 };
 
 // Not thread-safe. Copies the descriptions, borrows the memory.

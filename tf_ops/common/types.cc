@@ -66,6 +66,8 @@ const char* WireFormatName(WireFormat format) {
       return "none";
     case WireFormat::kInt8:
       return "int8";
+    case WireFormat::kInt4:
+      return "int4";
   }
   return "unknown";
 }
@@ -103,9 +105,9 @@ const char* CollectiveKindName(CollectiveKind kind) {
 }
 
 Status ToWireFormat(int64_t number, WireFormat* format) {
-  if (number < 0 || number > static_cast<int64_t>(WireFormat::kInt8)) {
+  if (number < 0 || number > static_cast<int64_t>(WireFormat::kInt4)) {
     return Status::InvalidArgument(
-        "`wire_format` must be 0 (none) or 1 (int8). Received: " +
+        "`wire_format` must be 0 (none), 1 (int8) or 2 (int4). Received: " +
         std::to_string(number));
   }
   *format = static_cast<WireFormat>(number);

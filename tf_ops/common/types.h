@@ -55,6 +55,7 @@ enum class CollectiveKind : uint8_t {
 enum class WireFormat : uint8_t {
   kExact = 0,
   kInt8 = 1,  // see collectives/quantize.h
+  kInt4 = 2,
 };
 
 // Where the tensors of a call are.

@@ -55,6 +55,24 @@ ReduceSpec SpecOf(const Request& request, DataType dtype, int divisor) {
   return spec;
 }
 
+// Names tensor `index` of `request` from step to step: FNV-1a of its name, the
+// index and the factors, which give a residual its unit.
+uint64_t KeyOf(const Request& request, size_t index) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&hash](const void* from, size_t count) {
+    const auto* const bytes = static_cast<const uint8_t*>(from);
+    for (size_t i = 0; i < count; ++i) {
+      hash = (hash ^ bytes[i]) * 0x100000001b3;
+    }
+  };
+  mix(request.name.data(), request.name.size());
+  mix(&index, sizeof(index));
+  mix(&request.op, sizeof(request.op));
+  mix(&request.prescale, sizeof(request.prescale));
+  mix(&request.postscale, sizeof(request.postscale));
+  return hash;
+}
+
 // A prescale would change the neutral value of a product. So ranks with values
 // of their own first scale them into their outputs, and reduce those.
 void PrescaleIntoOutput(ReduceSpec spec, ListTensor* tensor) {
@@ -76,9 +94,13 @@ Status ExecuteAllreduce(Collectives* all, const RunOptions& options,
                                 spec.prescale != 1.0;
     std::vector<ListTensor> list;
     for (const ReadyRequest& one : ready) {
-      for (const RequestTensor& t : one.pending->request.tensors) {
-        if (t.dtype != dtype) continue;
-        list.push_back(AsListTensor(t));
+      const Request& request = one.pending->request;
+      for (size_t i = 0; i < request.tensors.size(); ++i) {
+        if (request.tensors[i].dtype != dtype) continue;
+        list.push_back(AsListTensor(request.tensors[i]));
+        if (spec.wire_format == WireFormat::kInt4) {
+          list.back().key = KeyOf(request, i);
+        }
         if (prescale_first && !one.is_neutral) {
           PrescaleIntoOutput(spec, &list.back());
         }

@@ -192,13 +192,19 @@ Status HierarchicalCollectives::AllreducePacked(const TensorList& tensors,
   exact.wire_format = WireFormat::kExact;
   HVD_RETURN_IF_ERROR(Allreduce(TensorList(std::move(others)), exact));
   if (packed.empty()) return Status::Ok();
+  std::vector<WireJob::Tensor> with_residuals;
+  if (spec.wire_format == WireFormat::kInt4) {
+    for (const ListTensor& t : packed) {
+      with_residuals.push_back({t.key, t.num_bytes});
+    }
+  }
   return RunReducing(PaddedBlocks(packed, layout_.num_hosts(), UnitOf(spec)),
-                     spec, /*gathers=*/true);
+                     spec, /*gathers=*/true, std::move(with_residuals));
 }
 
 Status HierarchicalCollectives::RunReducing(
-    const std::vector<TensorList>& blocks, const ReduceSpec& spec,
-    bool gathers) {
+    const std::vector<TensorList>& blocks, const ReduceSpec& spec, bool gathers,
+    std::vector<WireJob::Tensor> with_residuals) {
   const TwoSpecs specs = Split(spec, layout_);
   WireJob job;
   job.kind = WireJob::Kind::kBlocks;
@@ -206,6 +212,7 @@ Status HierarchicalCollectives::RunReducing(
   job.gathers = gathers;
   job.spec = specs.hosts;
   job.bytes = BytesOf(blocks);
+  job.tensors = std::move(with_residuals);
   const BlockLayout layout(job, slabs_->slot_bytes());
   HVD_RETURN_IF_ERROR(Start(std::move(job)));
   const uint32_t first = slabs_->next_chunk();

@@ -57,7 +57,8 @@ class HierarchicalCollectives : public Collectives {
   // A job whose blocks, one a host, are reduced. This rank reads the blocks it
   // has outputs for.
   Status RunReducing(const std::vector<TensorList>& blocks,
-                     const ReduceSpec& spec, bool gathers);
+                     const ReduceSpec& spec, bool gathers,
+                     std::vector<WireJob::Tensor> with_residuals = {});
   Status ReduceScaledIntegers(const std::vector<TensorList>& by_rank,
                               const ReduceSpec& spec);
   int HostOf(int rank) const { return hosts_[static_cast<size_t>(rank)]; }

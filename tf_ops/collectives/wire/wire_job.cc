@@ -18,6 +18,23 @@ std::vector<uint64_t> GetList(ByteReader* reader) {
   return list;
 }
 
+// Whether the blocks have the parts of the tensors.
+bool HasTensors(const WireJob& job) {
+  if (job.tensors.empty()) return true;
+  const size_t unit = UnitOf(job.spec);
+  const int num_hosts = static_cast<int>(job.bytes.size());
+  for (int host = 0; host < num_hosts; ++host) {
+    size_t num_bytes = 0;
+    for (const WireJob::Tensor& t : job.tensors) {
+      num_bytes +=
+          DivideUp(PartOf(t.num_bytes, num_hosts, host, unit).size(), unit) *
+          unit;
+    }
+    if (num_bytes != job.bytes[static_cast<size_t>(host)]) return false;
+  }
+  return true;
+}
+
 // Whether the blocks are what quantize.h packs.
 bool CanPack(const WireJob& job) {
   const size_t unit = UnitOf(job.spec);
@@ -25,7 +42,8 @@ bool CanPack(const WireJob& job) {
          !IsFloat8(job.spec.dtype) &&
          (job.spec.op == ReduceOp::kSum || job.spec.op == ReduceOp::kAverage) &&
          std::all_of(job.bytes.begin(), job.bytes.end(),
-                     [unit](uint64_t bytes) { return bytes % unit == 0; });
+                     [unit](uint64_t bytes) { return bytes % unit == 0; }) &&
+         HasTensors(job);
 }
 
 bool MakesSense(const WireJob& job, int num_hosts) {
@@ -61,6 +79,11 @@ void Encode(const WireJob& job, std::vector<uint8_t>* bytes) {
   writer.Put(job.host);
   PutList(job.bytes, &writer);
   PutList(job.received, &writer);
+  writer.Put(static_cast<uint32_t>(job.tensors.size()));
+  for (const WireJob::Tensor& t : job.tensors) {
+    writer.Put(t.key);
+    writer.Put(t.num_bytes);
+  }
   const auto length = static_cast<uint32_t>(bytes->size() - begin);
   std::memcpy(bytes->data() + begin, &length, sizeof(length));
 }
@@ -82,10 +105,15 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
   job->spec.op = reader.GetUpTo(ReduceOp::kProduct);
   job->spec.postscale = reader.Get<double>();
   job->spec.num_ranks = reader.Get<int>();
-  job->spec.wire_format = reader.GetUpTo(WireFormat::kInt8);
+  job->spec.wire_format = reader.GetUpTo(WireFormat::kInt4);
   job->host = reader.Get<int32_t>();
   job->bytes = GetList(&reader);
   job->received = GetList(&reader);
+  job->tensors.resize(reader.GetCount(2 * sizeof(uint64_t)));
+  for (WireJob::Tensor& t : job->tensors) {
+    t.key = reader.Get<uint64_t>();
+    t.num_bytes = reader.Get<uint64_t>();
+  }
   if (!reader.ok() || !reader.at_end() || !MakesSense(*job, num_hosts)) {
     return Status::Internal("a job of the wire makes no sense");
   }

@@ -41,6 +41,13 @@ struct WireJob {
   // kBroadcast: one number.
   std::vector<uint64_t> bytes;
   std::vector<uint64_t> received;  // kAlltoall: what this host gets from it
+  // kInt4: the tensors of which each block has a part, as PartOf cuts it and
+  // filled up to whole units.
+  struct Tensor {
+    uint64_t key = 0;  // as in ListTensor
+    uint64_t num_bytes = 0;
+  };
+  std::vector<Tensor> tensors;
 };
 
 // What the blocks of hosts are cut into, in bytes.

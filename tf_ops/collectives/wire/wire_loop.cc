@@ -125,7 +125,8 @@ Status WireLoop::RunJob(const WireJob& job) {
   switch (job.kind) {
     case WireJob::Kind::kBlocks: {
       layout_ = std::make_unique<BlockLayout>(job, slot_bytes);
-      if (job.spec.wire_format == WireFormat::kInt8) {
+      if (job.spec.wire_format != WireFormat::kExact) {
+        residuals_.Prepare(job);
         return RunChunks(job, layout_->num_chunks(), &WireLoop::StepPacked);
       }
       const bool is_flat = job.reduces && job.gathers &&
@@ -254,21 +255,22 @@ Status WireLoop::StepBlocks(const WireJob& job, Chunk* chunk) {
 }
 
 // As StepBlocks, of packed parts. The result is packed once, and this host uses
-// what the others unpack.
+// what the others unpack. A residual is of what a host brings for others, and
+// of the result for its own part.
 Status WireLoop::StepPacked(const WireJob& job, Chunk* chunk) {
   const DataType dtype = job.spec.dtype;
+  const WireFormat format = job.spec.wire_format;
+  const size_t unit = UnitOf(job.spec);
+  const size_t packed = PackedBytes(format, dtype);
   const auto num_blocks = [&](int host) {
-    return layout_->Part(host, chunk->index).size() / UnitOf(job.spec);
+    return layout_->Part(host, chunk->index).size() / unit;
   };
-  const auto num_bytes = [&](int host) {
-    return num_blocks(host) * PackedBytes(dtype);
-  };
+  const auto num_bytes = [&](int host) { return num_blocks(host) * packed; };
   const auto part = [&](int host) {
     return slot(job, *chunk) + layout_->Offset(host);
   };
   // For each host, what is sent of its part, then what is received.
-  const size_t stride =
-      layout_->Offset(1) / UnitOf(job.spec) * PackedBytes(dtype);
+  const size_t stride = layout_->Offset(1) / unit * packed;
   const auto outgoing = [&](int host) {
     return staging(*chunk) + stride * static_cast<size_t>(host);
   };
@@ -278,19 +280,29 @@ Status WireLoop::StepPacked(const WireJob& job, Chunk* chunk) {
     return ForEachPeer([&](int to, int from) -> Status {
       HVD_RETURN_IF_ERROR(
           Receive(from, 0, incoming(from), num_bytes(host_), chunk));
-      Pack(dtype, part(to), num_blocks(to), outgoing(to));
+      residuals_.ForEachRun(to, layout_->Part(to, chunk->index), unit,
+                            [&](size_t first, size_t count, void* residual) {
+                              Pack(format, dtype, part(to) + first * unit,
+                                   count, outgoing(to) + first * packed,
+                                   residual);
+                            });
       return Send(to, 0, outgoing(to), num_bytes(to), chunk);
     });
   }
   if (!chunk->receives.empty()) return Status::Ok();
   if (chunk->phase == 1) {
     chunk->phase = 2;
-    for (int host = 0; host < num_hosts_; ++host) {
-      sources_[static_cast<size_t>(host)] =
-          host == host_ ? part(host) : incoming(host);
-    }
-    ReducePacked(job.spec, sources_.data(), num_hosts_, host_,
-                 num_blocks(host_), part(host_), outgoing(host_));
+    residuals_.ForEachRun(
+        host_, layout_->Part(host_, chunk->index), unit,
+        [&](size_t first, size_t count, void* residual) {
+          std::byte* const own = part(host_) + first * unit;
+          for (int host = 0; host < num_hosts_; ++host) {
+            sources_[static_cast<size_t>(host)] =
+                host == host_ ? own : incoming(host) + first * packed;
+          }
+          ReducePacked(job.spec, sources_.data(), num_hosts_, host_, count, own,
+                       outgoing(host_) + first * packed, residual);
+        });
     return ForEachPeer([&](int to, int from) -> Status {
       HVD_RETURN_IF_ERROR(
           Receive(from, 1, incoming(from), num_bytes(from), chunk));
@@ -301,7 +313,7 @@ Status WireLoop::StepPacked(const WireJob& job, Chunk* chunk) {
     chunk->phase = 3;
     for (int host = 0; host < num_hosts_; ++host) {
       if (host == host_) continue;
-      Unpack(dtype, incoming(host), num_blocks(host), part(host));
+      Unpack(format, dtype, incoming(host), num_blocks(host), part(host));
     }
   }
   chunk->has_ended = chunk->sends.empty();
@@ -443,7 +455,7 @@ std::byte* WireLoop::staging(const Chunk& chunk) {
   if (memory == nullptr) {
     // Packed, 16 bits an element become 8, and 4 bytes a block, twice.
     const size_t slot_bytes = group_->slabs()->slot_bytes();
-    static_assert(16 * 2 * PackedBytes(DataType::kFloat16) <
+    static_assert(16 * 2 * PackedBytes(WireFormat::kInt8, DataType::kFloat16) <
                   17 * 2 * kPackedElements);
     memory = std::make_unique<std::byte[]>(
         std::max(slot_bytes + slot_bytes / 16,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "tf_ops/collectives/wire/residuals.h"
 #include "tf_ops/collectives/wire/wire_job.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/host/host_group.h"
@@ -84,7 +85,8 @@ class WireLoop {
   std::unique_ptr<BlockLayout> received_;  // kAlltoall
   std::vector<std::unique_ptr<std::byte[]>> staging_;  // by chunk in flight
   std::vector<const void*> sources_;                   // by host
-  std::vector<WireTransfer*> polled_;                  // of PollAll
+  Residuals residuals_;
+  std::vector<WireTransfer*> polled_;  // of PollAll
   Clock::time_point last_news_;
   Clock::duration spin_;      // this long after news
   size_t num_transfers_ = 0;  // in flight

@@ -1,4 +1,4 @@
-"""`Compression.int8` between two hosts: bits, bounds, bytes, mismatches."""
+"""`Compression.int8` and `int4` between two hosts: bits, bounds, bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from int8_rank import LENGTHS, inputs
 from network import ADDRESSES, ROOT, Network, finish, free_port, python
+from packed_rank import AGAIN, LENGTHS, inputs
 
-RANK = str(Path(__file__).with_name("int8_rank.py"))
+thorough = pytest.mark.thorough
+RANK = str(Path(__file__).with_name("packed_rank.py"))
 BENCHMARK = f"{ROOT}/benchmarks/_hosts_rank.py"
 HOSTS = ((0, 1), (2, 3))  # the ranks of each
-BLOCK = 128
+# Elements with one scale, and twice its largest integer.
+FORMATS = {"int8": (128, 254), "int4": (64, 14)}
 
 
 def _run(
@@ -34,43 +36,55 @@ def _run(
     return [finish(job, 300) for job in jobs]
 
 
-def _largest(values: np.ndarray) -> np.ndarray:
+def _largest(values: np.ndarray, block: int) -> np.ndarray:
     """Returns the largest magnitude of each element's block."""
-    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK)
+    padded = np.zeros(-(-len(values) // block) * block)
     padded[: len(values)] = np.abs(values)
-    largest = padded.reshape(-1, BLOCK).max(axis=1)
-    return np.repeat(largest, BLOCK)[: len(values)]
+    largest = padded.reshape(-1, block).max(axis=1)
+    return np.repeat(largest, block)[: len(values)]
 
 
-def _check_sum(result: np.ndarray, index: int) -> None:
+def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
+    block, levels = FORMATS[compression]
     values = [inputs(rank)[index].astype(np.float64) for rank in range(4)]
     exact = np.sum(values, axis=0)
     if index == len(LENGTHS) or LENGTHS[index] < 4096:
         np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-6)
         return
     # Either host may own an element; it brings its own values whole.
-    sent = [_largest(sum(values[rank] for rank in ranks)) for ranks in HOSTS]
-    bound = np.maximum(*sent) / 254
-    bound += (_largest(exact) + bound) / 254
+    sent = [
+        _largest(sum(values[rank] for rank in ranks), block) for ranks in HOSTS
+    ]
+    bound = np.maximum(*sent) / levels
+    bound += (_largest(exact, block) + bound) / levels
     error = np.abs(result - exact) / bound
     assert error.max() <= 1.0
     assert error.max() > 0.1  # it was rounded
 
 
 @pytest.mark.parametrize(
-    ("backend", "how"),
+    ("backend", "compression", "how"),
     [
-        ("tensorflow", []),
-        ("tensorflow", ["jit"]),
-        ("jax", []),
-        pytest.param("torch", [], marks=pytest.mark.thorough),
+        ("tensorflow", "int8", []),
+        ("tensorflow", "int8", ["jit"]),
+        ("tensorflow", "int4", []),
+        pytest.param("tensorflow", "int4", ["jit"], marks=thorough),
+        ("jax", "int8", []),
+        pytest.param("jax", "int4", [], marks=thorough),
+        pytest.param("torch", "int8", [], marks=thorough),
+        pytest.param("torch", "int4", [], marks=thorough),
     ],
 )
 def test_all_ranks_get_equal_bits_within_the_bound(
-    network: Network, secret: str, tmp_path: Path, backend: str, how: list[str]
+    network: Network,
+    secret: str,
+    tmp_path: Path,
+    backend: str,
+    compression: str,
+    how: list[str],
 ) -> None:
     ends = _run(
-        network, secret, sys.executable, RANK, str(tmp_path), *how,
+        network, secret, sys.executable, RANK, str(tmp_path), compression, *how,
         KERAS_BACKEND=backend,
     )  # fmt: skip
     assert [status for status, _, _ in ends] == [0, 0], ends
@@ -81,18 +95,25 @@ def test_all_ranks_get_equal_bits_within_the_bound(
         for name, value in first.items():
             np.testing.assert_array_equal(other[name], value)
     for index in range(len(LENGTHS) + 1):
-        _check_sum(first[f"arr_{index}"], index)
+        _check_sum(first[f"arr_{index}"], index, compression)
     # Alone it has the bits that it has in a group.
     np.testing.assert_array_equal(first["arr_4"], first["arr_0"])
+    values = np.sum([inputs(rank)[0] for rank in range(4)], axis=0)
+    error = np.abs(first["arr_4"] - values).mean()
+    error_of_mean = np.abs(first["arr_5"] - values).mean()
+    if compression == "int4":  # what is lost comes later
+        assert error_of_mean < 3 * error / AGAIN
+    else:  # the same each time
+        assert error_of_mean > 0.9 * error
     exact, accuracy = first["accuracies"]
     assert accuracy > 0.93
     assert accuracy > exact - 0.02
 
 
-def test_a_quarter_of_the_bytes_travels(network: Network, secret: str) -> None:
+def test_fewer_bytes_travel(network: Network, secret: str) -> None:
     size = 8 << 20
     sent = {}
-    for compression in ("none", "int8"):
+    for compression in ("none", "int8", "int4"):
         ends = _run(
             network, secret, sys.executable, BENCHMARK, "5", compression,
             str(size),
@@ -102,6 +123,7 @@ def test_a_quarter_of_the_bytes_travels(network: Network, secret: str) -> None:
         sent[compression] = json.loads(line[line.index("{") :])["sent"] / size
     assert 0.95 < sent["none"] < 1.1
     assert sent["int8"] <= 0.27
+    assert sent["int4"] <= 0.15
 
 
 _MISMATCH = """
