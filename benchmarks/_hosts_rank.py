@@ -14,6 +14,7 @@ import math
 import pathlib
 import sys
 import time
+from typing import Any
 
 import _common
 import numpy as np
@@ -45,10 +46,19 @@ def bytes_sent() -> int:
     )
 
 
+def compression_of(name: str) -> Any:
+    """Returns the compression of a name: "int8", or "powersgd4" of rank 4."""
+    for prefix, alternate in (("powersgd", False), ("acpsgd", True)):
+        if name.startswith(prefix):
+            rank = int(name.removeprefix(prefix))
+            return hvd.Compression.PowerSGD(rank, alternate=alternate)
+    return getattr(hvd.Compression, name)
+
+
 def main(num_calls: int, compression: str, sizes: list[int]) -> None:
     from hvd_keras import _core
 
-    wire_format = wire_format_of(getattr(hvd.Compression, compression))
+    wire_format = wire_format_of(compression_of(compression))
     start = time.perf_counter()
     hvd.init()
     init_ms = 1e3 * (time.perf_counter() - start)

@@ -1,12 +1,12 @@
 """One rank of `hosts.py --local_updates` or `--digits`: trains a CNN on digits.
 
-    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS WAYS...
+    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS OPT WAYS...
 
 It trains in turns, with a reduction in each step (0), with local updates after
-so many steps, and with a compression (its name). Rank 0 prints a JSON line: for
-each way the milliseconds of a step and what its host sent for one, of each
-round; and of each seed the accuracy of a training of 300 steps. Each training
-is one epoch.
+so many steps, and with a compression (its name). OPT is adam, or sgd with
+momentum. Rank 0 prints a JSON line: for each way the milliseconds of a step and
+what its host sent for one, of each round; and of each seed the accuracy of a
+training of 300 steps. Each training is one epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import _common
 import numpy as np
-from _hosts_rank import bytes_sent
+from _hosts_rank import bytes_sent, compression_of
 
 import hvd_keras as hvd
 
@@ -35,7 +35,7 @@ def every_of(way: str) -> int:
     return int(way) if way.isdigit() else 0
 
 
-def make_model(way: str, seed: int) -> Any:
+def make_model(way: str, seed: int, optimizer_name: str) -> Any:
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -51,10 +51,13 @@ def make_model(way: str, seed: int) -> Any:
         ]
     )
     every = every_of(way)
-    compression = "none" if way.isdigit() else way
+    if optimizer_name == "sgd":
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    else:
+        optimizer = keras.optimizers.Adam(1e-3)
     optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.Adam(1e-3),
-        compression=getattr(hvd.Compression, compression),
+        optimizer,
+        compression=compression_of("none" if way.isdigit() else way),
         local_updates=hvd.LocalUpdates(every) if every else None,
     )
     model.compile(
@@ -90,14 +93,18 @@ def train(model: Any, data: Any, num_steps: int) -> tuple[float, float]:
 
 
 def main(
-    num_rounds: int, num_steps: int, num_seeds: int, ways: list[str]
+    num_rounds: int,
+    num_steps: int,
+    num_seeds: int,
+    optimizer: str,
+    ways: list[str],
 ) -> None:
     hvd.init()
     figures: dict[str, dict[str, list[float]]] = {
         way: {"ms": [], "sent": [], "accuracy": []} for way in ways
     }
     data, _ = digits(0)
-    models = {way: make_model(way, 0) for way in ways}
+    models = {way: make_model(way, 0, optimizer) for way in ways}
     for model in models.values() if num_rounds else ():
         train(model, data, 2)  # it traces
     for _ in range(num_rounds):
@@ -112,7 +119,7 @@ def main(
     for seed in range(num_seeds):
         data, test = digits(seed)
         for way in ways:
-            model = make_model(way, seed)
+            model = make_model(way, seed, optimizer)
             train(model, data, TRAINING_STEPS)
             accuracy = model.evaluate(*test, verbose=0)[1]
             figures[way]["accuracy"].append(accuracy)
@@ -124,4 +131,4 @@ def main(
 
 if __name__ == "__main__":
     rounds, steps, seeds = map(int, sys.argv[1:4])
-    main(rounds, steps, seeds, sys.argv[4:])
+    main(rounds, steps, seeds, sys.argv[4], sys.argv[5:])

@@ -19,7 +19,8 @@ With --local_updates=20 a CNN trains on digits, with a reduction in each step,
 and with a meeting every 20; with --digits it trains with --compression, too.
 `step` is a step's time over that with reductions, the median over the rounds;
 `sent` likewise. With --seeds each also trains from so many seeds, and
-`accuracy` is the mean; --rounds=0 measures that alone.
+`accuracy` is the mean; --rounds=0 measures that alone. --optimizer=sgd is SGD
+with momentum. --compression=powersgd4 and acpsgd4 are of rank 4.
 
 With --fit the small CNN of `fit.py` trains too. Its step should take no longer
 than the longer of what it computes and what the wire needs.
@@ -56,13 +57,17 @@ flags.DEFINE_integer("rounds", 5, "Rounds of all ways.", 0)
 flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
 flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
 flags.DEFINE_bool("fit", False, "Train a CNN, too.")
-flags.DEFINE_enum(
-    "compression", None, ["bf16", "fp16", "int8", "int4"], "Compare it."
+flags.DEFINE_multi_enum(
+    "compression",
+    [],
+    ["bf16", "fp16", "int8", "int4", "powersgd4", "acpsgd4"],
+    "Compare it.",
 )
 flags.DEFINE_multi_integer(
     "local_updates", [], "Steps between two meetings; measures only these."
 )
 flags.DEFINE_bool("digits", False, "Train on digits only.")
+flags.DEFINE_enum("optimizer", "adam", ["adam", "sgd"], "Of digits.")
 flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
@@ -155,19 +160,17 @@ def compare(network: Network) -> None:
     """Prints the table of allreduces."""
     sizes = list(map(str, FLAGS.bytes))
     rounds: list[dict[str, list[dict[str, Any]]]] = []
-    compressions = {"ours": "none"}
-    if FLAGS.compression is not None:
-        compressions[FLAGS.compression] = FLAGS.compression
+    compressions = {"ours": "none"} | {way: way for way in FLAGS.compression}
     for _ in range(FLAGS.rounds):
         rounds.append({"bare": bare(network)})
         for way, compression in compressions.items():
             command = [str(HERE / "_hosts_rank.py"), str(FLAGS.calls)]
             rounds[-1][way] = ours(network, *command, compression, *sizes)
-    print(f"{'bytes':>12} {'way':>6} {'ms':>9} {'ratio':>6} {'sent':>6}")
+    print(f"{'bytes':>12} {'way':>9} {'ms':>9} {'ratio':>6} {'sent':>6}")
     for i, size in enumerate(FLAGS.bytes):
         figures = []
         for way in rounds[0]:
-            to = "ours" if way == FLAGS.compression else "bare"
+            to = "ours" if way in FLAGS.compression else "bare"
             lines = [round_[way][i] for round_ in rounds]
             ms = np.concatenate([line["ms"] for line in lines])
             ratio = np.median(
@@ -179,7 +182,7 @@ def compare(network: Network) -> None:
             )
             sent = np.median([line.get("sent", np.nan) for line in lines])
             print(
-                f"{size:12} {way:>6} {np.median(ms):9.3f} {ratio:6.2f} "
+                f"{size:12} {way:>9} {np.median(ms):9.3f} {ratio:6.2f} "
                 f"{sent / size:6.3f}"
             )
             figures.append(_results.figure(f"{size} bytes", way, ms / 1e3))
@@ -207,16 +210,20 @@ def measure_delay(network: Network) -> None:
 
 def train_digits(network: Network) -> None:
     """Prints the table of ways to train on digits."""
-    ways = ["0", *map(str, FLAGS.local_updates)]
-    if FLAGS.compression is not None:
-        ways.append(FLAGS.compression)
+    ways = ["0", *map(str, FLAGS.local_updates), *FLAGS.compression]
     program = str(HERE / "_local_rank.py")
     steps = str(2 * max(FLAGS.local_updates, default=50))
     (line,) = ours(
-        network, program, str(FLAGS.rounds), steps, str(FLAGS.seeds), *ways
+        network,
+        program,
+        str(FLAGS.rounds),
+        steps,
+        str(FLAGS.seeds),
+        FLAGS.optimizer,
+        *ways,
     )
     base = line["ways"]["0"]
-    print(f"{'way':>6} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8}")
+    print(f"{'way':>9} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8}")
     for way, of in line["ways"].items():
         step, sent = (
             np.median(np.divide(of[key], base[key])) if base[key] else np.nan
@@ -224,7 +231,7 @@ def train_digits(network: Network) -> None:
         )
         ms = np.median(of["ms"]) if of["ms"] else np.nan
         accuracy = np.mean(of["accuracy"]) if of["accuracy"] else np.nan
-        print(f"{way:>6} {ms:8.1f} {step:6.3f} {sent:7.4f} {accuracy:8.4f}")
+        print(f"{way:>9} {ms:8.1f} {step:6.3f} {sent:7.4f} {accuracy:8.4f}")
     print(json.dumps(line))
     _results.write(
         f"local updates, {FLAGS.rate or 'unshaped'}",

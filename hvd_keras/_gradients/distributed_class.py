@@ -14,7 +14,7 @@ from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._gradients.reducer import refuse_reduced_twice
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
 from hvd_keras._keras import names as private
-from hvd_keras.compression import name_of
+from hvd_keras.compression import keeps_residuals, name_of
 
 _logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def refuse_residuals(options: ReduceOptions) -> None:
     A residual belongs to a step that a `LossScaleOptimizer` may skip, and has
     the unit of a scale that it changes.
     """
-    if getattr(options.compression, "wire", "none") == "int4":
+    if keeps_residuals(options.compression):
         raise ValueError(
             "A LossScaleOptimizer skips steps and rescales gradients, so "
             "`compression` must keep no residuals: take `Compression.int8`, or "

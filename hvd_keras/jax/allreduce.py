@@ -19,7 +19,7 @@ def allreduce(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """As `hvd.allreduce`, for JAX arrays, and inside of `jax.jit` too.

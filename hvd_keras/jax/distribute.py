@@ -18,7 +18,7 @@ def distribute(
     op: ReduceOp = Average,
     *,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Transformation:
     """Returns an optimizer that reduces gradients before it uses them.

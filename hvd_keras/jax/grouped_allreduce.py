@@ -34,7 +34,7 @@ def grouped_allreduce(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> list[jax.Array]:
     """As `hvd.grouped_allreduce`, for JAX arrays.

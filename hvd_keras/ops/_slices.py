@@ -41,7 +41,7 @@ class Reduction:
     op: ReduceOp
     prescale: float
     postscale: float
-    compression: type[Compressor]
+    compression: type[Compressor] | Compressor
     process_set_id: int
 
 

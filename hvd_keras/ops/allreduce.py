@@ -29,7 +29,7 @@ def allreduce(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     **deprecated: Any,
@@ -139,7 +139,7 @@ def reduction_attributes(
 
 
 def slices_reduction(
-    attributes: dict[str, Any], compression: type[Compressor]
+    attributes: dict[str, Any], compression: type[Compressor] | Compressor
 ) -> Reduction:
     """Returns `attributes`, from `reduction_attributes`, as a `Reduction`."""
     return Reduction(

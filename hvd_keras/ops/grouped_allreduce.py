@@ -35,7 +35,7 @@ def grouped_allreduce(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     **deprecated: Any,

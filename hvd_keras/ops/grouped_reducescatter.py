@@ -31,7 +31,7 @@ def grouped_reducescatter(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     **deprecated: Any,

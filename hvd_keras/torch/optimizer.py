@@ -23,7 +23,7 @@ def DistributedOptimizer(  # noqa: N802
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
     *,
     op: ReduceOp = Average,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     backward_passes_per_step: int = 1,
     gradient_predivide_factor: float = 1.0,
     groups: int | Sequence[Sequence[torch.nn.Parameter]] | None = None,

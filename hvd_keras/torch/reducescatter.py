@@ -20,7 +20,7 @@ def reducescatter(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """As `hvd.reducescatter`, for torch tensors.

@@ -94,7 +94,10 @@ def _trained(
         ]
     )
     optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.Adam(), compression=compression
+        keras.optimizers.SGD(0.1, momentum=0.9)
+        if isinstance(compression, hvd.Compression.PowerSGD)
+        else keras.optimizers.Adam(),
+        compression=compression,
     )
     model.compile(
         optimizer,
@@ -117,6 +120,8 @@ def _trained(
 def main(folder: str, name: str, jit: bool) -> None:
     hvd.init()
     compression = getattr(hvd.Compression, name)
+    if name == "PowerSGD":
+        compression = compression(rank=8)
     reduced = _reduced(compression, jit)
     _, exact = _trained(hvd.Compression.none, jit)
     weights, accuracy = _trained(compression, jit)

@@ -1,4 +1,4 @@
-"""`Compression.int8` and `int4` between two hosts: bits, bounds, bytes."""
+"""Packed floats and thin factors between two hosts: bits, bounds, bytes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ RANK = str(Path(__file__).with_name("packed_rank.py"))
 BENCHMARK = f"{ROOT}/benchmarks/_hosts_rank.py"
 HOSTS = ((0, 1), (2, 3))  # the ranks of each
 # Elements with one scale, and twice its largest integer.
+EXACT = ("PowerSGD",)  # for vectors
 FORMATS = {"int8": (128, 254), "int4": (64, 14)}
 
 
@@ -45,12 +46,12 @@ def _largest(values: np.ndarray, block: int) -> np.ndarray:
 
 
 def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
-    block, levels = FORMATS[compression]
     values = [inputs(rank)[index].astype(np.float64) for rank in range(4)]
     exact = np.sum(values, axis=0)
-    if index == len(LENGTHS) or LENGTHS[index] < 4096:
+    if index == len(LENGTHS) or LENGTHS[index] < 4096 or compression in EXACT:
         np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-6)
         return
+    block, levels = FORMATS[compression]
     # Either host may own an element; it brings its own values whole.
     sent = [
         _largest(sum(values[rank] for rank in ranks), block) for ranks in HOSTS
@@ -71,6 +72,10 @@ def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
         pytest.param("tensorflow", "int4", ["jit"], marks=thorough),
         ("jax", "int8", []),
         pytest.param("jax", "int4", [], marks=thorough),
+        ("tensorflow", "PowerSGD", []),
+        pytest.param("tensorflow", "PowerSGD", ["jit"], marks=thorough),
+        pytest.param("jax", "PowerSGD", [], marks=thorough),
+        pytest.param("torch", "PowerSGD", [], marks=thorough),
         pytest.param("torch", "int8", [], marks=thorough),
         pytest.param("torch", "int4", [], marks=thorough),
     ],
@@ -103,7 +108,7 @@ def test_all_ranks_get_equal_bits_within_the_bound(
     error_of_mean = np.abs(first["arr_5"] - values).mean()
     if compression == "int4":  # what is lost comes later
         assert error_of_mean < 3 * error / AGAIN
-    else:  # the same each time
+    elif compression == "int8":  # the same each time
         assert error_of_mean > 0.9 * error
     exact, accuracy = first["accuracies"]
     assert accuracy > 0.93
@@ -124,6 +129,42 @@ def test_fewer_bytes_travel(network: Network, secret: str) -> None:
     assert 0.95 < sent["none"] < 1.1
     assert sent["int8"] <= 0.27
     assert sent["int4"] <= 0.15
+
+
+_PRODUCTS = """
+    import numpy as np
+    import zlib
+    import hvd_keras as hvd
+    hvd.init()
+    core = hvd._native.core()
+    rank = hvd.rank()
+    for format in (0x44, 0x64):
+        random = np.random.default_rng(1)
+        left = random.standard_normal((600, 3))
+        right = random.standard_normal((3, 400))
+        exact = (left @ right).astype(np.float32)
+        ones = np.ones(10, np.float32)
+        for call in range(6):
+            # The matrix and a vector, which stays exact.
+            result, sums = core.allreduce(
+                f"a{format}", [exact * (rank + 1), ones * rank], 1,
+                wire_format=format,
+            )
+            assert np.all(sums == 6)
+            error = np.linalg.norm(result - 10 * exact)
+            error /= np.linalg.norm(10 * exact)
+            print("got:", format, call, error < 1e-4, zlib.crc32(result))
+    hvd.shutdown()
+"""
+
+
+def test_matrices_travel_as_thin_factors(network: Network, secret: str) -> None:
+    ends = _run(network, secret, *python(_PRODUCTS))
+    assert [status for status, _, _ in ends] == [0, 0], ends
+    got = re.findall("got: (.*)", "".join(stdout for _, stdout, _ in ends))
+    assert len(got) == 48
+    assert len(set(got)) == 12  # the same on all ranks
+    assert all("True" in line for line in got if line.startswith("68 "))
 
 
 _MISMATCH = """

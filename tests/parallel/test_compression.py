@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ COMPRESSIONS = {
     "bf16": (hvd.Compression.bf16, tf.bfloat16),
     "int8": (hvd.Compression.int8, None),
     "int4": (hvd.Compression.int4, None),
+    "PowerSGD": (hvd.Compression.PowerSGD(rank=2), None),
 }
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int8"]
 
@@ -153,7 +155,7 @@ def test_gradient_passes_through_compression(run, rank, size) -> None:
     assert run(gradient, np.float32(rank)) == 2 * size
 
 
-@pytest.mark.parametrize("packed", ["int8", "int4"])
+@pytest.mark.parametrize("packed", ["int8", "int4", "PowerSGD"])
 def test_packing_changes_no_bit_on_one_host(run, rank, packed: str) -> None:
     if hvd.cross_size() > 1:
         pytest.skip("needs one host")
@@ -199,10 +201,32 @@ def test_ranks_with_other_compressions_are_told(rank, size) -> None:
         hvd.allreduce(np.ones(3, np.float32), name="a/bias", compression=own)
 
 
-def test_residuals_and_loss_scaling_are_refused() -> None:
+def test_powersgd_says_what_does_not_fit() -> None:
+    for rank in (0, 32, 2.0, True):
+        with pytest.raises(ValueError, match=r"`rank` must be .*\[1, 31\]"):
+            hvd.Compression.PowerSGD(rank)
+    with pytest.raises(TypeError, match=r"PowerSGD an instance"):
+        hvd.DistributedOptimizer("sgd", compression=hvd.Compression.PowerSGD)
+
+
+def test_adam_is_warned_of_powersgd(caplog) -> None:
+    compression = hvd.Compression.PowerSGD(rank=4, alternate=True)
+    logger = logging.getLogger("hvd_keras")
+    logger.addHandler(caplog.handler)
+    try:
+        hvd.DistributedOptimizer("sgd", compression=compression)
+        assert "SGD" not in caplog.text
+        hvd.DistributedOptimizer("adam", compression=compression)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "PowerSGD(rank=4, alternate=True) is made for SGD" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["int4", "PowerSGD"])
+def test_residuals_and_loss_scaling_are_refused(name: str) -> None:
     scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    compression = hvd.Compression.int4
-    with pytest.raises(ValueError, match=r"rescales.*Int4Compressor"):
+    compression = COMPRESSIONS[name][0]
+    with pytest.raises(ValueError, match=r"rescales.*(Int4Comp|PowerSGD)"):
         hvd.DistributedOptimizer(scaling, compression=compression)
     inner = hvd.DistributedOptimizer(
         keras.optimizers.SGD(), compression=compression

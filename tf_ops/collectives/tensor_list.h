@@ -15,8 +15,10 @@ struct ListTensor {
   const void* input = nullptr;
   void* output = nullptr;
   size_t num_bytes = 0;
-  // What WireFormat::kInt4 keeps its residual by, from call to call; 0: none.
+  // What a wire format keeps residuals by, from call to call; 0: none. And
+  // the rows of the matrix that it is for low ranks; 0: it is none.
   uint64_t key = 0;
+  size_t rows = 0;
 };
 
 // Not thread-safe. Copies the descriptions, borrows the memory.

@@ -60,7 +60,11 @@ const char* ReduceOpName(ReduceOp op) {
   return "unknown";
 }
 
-const char* WireFormatName(WireFormat format) {
+std::string WireFormatName(WireFormat format) {
+  if (IsLowRank(format)) {
+    return "PowerSGD(rank=" + std::to_string(LowRankOf(format)) +
+           (Alternates(format) ? ", alternate=True)" : ")");
+  }
   switch (format) {
     case WireFormat::kExact:
       return "none";
@@ -68,8 +72,9 @@ const char* WireFormatName(WireFormat format) {
       return "int8";
     case WireFormat::kInt4:
       return "int4";
+    default:
+      return "unknown";
   }
-  return "unknown";
 }
 
 const char* DeviceKindName(DeviceKind kind) {
@@ -104,10 +109,19 @@ const char* CollectiveKindName(CollectiveKind kind) {
   return "unknown";
 }
 
+bool IsWireFormat(int64_t number) {
+  const bool is_low_rank =
+      number > static_cast<int64_t>(WireFormat::kPowerSgd) && number < 0x80 &&
+      number != static_cast<int64_t>(WireFormat::kAcpSgd);
+  return is_low_rank ||
+         (number >= 0 && number <= static_cast<int64_t>(WireFormat::kInt4));
+}
+
 Status ToWireFormat(int64_t number, WireFormat* format) {
-  if (number < 0 || number > static_cast<int64_t>(WireFormat::kInt4)) {
+  if (!IsWireFormat(number)) {
     return Status::InvalidArgument(
-        "`wire_format` must be 0 (none), 1 (int8) or 2 (int4). Received: " +
+        "`wire_format` must be 0 (none), 1 (int8), 2 (int4), 0x40 or 0x60 and "
+        "a rank from 1 to 31 (PowerSGD). Received: " +
         std::to_string(number));
   }
   *format = static_cast<WireFormat>(number);

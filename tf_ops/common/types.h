@@ -56,7 +56,20 @@ enum class WireFormat : uint8_t {
   kExact = 0,
   kInt8 = 1,  // see collectives/quantize.h
   kInt4 = 2,
+  // With a rank from 1 to 31 in the lowest bits: see collectives/low_rank.h.
+  kPowerSgd = 0x40,
+  kAcpSgd = 0x60,  // one factor a call, in turns
 };
+
+constexpr bool IsLowRank(WireFormat format) {
+  return format > WireFormat::kPowerSgd;
+}
+constexpr bool Alternates(WireFormat format) {
+  return format > WireFormat::kAcpSgd;
+}
+constexpr size_t LowRankOf(WireFormat format) {
+  return static_cast<size_t>(format) & 0x1f;
+}
 
 // Where the tensors of a call are.
 enum class DeviceKind : uint8_t {
@@ -72,10 +85,12 @@ const char* DataTypeName(DataType dtype);  // "float32"
 bool DataTypeFromName(const std::string& name, DataType* dtype);
 const char* ReduceOpName(ReduceOp op);                // "Average"
 const char* CollectiveKindName(CollectiveKind kind);  // "allreduce"
-const char* WireFormatName(WireFormat format);        // "int8"
+std::string WireFormatName(WireFormat format);        // "int8"
 const char* DeviceKindName(DeviceKind kind);          // "the CPU"
 
-// InvalidArgument unless `number` is that of a format.
+// Whether `number` is that of a format.
+bool IsWireFormat(int64_t number);
+// InvalidArgument unless it is.
 Status ToWireFormat(int64_t number, WireFormat* format);
 
 // InvalidArgument if the CPU cannot reduce `dtype` with `op`.

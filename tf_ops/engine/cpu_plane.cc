@@ -8,6 +8,7 @@
 
 #include "tf_ops/collectives/adasum.h"
 #include "tf_ops/collectives/collectives.h"
+#include "tf_ops/collectives/low_rank.h"
 #include "tf_ops/collectives/tensor_list.h"
 #include "tf_ops/common/float_mode.h"
 #include "tf_ops/negotiation/tensor_rows.h"
@@ -98,8 +99,9 @@ Status ExecuteAllreduce(Collectives* all, const RunOptions& options,
       for (size_t i = 0; i < request.tensors.size(); ++i) {
         if (request.tensors[i].dtype != dtype) continue;
         list.push_back(AsListTensor(request.tensors[i]));
-        if (spec.wire_format == WireFormat::kInt4) {
+        if (spec.wire_format != WireFormat::kExact) {
           list.back().key = KeyOf(request, i);
+          list.back().rows = MatrixOf(request.tensors[i].shape).rows;
         }
         if (prescale_first && !one.is_neutral) {
           PrescaleIntoOutput(spec, &list.back());

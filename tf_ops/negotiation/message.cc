@@ -81,7 +81,8 @@ void Read(ByteReader* r, RequestParams* p) {
   p->root_rank = r->Get<int32_t>();
   p->prescale = r->Get<double>();
   p->postscale = r->Get<double>();
-  p->wire_format = r->GetUpTo(WireFormat::kInt4);
+  p->wire_format = r->Get<WireFormat>();
+  r->Expect(IsWireFormat(static_cast<int64_t>(p->wire_format)));
   p->average = r->Get<uint8_t>() != 0;
   p->equal_rows = r->Get<uint8_t>() != 0;
   p->device = r->GetUpTo(DeviceKind::kSecondGpu);

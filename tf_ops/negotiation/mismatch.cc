@@ -151,10 +151,9 @@ Status CheckAgreement(const ParamsByRank& by_rank,
   HVD_RETURN_IF_ERROR(checker.Check(
       "the postscale factor",
       [](const RequestParams& p) { return DoubleToString(p.postscale); }));
-  HVD_RETURN_IF_ERROR(
-      checker.Check("the compression", [](const RequestParams& p) {
-        return std::string(WireFormatName(p.wire_format));
-      }));
+  HVD_RETURN_IF_ERROR(checker.Check(
+      "the compression",
+      [](const RequestParams& p) { return WireFormatName(p.wire_format); }));
   return checker.Check("averaging", [](const RequestParams& p) {
     return std::string(p.average ? "average=true" : "average=false");
   });

@@ -50,10 +50,16 @@ void CopyParts(const std::vector<TensorList>& blocks, const BlockLayout& layout,
   }
 }
 
-bool MayPack(const ReduceSpec& spec, size_t num_bytes) {
+bool MayPack(const ReduceSpec& spec, const ListTensor& t) {
+  const size_t num_elements = t.num_bytes / ElementBytes(spec.dtype);
+  if (IsLowRank(spec.wire_format)) {
+    if (!IsLowRankType(spec.dtype) || t.rows == 0) return false;
+    const MatrixShape shape{t.rows, num_elements / t.rows};
+    if (!IsWorthLowRank(shape, LowRankOf(spec.wire_format))) return false;
+  }
   return IsFloating(spec.dtype) &&
          (spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage) &&
-         num_bytes >= kMinPackedElements * ElementBytes(spec.dtype);
+         num_elements >= kMinPackedElements;
 }
 
 // Cuts each tensor into a part for each host, and fills up its last unit. So
@@ -186,17 +192,21 @@ Status HierarchicalCollectives::AllreducePacked(const TensorList& tensors,
   std::vector<ListTensor> packed;
   std::vector<ListTensor> others;
   for (const ListTensor& t : tensors.tensors()) {
-    (MayPack(spec, t.num_bytes) ? packed : others).push_back(t);
+    (MayPack(spec, t) ? packed : others).push_back(t);
   }
   ReduceSpec exact = spec;
   exact.wire_format = WireFormat::kExact;
   HVD_RETURN_IF_ERROR(Allreduce(TensorList(std::move(others)), exact));
   if (packed.empty()) return Status::Ok();
   std::vector<WireJob::Tensor> with_residuals;
-  if (spec.wire_format == WireFormat::kInt4) {
+  if (spec.wire_format != WireFormat::kInt8) {
     for (const ListTensor& t : packed) {
-      with_residuals.push_back({t.key, t.num_bytes});
+      with_residuals.push_back({t.key, t.num_bytes, t.rows});
     }
+  }
+  if (IsLowRank(spec.wire_format)) {
+    return RunLowRank(TensorList(std::move(packed)), spec,
+                      std::move(with_residuals));
   }
   return RunReducing(PaddedBlocks(packed, layout_.num_hosts(), UnitOf(spec)),
                      spec, /*gathers=*/true, std::move(with_residuals));
@@ -226,6 +236,29 @@ Status HierarchicalCollectives::RunReducing(
         const Range part = layout.Part(layout_.host, c);
         blocks[static_cast<size_t>(layout_.host)].CopyOut(
             part.begin, part.end, slot + layout.Offset(layout_.host));
+      });
+}
+
+Status HierarchicalCollectives::RunLowRank(
+    const TensorList& tensors, const ReduceSpec& spec,
+    std::vector<WireJob::Tensor> matrices) {
+  const TwoSpecs specs = Split(spec, layout_);
+  WireJob job;
+  job.kind = WireJob::Kind::kLowRank;
+  job.spec = specs.hosts;
+  job.bytes = {tensors.num_bytes()};
+  job.tensors = std::move(matrices);
+  const std::vector<TensorList> block = {tensors};
+  const BlockLayout layout(job, slabs_->slot_bytes());
+  HVD_RETURN_IF_ERROR(Start(std::move(job)));
+  BlockReducer reducer(slabs_, block, layout, specs.ranks);
+  HVD_RETURN_IF_ERROR(RunPipeline(
+      slabs_, layout.num_chunks(), /*fill_lag=*/1,
+      [&](uint32_t step) { return reducer.Step(step); }, [](uint32_t) {}));
+  return RunCopies(
+      slabs_, layout.num_chunks(), [](uint32_t, std::byte*) {},
+      [&](uint32_t c, const std::byte* slot) {
+        CopyParts(block, layout, c, slot);
       });
 }
 

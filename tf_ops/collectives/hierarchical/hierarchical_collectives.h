@@ -59,6 +59,9 @@ class HierarchicalCollectives : public Collectives {
   Status RunReducing(const std::vector<TensorList>& blocks,
                      const ReduceSpec& spec, bool gathers,
                      std::vector<WireJob::Tensor> with_residuals = {});
+  // A job whose matrices travel as thin factors.
+  Status RunLowRank(const TensorList& tensors, const ReduceSpec& spec,
+                    std::vector<WireJob::Tensor> matrices);
   Status ReduceScaledIntegers(const std::vector<TensorList>& by_rank,
                               const ReduceSpec& spec);
   int HostOf(int rank) const { return hosts_[static_cast<size_t>(rank)]; }

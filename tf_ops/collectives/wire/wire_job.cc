@@ -39,11 +39,30 @@ bool HasTensors(const WireJob& job) {
 bool CanPack(const WireJob& job) {
   const size_t unit = UnitOf(job.spec);
   return job.reduces && job.gathers && IsFloating(job.spec.dtype) &&
-         !IsFloat8(job.spec.dtype) &&
+         !IsFloat8(job.spec.dtype) && !IsLowRank(job.spec.wire_format) &&
          (job.spec.op == ReduceOp::kSum || job.spec.op == ReduceOp::kAverage) &&
          std::all_of(job.bytes.begin(), job.bytes.end(),
                      [unit](uint64_t bytes) { return bytes % unit == 0; }) &&
          HasTensors(job);
+}
+
+// Whether all tensors are matrices with factors of this rank.
+bool HasMatrices(const WireJob& job) {
+  if (!IsLowRank(job.spec.wire_format) || job.bytes.size() != 1) return false;
+  uint64_t num_bytes = 0;
+  for (const WireJob::Tensor& t : job.tensors) {
+    if (t.rows == 0) return false;
+    const MatrixShape shape{
+        t.rows, t.num_bytes / ElementBytes(job.spec.dtype) / t.rows};
+    if (shape.num_elements() * ElementBytes(job.spec.dtype) != t.num_bytes ||
+        !IsWorthLowRank(shape, LowRankOf(job.spec.wire_format))) {
+      return false;
+    }
+    num_bytes += t.num_bytes;
+  }
+  return num_bytes == job.bytes[0] && job.spec.num_ranks > 0 &&
+         IsLowRankType(job.spec.dtype) &&
+         (job.spec.op == ReduceOp::kSum || job.spec.op == ReduceOp::kAverage);
 }
 
 bool MakesSense(const WireJob& job, int num_hosts) {
@@ -53,6 +72,8 @@ bool MakesSense(const WireJob& job, int num_hosts) {
       return job.bytes.size() == hosts && (job.reduces || job.gathers) &&
              job.spec.num_ranks > 0 &&
              (job.spec.wire_format == WireFormat::kExact || CanPack(job));
+    case WireJob::Kind::kLowRank:
+      return HasMatrices(job);
     case WireJob::Kind::kBroadcast:
       return job.bytes.size() == 1 && job.host >= 0 && job.host < num_hosts;
     case WireJob::Kind::kAlltoall:
@@ -83,6 +104,7 @@ void Encode(const WireJob& job, std::vector<uint8_t>* bytes) {
   for (const WireJob::Tensor& t : job.tensors) {
     writer.Put(t.key);
     writer.Put(t.num_bytes);
+    writer.Put(t.rows);
   }
   const auto length = static_cast<uint32_t>(bytes->size() - begin);
   std::memcpy(bytes->data() + begin, &length, sizeof(length));
@@ -97,7 +119,7 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
   if (bytes.size() - *offset < length) return Status::Ok();
   ByteReader reader(bytes.data() + *offset, length);
   reader.Get<uint32_t>();
-  job->kind = reader.GetUpTo(WireJob::Kind::kAlltoall);
+  job->kind = reader.GetUpTo(WireJob::Kind::kLowRank);
   job->first_chunk = reader.Get<uint32_t>();
   job->reduces = reader.GetUpTo<uint8_t>(1) != 0;
   job->gathers = reader.GetUpTo<uint8_t>(1) != 0;
@@ -105,14 +127,16 @@ Status Decode(const std::vector<uint8_t>& bytes, size_t* offset, int num_hosts,
   job->spec.op = reader.GetUpTo(ReduceOp::kProduct);
   job->spec.postscale = reader.Get<double>();
   job->spec.num_ranks = reader.Get<int>();
-  job->spec.wire_format = reader.GetUpTo(WireFormat::kInt4);
+  job->spec.wire_format = reader.Get<WireFormat>();
+  reader.Expect(IsWireFormat(static_cast<int64_t>(job->spec.wire_format)));
   job->host = reader.Get<int32_t>();
   job->bytes = GetList(&reader);
   job->received = GetList(&reader);
-  job->tensors.resize(reader.GetCount(2 * sizeof(uint64_t)));
+  job->tensors.resize(reader.GetCount(3 * sizeof(uint64_t)));
   for (WireJob::Tensor& t : job->tensors) {
     t.key = reader.Get<uint64_t>();
     t.num_bytes = reader.Get<uint64_t>();
+    t.rows = reader.Get<uint64_t>();
   }
   if (!reader.ok() || !reader.at_end() || !MakesSense(*job, num_hosts)) {
     return Status::Internal("a job of the wire makes no sense");

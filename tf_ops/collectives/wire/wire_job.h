@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tf_ops/collectives/low_rank.h"
 #include "tf_ops/collectives/quantize.h"
 #include "tf_ops/collectives/ranges.h"
 #include "tf_ops/collectives/reduce.h"
@@ -30,6 +31,9 @@ struct WireJob {
     // The first half of a slot holds a part of what goes to each host, the
     // second of what comes from it.
     kAlltoall,
+    // A slot holds bytes of the tensors: first what this host brings of them,
+    // in as many chunks as it takes, then, in as many more, the results.
+    kLowRank,
   };
   Kind kind = Kind::kBlocks;
   uint32_t first_chunk = 0;
@@ -38,14 +42,15 @@ struct WireJob {
   ReduceSpec spec;   // how hosts combine; prescale is 1
   int32_t host = 0;  // kBroadcast: the source
   // By host. kBlocks: its block; kAlltoall: what this host sends it.
-  // kBroadcast: one number.
+  // kBroadcast, kLowRank: one number.
   std::vector<uint64_t> bytes;
   std::vector<uint64_t> received;  // kAlltoall: what this host gets from it
   // kInt4: the tensors of which each block has a part, as PartOf cuts it and
-  // filled up to whole units.
+  // filled up to whole units. kLowRank: all.
   struct Tensor {
     uint64_t key = 0;  // as in ListTensor
     uint64_t num_bytes = 0;
+    uint64_t rows = 0;  // kLowRank
   };
   std::vector<Tensor> tensors;
 };

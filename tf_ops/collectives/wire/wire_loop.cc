@@ -66,6 +66,7 @@ WireLoop::WireLoop(HostGroup* group, Wire* wire)
       num_hosts_(wire->num_hosts()),
       staging_(kInFlight),
       sources_(static_cast<size_t>(num_hosts_)),
+      host_sum_(wire),
       spin_(kSpin) {
   // The ranks decide how long a collective may take.
   group_->set_wait_timeout(std::chrono::milliseconds{0});
@@ -139,6 +140,10 @@ Status WireLoop::RunJob(const WireJob& job) {
       return RunChunks(
           job, static_cast<uint32_t>(DivideUp(job.bytes[0], slot_bytes)),
           &WireLoop::StepBroadcast);
+    case WireJob::Kind::kLowRank:
+      layout_ = std::make_unique<BlockLayout>(job, slot_bytes);
+      low_rank_.Prepare(job);
+      return RunChunks(job, 2 * layout_->num_chunks(), &WireLoop::StepLowRank);
     case WireJob::Kind::kAlltoall: {
       const uint64_t longest =
           std::max(*std::max_element(job.bytes.begin(), job.bytes.end()),
@@ -383,6 +388,28 @@ Status WireLoop::StepAlltoall(const WireJob& job, Chunk* chunk) {
     });
   }
   chunk->has_ended = chunk->sends.empty() && chunk->receives.empty();
+  return Status::Ok();
+}
+
+// Takes what the ranks bring, chunk by chunk, then adds up factors, then gives
+// the results. No other chunk has transfers meanwhile.
+Status WireLoop::StepLowRank(const WireJob& job, Chunk* chunk) {
+  const uint32_t num_chunks = layout_->num_chunks();
+  const Range part = layout_->Part(0, chunk->index % num_chunks);
+  std::byte* const data = slot(job, *chunk);
+  if (chunk->index < num_chunks) {
+    low_rank_.Take(part.begin, part.size(), data);
+  } else {
+    if (chunk->index == num_chunks) {
+      HVD_RETURN_IF_ERROR(
+          low_rank_.Combine(num_hosts_, [this](float* values, size_t count) {
+            last_news_ = Clock::now();
+            return host_sum_.Run(values, count, [this] { return Idle(); });
+          }));
+    }
+    low_rank_.Give(part.begin, part.size(), data);
+  }
+  chunk->has_ended = true;
   return Status::Ok();
 }
 

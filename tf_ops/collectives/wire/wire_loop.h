@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "tf_ops/collectives/wire/host_sum.h"
+#include "tf_ops/collectives/wire/low_rank_job.h"
 #include "tf_ops/collectives/wire/residuals.h"
 #include "tf_ops/collectives/wire/wire_job.h"
 #include "tf_ops/common/status.h"
@@ -29,7 +31,9 @@ class WireLoop {
   Status Run();
   // Whether transfers were in flight when Run returned. This loop and the
   // memory of the region must then stay.
-  bool has_transfers() const { return num_transfers_ > 0; }
+  bool has_transfers() const {
+    return num_transfers_ > 0 || host_sum_.has_transfers();
+  }
 
  private:
   struct Chunk;
@@ -46,6 +50,7 @@ class WireLoop {
   Status StepFlat(const WireJob& job, Chunk* chunk);
   Status StepBroadcast(const WireJob& job, Chunk* chunk);
   Status StepAlltoall(const WireJob& job, Chunk* chunk);
+  Status StepLowRank(const WireJob& job, Chunk* chunk);
 
   // Calls f(to, from) for the hosts that this one sends to, and receives from,
   // one after the other.
@@ -86,6 +91,8 @@ class WireLoop {
   std::vector<std::unique_ptr<std::byte[]>> staging_;  // by chunk in flight
   std::vector<const void*> sources_;                   // by host
   Residuals residuals_;
+  LowRankStates low_rank_;
+  HostSum host_sum_;
   std::vector<WireTransfer*> polled_;  // of PollAll
   Clock::time_point last_news_;
   Clock::duration spin_;      // this long after news
