@@ -29,8 +29,9 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     sparse_as_dense: bool = False,
+    merge_slices: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
@@ -66,9 +67,10 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             TensorFlow choose.
         device_sparse: The same for gradients of embeddings.
         compression: The form in which gradients travel: `Compression.none`,
-            `fp16`, `bf16`, `int8` or `int4`.
+            `fp16`, `bf16`, `int8` or `int4`, or `Compression.PowerSGD(rank=4)`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks.
+        merge_slices: As in `DistributedOptimizer`.
         op: `Average`, `Sum` or `Adasum`.
         gradient_predivide_factor: Divides gradients before the sum over the
             ranks, and multiplies their average by the same factor.
@@ -105,6 +107,7 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
+        merge_slices=merge_slices,
         gradient_predivide_factor=gradient_predivide_factor,
         groups=groups,
         num_groups=num_groups,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from hvd_keras._backends.options import ReduceOptions
+from hvd_keras._common import log
 from hvd_keras._gradients.distributed_class import (
     distribute,
     is_multi_optimizer,
@@ -18,7 +19,11 @@ from hvd_keras._gradients.local_updates import LocalUpdates
 from hvd_keras._gradients.local_updates import check as check_local_updates
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer, Settings
-from hvd_keras.compression import Compression, Compressor
+from hvd_keras.compression import (
+    Compression,
+    Compressor,
+    PowerSGDCompressor,
+)
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
 
@@ -28,8 +33,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     *,
     name: str | None = None,
     op: ReduceOp = Average,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     sparse_as_dense: bool = False,
+    merge_slices: bool = False,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = True,
     schedule_counts_batches: bool = False,
@@ -74,11 +80,17 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             losses with `reduction="sum"`; with a mean, gradients are N times
             those of one process.
         compression: The form in which gradients travel: `Compression.none`,
-            `fp16`, `bf16`, `int8` or `int4`.
+            `fp16`, `bf16`, `int8` or `int4`, or `Compression.PowerSGD(rank=4)`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks. Optimizers with slots
             then also update rows that no batch has used. Needed if XLA compiles
             (`jit_compile=True`) and the ranks have batches of unequal size.
+        merge_slices: Whether a rank adds up its slices of one index before it
+            sends them: fewer bytes where indices repeat, as words do. Keras's
+            Adam and clipping by norm square slices one by one, so training then
+            differs from one process on the whole batch; plain SGD does not,
+            but for rounding. Programs of XLA have a fixed number of slices, and
+            send them all.
         backward_passes_per_step: Number of batches whose gradients Keras
             accumulates (`gradient_accumulation_steps`) before they are reduced
             and applied. `iterations`, the moving average of weights (`use_ema`)
@@ -114,8 +126,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             has the wrong type.
         ValueError: A value is invalid. Or the optimizer was made distributed
             with other arguments. Or a `LossScaleOptimizer` comes with
-            `Compression.int4`. Or `backward_passes_per_step` contradicts an
-            optimizer that is built, or that already accumulates.
+            `Compression.int4` or `PowerSGD`. Or `backward_passes_per_step`
+            contradicts an optimizer that is built, or that already accumulates.
 
     Example:
 
@@ -126,6 +138,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
+        merge_slices=merge_slices,
         gradient_predivide_factor=gradient_predivide_factor,
         groups=groups,
         num_groups=num_groups,
@@ -154,6 +167,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             "MultiOptimizer(OptimizerMap(hvd.DistributedOptimizer(...))). "
             f"Received: {inner.name!r}."
         )
+    _warn_of_low_rank(inner, options.compression)
     settings = Settings(
         name=name,
         average_aggregated_gradients=average_aggregated_gradients,
@@ -173,6 +187,17 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     _set_accumulation(inner, settings.backward_passes_per_step)
     distribute(inner, settings)
     return optimizer
+
+
+def _warn_of_low_rank(optimizer: Any, compression: Any) -> None:
+    """Warns if PowerSGD meets an optimizer with which it costs accuracy."""
+    suits = isinstance(optimizer, keras.optimizers.SGD)
+    if isinstance(compression, PowerSGDCompressor) and not suits:
+        log.warning(
+            f"{compression.wire} is made for SGD; with "
+            f"{type(optimizer).__name__} it may cost accuracy. "
+            "`Compression.int8` and `int4` suit each optimizer."
+        )
 
 
 def PartialDistributedOptimizer(  # noqa: N802

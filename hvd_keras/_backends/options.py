@@ -53,8 +53,9 @@ class ReduceOptions:
     """How to reduce gradients; the same on all ranks of the process set."""
 
     op: ReduceOp = Average
-    compression: type[Compressor] = Compression.none
+    compression: type[Compressor] | Compressor = Compression.none
     sparse_as_dense: bool = False
+    merge_slices: bool = False
     gradient_predivide_factor: float = 1.0
     groups: int | VariableGroups | None = None  # None: use HVD_BUCKET_BYTES
     process_set: ProcessSet = global_process_set

@@ -26,7 +26,8 @@ def gather_slices(
     merged slices, training would differ from one process on the whole batch.
 
     It merges those alone that one process has once for all rows, such as the
-    slices of learned positions: each rank has them.
+    slices of learned positions: each rank has them. With `merge_slices`, each
+    rank merges all of its own.
 
     Args:
         gradient: This rank's slices.
@@ -49,9 +50,12 @@ def gather_slices(
             f"slice. Received: {gradient.values.dtype.name} ({name!r}). Pass "
             "`sparse_as_dense=True`."
         )
+    merges = options.merge_slices and not _xla.in_context()
+    if merges:
+        gradient = _merged_on_rank(gradient)
     values, context = options.compression.compress(gradient.values)
     parts = parts_of(tf.convert_to_tensor(gradient.indices))
-    has_shared = any(is_once for _, is_once in parts)
+    has_shared = not merges and any(is_once for _, is_once in parts)
     members = [values, gradient.indices]
     if has_shared:
         members.append(_uses(parts))
@@ -68,10 +72,21 @@ def gather_slices(
         values = values * tf.cast(factor, values.dtype)
     if has_shared:
         values, indices = _merged_uses(values, indices, others[0])
-    elif all(is_once is None for _, is_once in parts):
+    elif not merges and all(is_once is None for _, is_once in parts):
         values, indices = _merged_if_alike(
             values, indices, int(options.process_set.size() or 1)
         )
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def _merged_on_rank(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Adds up the slices that have the same index."""
+    indices, places = tf.unique(tf.convert_to_tensor(gradient.indices))
+    dtype = gradient.values.dtype
+    values = tf.math.unsorted_segment_sum(
+        tf.cast(gradient.values, wide_dtype(dtype)), places, tf.size(indices)
+    )
+    values = tf.cast(values, dtype)
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 

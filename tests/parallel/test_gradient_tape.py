@@ -66,6 +66,7 @@ OPTIONS: dict[str, tuple[Callable[[], keras.Model], dict[str, Any]]] = {
     "default": (kt.functional_model, {}),
     "embedding": (kt.embedding_model, {}),
     "as_dense": (kt.embedding_model, {"sparse_as_dense": True}),
+    "merged": (kt.embedding_model, {"merge_slices": True}),
     "predivided": (kt.functional_model, {"gradient_predivide_factor": 4.0}),
     "two_groups": (kt.functional_model, {"groups": 2}),
     "num_groups": (kt.functional_model, {"num_groups": 3}),
@@ -82,7 +83,8 @@ def test_ranks_end_with_the_weights_of_one_process(
     make_model, options = OPTIONS[case]
     data = kt.regression_data()
     expected = kt.build(make_model)
-    make = (lambda: optimizers.SGD(0.1)) if case == "as_dense" else lambda: None
+    is_for_sgd = case in ("as_dense", "merged")
+    make = (lambda: optimizers.SGD(0.1)) if is_for_sgd else lambda: None
     train(expected, kt.whole_batches(*data), plain, compiled, make())
     model = kt.build(make_model)
     train(
@@ -126,6 +128,31 @@ def test_gradients_are_combined(
     got = gradient()
     assert got.dtype == tf.float32
     np.testing.assert_array_equal(got, [2.0 * factor, -4.0 * factor])
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_slices_of_one_index_are_merged_on_a_rank_if_asked(
+    merges: bool, compiled: Callable[..., Any], rank: int, size: int
+) -> None:
+    table = tf.Variable(tf.zeros([9, 2]))
+    words = tf.constant([3, rank % 2, 3, 3])
+
+    @compiled
+    def gradient() -> tf.IndexedSlices:
+        tape = tf.GradientTape()
+        with tape:
+            loss = tf.reduce_sum(tf.gather(table, words))
+        tape = hvd.DistributedGradientTape(
+            tape, op=hvd.Sum, merge_slices=merges
+        )
+        return tape.gradient(loss, table)
+
+    got = gradient()
+    assert len(got.indices) == size * (2 if merges else 4)
+    expected = np.zeros([9, 2])
+    for word in [3, 3, 3] * size + [other % 2 for other in range(size)]:
+        expected[word] += 1
+    np.testing.assert_array_equal(tf.convert_to_tensor(got), expected)
 
 
 def test_adasum_of_gradients(rank: int, size: int) -> None:
