@@ -13,6 +13,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _formats, _records
 from hvd_keras.data import _record_index as record_index
+from hvd_keras.data._lengths import of_rows
 from hvd_keras.data._numbered import Rows
 from hvd_keras.data._numbering import Numbering
 from hvd_keras.data._passes import (
@@ -131,7 +132,7 @@ class _RecordsDataset(PassDataset):
             fetch=fetch,
             is_light=True,
             has_work=True,
-            num_rows=order.num_rows,
+            lengths=of_rows(order.num_rows),
         )
         made = self.rows.numbers.batch(_NUM_AT_ONCE).map(
             fetch, num_parallel_calls=2, deterministic=True

@@ -195,7 +195,7 @@ class Source:
             return found.blocked_by
         if self._keeps:
             return "batches that are kept as they are"
-        if self._batched and (found.count is None or found.num_rows is None):
+        if self._batched and (found.count is None or found.lengths is None):
             return "a `map` of batches"
         return "elements that are not alike"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,13 +60,34 @@ def arrays_of(function: Any) -> Iterator[list[tf.Tensor]]:
 def is_cheap(dataset: Any) -> bool:
     """Whether the function of `map` costs next to nothing."""
     counts = [
-        spec.shape.num_elements() if isinstance(spec, tf.TensorSpec) else None
+        _numbers_in(spec)
         for part in (dataset, *dataset._inputs())
         for spec in tf.nest.flatten(part.element_spec)
     ]
     return _ops_of(dataset._map_func.function) <= _CHEAP and all(
         count is not None and count <= _MOST_CHEAP for count in counts
     )
+
+
+def _numbers_in(spec: Any) -> int | None:
+    """Returns the numbers in an element, in a row if it is a batch."""
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        return None
+    is_batch = spec.shape.rank and spec.shape[0] is None
+    shape = spec.shape[1:] if is_batch else spec.shape
+    count: int | None = shape.num_elements()
+    return count
+
+
+def passes_on(function: Any) -> bool:
+    """Whether a function returns what it gets, in the same order."""
+    made = list(function.graph.outputs)
+    for index, tensor in enumerate(made):
+        while tensor.op.type == "Identity":
+            (tensor,) = tensor.op.inputs
+        made[index] = tensor
+    given = function.graph.inputs
+    return len(made) == len(given) and all(map(operator.is_, made, given))
 
 
 def changes_rows(dataset: Any) -> bool:

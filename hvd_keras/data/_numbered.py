@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _rows
+from hvd_keras.data._lengths import Lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Rows:
         num_calls: How many calls of `read` may run at once.
         count: If the elements are batches, tells how many rows has the one that
             something of `numbers` stands for; call it in a graph.
-        num_rows: How many rows they have together; None: unknown.
+        lengths: How many rows each of them has; None: unknown.
+        read_many: Does what `read` does for numbers of any shape at once,
+            without `fetch`. None: nothing does.
         blocked_by: The stage for which all ranks do work on all rows; "": none.
     """
 
@@ -37,9 +40,10 @@ class Rows:
     has_work: bool = False
     num_calls: int = 1
     count: Callable[[Any], tf.Tensor] | None = None
-    num_rows: int | None = None
+    lengths: Lengths | None = None
     blocked_by: str = ""
     fetch: Callable[[Any], Any] | None = None
+    read_many: Callable[[Any], Any] | None = None
 
     def one_by_one(self) -> Rows:
         """Returns rows that `read` gets whole."""
@@ -71,6 +75,8 @@ class Rows:
 
     def read_batch(self, numbers: Any) -> Any:
         """Returns a batch of what is read of a batch of numbers, in a graph."""
+        if self.read_many is not None:
+            return self.read_many(numbers)
         count = length_of(tf.nest.flatten(numbers)[0])
         found = numbers if self.fetch is None else self.fetch(numbers)
         rows = self.changed(
@@ -89,20 +95,26 @@ class Rows:
     def ordered(
         self,
         change: Callable[[tf.data.Dataset], tf.data.Dataset],
-        *,
-        has_all: bool = False,
+        lengths: Lengths | None = None,
     ) -> Rows:
         """Returns elements in another order, or fewer, or some again."""
         return dataclasses.replace(
             self,
             numbers=change(self.numbers),
-            num_rows=self.num_rows if has_all else None,
+            lengths=lengths,
         )
 
 
 def kind_of(dataset: Any) -> str:
     name = type(dataset).__name__.lstrip("_")
     return name.removesuffix("V2").removesuffix("Dataset")
+
+
+def is_dense(spec: Any) -> bool:
+    return all(
+        isinstance(each, tf.TensorSpec) and each.dtype != tf.variant
+        for each in tf.nest.flatten(spec)
+    )
 
 
 def length_of(tensor: tf.Tensor) -> tf.Tensor:

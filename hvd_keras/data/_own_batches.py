@@ -14,6 +14,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _passing, _sources
 from hvd_keras.data._deal import FILLING, Deal
+from hvd_keras.data._lengths import ENDLESS
 from hvd_keras.data._pass import Pass
 
 
@@ -112,8 +113,11 @@ def own_rows(
 
 
 def _rows_left(late: _sources.Rows, part: Pass) -> int:
-    assert late.num_rows is not None
-    return max(late.num_rows - part.first, 0)
+    lengths = late.lengths
+    assert lengths is not None
+    if lengths.is_endless:
+        return ENDLESS * part.deal.global_size
+    return max(lengths.num_rows - part.first, 0)
 
 
 def _own_places(

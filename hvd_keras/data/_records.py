@@ -29,6 +29,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._values import agreement
 from hvd_keras.data import _functions
 from hvd_keras.data import _record_index as record_index
+from hvd_keras.data._lengths import of_rows
 from hvd_keras.data._numbered import Rows, kind_of
 from hvd_keras.exceptions import DamagedFileError, InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
@@ -250,7 +251,8 @@ def rows_of_files(dataset: Any, rows_of: RowsOf) -> Rows | None:
     rows, has_all = made[0]
     has_all &= _has_all_names(before)
     count = sum(files.counts[name] for name in names) if has_all else None
-    return dataclasses.replace(rows, numbers=numbers, num_rows=count)
+    lengths = None if count is None else of_rows(count)
+    return dataclasses.replace(rows, numbers=numbers, lengths=lengths)
 
 
 def _has_all_names(dataset: Any) -> bool:

@@ -8,8 +8,9 @@ on the rank that has it.
 |---|---|
 | `Dataset._inputs`, class names | know the stages of a pipeline |
 | `_tensors`, `_map_func`, `_batch_size`, `_drop_remainder`, `_buffer_size`, \
-`_seed`, `_seed2`, `_reshuffle_each_iteration`, `_count`, `_filename`, \
-`_num_parallel_calls` | run a stage on numbers, or later |
+`_seed`, `_seed2`, `_reshuffle_each_iteration`, `_count`, `_batch_sizes`, \
+`_num_shards`, `_index`, `_expected_cardinality`, `_num_parallel_calls` | run \
+a stage on numbers, or later |
 | `structure.to_tensor_list`, `from_compatible_tensor_list` | call a function \
 of `map` |
 """
@@ -24,8 +25,15 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.data import _functions, _records
-from hvd_keras.data._numbered import Rows, kind_of, length_of, shaped
+from hvd_keras.data import _functions, _joined, _records, _remembered
+from hvd_keras.data._lengths import ENDLESS, Lengths, of_batches, of_rows
+from hvd_keras.data._numbered import (
+    Rows,
+    is_dense,
+    kind_of,
+    length_of,
+    shaped,
+)
 from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
@@ -53,7 +61,7 @@ def late_rows_of(
     """
     if not is_fixed and any(arrays_of(dataset)):
         return None
-    if not _is_dense(dataset.element_spec):
+    if not is_dense(dataset.element_spec):
         return None
     rows = without_batches(dataset) if batched else dataset
     found = rows_of(dataset if rows is None else rows)
@@ -61,7 +69,7 @@ def late_rows_of(
         return None
     found = _without_wrapping(found, dataset.element_spec)
     if rows is None and batched:
-        is_known = found.count is not None and found.num_rows is not None
+        is_known = found.count is not None and found.lengths is not None
         return found if is_known else None
     # What stands for rows makes batches.
     specs = tf.nest.flatten(found.numbers.element_spec)
@@ -78,7 +86,11 @@ def batch_size_of(dataset: tf.data.Dataset) -> int | None:
 
 def _batching_of(dataset: Any) -> Any:
     """Returns the stage that has made the batches; None: they were changed."""
-    while kind_of(dataset) in ("Prefetch", "Options", "Restructured"):
+    while kind_of(dataset) in ("Prefetch", "Options", "Restructured") or (
+        # As `unbatch` and `rebatch` put it before themselves.
+        kind_of(dataset) == "Map"
+        and _functions.passes_on(dataset._map_func.function)
+    ):
         (dataset,) = dataset._inputs()
     is_batching = kind_of(dataset) in ("Batch", "ParallelBatch")
     return dataset if is_batching else None
@@ -107,7 +119,7 @@ def _is_single(spec: Any) -> bool:
 def arrays_of(dataset: Any) -> Iterator[list[tf.Tensor]]:
     """Yields arrays that rows are made of, though nobody passes them on."""
     spec = dataset.element_spec
-    if kind_of(dataset) == "TensorSlice" and _is_dense(spec):
+    if kind_of(dataset) in ("Tensor", "TensorSlice") and is_dense(spec):
         if not _is_light(dataset):
             yield list(dataset._tensors)
     elif hasattr(dataset, "_map_func"):
@@ -142,10 +154,15 @@ def _as_it_comes(dataset: tf.data.Dataset) -> Rows:
     """Elements that stand for themselves: all ranks read them all."""
     return Rows(
         dataset,
-        lambda row: row,
+        _itself,
+        read_many=_itself,
         is_light=_is_light(dataset),
         blocked_by=_name_of(dataset) if _has_work(dataset) else "",
     )
+
+
+def _itself(row: Any) -> Any:
+    return row
 
 
 def _has_work(dataset: Any) -> bool:
@@ -167,7 +184,7 @@ def _name_of(dataset: Any) -> str:
 
 def _of_slices(dataset: Any) -> Rows | None:
     spec, tensors = dataset.element_spec, list(dataset._tensors)
-    if _is_light(dataset) or not _is_dense(spec):
+    if _is_light(dataset) or not is_dense(spec):
         return None
 
     def read(number: tf.Tensor) -> Any:
@@ -176,7 +193,26 @@ def _of_slices(dataset: Any) -> Rows | None:
         )
 
     count = int(dataset.cardinality())
-    return Rows(tf.data.Dataset.range(count), read, is_light=True)
+    return Rows(
+        tf.data.Dataset.range(count),
+        read,
+        read_many=read,
+        is_light=True,
+        lengths=of_rows(count),
+    )
+
+
+def _of_tensors(dataset: Any) -> Rows | None:
+    spec, tensors = dataset.element_spec, list(dataset._tensors)
+    if _is_light(dataset) or not is_dense(spec):
+        return None
+
+    def read(_: tf.Tensor) -> Any:
+        return tf.nest.pack_sequence_as(spec, list(map(tf.identity, tensors)))
+
+    return Rows(
+        tf.data.Dataset.range(1), read, is_light=True, lengths=of_rows(1)
+    )
 
 
 def _of_map(dataset: Any) -> Rows | None:
@@ -200,8 +236,9 @@ def _of_map(dataset: Any) -> Rows | None:
     return dataclasses.replace(
         below,
         read=read,
+        read_many=None,
         has_work=below.has_work or not _functions.is_cheap(dataset),
-        num_calls=_more_calls(below.num_calls, num_calls),
+        num_calls=_joined.more_calls(below.num_calls, num_calls),
     )
 
 
@@ -228,37 +265,52 @@ def _of_shuffle(dataset: Any) -> Rows | None:
         made._hvd_input = numbers
         return made
 
-    return below.ordered(shuffled, has_all=True)
+    lengths = below.lengths
+    return below.ordered(
+        shuffled, None if lengths is None else lengths.shuffled()
+    )
 
 
 def _of_batch(dataset: Any) -> Rows | None:
     (before,) = dataset._inputs()
-    below = rows_of(before)
-    if not (below.has_work and below.is_light):
+    return _batches_of(before, dataset, int(dataset._batch_size))
+
+
+def _of_rebatch(dataset: Any) -> Rows | None:
+    (before,) = dataset._inputs()
+    rows, sizes = without_batches(before), dataset._batch_sizes.numpy()
+    if rows is None or sizes.size != 1:
         return None
-    if not _is_dense(dataset.element_spec):
+    return _batches_of(rows, dataset, int(sizes.reshape(-1)[0]))
+
+
+def _batches_of(rows: Any, dataset: Any, size: int) -> Rows | None:
+    """Returns the batches that a dataset has made of rows."""
+    below, spec = rows_of(rows), dataset.element_spec
+    if not (below.is_light and is_dense(spec)):
         return None
+    drops_rest = bool(dataset._drop_remainder)
 
     def read(numbers: Any) -> Any:
-        return shaped(below.read_batch(numbers), dataset.element_spec)
+        return shaped(below.read_batch(numbers), spec)
 
-    def batched(numbers: tf.data.Dataset) -> tf.data.Dataset:
-        return numbers.batch(
-            dataset._batch_size, drop_remainder=bool(dataset._drop_remainder)
-        )
-
-    size, count = int(dataset._batch_size), int(before.cardinality())
-    if count < 0 and below.count is None and below.num_rows is not None:
-        count = below.num_rows
-    if bool(dataset._drop_remainder):
-        count = count // size * size
+    count, lengths = int(rows.cardinality()), None
+    if count == tf.data.UNKNOWN_CARDINALITY and below.count is None:
+        count = count if below.lengths is None else below.lengths.num_rows
+    if count == tf.data.INFINITE_CARDINALITY:
+        lengths = Lengths(((ENDLESS, size),))
+    elif count >= 0:
+        lengths = of_batches(count, size, drops_rest=drops_rest)
     return dataclasses.replace(
-        below.ordered(batched),
+        below.ordered(
+            lambda numbers: numbers.batch(size, drop_remainder=drops_rest),
+            lengths,
+        ),
         read=read,
+        read_many=None,
         fetch=None,
         num_calls=1,
         count=lambda numbers: length_of(tf.nest.flatten(numbers)[0]),
-        num_rows=count if count >= 0 else None,
     )
 
 
@@ -269,141 +321,19 @@ def _of_unbatch(dataset: Any) -> Rows | None:
 
 
 def _of_cache(dataset: Any) -> Rows | None:
-    (before,) = dataset._inputs()
-    below = rows_of(before).one_by_one()
-    if dataset._filename.numpy():
-        return None
-    if not below.has_work:
-        return below.ordered(lambda numbers: numbers.cache(), has_all=True)
-    spec = before.element_spec
-    if not (below.is_light and _is_dense(spec)):
-        return None
-    count = below.count
-    # The order of the first time is kept. So places in it are numbers, too.
-    return dataclasses.replace(
-        below,
-        numbers=below.numbers.cache().enumerate(),
-        read=_remembering(below.read, spec),
-        count=None if count is None else lambda number: count(number[1]),
-    )
-
-
-def _remembering(
-    read: Callable[[Any], Any], spec: Any
-) -> Callable[[tuple[tf.Tensor, Any]], Any]:
-    """Returns what reads (place, number), and keeps what it has read."""
-    specs = tf.nest.flatten(spec)
-    kept = tf.lookup.experimental.MutableHashTable(
-        tf.int64, tf.string, default_value=[""] * (len(specs) + 1)
-    )
-
-    def read_once(number: tuple[tf.Tensor, Any]) -> Any:
-        place, of_row = number
-        found = kept.lookup(place)
-        # A cache that was not filled is made anew, in another order.
-        name = tf.strings.join(
-            [tf.io.serialize_tensor(part) for part in tf.nest.flatten(of_row)]
-        )
-
-        def known() -> Any:
-            return tuple(
-                tf.io.parse_tensor(found[index], each.dtype)
-                for index, each in enumerate(specs)
-            )
-
-        def new() -> Any:
-            made = tuple(tf.nest.flatten(read(of_row)))
-            whole = [tf.io.serialize_tensor(tensor) for tensor in made]
-            whole.append(name)
-            with tf.control_dependencies([kept.insert(place, tf.stack(whole))]):
-                return tuple(tf.identity(tensor) for tensor in made)
-
-        is_known = tf.equal(found[-1], name)
-        flat = tf.cond(is_known, known, new)
-        return shaped(tf.nest.pack_sequence_as(spec, flat), spec)
-
-    return read_once
+    return _remembered.of_cache(dataset, rows_of)
 
 
 def _of_zip(dataset: Any) -> Rows:
-    parts = tf.nest.map_structure(
-        lambda part: rows_of(part).one_by_one(), dataset._datasets
-    )
-    each = tf.nest.flatten(parts)
-
-    def read(numbers: Any) -> Any:
-        flat = [
-            one.read(number)
-            for one, number in zip(each, _shallow(parts, numbers), strict=True)
-        ]
-        return tf.nest.pack_sequence_as(parts, flat)
-
-    return Rows(
-        tf.data.Dataset.zip(tf.nest.map_structure(lambda p: p.numbers, parts)),
-        read,
-        is_light=all(one.is_light for one in each),
-        has_work=any(one.has_work for one in each),
-        num_calls=_more_calls(*(one.num_calls for one in each)),
-        blocked_by=next((o.blocked_by for o in each if o.blocked_by), ""),
-    )
+    return _joined.of_zip(dataset, rows_of)
 
 
 def _of_concatenate(dataset: Any) -> Rows | None:
-    first, second = (rows_of(part).one_by_one() for part in dataset._inputs())
-    if not (first.is_light and second.is_light):
-        return None
-    if not (first.has_work or second.has_work):
-        return None
-    if not _is_dense(dataset.element_spec):
-        return None
-
-    def nothing(rows: Rows) -> Any:
-        return tf.nest.map_structure(
-            lambda spec: tf.zeros(
-                [length or 0 for length in spec.shape], spec.dtype
-            ),
-            rows.numbers.element_spec,
-        )
-
-    def is_static(rows: Rows) -> bool:
-        return all(
-            spec.shape.is_fully_defined()
-            for spec in tf.nest.flatten(rows.numbers.element_spec)
-        )
-
-    if not (is_static(first) and is_static(second)):
-        return None
-
-    def read(number: Any) -> Any:
-        is_second, of_first, of_second = number
-        made = tf.cond(
-            is_second,
-            lambda: tuple(tf.nest.flatten(second.read(of_second))),
-            lambda: tuple(tf.nest.flatten(first.read(of_first))),
-        )
-        spec = dataset.element_spec
-        return shaped(tf.nest.pack_sequence_as(spec, made), spec)
-
-    numbers = first.numbers.map(
-        as_it_is(lambda *n: (False, _one(n, first), nothing(second)))
-    ).concatenate(
-        second.numbers.map(
-            as_it_is(lambda *n: (True, nothing(first), _one(n, second)))
-        )
-    )
-    return Rows(
-        numbers,
-        read,
-        is_light=True,
-        has_work=True,
-        num_calls=_more_calls(first.num_calls, second.num_calls),
-        blocked_by=first.blocked_by or second.blocked_by,
-    )
+    return _joined.of_concatenate(dataset, rows_of)
 
 
-def _one(number: tuple[Any, ...], rows: Rows) -> Any:
-    is_tuple = isinstance(rows.numbers.element_spec, tuple)
-    return number if is_tuple else number[0]
+def _of_choice(dataset: Any) -> Rows | None:
+    return _joined.of_choice(dataset, rows_of)
 
 
 def _counted(name: str) -> Callable[[Any], Rows]:
@@ -411,11 +341,34 @@ def _counted(name: str) -> Callable[[Any], Rows]:
 
     def make(dataset: Any) -> Rows:
         (before,) = dataset._inputs()
-        return rows_of(before).ordered(
-            lambda numbers: getattr(numbers, name)(dataset._count)
+        below = rows_of(before)
+        # None: a function of `interleave` computes it.
+        count, lengths = tf.get_static_value(dataset._count), None
+        if below.lengths is not None and count is not None:
+            lengths = getattr(below.lengths, name)(int(count))
+        return below.ordered(
+            lambda numbers: getattr(numbers, name)(dataset._count), lengths
         )
 
     return make
+
+
+def _of_shard(dataset: Any) -> Rows:
+    (before,) = dataset._inputs()
+    return rows_of(before).ordered(
+        lambda numbers: numbers.shard(dataset._num_shards, dataset._index)
+    )
+
+
+def _of_asserted(dataset: Any) -> Rows:
+    (before,) = dataset._inputs()
+    below, count = rows_of(before), int(dataset._expected_cardinality)
+    return below.ordered(
+        lambda numbers: numbers.apply(
+            tf.data.experimental.assert_cardinality(count)
+        ),
+        below.lengths,
+    )
 
 
 def _of_input(dataset: Any) -> Rows:
@@ -433,9 +386,11 @@ def _of_files(dataset: Any) -> Rows | None:
 
 # By class, without what is around its name.
 _MAKERS: dict[str, Callable[[Any], Rows | None]] = {
+    "AssertCardinality": _of_asserted,
     "Batch": _of_batch,
     "Cache": _of_cache,
     "Concatenate": _of_concatenate,
+    "DirectedInterleave": _of_choice,
     "FlatMap": _of_files,
     "Interleave": _of_files,
     "Map": _of_map,
@@ -444,13 +399,16 @@ _MAKERS: dict[str, Callable[[Any], Rows | None]] = {
     "ParallelInterleave": _of_files,
     "ParallelMap": _of_map,
     "Prefetch": _of_input,
+    "Rebatch": _of_rebatch,
     "Records": lambda dataset: dataset.rows,
     "Restructured": _of_input,
     "Repeat": _counted("repeat"),
+    "Shard": _of_shard,
     "Shuffle": _of_shuffle,
     "Skip": _counted("skip"),
     "TFRecord": _of_records,
     "Take": _counted("take"),
+    "Tensor": _of_tensors,
     "TensorSlice": _of_slices,
     "Unbatch": _of_unbatch,
     "Zip": _of_zip,
@@ -467,23 +425,4 @@ def _is_light(dataset: Any) -> bool:
         return count is not None and count * spec.dtype.size <= _MOST_LIGHT
 
     specs = tf.nest.flatten(dataset.element_spec)
-    return _is_dense(specs) and all(map(is_small, specs))
-
-
-def _is_dense(spec: Any) -> bool:
-    return all(
-        isinstance(each, tf.TensorSpec) and each.dtype != tf.variant
-        for each in tf.nest.flatten(spec)
-    )
-
-
-def _shallow(parts: Any, numbers: Any) -> list[Any]:
-    """Returns what of `numbers` belongs to each of the parts."""
-    if isinstance(parts, Rows):
-        return [numbers]
-    keys = sorted(parts) if isinstance(parts, dict) else range(len(parts))
-    return [one for key in keys for one in _shallow(parts[key], numbers[key])]
-
-
-def _more_calls(*counts: int) -> int:
-    return -1 if min(counts) < 0 else max(counts)
+    return is_dense(specs) and all(map(is_small, specs))

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
-from hvd_keras.data import _datasets, _sources, position
+from hvd_keras.data import _datasets, _sources, _stores, position
 
 pytestmark = pytest.mark.thorough(4)
 
@@ -105,6 +105,45 @@ def of_single_results() -> Any:
     return from_slices(ROWS).map(lambda row: (tf.cumsum(row),))
 
 
+def of_sampled() -> Any:
+    parts = [labelled(), labelled().shuffle(9, seed=1).take(30)]
+    return tf.data.Dataset.sample_from_datasets(parts, [0.6, 0.4], seed=7)
+
+
+def of_chosen() -> Any:
+    choice = tf.data.Dataset.range(2).repeat(25)
+    pair = [labelled().repeat(), labelled().skip(9)]
+    return tf.data.Dataset.choose_from_datasets(pair, choice)
+
+
+def of_windows() -> Any:
+    """As `keras.utils.timeseries_dataset_from_array` makes them."""
+    whole = tf.data.Dataset.from_tensors(WIDE).repeat()
+    numbers = tf.data.Dataset.range(NUM_ROWS - 4)
+    pairs = tf.data.Dataset.zip((whole, numbers))
+    return pairs.map(lambda every, n: tf.cumsum(tf.gather(every, [n, n + 4])))
+
+
+def of_texts() -> Any:
+    """Batches that are changed, of rows that are not."""
+    texts = [f"{n} {n % 5}" for n in range(NUM_ROWS)]
+    rows = from_slices((texts, WIDE)).shuffle(20, seed=2).batch(6)
+
+    def numbered(texts: Any, wide: Any) -> Any:
+        parts = tf.strings.bytes_split(texts)
+        return parts.to_tensor(shape=[None, 4]), wide
+
+    return rows.map(numbered)
+
+
+def of_zipped_batches() -> Any:
+    pairs = {"b": labelled().batch(6), "a": from_slices(ROWS).batch(6)}
+    rows = tf.data.Dataset.zip(pairs).enumerate().take(8)
+    return rows.map(
+        lambda n, row: (*row["b"], row["a"] + tf.cast(n, tf.float32))
+    )
+
+
 # On other numbers of ranks a policy changes nothing of how rows are read.
 POLICIES = [
     "split",
@@ -136,6 +175,30 @@ CASES: dict[str, tuple[Make, bool]] = {
         lambda: labelled().batch(4).cache().shuffle(9, seed=3).map(centered),
         True,
     ),
+    "sampled": (of_sampled, False),
+    "chosen": (of_chosen, False),
+    "windows": (of_windows, False),
+    "a shard": (lambda: labelled().shuffle(9, seed=1).shard(3, 1), False),
+    "a known length": (
+        lambda: labelled().apply(tf.data.experimental.assert_cardinality(53)),
+        False,
+    ),
+    "unbatched again": (lambda: labelled().batch(8).unbatch().batch(7), True),
+    "cut anew": (lambda: labelled().batch(4).rebatch(6).map(centered), True),
+    "first batches": (
+        lambda: labelled().batch(4).map(centered).skip(2).take(9),
+        True,
+    ),
+    "batches again": (
+        lambda: labelled().batch(6).map(centered).repeat(3).skip(1),
+        True,
+    ),
+    "batches of two sizes": (
+        lambda: labelled().batch(7).concatenate(labelled().batch(4)),
+        True,
+    ),
+    "texts": (of_texts, True),
+    "zipped batches": (of_zipped_batches, True),
     "large batches": (lambda: labelled().batch(30).map(centered), True),
     "batches without targets": (
         lambda: from_slices(ROWS).map(work).batch(5, True).map(centered),
@@ -256,7 +319,10 @@ def test_a_random_map_runs_on_all_ranks() -> None:
         ("a `map` that", lambda: from_slices(WIDE).map(with_noise)),
         ("`window`", lambda: labelled().window(3)),
         ("not alike", of_ragged),
-        ("a `map` of b", lambda: from_slices(WIDE).batch(4).map(centered)),
+        (
+            "a `map` of b",
+            lambda: labelled().batch(4).shuffle(9).take(2).map(centered),
+        ),
     ],
 )
 def test_what_has_all_ranks_do_all_is_named(what: str, make: Make) -> None:
@@ -300,6 +366,29 @@ def test_a_cache_that_was_not_filled_is_made_anew(
     late = passes()
     monkeypatch.setattr(_sources, "late_rows_of", lambda *_, **__: None)
     assert late == passes()
+
+
+def test_a_cache_in_a_file_is_that_of_a_rank(tmp_path: pathlib.Path) -> None:
+    """A later job reads it, and no row of before."""
+    names = [str(tmp_path / f"{number}") for number in range(12)]
+
+    def rows() -> Any:
+        data = from_slices(names).shuffle(9, seed=1)
+        texts = data.map(lambda name: (tf.io.read_file(name), name))
+        texts = texts.cache(str(tmp_path / "kept")).shuffle(9, seed=2)
+        return hvd.shard(texts, batch_size=1, policy="drop")
+
+    for number, name in enumerate(names):
+        pathlib.Path(name).write_text(str(number))
+    share = rows()
+    passes = [[b[0][0].numpy() for b in share] for _ in range(20)]
+    own = hvd.allgather_object(passes[0])
+    assert {int(text) for each in own for text in each} == set(range(12))
+    for name in names:
+        pathlib.Path(name).unlink()
+    _stores._stores.clear()
+    assert [b[0][0].numpy() for b in rows()] == passes[0]
+    assert os.listdir(tmp_path) == [f"kept.rank-{hvd.rank()}-of-{hvd.size()}"]
 
 
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
