@@ -152,14 +152,16 @@ class TarFile(OpenedFile):
                 window, window_begin = os.pread(self._fd, ahead, offset), offset
                 place = 0
             header = window[place : place + _HEADER]
-            if not header.strip(b"\0"):
+            total = sum(header)
+            if not total:
                 return
             data = offset + _HEADER
-            if _checksum_in(header) != sum(header) - sum(header[148:156]) + 256:
+            field = header[148:156]
+            if _checksum_in(field) != total - sum(field) + 256:
                 raise _BadHeaderError(
                     offset, "its header does not match its checksum"
                 )
-            size = told.get("size", _number_in(header[124:136]))
+            size = told["size"] if "size" in told else _size_in(header)
             if data + size > self.num_bytes:
                 raise _BadHeaderError(offset, "the file ends in it")
             kind = header[156:157]
@@ -172,7 +174,7 @@ class TarFile(OpenedFile):
                 )
             else:
                 if kind in (b"0", b"\0", b"7"):
-                    key, suffix = _split(told.get("path", _name_in(header)))
+                    key, suffix = _split(told.get("path") or _name_in(header))
                     yield _Member(begin, key, suffix, data, size)
                 told = {}
             offset = data + _padded(size)
@@ -193,18 +195,21 @@ def _number_in(field: bytes) -> int:
     return int(field.strip(b"\0 ") or b"0", 8)
 
 
-def _checksum_in(header: bytes) -> int:
+def _size_in(header: bytes) -> int:
+    return _number_in(header[124:136])
+
+
+def _checksum_in(field: bytes) -> int:
     try:
-        return _number_in(header[148:156])
+        return _number_in(field)
     except ValueError:
         return -1
 
 
 def _name_in(header: bytes) -> bytes:
-    name = header[:100].split(b"\0")[0]
-    prefix = header[345:500].split(b"\0")[0]
-    if header[257:263] == b"ustar\0" and prefix:
-        return prefix + b"/" + name
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header[257:263] == b"ustar\0":
+        return header[345:500].partition(b"\0")[0] + b"/" + name
     return name
 
 
@@ -224,6 +229,6 @@ def _told_by(text: bytes) -> dict[str, Any]:
 
 def _split(path: bytes) -> tuple[bytes, str]:
     """Returns the key of a member, and what it is of the row."""
-    folder, name = os.path.split(path)
-    stem, _, suffix = name.partition(b".")
-    return os.path.join(folder, stem), suffix.decode()
+    begin = path.rfind(b"/") + 1
+    stem, _, suffix = path[begin:].partition(b".")
+    return path[:begin] + stem, suffix.decode()
