@@ -12,6 +12,8 @@ seconds, medians over the rounds. `--what` picks some of:
 - `resume`: seconds to the first batch at 90 % of an epoch; run it with two
   numbers of ranks.
 - `many`: memory for --many records.
+- `pictures`: an epoch of `keras.utils.image_dataset_from_directory` over
+  --pictures JPEG files of 256 x 256.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ flags.DEFINE_integer("files", 8, "Files of a kind.", 1)
 flags.DEFINE_integer("batch", 32, "Rows a rank has in a batch.", 1)
 flags.DEFINE_integer("rounds", 3, "Timed epochs of each pipeline.", 1)
 flags.DEFINE_integer("many", 10_000_000, "Records of `many`.", 1)
+flags.DEFINE_integer("pictures", 2000, "JPEG files of `pictures`.", 1)
 flags.DEFINE_string("folder", "", "Where files are; they stay. '': a new one.")
 flags.DEFINE_list("what", "epochs,index,resume,many", "What to measure.")
 
@@ -151,19 +154,22 @@ def tell(**values: Any) -> None:
 
 def run_epochs(folder: pathlib.Path) -> None:
     for name, make in pipelines(folder):
-        share = hvd.shard(make(), batch_size=FLAGS.batch)
-        deque_of(share)
-        rounds = [
-            measured(functools.partial(deque_of, share))
-            for _ in range(FLAGS.rounds)
-        ]
-        most = [round(statistics.median(each), 2) for each in zip(*rounds)]  # noqa: B905
-        tell(
-            pipeline=name,
-            megabytes=most[0],
-            processor_seconds=most[1],
-            seconds=most[2],
-        )
+        run_share(name, hvd.shard(make(), batch_size=FLAGS.batch))
+
+
+def run_share(name: str, share: Any) -> None:
+    deque_of(share)
+    rounds = [
+        measured(functools.partial(deque_of, share))
+        for _ in range(FLAGS.rounds)
+    ]
+    most = [round(statistics.median(each), 2) for each in zip(*rounds)]  # noqa: B905
+    tell(
+        pipeline=name,
+        megabytes=most[0],
+        processor_seconds=most[1],
+        seconds=most[2],
+    )
 
 
 def deque_of(share: Any) -> None:
@@ -263,6 +269,28 @@ def run_many(folder: pathlib.Path) -> None:
     )
 
 
+def run_pictures(folder: pathlib.Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    top = folder / "pictures"
+    if hvd.rank() == 0 and not top.exists():
+        random = np.random.default_rng(0)
+        for kind in ("a", "b"):
+            (top / kind).mkdir(parents=True)
+        for number in range(FLAGS.pictures):
+            coarse = random.integers(0, 255, (32, 32, 3), np.uint8)
+            whole = np.kron(coarse, np.ones((8, 8, 1), np.uint8))
+            path = top / "ab"[number % 2] / f"{number:05}.jpg"
+            path.write_bytes(tf.io.encode_jpeg(whole).numpy())
+    hvd.barrier()
+    data = keras.utils.image_dataset_from_directory(
+        top, image_size=(224, 224), batch_size=FLAGS.batch, seed=1, verbose=0
+    )
+    share = hvd.shard(data, batch_size=FLAGS.batch, batched=True)
+    run_share("image_dataset_from_directory", share)
+
+
 def resident() -> float:
     text = pathlib.Path("/proc/self/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) / 1024
@@ -278,6 +306,7 @@ def main(_: Any) -> None:
         "index": run_index,
         "resume": run_resume,
         "many": run_many,
+        "pictures": run_pictures,
     }
     for what in FLAGS.what:
         runs[what](path)
