@@ -10,6 +10,7 @@ from typing import Any
 
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data import _records
+from hvd_keras.data import _remote_records as remote_records
 from hvd_keras.data._array_record_files import ArrayRecordFile
 from hvd_keras.data._numbering import Numbering
 from hvd_keras.data._opened_files import FilesReader, OpenedFile, scanned
@@ -98,6 +99,11 @@ FORMS = {
         ".arrayrecord",
     ),
 }
+_REMOTE = dataclasses.replace(
+    FORMS["tfrecord"],
+    scan=remote_records.RECORDS,
+    checked_scan=remote_records.CHECKED_RECORDS,
+)
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip")
 
 
@@ -124,6 +130,8 @@ def form_of(paths: Sequence[str], kind: str | None) -> Form:
                 f"{', '.join(sorted(kinds))}; pass `kind`."
             )
         (kind,) = kinds
+    if kind == "tfrecord" and any(map(record_index.is_remote, paths)):
+        return _REMOTE
     if kind not in FORMS:
         raise ValueError(
             f"`kind` must be one of {', '.join(FORMS)}. Received: "

@@ -127,9 +127,36 @@ def indexes_of(
     return [index for index, _ in found], changed
 
 
+def is_remote(path: str) -> bool:
+    """Whether a filesystem of TensorFlow reads a path, not the system."""
+    return "://" in path
+
+
+def _real(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    """Returns the bytes of a file, and when it was changed, in nanoseconds.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if not is_remote(path):
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+    import tensorflow as tf
+
+    try:
+        told = tf.io.gfile.stat(path)
+    except tf.errors.OpError as error:
+        raise OSError(0, error.message) from error
+    return int(told.length), int(told.mtime_nsec)
+
+
 def _index_of(path: str, scan: Scan) -> tuple[Index, bool]:
     """Returns the index of a file, and whether it is in place of another."""
-    real = os.path.realpath(path)
+    real = _real(path)
     place = place_of(real, scan)
     before = _known[place] if place in _known else _read(place)
     if place in _known and before is None:
@@ -138,7 +165,7 @@ def _index_of(path: str, scan: Scan) -> tuple[Index, bool]:
         _known[place] = before
         return before, False
     try:  # before: what changes while it is read makes the index an old one
-        changed_ns = os.stat(real).st_mtime_ns
+        _, changed_ns = _size_and_time(real)
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from error
     index = _known[place] = scan.make(real, changed_ns)
@@ -149,7 +176,7 @@ def _index_of(path: str, scan: Scan) -> tuple[Index, bool]:
 def forget(paths: Sequence[str], scan: Scan = TFRECORDS) -> None:
     """Drops what this process knows of files; indexes are still kept."""
     for path in paths:
-        _known.pop(place_of(os.path.realpath(path), scan), None)
+        _known.pop(place_of(_real(path), scan), None)
 
 
 def learn(path: str, data: bytes | None, scan: Scan = TFRECORDS) -> None:
@@ -160,13 +187,12 @@ def learn(path: str, data: bytes | None, scan: Scan = TFRECORDS) -> None:
         data: The index, encoded; None: ranks do not all have one.
         scan: What has made it.
     """
-    real = os.path.realpath(path)
+    real = _real(path)
     index = None if data is None else decode(data)
     if index is not None:
         with contextlib.suppress(OSError):
-            index = dataclasses.replace(
-                index, changed_ns=os.stat(real).st_mtime_ns
-            )
+            _, changed_ns = _size_and_time(real)
+            index = dataclasses.replace(index, changed_ns=changed_ns)
     _known[place_of(real, scan)] = index
 
 
@@ -213,11 +239,7 @@ def place_of(real_path: str, scan: Scan = TFRECORDS) -> str:
 def _is_of(index: Index, path: str) -> bool:
     """Whether the file has not changed since."""
     with contextlib.suppress(OSError):
-        now = os.stat(path)
-        return (now.st_size, now.st_mtime_ns) == (
-            index.num_bytes,
-            index.changed_ns,
-        )
+        return _size_and_time(path) == (index.num_bytes, index.changed_ns)
     return False
 
 

@@ -29,6 +29,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._values import agreement
 from hvd_keras.data import _functions
 from hvd_keras.data import _record_index as record_index
+from hvd_keras.data import _remote_records as remote_records
 from hvd_keras.data._lengths import of_rows
 from hvd_keras.data._numbered import Rows, kind_of
 from hvd_keras.exceptions import DamagedFileError, InvalidArgumentError
@@ -72,6 +73,13 @@ class Files:
                 for name, index in zip(names, indexes, strict=True)
             ]
         )
+        paths = list(map(os.fsdecode, names))
+        self._remote = (
+            remote_records.reader_of(paths, indexes)
+            if any(map(record_index.is_remote, paths))
+            and any(self.counts.values())
+            else None
+        )
         done = weakref.finalize(self, core.remove_records, self._source)
         done.atexit = False
 
@@ -82,8 +90,10 @@ class Files:
         )
         return tf.data.Dataset.range(first, first + count)
 
-    def read(self, numbers: tf.Tensor) -> tf.Tensor:
+    def read(self, numbers: tf.Tensor) -> Any:
         """Returns the records that have numbers, in a graph."""
+        if self._remote is not None:
+            return self._remote.fetch(numbers)
         return _native.ops().horovod_read_records(numbers, source=self._source)
 
 
