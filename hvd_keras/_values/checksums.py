@@ -47,5 +47,12 @@ def comparing(
         for entry, (_, detail) in zip(entries, values, strict=True)
         if entry is not None
     )
-    texts = ["nothing" if each is None else f"{each:08x}" for each in entries]
-    return f"{label}, with the checksums {agreement.by_rank(texts, members)}"
+    others = [
+        rank
+        for rank, each in zip(members, entries, strict=True)
+        if each != entries[0]
+    ]
+    return (
+        f"{label}, whose values on {agreement.listed(others)} are not those on "
+        f"rank {members[0]}"
+    )
