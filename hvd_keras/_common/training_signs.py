@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 from hvd_keras._common import user_code
 
@@ -20,6 +21,7 @@ class Training:
     what: str
     place: str
     cure: str
+    is_of_others: bool  # torch or JAX may reduce the gradients
 
 
 first: Training | None = None
@@ -30,4 +32,13 @@ def note(what: str, cure: str) -> None:
     """Notes a call that trains; the first one counts."""
     global first
     if first is None:
-        first = Training(what, user_code.place(), cure)
+        first = Training(what, user_code.place(), cure, _is_linked_by_others())
+
+
+def _is_linked_by_others() -> bool:
+    """Whether the ranks are processes of torch's or JAX's own communication."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return True
+    jax = sys.modules.get("jax.distributed")
+    return jax is not None and bool(jax.is_initialized())

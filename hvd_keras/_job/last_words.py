@@ -20,7 +20,7 @@ def note(job: Job) -> None:
 def tell(job: Job) -> None:
     """Tells it; where hvdrun is not there, logs what nobody has read."""
     training = training_signs.first
-    if training is not None and not _has_shared:
+    if training is not None and not (_has_shared or training.is_of_others):
         at = f" at {training.place}" if training.place else ""
         text = (
             "Each rank has trained a model of its own: it reduced no gradient "

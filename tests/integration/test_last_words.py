@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jobs
 import pytest
 
@@ -39,6 +41,19 @@ layer = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
 layer(torch.ones(2, 4)).sum().backward()
 optimizer.step()
+"""
+_DDP = """
+import os, torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.distributed.init_process_group(
+    "gloo", f"file://{os.environ['MEETING']}", rank=hvd.rank(), world_size=2
+)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+torch.distributed.destroy_process_group()
 """
 _OPTAX = """
 import jax, optax
@@ -105,6 +120,13 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
 )
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")
+    assert outcome.status == 0, outcome.stderr
+    assert not _last_words(outcome)
+
+
+def test_gradients_that_torch_averages_are_no_alarm(tmp_path: Path) -> None:
+    meeting = str(tmp_path / "meeting")
+    outcome = jobs.run_python(2, _DDP, "--strict", MEETING=meeting)
     assert outcome.status == 0, outcome.stderr
     assert not _last_words(outcome)
 
