@@ -178,7 +178,9 @@ def test_the_check_by_hand() -> None:
     hvd.assert_equal_on_all_ranks(model, local_variables=[last])
     # Keras counts layers, and ranks may have made unequally many.
     for checked in (model, model.weights):
-        with pytest.raises(hvd.MismatchError, match=r"'dense_?\d*/bias', with"):
+        with pytest.raises(
+            hvd.MismatchError, match=r"'dense_?\d*/bias', whose"
+        ):
             hvd.assert_equal_on_all_ranks(checked)
     with pytest.raises(hvd.InvalidArgumentError, match="int"):
         hvd.assert_equal_on_all_ranks(3)
