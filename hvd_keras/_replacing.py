@@ -36,7 +36,7 @@ from hvd_keras._keras import (
 )
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
-from hvd_keras.callbacks import _meetings, steps_guard
+from hvd_keras.callbacks import _habits, _meetings, steps_guard
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.layers import _moments
 from hvd_keras.optimizer import DistributedOptimizer
@@ -68,6 +68,7 @@ def install() -> None:
     fit_check.at_data.add(order_check.find_shared)
     callback_lists.at_train_begin.add(_meetings.begin)
     callback_lists.at_train_begin.add(fit_check.compare_models)
+    callback_lists.at_train_begin.add(_habits.watch)
     callback_lists.at_train_begin.add(step_counts.count_steps_of_fit)
     callback_lists.at_train_begin.add(step_times.watch_beginning_fit)
     callback_lists.at_train_begin.add(order_check.watch)

@@ -60,6 +60,8 @@ class Call:
         self.callbacks = _flat(arguments.get("callbacks"))
         # Whether ranks must ask each other for batches; None: it is unknown.
         self.must_vote: bool | None = None
+        # Whether that is unknown, and ranks are sure to take equal steps.
+        self.has_equal_steps = False
         # What notes the order of its data, if all its ranks have that.
         self.taken: Any = None
         # What its ranks compare when its callbacks have begun.

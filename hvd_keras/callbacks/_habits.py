@@ -8,12 +8,21 @@ import keras
 
 from hvd_keras import _backends, basics, objects
 from hvd_keras._gradients import model_state
-from hvd_keras._keras import advice
+from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values import checksums
 from hvd_keras._values.agreement import together
+from hvd_keras.callbacks._same_arrays import may_share
 
 _NAME = "BroadcastGlobalVariablesCallback"
+
+
+def watch(callback_list: Any) -> None:
+    """Looks at the first steps of a `fit` without the broadcast callback."""
+    fit = keras_calls.running_fit()
+    model = callback_list.model
+    if fit is not None and fit.has_equal_steps and not may_share(model):
+        callback_lists.add_callback(callback_list, _FirstSteps(model))
 
 
 class Habits:
@@ -75,3 +84,19 @@ class Habits:
             are_equal = all(other == mine for other in of_ranks)
             if is_used and are_equal and basics.rank() == 0:
                 advice.tell_of_same_data(model, "equal metrics after two steps")
+
+
+class _FirstSteps(keras.callbacks.Callback):
+    """Sees whether ranks train with the same data."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.set_model(model)
+        self._habits = Habits()
+        self._habits.on_begin(model)
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if not self._habits.is_done:
+            self._habits.on_step_begin(self.model, [])

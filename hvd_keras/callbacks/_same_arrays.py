@@ -29,7 +29,7 @@ def sample_of(model: Any, fit: keras_calls.Call | None) -> Sample | None:
     `steps_per_epoch` each may draw other rows of them, an own `train_step` may
     pick rows, and a process set may train with all rows.
     """
-    if fit is None or keras_epochs.is_capped(fit) or _may_share(model):
+    if fit is None or keras_epochs.is_capped(fit) or may_share(model):
         return None
     arrays = keras_epochs.arrays_of(fit)
     if not arrays:
@@ -84,7 +84,8 @@ def tell_if_equal(
     advice.tell_of_same_data(model, received)
 
 
-def _may_share(model: Any) -> bool:
+def may_share(model: Any) -> bool:
+    """Whether all ranks may rightly be given the same rows."""
     if models.has_our_strategy(model) or advice.has_own_train_step(model):
         return True
     return any(

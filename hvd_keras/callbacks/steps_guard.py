@@ -68,7 +68,7 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
             plan = _plan(self.model, callbacks, self.params or {}, fit)
             shared = order_check.find_shared(fit, global_process_set)
             checks = [_comparing(self.model, plan), shared]
-            must_vote, _ = together("StepsGuard/plan", checks)
+            (must_vote, _), _ = together("StepsGuard/plan", checks)
         if fit is None:
             return
         fit.checks["first_epoch"] = _comparing_first_epochs(fit)
@@ -88,11 +88,16 @@ def compare_plans(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
         params = {"epochs": epochs, "steps": fit.epochs.num_batches}
         plan = _plan(fit.model, fit.callbacks, params, fit)
         plan["guards"] = not _GUARDS.isdisjoint(plan["callbacks"])
-        fit.must_vote = yield from _comparing(fit.model, plan)
+        fit.must_vote, fit.has_equal_steps = yield from _comparing(
+            fit.model, plan
+        )
 
 
 def _comparing(model: Any, plan: dict[str, Any] | None) -> Check:
-    """Returns whether ranks must vote; None: none of them has the callback."""
+    """Returns whether ranks must vote; None: none of them has the callback.
+
+    Behind it: whether none has it, and all are sure to take equal steps.
+    """
     plans = yield plan
     guards = [plan is not None and plan.get("guards", True) for plan in plans]
     if any(guards):
@@ -102,17 +107,23 @@ def _comparing(model: Any, plan: dict[str, Any] | None) -> Check:
         ]
         _check_equal(plans)
     elif None in plans:  # not all ranks reduce gradients
-        return None
+        return None, False
     else:
-        _check_known(plans)
+        are_known = _check_known(plans)
     tell_if_equal(model, [plan["given"] for plan in plans])
-    return _must_vote(plans) if any(guards) else None
+    return (_must_vote(plans), False) if any(guards) else (None, are_known)
 
 
-def _check_known(plans: list[dict[str, Any]]) -> None:
-    """Raises MismatchError if ranks are sure to take other steps."""
-    if not any(plan["is_capped"] or plan["steps"] is None for plan in plans):
-        _check_equal([{"steps": plan["steps"]} for plan in plans])
+def _check_known(plans: list[dict[str, Any]]) -> bool:
+    """Returns whether all ranks know their numbers of steps.
+
+    Raises:
+        MismatchError: They are sure to take other numbers.
+    """
+    if any(plan["is_capped"] or plan["steps"] is None for plan in plans):
+        return False
+    _check_equal([{"steps": plan["steps"]} for plan in plans])
+    return True
 
 
 def _comparing_first_epochs(fit: keras_calls.Call) -> Check:

@@ -192,6 +192,32 @@ def test_the_same_arrays_without_a_callback(lines: Lines) -> None:
     assert lines.of_rank_0("equal arrays on all ranks")
 
 
+class Batches(keras.utils.PyDataset):
+    """Those of a share, or of all rows."""
+
+    def __init__(self, shares: bool) -> None:
+        super().__init__()
+        ours = slice(hvd.rank(), None, hvd.size())
+        self._part = ours if shares else slice(None)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return tuple(each[self._part][:8] for each in kt.regression_data())
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_same_batches_without_a_callback(
+    lines: Lines, shares: bool
+) -> None:
+    distributed().fit(Batches(shares), verbose=0)
+    if shares:
+        assert not lines
+    else:
+        assert lines.of_rank_0("equal metrics after two steps")
+
+
 def test_unequal_steps_without_a_callback() -> None:
     x, y = kt.regression_data()
     num_rows = len(x) - 8 * hvd.rank()
