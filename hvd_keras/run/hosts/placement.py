@@ -74,7 +74,8 @@ class Plan:
             )
             raise UsageError(
                 "`-np` must not exceed the slots of the hosts. Received: "
-                f"-np {size} for {names}."
+                f"-np {size} for {names}. Start fewer ranks, or give the "
+                "hosts more slots: `-H HOST:SLOTS`, as many as it has cores."
             )
         found, first = [], 0
         for number in slots:
