@@ -31,13 +31,14 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
     device_sparse: str = "",
     compression: type[Compressor] | Compressor = Compression.none,
     sparse_as_dense: bool = False,
-    merge_slices: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    merge_slices: bool = False,
 ) -> tf.GradientTape:
     """Makes the `gradient` method of `gradtape` reduce over all ranks.
 
@@ -70,7 +71,6 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             `fp16`, `bf16`, `int8` or `int4`, or `Compression.PowerSGD(rank=4)`.
         sparse_as_dense: Whether gradients of embeddings are made dense and
             reduced, instead of gathered from all ranks.
-        merge_slices: As in `DistributedOptimizer`.
         op: `Average`, `Sum` or `Adasum`.
         gradient_predivide_factor: Divides gradients before the sum over the
             ranks, and multiplies their average by the same factor.
@@ -82,6 +82,7 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             gradients.
         scale_local_gradients: Whether gradients of local sources are divided
             by the size of the process set, as averaged ones are.
+        merge_slices: As in `DistributedOptimizer`.
 
     Returns:
         `gradtape`.
