@@ -21,7 +21,11 @@ from hvd_keras._common.replacements import replace
 from hvd_keras._keras import training_calls
 from hvd_keras._keras.hooks import Hooks
 
-_, *_FIT_PARAMETERS = inspect.signature(keras.Model.fit).parameters
+# Keras's own: that of `keras.Model` may be wrapped, by anything callable.
+_FIT = [
+    vars(each)["fit"] for each in keras.Model.__mro__ if "fit" in vars(each)
+]
+_, *_FIT_PARAMETERS = inspect.signature(_FIT[-1]).parameters
 
 
 @dataclasses.dataclass(frozen=True)
