@@ -168,13 +168,18 @@ def _shared_error(ends: Sequence[End], *, is_certain: bool) -> str:
 
 
 def _shared_status(ends: Sequence[End]) -> int | None:
-    """Returns the exit status with which all ranks have ended by themselves."""
+    """Returns the exit status with which all ranks have ended by themselves.
+
+    Not 1, with which Python ends for any error, such as the loss of a peer that
+    has failed in `init()`: nobody knows whether untold errors are one.
+    """
     if len(ends) < 2 or any(
         end.error or end.signal or end.was_ended or end.is_lost for end in ends
     ):
         return None
     statuses = {end.exit_status for end in ends}
-    return statuses.pop() or None if len(statuses) == 1 else None
+    status = statuses.pop() if len(statuses) == 1 else None
+    return None if status in (0, 1) else status
 
 
 def _disobeyed(end: End, evidence: Evidence) -> bool:
