@@ -13,6 +13,7 @@ from network import ADDRESSES, ROOT, Network, finish, free_port, python
 from packed_rank import AGAIN, LENGTHS, inputs
 
 thorough = pytest.mark.thorough
+nightly = pytest.mark.nightly
 RANK = str(Path(__file__).with_name("packed_rank.py"))
 BENCHMARK = f"{ROOT}/benchmarks/_hosts_rank.py"
 HOSTS = ((0, 1), (2, 3))  # the ranks of each
@@ -71,13 +72,13 @@ def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
         ("tensorflow", "int4", []),
         pytest.param("tensorflow", "int4", ["jit"], marks=thorough),
         ("jax", "int8", []),
-        pytest.param("jax", "int4", [], marks=thorough),
+        pytest.param("jax", "int4", [], marks=nightly),
         ("tensorflow", "PowerSGD", []),
-        pytest.param("tensorflow", "PowerSGD", ["jit"], marks=thorough),
-        pytest.param("jax", "PowerSGD", [], marks=thorough),
-        pytest.param("torch", "PowerSGD", [], marks=thorough),
+        pytest.param("tensorflow", "PowerSGD", ["jit"], marks=nightly),
+        pytest.param("jax", "PowerSGD", [], marks=nightly),
+        pytest.param("torch", "PowerSGD", [], marks=nightly),
         pytest.param("torch", "int8", [], marks=thorough),
-        pytest.param("torch", "int4", [], marks=thorough),
+        pytest.param("torch", "int4", [], marks=nightly),
     ],
 )
 def test_all_ranks_get_equal_bits_within_the_bound(
