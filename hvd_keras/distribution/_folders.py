@@ -23,11 +23,7 @@ def share() -> None:
 
 
 def _made_by_any(original: Any) -> Any:
-    @functools.wraps(original)
     def mkdir(path: Any, *args: Any, **kw: Any) -> None:
-        if kw.get("dir_fd") is not None:
-            original(path, *args, **kw)
-            return
         place = _place(path)
         try:
             original(path, *args, **kw)
@@ -37,15 +33,11 @@ def _made_by_any(original: Any) -> Any:
                 raise
         _made.add(place)
 
-    return mkdir
+    return _without_descriptors(original, mkdir)
 
 
 def _removed_by_any(original: Any) -> Any:
-    @functools.wraps(original)
     def rmdir(path: Any, *args: Any, **kw: Any) -> None:
-        if kw.get("dir_fd") is not None:
-            original(path, *args, **kw)
-            return
         place = _place(path)
         try:
             original(path, *args, **kw)
@@ -57,7 +49,17 @@ def _removed_by_any(original: Any) -> Any:
             [each for each in _made if each == place or each.startswith(below)]
         )
 
-    return rmdir
+    return _without_descriptors(original, rmdir)
+
+
+def _without_descriptors(original: Any, ours: Any) -> Any:
+    """Returns `ours`, but `original` for paths below an open folder."""
+
+    @functools.wraps(original)
+    def call(path: Any, *args: Any, **kw: Any) -> None:
+        (ours if kw.get("dir_fd") is None else original)(path, *args, **kw)
+
+    return call
 
 
 def _place(path: Any) -> str:

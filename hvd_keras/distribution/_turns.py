@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hvd_keras._common import log
@@ -71,13 +71,13 @@ def ranks_meet() -> Iterator[None]:
     if _own is None:
         yield
         return
-    # Whoever has waited for this turn finds the lock of the next.
-    following = _taken(_turn + 1)
-    _let_go(_own)
-    for rank in range(_num_ranks):
-        _wait_for(rank)
-    _own, _turn, _may_go = following, _turn + 1, True
+    # Whoever has waited for this turn finds the lock of the next. All of this
+    # comes before the wait, which an interrupt may end.
+    done, turn = _own, _turn
+    _own, _turn, _may_go = _taken(turn + 1), turn + 1, True
     try:
+        _let_go(done, turn)
+        _wait_for(range(_num_ranks), turn, "have come to the same call")
         yield
     finally:
         _may_go = _rank == 0
@@ -87,7 +87,7 @@ def end() -> None:
     """Lets the ranks behind this one go on, when it ends."""
     global _own
     if _own is not None:
-        _let_go(_own)
+        _let_go(_own, _turn)
         _own = None
 
 
@@ -98,12 +98,11 @@ def wait() -> None:
         if _may_go:
             return
         _may_go = True  # what follows opens files, too
-        timer = threading.Timer(_SECONDS_TO_TELL, _tell)
-        timer.daemon = True
-        timer.start()
-        for rank in range(_rank):
-            _wait_for(rank)
-        timer.cancel()
+        try:
+            _wait_for(range(_rank), _turn, "have made their files")
+        except BaseException:  # such as an interrupt
+            _may_go = False
+            raise
 
 
 def _taken(turn: int) -> int:
@@ -114,23 +113,30 @@ def _taken(turn: int) -> int:
     return lock
 
 
-def _let_go(lock: int) -> None:
-    os.unlink(_path(_rank, _turn))
+def _let_go(lock: int, turn: int) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody tidies up
+        os.unlink(_path(_rank, turn))
     fcntl.flock(lock, fcntl.LOCK_UN)  # also of the processes that it forked
     os.close(lock)
 
 
-def _wait_for(rank: int) -> None:
-    """Waits until the turn of a rank of this host has ended."""
-    try:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.open(_path(rank, _turn), flags)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    finally:
-        os.close(lock)
+def _wait_for(ranks: Iterable[int], turn: int, until: str) -> None:
+    """Waits until a turn of some ranks of this host has ended."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    for rank in ranks:
+        try:
+            lock = os.open(_path(rank, turn), flags)
+        except FileNotFoundError:
+            continue
+        text = f"waiting until rank {rank} of this host, or more, {until}."
+        timer = threading.Timer(_SECONDS_TO_TELL, log.info, [text])
+        timer.daemon = True
+        timer.start()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        finally:
+            timer.cancel()
+            os.close(lock)
 
 
 def _path(rank: int, turn: int) -> str:
@@ -144,13 +150,6 @@ def _of_host() -> str:
     job = repr([os.environ.get(name) for name in names]).encode()
     name = f"hvd-turn-{hashlib.sha256(job).hexdigest()[:32]}"
     return os.path.join(tempfile.gettempdir(), name)
-
-
-def _tell() -> None:
-    log.info(
-        "waiting, before it reads or makes files, until the ranks before it "
-        "on this host have made theirs."
-    )
 
 
 def _awaiting(original: Any) -> Any:
