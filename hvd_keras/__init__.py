@@ -318,7 +318,7 @@ def __dir__() -> list[str]:
     return sorted({*hidden, *__all__})
 
 
-# This replaces what `_common/replacements.py` lists.
+# This replaces what `_common/replacement_table.py` lists.
 call_when_imported(
     {
         "tensorflow": lambda: importlib.import_module(f"{__name__}.ops"),

@@ -1,4 +1,4 @@
-"""Replaces what `_common/replacements.py` lists, at one moment.
+"""Replaces what `_common/replacement_table.py` lists, at one moment.
 
 `install` runs as soon as both hvd_keras and the package have been imported, so
 it does not matter which comes first, or when `init()` is called.

@@ -110,7 +110,7 @@ def test_names_of_the_strategy_exist() -> None:
 def test_no_other_file_uses_keras_internals() -> None:
     package = pathlib.Path(private.__file__).parents[1]
     for path in package.rglob("*.py"):
-        is_table = path.name == "replacements.py"
+        is_table = path.name == "replacement_table.py"
         if path.parent.name == "_keras" or is_table:
             continue
         assert not re.search(

@@ -17,7 +17,8 @@ import pytest
 
 import hvd_keras
 from hvd_keras._common import replacements
-from hvd_keras._common.replacements import Row, replace
+from hvd_keras._common.replacement_table import Row
+from hvd_keras._common.replacements import replace
 
 PACKAGE = Path(hvd_keras.__file__).parent
 OTHERS = ("keras", "tensorflow", "jax", "torch")
