@@ -99,19 +99,22 @@ def _comparing(model: Any, plan: dict[str, Any] | None) -> Check:
     Behind it: whether none has it, and all are sure to take equal steps.
     """
     plans = yield plan
-    guards = [plan is not None and plan.get("guards", True) for plan in plans]
-    if any(guards):
-        plans = [
-            plan if guards else {"callbacks": []}
-            for plan, guards in zip(plans, guards, strict=True)
-        ]
-        _check_equal(plans)
-    elif None in plans:  # not all ranks reduce gradients
-        return None, False
-    else:
+    are_guarded = [
+        plan is not None and plan.get("guards", True) for plan in plans
+    ]
+    if not any(are_guarded):
+        if None in plans:  # not all ranks reduce gradients
+            return None, False
         are_known = _check_known(plans)
+        tell_if_equal(model, [plan["given"] for plan in plans])
+        return None, are_known
+    plans = [
+        plan if is_guarded else {"callbacks": []}
+        for plan, is_guarded in zip(plans, are_guarded, strict=True)
+    ]
+    _check_equal(plans)
     tell_if_equal(model, [plan["given"] for plan in plans])
-    return (_must_vote(plans), False) if any(guards) else (None, are_known)
+    return _must_vote(plans), False
 
 
 def _check_known(plans: list[dict[str, Any]]) -> bool:
