@@ -64,7 +64,7 @@ class Store:
                 written, why = 0, str(error.strerror)
             if written < len(entry):
                 self._is_writer = False
-                log.warning(f"{self._path}: {why}; no more rows are kept")
+                log.notice(f"{self._path}: {why}; no more rows are kept")
                 return
             offset = self._end + _HEAD.size + len(name)
             self._places[name] = offset, len(data)
