@@ -110,3 +110,12 @@ def process_set(
 ) -> hvd.ProcessSet:
     """Gives the set of all ranks, and the set of this rank's parity."""
     return sets[request.param]
+
+
+@pytest.fixture
+def own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lets ranks keep indexes of files in a folder of the test's own."""
+    own = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", hvd.broadcast_object(str(own)))

@@ -16,7 +16,10 @@ import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras.data import _sources, position
 
-pytestmark = pytest.mark.thorough(4)
+pytestmark = [
+    pytest.mark.thorough(4),
+    pytest.mark.usefixtures("own_cache"),
+]
 
 Dataset = tf.data.Dataset
 Records = tf.data.TFRecordDataset
@@ -51,14 +54,6 @@ def _made_by_rank_0(
                     writer.write(record_of(file, number, length))
     hvd.barrier()
     return top
-
-
-@pytest.fixture(autouse=True)
-def cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", hvd.broadcast_object(str(own)))
 
 
 def names_in(folder: str) -> list[str]:
