@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_records import cache  # noqa: F401
 
 import hvd_keras as hvd
 from hvd_keras._common import log
 from hvd_keras.data import position
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 NUM_ROWS = 61  # not divisible by 2, 3 or 4
 POLICIES = [
