@@ -32,6 +32,20 @@ class Row(NamedTuple):
     seen: str = _KERAS
 
 
+# How a script makes, and looks for, files by what no audit hook hears of.
+MAKE_FILES = {
+    "tensorflow.io": "write_file",
+    "tensorflow.io.TFRecordWriter": "__init__",
+    "tensorflow.io.gfile": "copy exists glob isdir listdir makedirs mkdir "
+    "remove rename rmtree stat walk",
+    "tensorflow.io.gfile.GFile": "__init__",
+    "tensorflow.saved_model": "save",
+    "tensorflow.data.Dataset": "save",
+    "tensorflow.train.Checkpoint": "save write",
+    "tensorflow.train.CheckpointManager": "save",
+    "h5py.File": "__init__",
+}
+
 TABLE = (
     Row(
         "keras.src.distribution.distribution_lib",
@@ -90,6 +104,17 @@ TABLE = (
         "look for a file when no rank before this one makes it",
         "a rank of an unchanged script reads what another one has half made",
         "Python 3.10 to 3.14",
+    ),
+    *(
+        Row(
+            owner,
+            names,
+            "distribution._turns",
+            "wait until no rank before this one makes files",
+            "two ranks of an unchanged script write the same file at once",
+            f"{_TENSORFLOW}; h5py 3.14",
+        )
+        for owner, names in MAKE_FILES.items()
     ),
     Row(
         "keras.src.backend.random",

@@ -15,17 +15,30 @@ _HELPERS = frozenset(
     "codecs contextlib genericpath glob gzip matplotlib numpy os pandas "
     "pathlib PIL posixpath shutil subprocess tarfile zipfile".split()
 )
+# Those that fetch data for it, and keep files that a later call finds.
+FETCHERS = frozenset(
+    "etils functools gdown imageio joblib kagglehub requests scipy sklearn "
+    "tensorflow_datasets torch torchvision urllib wget wrapt".split()
+)
 
 
-def is_of_script(frame: Any) -> bool:
-    """Whether the script, or a module beside it, runs this or has called it."""
+def is_of_script(frame: Any, through: frozenset[str] = frozenset()) -> bool:
+    """Whether the script, or a module beside it, runs this or has called it.
+
+    Args:
+        frame: What runs this.
+        through: More packages by which a script may do so.
+    """
+    helpers = _HELPERS | through
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         is_front = module.startswith(__package__)
-        if not is_front and module.partition(".")[0] not in _HELPERS:
+        if not is_front and module.partition(".")[0] not in helpers:
             break
         frame = frame.f_back
-    if frame is None or module.partition(".")[0] == "hvd_keras":
+    # What a module reads while it is imported is not its caller's.
+    others = ("hvd_keras", "importlib")
+    if frame is None or module.partition(".")[0] in others:
         return False
     folder = os.path.dirname(os.path.abspath(sys.argv[0]))
     path = os.path.abspath(frame.f_code.co_filename)

@@ -14,7 +14,10 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import inspect
+import operator
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -22,8 +25,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hvd_keras._common import log
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.replacement_table import MAKE_FILES
 from hvd_keras._common.replacements import replace
-from hvd_keras.distribution._callers import is_of_script, is_of_this_job
+from hvd_keras._common.when_imported import call_when_imported
+from hvd_keras.distribution._callers import (
+    FETCHERS,
+    is_of_script,
+    is_of_this_job,
+)
 
 # What an audit hook hears of.
 _READS = frozenset(["open", "os.listdir", "os.scandir"])
@@ -32,6 +42,7 @@ _CHANGES = frozenset(
     "shutil.copytree shutil.make_archive shutil.move shutil.rmtree "
     "shutil.unpack_archive subprocess.Popen".split()
 )
+_LOOKS = frozenset("exists glob isdir listdir stat walk".split())  # of gfile
 _SECONDS_TO_TELL = 10.0
 _stat = os.stat  # Python's
 
@@ -58,6 +69,12 @@ def beginning() -> Iterator[None]:
         _may_go = False
         replace(os, "stat", _awaiting)
         sys.addaudithook(_hear)
+        call_when_imported(
+            {
+                package: functools.partial(_hear_calls, package)
+                for package in ("tensorflow", "h5py")
+            }
+        )
 
 
 @contextlib.contextmanager
@@ -160,12 +177,47 @@ def _awaiting(original: Any) -> Any:
         if (
             not _may_go
             and _may_be_made(path)
-            and is_of_script(sys._getframe(1))
+            and is_of_script(sys._getframe(1), FETCHERS)
         ):
             wait()
         return original(path, *args, **kw)
 
     return stat
+
+
+def _hear_calls(package: str) -> None:
+    """Hears of what a package does with files at the calls of the script."""
+    for path, names in MAKE_FILES.items():
+        home, _, path = path.partition(".")
+        if home == package:
+            owner = operator.attrgetter(path)(sys.modules[package])
+            for name in names.split():
+                replace(owner, name, functools.partial(_in_turn, name))
+
+
+def _in_turn(name: str, original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    @as_it_is
+    @functools.wraps(original)
+    def call(*args: Any, **kw: Any) -> Any:
+        if not _may_go and is_of_script(sys._getframe(1), FETCHERS):
+            bound = signature.bind(*args, **kw)
+            bound.apply_defaults()
+            given = bound.arguments
+            looks = name in _LOOKS or given.get("mode") in ("r", "rb")
+            path = next(filter(_is_path, given.values()), "")
+            if not looks or _may_be_made(_without_pattern(path)):
+                wait()
+        return original(*args, **kw)
+
+    return call
+
+
+def _without_pattern(path: Any) -> str:
+    """Returns the folder in which `glob` looks, or the path itself."""
+    whole, found = os.fsdecode(path), re.split(r"[*?[]", os.fsdecode(path))
+    return whole if len(found) == 1 else os.path.dirname(found[0]) or "."
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -177,7 +229,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
         if not (_may_be_written(path) if writes else _may_be_made(path)):
             return
-    if is_of_script(sys._getframe(1)):
+    if is_of_script(sys._getframe(1), FETCHERS):
         wait()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvd_keras._common import replacements
 from hvd_keras.distribution import _turns
 
 
@@ -61,3 +64,64 @@ def test_ranks_meet_after_an_interrupt(turns: list[int]) -> None:
     interrupt(20.0)  # it must not wait for a lock of its own
     with _turns.ranks_meet():
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+SCRIPT = """
+import h5py
+import tensorflow as tf
+
+calls = {
+    "writer": lambda: tf.io.TFRecordWriter("rows.tfrecord", "GZIP"),
+    "file": lambda: tf.io.gfile.GFile("new", mode="w"),
+    "look": lambda: tf.io.gfile.exists("new"),
+    "pattern": lambda: tf.io.gfile.glob("new/*.jpg"),
+    "folder": lambda: tf.io.gfile.makedirs("new/folder"),
+    "checkpoint": lambda: tf.train.Checkpoint().write("new"),
+    "model": lambda: tf.saved_model.save(tf.Module(), "new"),
+    "hdf5": lambda: h5py.File("new.h5", "w"),
+    "old look": lambda: tf.io.gfile.isdir(old),
+    "old pattern": lambda: tf.io.gfile.glob(old + "/*.none"),
+    "old file": lambda: tf.io.gfile.GFile(old + "/os.py"),
+    "old file, written": lambda: tf.io.gfile.GFile(old + "/os.py", "a"),
+}
+"""
+
+
+@pytest.fixture
+def calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """Calls of a script in an empty folder, which ranks hear of."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
+    home = {"__name__": "__main__", "old": os.path.dirname(os.__file__)}
+    exec(compile(SCRIPT, str(tmp_path / "train.py"), "exec"), home)
+    for package in ("tensorflow", "h5py"):
+        _turns._hear_calls(package)
+    found: Any = home["calls"]
+    yield found
+    for one in replacements.replacements():
+        if one.row.home == "distribution._turns":
+            one.restore()
+
+
+def test_what_tensorflow_and_hdf5_make_waits(
+    turns: list[int], calls: dict[str, Any], tmp_path: Path
+) -> None:
+    at_once = set()
+    for name, call in calls.items():
+        interrupt(0.1)
+        with contextlib.suppress(Interrupted):
+            call()
+            at_once.add(name)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert at_once == {"old look", "old pattern", "old file"}
+    assert not list(tmp_path.glob("new*"))
+    # Calls of other packages, such as Keras, are no calls of the script.
+    import tensorflow as tf
+
+    assert not tf.io.gfile.exists("new")
+    os.close(turns.pop())
+    interrupt(20.0)
+    assert not calls["look"]()
+    signal.setitimer(signal.ITIMER_REAL, 0)
