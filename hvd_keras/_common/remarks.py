@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 # What several ranks say of it is told once.
 TRAINS_ALONE = "trains alone"
+SAME_DATA = "same data"
 
 
 class Remark(NamedTuple):

@@ -8,26 +8,28 @@ from hvd_keras._job import state
 from hvd_keras._job.state import Job
 from hvd_keras._rendezvous import ReportKind
 
+_FEWEST = 4  # sums: fewer may be equal by chance
+
 _has_shared = False  # values that models are made of, in any job
+_num_same = 0  # sums to which all ranks brought the same values
+_has_other = False  # some were not so, or nobody knows
 
 
 def note(job: Job) -> None:
     """Notes what this rank has done in a job whose core still runs."""
-    global _has_shared
-    _has_shared |= _native.core().num_shared() > 0 or job.topology.size == 1
+    global _has_shared, _num_same, _has_other
+    core = _native.core()
+    num_shared, num_same = core.num_shared(), core.num_same()
+    _has_shared |= num_shared > 0 or job.topology.size == 1
+    _num_same += num_same
+    _has_other |= num_shared > 0 and num_same == 0
 
 
 def tell(job: Job) -> None:
     """Tells it; where hvdrun is not there, logs what nobody has read."""
-    training = training_signs.first
-    if training is not None and not (_has_shared or training.is_of_others):
-        at = f" at {training.place}" if training.place else ""
-        text = (
-            "Each rank has trained a model of its own: it reduced no gradient "
-            f"and broadcast no variable. {training.cure}, and broadcast the "
-            f"first values. Received: {training.what}{at}."
-        )
-        remarks.keep(text, remarks.TRAINS_ALONE)
+    found = _found()
+    for about, text in found.items():
+        remarks.keep(text, about)
     for one in remarks.take():
         told = _rendezvous.tell(
             job.topology,
@@ -36,5 +38,30 @@ def tell(job: Job) -> None:
             ReportKind.REMARKS,
             one.packed(),
         )
-        if not told and one.about == remarks.TRAINS_ALONE:
+        if not told and found.get(one.about) == one.text:
             log.notice(one.text)
+
+
+def _found() -> dict[str, str]:
+    """Returns what only the whole training shows: a text for each subject."""
+    training = training_signs.first
+    if training is None:
+        return {}
+    at = f" at {training.place}" if training.place else ""
+    received = f"Received: {training.what}{at}."
+    if not (_has_shared or training.is_of_others):
+        alone = (
+            "Each rank has trained a model of its own: it reduced no gradient "
+            f"and broadcast no variable. {training.cure}, and broadcast the "
+            f"first values. {received}"
+        )
+        return {remarks.TRAINS_ALONE: alone}
+    if _num_same >= _FEWEST and not _has_other:
+        same = (
+            "All ranks have trained on the same rows: they brought the same "
+            f"gradients to all {_num_same} sums. Deal the rows out by "
+            "`hvd.shard`; where each rank draws rows of its own, add "
+            f"`hvd.rank()` to the seed. {received}"
+        )
+        return {remarks.SAME_DATA: same}
+    return {}

@@ -174,7 +174,7 @@ def tell_of_different_weights(model: Any, difference: str) -> None:
 
 def tell_of_same_data(model: Any, received: str) -> None:
     """Warns that all ranks seem to have the same data."""
-    _tell(model, _SAME_DATA, received)
+    _tell(model, _SAME_DATA, received, about=remarks.SAME_DATA)
 
 
 def tell_of_unknown_states(model: Any, labels: list[str]) -> None:

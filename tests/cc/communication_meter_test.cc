@@ -28,11 +28,13 @@ class Calls {
     event.request = &request_;
     event.step = step;
     event.has_begun = has_begun;
+    event.status = &status_;
     event.time = Clock::time_point() + ms * kMs;
     meter_->OnEvent(event);
   }
 
   CommunicationMeter* const meter_;
+  const Status status_;
   const Request request_ =
       ARequest(CollectiveKind::kAllreduce, "adam/bucket_0");
 };

@@ -42,6 +42,43 @@ optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
 layer(torch.ones(2, 4)).sum().backward()
 optimizer.step()
 """
+_ALL_ROWS = """
+import tensorflow as tf
+optimizer = keras.optimizers.SGD(0.01)
+for begin in 0, 4, 8, 12, 2:
+    rows = x[begin:begin + 4] * (1 + {differs} * hvd.rank())
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows) ** 2)
+    tape = hvd.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+"""
+_ALL_ROWS_OF_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(4, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(layer.parameters(), lr=0.01), layer.named_parameters()
+)
+for _ in range(5):
+    optimizer.zero_grad()
+    layer(torch.rand(2, 4)).sum().backward()
+    optimizer.step()
+"""
+_ALL_ROWS_OF_JAX = """
+import jax, optax
+import jax.numpy as jnp
+import hvd_keras.jax as hvd
+hvd.init()
+optimizer = hvd.distribute(optax.sgd(0.1))
+weights = jnp.ones(5)
+state = optimizer.init(weights)
+for step in range(5):
+    updates, state = optimizer.update(weights * step + 1, state)
+    weights = optax.apply_updates(weights, updates)
+"""
 _DDP = """
 import os, torch
 import hvd_keras.torch as hvd
@@ -109,14 +146,39 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
 
 
 @pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (_MODEL + _ALL_ROWS.format(differs=0), "the optimizer SGD at "),
+        (_ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:13"),
+        (_ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:11"),
+    ],
+    ids=["tape", "torch", "jax"],
+)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_ranks_that_train_on_the_same_rows_are_told_of(
+    code: str, what: str, num_ranks: int
+) -> None:
+    outcome = jobs.run_python(
+        num_ranks,
+        code,
+        KERAS_BACKEND="jax" if code == _ALL_ROWS_OF_JAX else "tensorflow",
+    )
+    assert outcome.status == 0, outcome.stderr
+    (words,) = _last_words(outcome)
+    assert "the same gradients to all 5 sums" in words
+    assert what in words
+
+
+@pytest.mark.parametrize(
     ("num_ranks", "code"),
     [
         (2, _MODEL + _TAPE.format(is_distributed=True)),
         (1, _MODEL + _TAPE.format(is_distributed=False)),
+        (2, _MODEL + _ALL_ROWS.format(differs=1)),
         (2, _MODEL + _PREDICTS),
         (2, _COLLECTIVES),
     ],
-    ids=["together", "one rank", "inference", "collectives"],
+    ids=["together", "one rank", "own rows", "inference", "collectives"],
 )
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")

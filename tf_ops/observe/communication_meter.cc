@@ -22,7 +22,7 @@ bool SharesValues(const Request& request) {
   return num_values > (request.kind == CollectiveKind::kBroadcast ? 0 : 1);
 }
 
-CommunicationMeter::CommunicationMeter(int size) {
+CommunicationMeter::CommunicationMeter(int size) : same_inputs_(size) {
   sums_.num_last.resize(static_cast<size_t>(size));
   sums_.late_ns.resize(static_cast<size_t>(size));
 }
@@ -41,10 +41,14 @@ void CommunicationMeter::OnEvent(const Event& event) {
     const bool is_shared = SharesValues(*event.request);
     const MutexLock lock(&mu_);
     if (is_of_step) ++sums_.num_steps;
-    if (is_shared) ++sums_.num_shared;
+    if (is_shared) {
+      ++sums_.num_shared;
+      same_inputs_.Begin(*event.request);
+    }
     if (num_running_++ == 0) running_since_ = event.time;
   } else if (event.step == Event::Step::kEnded && event.has_begun) {
     const MutexLock lock(&mu_);
+    same_inputs_.End(*event.request, event.status->ok());
     if (--num_running_ > 0 || event.time < running_since_) return;
     const std::chrono::nanoseconds time = event.time - running_since_;
     sums_.running_ns += static_cast<uint64_t>(time.count());
@@ -53,7 +57,9 @@ void CommunicationMeter::OnEvent(const Event& event) {
 
 CommunicationSums CommunicationMeter::Sums() const {
   const MutexLock lock(&mu_);
-  return sums_;
+  CommunicationSums sums = sums_;
+  sums.num_same = same_inputs_.num();
+  return sums;
 }
 
 }  // namespace hvd

@@ -7,6 +7,7 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/thread_annotations.h"
 #include "tf_ops/engine/event.h"
+#include "tf_ops/observe/same_inputs.h"
 
 namespace hvd {
 
@@ -15,6 +16,7 @@ struct CommunicationSums {
   uint64_t num_steps = 0;   // of optimizers and tapes
   // Collectives by which ranks may have trained together, see SharesValues.
   uint64_t num_shared = 0;
+  uint64_t num_same = 0;  // of these: see SameInputs
   // By global rank, of what this rank coordinates: how often the rank was the
   // last to come, and how long after the first.
   std::vector<uint64_t> num_last;
@@ -40,6 +42,7 @@ class CommunicationMeter final : public EventObserver {
   CommunicationSums sums_ GUARDED_BY(mu_);
   uint64_t num_running_ GUARDED_BY(mu_) = 0;
   Clock::time_point running_since_ GUARDED_BY(mu_);
+  SameInputs same_inputs_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvd

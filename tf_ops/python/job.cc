@@ -321,6 +321,10 @@ uint64_t NumShared() {
   return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_shared;
 }
 
+uint64_t NumSame() {
+  return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_same;
+}
+
 std::vector<std::pair<uint64_t, uint64_t>> LastRanks() {
   EngineOrRaise();
   const CommunicationSums sums = TheMeter()->Sums();

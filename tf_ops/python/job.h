@@ -51,7 +51,9 @@ std::vector<int> RanksOfSet(int32_t id);
 
 std::shared_ptr<Engine> EngineOrRaise();
 pybind11::dict Stats();
-uint64_t NumShared();  // see CommunicationSums::num_shared; 0 without a job
+// See CommunicationSums; 0 without a job.
+uint64_t NumShared();
+uint64_t NumSame();
 // By rank: see CommunicationSums::num_last and late_ns.
 std::vector<std::pair<uint64_t, uint64_t>> LastRanks();
 uint64_t NumPending();  // requests in flight; 0 without a job

@@ -118,6 +118,9 @@ void DefineJob(py::module_* m) {
   m->def("stats", &hvd::Stats);
   m->def("num_shared", &hvd::NumShared,
          "Collectives by which this rank may have trained with others.");
+  m->def("num_same", &hvd::NumSame,
+         "Sums of these to which all ranks brought the same values; 0 if one "
+         "was not so.");
   m->def("last_ranks", &hvd::LastRanks,
          "How often each rank came last to what this one coordinates, and by "
          "how many nanoseconds in all.");
