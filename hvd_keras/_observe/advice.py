@@ -21,6 +21,7 @@ from hvd_keras._observe.advice_text import (
 )
 from hvd_keras._observe.analysis import Analysis
 from hvd_keras._observe.late_ranks import WORTH, late_host, late_rank
+from hvd_keras._observe.predictions import network_of
 
 _MUCH = 0.2
 # Collectives that wait for other hosts so much are bound by the network.
@@ -139,10 +140,25 @@ def slow_network(analysis: Analysis) -> Advice | None:
         "problem",
         f"{what}: collectives move {rate(analysis.speed)} and wait for other "
         f"hosts {percent(waits)} of their time. Exposed transfer is "
-        f"{percent(analysis.share('transfer'))} of a step.",
-        "Compress gradients (`compression=hvd.Compression.int8`), reduce less "
-        "often (`backward_passes_per_step`), check `hvdrun --check -H ...` and "
-        "which network HVD_INTERFACE names.",
+        f"{percent(analysis.share('transfer'))} of a step."
+        f"{_in_numbers(analysis)}",
+        "Compress gradients (`compression=hvd.Compression.int8` or `int4`), "
+        "reduce less often (`local_updates=hvd.LocalUpdates(every=20)`, "
+        "`backward_passes_per_step`; see docs/slow-networks.md), check "
+        "`hvdrun --check -H ...` and which network HVD_INTERFACE names.",
+    )
+
+
+def _in_numbers(analysis: Analysis) -> str:
+    """Returns what the cures would make of a step, or ""."""
+    network = network_of(analysis)
+    if network is None:
+        return ""
+    return (
+        f" A step takes {ms(network.step_ns)} and would take about "
+        f"{ms(network.packed('int8'))} with int8, {ms(network.packed('int4'))} "
+        f"with int4, and {ms(network.local())} with local updates every 20 "
+        "steps."
     )
 
 

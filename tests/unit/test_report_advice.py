@@ -153,7 +153,9 @@ def test_a_rule_speaks_where_it_should(rule: str) -> None:
             "slow_network",
             "The network between a and b holds the job up: collectives move "
             "199 MB/s and wait for other hosts 100 % of their time. Exposed "
-            "transfer is 50 % of a step.",
+            "transfer is 50 % of a step. A step takes 86 ms and would take "
+            "about 43 ms with int8, 43 ms with int4, and 46 ms with local "
+            "updates every 20 steps.",
         ),
         (
             "uneven_ranks",
