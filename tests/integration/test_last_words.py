@@ -149,8 +149,8 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
     ("code", "what"),
     [
         (_MODEL + _ALL_ROWS.format(differs=0), "the optimizer SGD at "),
-        (_ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:13"),
-        (_ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:11"),
+        (_ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:14"),
+        (_ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:12"),
     ],
     ids=["tape", "torch", "jax"],
 )
