@@ -68,7 +68,7 @@ def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
     ("backend", "compression", "how"),
     [
         ("tensorflow", "int8", []),
-        ("tensorflow", "int8", ["jit"]),
+        pytest.param("tensorflow", "int8", ["jit"], marks=nightly),
         ("tensorflow", "int4", []),
         pytest.param("tensorflow", "int4", ["jit"], marks=thorough),
         ("jax", "int8", []),

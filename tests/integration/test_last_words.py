@@ -146,17 +146,16 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
 
 
 @pytest.mark.parametrize(
-    ("code", "what"),
+    ("num_ranks", "code", "what"),
     [
-        (_MODEL + _ALL_ROWS.format(differs=0), "the optimizer SGD at "),
-        (_ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:14"),
-        (_ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:12"),
+        (3, _MODEL + _ALL_ROWS.format(differs=0), "the optimizer SGD at "),
+        (2, _ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:14"),
+        (2, _ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:12"),
     ],
     ids=["tape", "torch", "jax"],
 )
-@pytest.mark.parametrize("num_ranks", [2, 3])
 def test_ranks_that_train_on_the_same_rows_are_told_of(
-    code: str, what: str, num_ranks: int
+    num_ranks: int, code: str, what: str
 ) -> None:
     outcome = jobs.run_python(
         num_ranks,
