@@ -1,6 +1,7 @@
 """Files of a script that knows nothing of ranks: each comes once.
 
-Rank 0 saves models for all; the ranks of a host download one after the other.
+One rank saves a model for all that name the same file; the ranks of a host
+download one after the other.
 What a script opens by itself is left to it, and told.
 """
 
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hvd_keras import basics
+from hvd_keras import basics, objects
 from hvd_keras._common import log
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import running_calls
@@ -23,6 +24,7 @@ from hvd_keras._keras.lookup import owner_of, private_module
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.distribution import _keras_api, _turns
 from hvd_keras.distribution._callers import is_of_script
+from hvd_keras.exceptions import HvdError
 
 Function = Callable[..., Any]
 
@@ -31,12 +33,12 @@ _has_told = False
 
 
 def share() -> None:
-    """Lets rank 0 save models for all, and a host download once."""
+    """Lets one rank save models for all, and a host download once."""
     for method in ("save", "save_weights", "export"):
-        replace(owner_of(method), method, _by_rank_0)
+        replace(owner_of(method), method, _by_one_rank)
     library = private_module("saving.saving_api")
     for name in ("save_model", "save_weights"):
-        _replace_everywhere(name, getattr(library, name), _by_rank_0)
+        _replace_everywhere(name, getattr(library, name), _by_one_rank)
     get_file = private_module("utils.file_utils").get_file
     _replace_everywhere("get_file", get_file, _one_at_a_time)
     if basics.rank() == 0 and basics.size() > 1 and not _knows_ranks():
@@ -54,7 +56,10 @@ def _replace_everywhere(
             replace(module, name, make)
 
 
-def _by_rank_0(original: Function) -> Function:
+def _by_one_rank(original: Function) -> Function:
+    """Lets the first of the ranks that name the same file write it."""
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def save(*args: Any, **kw: Any) -> None:
         # One may call another. Callbacks save on the ranks that they choose.
@@ -71,10 +76,52 @@ def _by_rank_0(original: Function) -> Function:
             finally:
                 _is_writing = False
 
+        name = original.__qualname__
         with _turns.ranks_meet():
-            on_rank_zero(original.__qualname__, write)
+            place = _place_of(signature.bind(*args, **kw).arguments)
+            places = objects.allgather_object(place, name=f"{name}/places")
+            if place is not None and set(places) == {place}:
+                on_rank_zero(name, write)
+            else:
+                _write_own(name, write, places)
 
     return save
+
+
+def _place_of(arguments: dict[str, Any]) -> str | None:
+    """Returns the file that a call writes; None: it is in memory."""
+    path = arguments.get("filepath")
+    if not isinstance(path, str | os.PathLike):
+        return None
+    path = os.fspath(path)
+    return path if "://" in path else os.path.realpath(path)
+
+
+def _write_own(
+    name: str, write: Callable[[], None], places: list[str | None]
+) -> None:
+    """Writes what no rank before this one writes; all wait for all.
+
+    A name is another one on each rank if a temporary folder, the time or the
+    process is in it.
+    """
+    rank, mine = basics.rank(), places[basics.rank()]
+    first = rank if mine is None else places.index(mine)
+    error: Exception | None = None
+    if first == rank:
+        try:
+            write()
+        except Exception as raised:
+            error = raised
+    text = None if error is None else f"{type(error).__name__}: {error}"
+    texts = objects.allgather_object(text, name=f"{name}/written")
+    if error is not None:
+        raise error
+    if texts[first] is not None:
+        raise HvdError(
+            f"{name} works on rank {first} for the ranks that name the same "
+            f"file, and must succeed there. Received: {texts[first]}"
+        )
 
 
 def _one_at_a_time(original: Function) -> Function:

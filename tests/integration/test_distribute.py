@@ -120,17 +120,18 @@ for path in ("{folder}/no/such/model.keras", "{folder}/model.keras") * 2:
 again = keras.models.load_model("{folder}/model.keras")
 np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
 saving, rank = keras.saving, os.environ["HVD_RANK"]
+os.umask(0o22 if rank == "0" else 0o77)  # who writes shows in the mode
 for number, save in enumerate((
     model.save,
     lambda path: saving.save_model(model, path),
     lambda path: keras.models.save_model(model, path),
 )):
-    save(f"{folder}/{{number}}.{{rank}}.keras")
+    save(f"{folder}/{{number}}.keras")
 for number, save in enumerate(
     (model.save_weights, lambda path: saving.save_weights(model, path))
 ):
-    save(f"{folder}/{{number}}.{{rank}}.weights.h5")
-model.export(f"{folder}/exported.{{rank}}", verbose=False)
+    save(f"{folder}/{{number}}.weights.h5")
+model.export(f"{folder}/exported", verbose=False)
 for number in range(2):
     np.save(f"{folder}/own{{number}}.{{rank}}.npy", np.ones(3))
 found = keras.utils.get_file(
@@ -155,9 +156,11 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert job.stdout.count("refused HvdError") == 4
     # All but what the script opens itself, which is told once.
     names = {path.name for path in tmp_path.iterdir()}
-    numbers = ["0.keras", "1.keras", "2.keras", "0.weights.h5", "1.weights.h5"]
-    wanted = {name.replace(".", ".0.", 1) for name in numbers}
-    wanted |= {"exported.0", "model.keras", "source"}
+    shared = {f"{n}.keras" for n in range(3)} | {"exported"}
+    shared |= {f"{n}.weights.h5" for n in range(2)}
+    for name in shared:
+        assert (tmp_path / name).stat().st_mode & 0o44 == 0o44, name
+    wanted = {*shared, "model.keras", "source"}
     wanted |= {f"own{n}.{rank}.npy" for n in range(2) for rank in range(3)}
     assert names == wanted
     assert job.stderr.count("own0.0.npy': files that -c opens by itself") == 1
@@ -278,6 +281,132 @@ def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
     did = {path.name for path in tmp_path.glob("did.*")}
     assert did == {"did.slow.0", "did.later0.0", "did.later1.0"}
     assert not list(tmp_path.glob("hvd-turn*"))
+
+
+OWN_NAMES = """
+import keras, numpy as np, os, pathlib, tempfile, time
+rank = int(os.environ["HVD_RANK"])
+os.chdir({folder!r})
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((6, 2))
+folder = tempfile.mkdtemp()
+for path in (
+    os.path.join(folder, "first.weights.h5"),
+    pathlib.Path(f"{{time.time_ns()}}.weights.h5"),
+    f"shared-by-{{min(rank, 1)}}.weights.h5",
+    "all.weights.h5",
+):
+    model.fit(x, x[:, :1], verbose=0)
+    model.save_weights(path)
+    other = keras.models.clone_model(model)
+    other.load_weights(path)
+    np.testing.assert_array_equal(
+        other.get_weights()[0], model.get_weights()[0]
+    )
+with tempfile.TemporaryDirectory() as folder:
+    model.save(os.path.join(folder, "model.keras"))
+    keras.models.load_model(os.path.join(folder, "model.keras"))
+PATHS = ("no/such.keras", f"no/such{{rank}}.keras", f"{{rank % 2}}/m.keras")
+for path in PATHS:
+    try:
+        keras.saving.save_model(model, path)
+        print("saved", flush=True)
+    except Exception as error:
+        print("refused", type(error).__name__, flush=True)
+"""
+
+
+def test_each_rank_saves_what_it_names_alone(tmp_path: pathlib.Path) -> None:
+    """Temporary folders and times of day have other names on each rank."""
+    (tmp_path / "0").mkdir()  # rank 1 finds no folder of its own
+    job = jobs.run_python(
+        3,
+        OWN_NAMES.format(folder=str(tmp_path)),
+        "--distribute",
+        "--show-ranks",
+        "0,1,2",
+        seconds=180,
+        TMPDIR=str(tmp_path),
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    names = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
+    assert len(names) == 3 + 2 + 1  # times, one for two ranks, one for all
+    assert names[-2:] == [f"shared-by-{n}.weights.h5" for n in range(2)]
+    refused, saved = "refused FileNotFoundError", "saved"
+    assert job.lines(0) == [refused, refused, saved]
+    assert job.lines(1) == ["refused HvdError", refused, refused]
+    assert job.lines(2) == ["refused HvdError", refused, saved]
+
+
+UNHEARD = """
+import ctypes, h5py, keras, numpy as np, os, time, urllib.request
+import tensorflow as tf
+os.chdir({folder!r})
+found = 0
+with tf.io.TFRecordWriter("rows.tfrecord") as writer:
+    for number in range(50):
+        writer.write(b"%d" % number)
+        writer.flush()
+        time.sleep(0.02)
+found += sum(1 for _ in tf.data.TFRecordDataset("rows.tfrecord"))
+with h5py.File("rows.h5", "w") as file:
+    time.sleep(0.2)
+    file["x"] = np.arange(5)
+with h5py.File("rows.h5") as file:
+    found += len(file["x"])
+if not tf.io.gfile.exists("made"):
+    tf.io.gfile.makedirs("made")
+    for number in range(10):
+        time.sleep(0.05)
+        with tf.io.gfile.GFile(f"made/{{number}}", "w") as file:
+            file.write("1")
+    print("made", flush=True)
+found += len(tf.io.gfile.glob("made/*"))
+urllib.request.urlretrieve("file://{folder}/source", "copy")
+found += os.path.getsize("copy")
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+checkpoint = tf.train.Checkpoint(model=model)
+for _ in range(20):
+    checkpoint.write("state/one")
+    tf.saved_model.save(model, "saved")
+assert checkpoint.read("state/one") and tf.saved_model.load("saved")
+model.compile("sgd", "mse")
+model.evaluate(np.ones((6, 64)), np.ones((6, 64)), verbose=0)
+# From before the job: read at once, and in no turn.
+assert tf.io.gfile.listdir("old") == ["one"]
+if os.environ["HVD_RANK"] == "0":
+    while not os.path.exists("read"):
+        time.sleep(0.05)
+else:
+    with tf.io.gfile.GFile("old/one") as file:
+        file.read()
+    ctypes.CDLL(None).creat(b"read", 0o600)  # not heard of
+print("found", found, flush=True)
+"""
+
+
+def test_what_no_audit_hook_hears_of_comes_in_turns(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "source").write_bytes(bytes(1 << 24))
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "one").touch()
+    while time.time() - old.stat().st_ctime < 12.0:
+        time.sleep(1.0)
+    job = jobs.run_python(
+        3,
+        UNHEARD.format(folder=str(tmp_path)),
+        "--distribute",
+        "--show-ranks",
+        "0,1,2",
+        seconds=240,
+        TMPDIR=str(tmp_path),
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    assert job.stdout.count(f"found {50 + 5 + 10 + (1 << 24)}") == 3
+    assert job.stdout.count("made") == 1
 
 
 DRAWS = """
