@@ -258,6 +258,21 @@ print("total", total, flush=True)
 """
 
 
+def _run_all_shown(code: str, folder: pathlib.Path) -> jobs.Outcome:
+    """Runs 3 ranks in a folder, and shows what all of them print."""
+    job = jobs.run_python(
+        3,
+        code.format(folder=str(folder)),
+        "--distribute",
+        "--show-ranks",
+        "0,1,2",
+        seconds=180,
+        TMPDIR=str(folder),
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    return job
+
+
 def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -265,16 +280,7 @@ def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
         (whole / str(number)).write_text(str(number))
     for kind in ("zip", "tar"):
         shutil.make_archive(str(tmp_path / "archive"), kind, whole)
-    job = jobs.run_python(
-        3,
-        UNPACKED.format(folder=str(tmp_path)),
-        "--distribute",
-        "--show-ranks",
-        "0,1,2",
-        seconds=180,
-        TMPDIR=str(tmp_path),
-    )
-    assert job.status == 0, job.stderr[-3000:]
+    job = _run_all_shown(UNPACKED, tmp_path)
     total = sum(range(20)) + 3 * sum(range(300)) + 2 * sum(range(100000))
     assert job.stdout.count(f"total {total}") == 3
     # What a rank looks for, the first one has made.
@@ -320,16 +326,7 @@ for path in PATHS:
 def test_each_rank_saves_what_it_names_alone(tmp_path: pathlib.Path) -> None:
     """Temporary folders and times of day have other names on each rank."""
     (tmp_path / "0").mkdir()  # rank 1 finds no folder of its own
-    job = jobs.run_python(
-        3,
-        OWN_NAMES.format(folder=str(tmp_path)),
-        "--distribute",
-        "--show-ranks",
-        "0,1,2",
-        seconds=180,
-        TMPDIR=str(tmp_path),
-    )
-    assert job.status == 0, job.stderr[-3000:]
+    job = _run_all_shown(OWN_NAMES, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
     assert len(names) == 3 + 2 + 1  # times, one for two ranks, one for all
     assert names[-2:] == [f"shared-by-{n}.weights.h5" for n in range(2)]
