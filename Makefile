@@ -124,7 +124,7 @@ test-all: build  ## Those too that are slow and rarely fail
 	$(PYTEST) --thorough
 
 # With new random programs and hundreds of faults; what `.ci/run` leaves out, too.
-test-nightly: build lint-recipes bazel mutants  ## All checks that take hours
+test-nightly: build lint-recipes test-cc-plain bazel mutants  ## All checks that take hours
 	$(PYTHON) tools/build_gpu_shims.py build/gpu-shims 2.18.1 2.19.1 2.20.0
 	$(PYTHON) -m pip install -q -e '.[browser]'
 	NIGHTLY=1 TEST_PROGRAMS=500 TEST_SEED=$$(date +%j%y0000) \

@@ -25,13 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests marked `thorough` too",
     )
-    parser.addoption(
-        "--thorough-ranks",
-        type=lambda text: [int(number) for number in text.split(",")],
-        metavar="N,N",
-        help="with --thorough: the numbers of ranks whose jobs in "
-        "tests/parallel run them; all, if not given",
-    )
 
 
 def _hear_signals() -> None:

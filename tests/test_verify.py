@@ -49,8 +49,6 @@ def test_mistakes_are_named_and_the_rest_is_equal(
     settings = {
         "KERAS_BACKEND": backend,
         "HVD_STALL_SHUTDOWN_TIME_SECONDS": "60",
-        # Compiling takes most of the time; the programs run for moments.
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
     own = clean_environ(**settings)["PYTHONPATH"]
     settings["PYTHONPATH"] = os.pathsep.join([str(SITE), own, f"{ROOT}/tests"])

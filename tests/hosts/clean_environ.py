@@ -16,13 +16,16 @@ def clean_environ(**extra: str) -> dict[str, str]:
 
     Keras imports scikit-learn if it can, and TensorFlow imports JAX: a third
     of the seconds in which a rank starts. In these jobs they cannot, unless
-    JAX is the backend. Those that use them set PYTHONPATH.
+    JAX is the backend. Those that use them set PYTHONPATH. On JAX compiling
+    takes most of the time, as the programs run for moments.
     """
     environ = {
         n: v for n, v in os.environ.items() if not n.startswith(_PREFIXES)
     }
     left_out = ["sklearn"]
-    if {**environ, **extra}.get("KERAS_BACKEND", "tensorflow") != "jax":
+    if {**environ, **extra}.get("KERAS_BACKEND", "tensorflow") == "jax":
+        environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+    else:
         left_out.append("jax")
     folders = [_TESTS / "not_imported" / name for name in left_out]
     environ["PYTHONPATH"] = os.pathsep.join(map(str, [_TESTS.parent, *folders]))

@@ -13,13 +13,13 @@ import pytest
 
 @pytest.mark.parametrize("backend", distribute_table.BACKENDS)
 def test_programs_end_as_in_one_process(
-    backend: str, tmp_path: pathlib.Path
+    backend: str, tmp_path: pathlib.Path, pytestconfig: pytest.Config
 ) -> None:
     one = distribute_table.in_one_process(backend, tmp_path)
     assert {name.partition(".")[0] for name in one} <= set(
         distribute_table.TITLES
     )
-    for num_ranks in (2, 3):
+    for num_ranks in (2, 3) if pytestconfig.getoption("thorough") else (3,):
         ours = distribute_table.distributed(num_ranks, backend, tmp_path)
         found = distribute_table.gaps(ours, one)
         assert distribute_table.wrong(found) == {}
