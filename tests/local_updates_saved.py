@@ -122,7 +122,14 @@ def train_on(
 
 @of_peers
 @pytest.mark.parametrize("outer", [False, True])
-@pytest.mark.parametrize(("save_freq", "stop"), [(2, 5), (4, 5), (5, 12)])
+@pytest.mark.parametrize(
+    ("save_freq", "stop"),
+    [
+        (4, 5),
+        pytest.param(2, 5, marks=pytest.mark.thorough),
+        pytest.param(5, 12, marks=pytest.mark.thorough),
+    ],
+)
 def test_training_resumes_to_the_same_bits(
     save_freq: int, stop: int, outer: bool, tmp_path: Any
 ) -> None:

@@ -71,7 +71,7 @@ def _check_sum(result: np.ndarray, index: int, compression: str) -> None:
         pytest.param("tensorflow", "int8", ["jit"], marks=nightly),
         ("tensorflow", "int4", []),
         pytest.param("tensorflow", "int4", ["jit"], marks=thorough),
-        ("jax", "int8", []),
+        pytest.param("jax", "int8", [], marks=thorough),
         pytest.param("jax", "int4", [], marks=nightly),
         ("tensorflow", "PowerSGD", []),
         pytest.param("tensorflow", "PowerSGD", ["jit"], marks=nightly),

@@ -70,9 +70,10 @@ for _ in range(5):
 _ALL_ROWS_OF_JAX = """
 import jax, optax
 import jax.numpy as jnp
-import hvd_keras.jax as hvd
+import hvd_keras as hvd
+import hvd_keras.jax as hvd_jax
 hvd.init()
-optimizer = hvd.distribute(optax.sgd(0.1))
+optimizer = hvd_jax.distribute(optax.sgd(0.1))
 weights = jnp.ones(5)
 state = optimizer.init(weights)
 for step in range(5):
@@ -150,7 +151,7 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
     [
         (3, _MODEL + _ALL_ROWS.format(differs=0), "the optimizer SGD at "),
         (2, _ALL_ROWS_OF_TORCH, "the optimizer SGD at <string>:14"),
-        (2, _ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:12"),
+        (2, _ALL_ROWS_OF_JAX, "`optax.apply_updates` at <string>:13"),
     ],
     ids=["tape", "torch", "jax"],
 )

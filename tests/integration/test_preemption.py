@@ -84,7 +84,12 @@ def test_sigterm_to_hvdrun(
 
 
 @pytest.mark.parametrize(
-    "more", [("--save-freq", "4"), ("--has-outer",)], ids=str
+    "more",
+    [
+        ("--save-freq", "4"),
+        pytest.param(("--has-outer",), marks=pytest.mark.thorough),
+    ],
+    ids=str,
 )
 def test_ranks_that_train_apart_go_on_apart(
     more: tuple[str, ...], tmp_path: pathlib.Path

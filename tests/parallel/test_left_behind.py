@@ -90,7 +90,7 @@ _slow = pytest.mark.nightly
         (arrays, False, 0),
         pytest.param(arrays, True, 0, marks=_slow),
         pytest.param(dataset, False, 1, marks=_slow),
-        (dataset, True, 1),
+        pytest.param(dataset, True, 1, marks=pytest.mark.thorough),
         pytest.param(of_unknown_length, False, 1, marks=_slow),
         pytest.param(py_dataset, False, 0, marks=_slow),
         # So does a plain `fit`: see `tf.data.Dataset.from_generator`.

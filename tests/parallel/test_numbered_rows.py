@@ -185,8 +185,8 @@ def test_any_number_of_ranks_has_the_same_order(
     "shuffle",
     [
         "global",
-        pytest.param(None, marks=pytest.mark.thorough(1, 4)),
-        pytest.param("blocks", marks=pytest.mark.thorough(1, 4)),
+        pytest.param(None, marks=pytest.mark.thorough),
+        pytest.param("blocks", marks=pytest.mark.thorough),
     ],
 )
 def test_going_on_at_a_row(
