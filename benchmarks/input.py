@@ -7,11 +7,15 @@ It writes --rows rows of --bytes bytes into --files files of each kind, below
 JSON line for each: the most of any rank's megabytes and processor seconds, and
 seconds, medians over the rounds. `--what` picks some of:
 
+- `files`: nothing; it writes the files of `epochs` alone.
 - `epochs`: the pipelines.
 - `index`: seconds and bytes of an index, beside those of one reading.
 - `resume`: seconds to the first batch at 90 % of an epoch; run it with two
   numbers of ranks.
 - `many`: memory for --many records.
+- `served`: the first epoch of each pipeline, with links of its own to the
+  files, so that nothing is in a cache; rank 0 gives what all hosts received.
+  `input_hosts.py` runs it.
 - `pictures`: an epoch of `keras.utils.image_dataset_from_directory` over
   --pictures JPEG files of 256 x 256.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -172,6 +177,50 @@ def run_share(name: str, share: Any) -> None:
     )
 
 
+def received() -> float:
+    """Returns the megabytes that came to this host so far."""
+    text = pathlib.Path("/proc/self/net/dev").read_text()
+    lines = (line.partition(":") for line in text.splitlines())
+    of_cards = {name.strip(): rest.split() for name, _, rest in lines}
+    return sum(
+        int(fields[0]) / 1e6
+        for name, fields in of_cards.items()
+        if fields and fields[0].isdigit() and name != "lo"
+    )
+
+
+def run_served(folder: pathlib.Path) -> None:
+    count = sum(1 for _ in pipelines(folder))
+    for number in range(count):
+        own = folder / f"served_{number}"
+        if hvd.rank() == 0:
+            own.mkdir()
+            for path in filter(pathlib.Path.is_file, folder.iterdir()):
+                os.link(path, own / path.name)
+        hvd.barrier()
+        name, make = next(itertools.islice(pipelines(own), number, None))
+        _common.wait_for_all()
+        before, begun = received(), time.perf_counter()
+        deque_of(hvd.shard(make(), batch_size=FLAGS.batch))
+        seconds = time.perf_counter() - begun
+        of_host = (received() - before) * (hvd.local_rank() == 0)
+        found = _common.gather_over_ranks([of_host, seconds])
+        data = sum(
+            path.stat().st_size for path in own.glob(f"*.{_ending_of(name)}")
+        )
+        tell(
+            pipeline=name,
+            received=round(float(found[:, 0].sum()) / (data / 1e6), 3),
+            seconds=round(float(found[:, 1].max()), 2),
+        )
+
+
+def _ending_of(name: str) -> str:
+    if "GZIP" in name:
+        return "gz"
+    return "tar" if "tars" in name else "tfrecord"
+
+
 def deque_of(share: Any) -> None:
     """Reads all batches."""
     for _ in share:
@@ -302,6 +351,8 @@ def main(_: Any) -> None:
     path = pathlib.Path(folder)
     path.mkdir(exist_ok=True)
     runs = {
+        "files": lambda folder: deque_of(pipelines(folder)),
+        "served": run_served,
         "epochs": run_epochs,
         "index": run_index,
         "resume": run_resume,

@@ -24,7 +24,7 @@ from clean_environ import clean_environ
 ROOT = str(Path(__file__).parents[2])
 sys.path.insert(0, f"{ROOT}/tools")
 
-from two_hosts import ADDRESSES, Hosts, ip  # noqa: E402
+from two_hosts import ADDRESSES, NAMES, Hosts, ip  # noqa: E402
 
 SSH_PORT = 2222
 # Settings of jobs that notice a silent host after a second.
@@ -93,21 +93,22 @@ class Network:
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         return clean_environ(**{"PATH": path, **extra})
 
-    def start_sshd(self) -> None:
-        """Starts sshd on the second host; `ssh hostb` on the first finds it."""
+    def start_sshd(self, host: int = 1) -> None:
+        """Starts sshd on a host; `ssh` by its name finds it on the others."""
+        name, address = NAMES[host], ADDRESSES[host]
         if not os.path.exists(_SSHD) or shutil.which("ssh") is None:
             pytest.skip("needs ssh and sshd (apt-get install openssh-server)")
         folder = self.folder
-        for name in ("host", "user"):
+        for kind in ("host", "user"):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
-                 str(folder / name)], check=True
+                 str(folder / kind)], check=True
             )  # fmt: skip
         key = (folder / "host.pub").read_text()
-        (folder / "known").write_text(f"[{ADDRESSES[1]}]:{SSH_PORT} {key}")
+        (folder / "known").write_text(f"[{address}]:{SSH_PORT} {key}")
         (folder / "config").write_text(
-            f"Host hostb {ADDRESSES[1]}\n"
-            f"  HostName {ADDRESSES[1]}\n  Port {SSH_PORT}\n  User root\n"
+            f"Host {name} {address}\n"
+            f"  HostName {address}\n  Port {SSH_PORT}\n  User root\n"
             f"  IdentityFile {folder}/user\n"
             f"  UserKnownHostsFile {folder}/known\n"
         )
@@ -119,7 +120,7 @@ class Network:
         os.makedirs("/run/sshd", exist_ok=True)
         sshd = [
             _SSHD, "-D", "-e", "-p", str(SSH_PORT), "-f", "none",
-            "-h", f"{folder}/host", "-o", f"ListenAddress={ADDRESSES[1]}",
+            "-h", f"{folder}/host", "-o", f"ListenAddress={address}",
             "-o", f"AuthorizedKeysFile={folder}/user.pub",
             "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none",
             "-o", "MaxStartups=100",
@@ -128,12 +129,12 @@ class Network:
         ]  # fmt: skip
         with open(folder / "sshd.log", "wb") as log:
             self._sshd = subprocess.Popen(
-                self.command(1, *sshd), stdout=log, stderr=log
+                self.command(host, *sshd), stdout=log, stderr=log
             )
-        wait_for(lambda: self._answers(), 10)
+        wait_for(lambda: self._answers(address), 10)
 
-    def _answers(self) -> bool:
-        target = (ADDRESSES[1], SSH_PORT)
+    def _answers(self, address: str) -> bool:
+        target = (address, SSH_PORT)
         code = f"import socket; socket.create_connection({target}, 1)"
         space = f"--net=/run/netns/{self._hosts.spaces[0]}"
         done = subprocess.run(

@@ -1,0 +1,107 @@
+"""Measures what two hosts receive from a third, which has the files.
+
+    sudo python benchmarks/input_hosts.py --rate=1gbit
+
+The hosts are network namespaces of this machine, so this needs root; sshfs
+mounts the files of the third on the others (apt-get install sshfs). No host
+sends more than --rate. Each pipeline of `input.py` reads an epoch once, with
+files that no cache has. The table has what the two hosts received together,
+with the rows that they exchange to agree, over the bytes of the data, and the
+seconds of the slowest rank, over those that the wire needs for the data.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from absl import app, flags
+
+HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent / "tests" / "hosts"))
+from network import ADDRESSES, NAMES, Network, finish, free_port  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("np", 1, "Ranks of a host.", 1)
+flags.DEFINE_string("rate", "1gbit", "What a host may send.")
+flags.DEFINE_integer("rows", 24_000, "Rows of all files.", 1)
+flags.DEFINE_integer("bytes", 11_750, "Bytes of a row.", 8)
+NUM_HOSTS = 2
+SERVER = 2
+SECONDS = 1200
+
+
+def benchmark(what: str, folder: pathlib.Path) -> list[str]:
+    return [
+        *(sys.executable, str(HERE / "input.py"), "--np=1"),
+        *(f"--what={what}", f"--folder={folder}"),
+        *(f"--rows={FLAGS.rows}", f"--bytes={FLAGS.bytes}"),
+    ]
+
+
+def served(network: Network, files: pathlib.Path) -> str:
+    """Returns what the job on the two hosts prints."""
+    secret = network.folder / "secret"
+    secret.write_text("5a" * 32)
+    secret.chmod(0o600)
+    endpoint = f"{ADDRESSES[0]}:{free_port()}"
+    mounted = network.folder / "mounted"
+    mounted.mkdir()
+    jobs = []
+    for host in range(NUM_HOSTS):
+        hvdrun = [
+            *(sys.executable, "-m", "hvd_keras.run"),
+            *(f"--nnodes={NUM_HOSTS}", f"--node-rank={host}"),
+            *("--rdzv-endpoint", endpoint, "-np", str(FLAGS.np), "--"),
+            *benchmark("served", mounted),
+        ]
+        # The mounts of a host are its own, and end with it.
+        mount = f'sshfs {NAMES[SERVER]}:{files} {mounted} && exec "$@"'
+        jobs.append(
+            network.start(
+                host,
+                *("sh", "-c", mount, "sh", *hvdrun),
+                HVD_SECRET_FILE=str(secret),
+                XDG_CACHE_HOME=str(network.folder / f"cache{host}"),
+            )
+        )
+    for job in jobs[::-1]:
+        status, stdout, stderr = finish(job, SECONDS)
+        if status != 0:
+            raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
+    return stdout
+
+
+def main(argv: Sequence[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
+    bits_a_second = 1e9 * float(FLAGS.rate.removesuffix("gbit"))
+    wire = FLAGS.rows * FLAGS.bytes * 8 / bits_a_second
+    with tempfile.TemporaryDirectory(prefix="hvd-input-") as folder:
+        files = pathlib.Path(folder) / "files"
+        subprocess.run(benchmark("files", files), check=True)
+        network = Network(pathlib.Path(folder), NUM_HOSTS + 1)
+        try:
+            network.start_sshd(SERVER)
+            with network.shaped(FLAGS.rate):
+                output = served(network, files)
+        finally:
+            network.close()
+    print(f"{'pipeline':40} {'received':>9} {'seconds':>8} {'/ wire':>7}")
+    for line in output.splitlines():
+        _, brace, rest = line.partition("{")
+        if not brace:
+            continue
+        found = json.loads(brace + rest)
+        print(
+            f"{found['pipeline']:40} {found['received']:9.3f} "
+            f"{found['seconds']:8.2f} {found['seconds'] / wire:7.2f}"
+        )
+
+
+if __name__ == "__main__":
+    app.run(main)
