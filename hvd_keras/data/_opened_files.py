@@ -20,6 +20,7 @@ from hvd_keras.exceptions import DamagedFileError, InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
 Row = Sequence[Any]  # the parts of a row, flat
+Blocks = Array | list[tuple[int, int]]
 
 _NUM_OPENED = 64
 BLOCK_BYTES, BLOCK_ROWS = 1 << 20, 4  # as the core has it
@@ -38,7 +39,7 @@ class OpenedFile(abc.ABC):
         self.num_bytes = os.path.getsize(path)
 
     @abc.abstractmethod
-    def index(self, *, checks: bool) -> tuple[list[tuple[int, int]], int, int]:
+    def index(self, *, checks: bool) -> tuple[Blocks, int, int]:
         """Returns blocks, the number of rows and the bytes that have them.
 
         Blocks are (any number that tells something of them, first row).

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cc/check.h"
@@ -14,6 +15,7 @@
 #include "tf_ops/records/crc32c.h"
 #include "tf_ops/records/record_file.h"
 #include "tf_ops/records/record_source.h"
+#include "tf_ops/records/tar_file.h"
 
 namespace hvd {
 namespace {
@@ -217,6 +219,107 @@ TEST_CASE("damaged data and changed files are told when they are read") {
             " has become shorter since it was given to `hvd.shard`");
   other = FileOf({"first, longer, and", "three"}) + Framed("more of them");
   CHECK(error(other, 1).find("changed") != std::string::npos);
+}
+
+// ---- Tars ----
+
+std::string TarHeader(const std::string& name, int64_t size, char kind) {
+  std::string header(512, '\0');
+  header.replace(0, name.size(), name);
+  char field[13];
+  std::snprintf(field, sizeof(field), "%011llo",
+                static_cast<unsigned long long>(size));
+  header.replace(124, 11, field);
+  header.replace(148, 8, 8, ' ');
+  header[156] = kind;
+  int total = 0;
+  for (const unsigned char byte : header) total += byte;
+  std::snprintf(field, sizeof(field), "%06o", total);
+  header.replace(148, 7, std::string(field) + '\0');
+  return header;
+}
+
+std::string TarMemberOf(const std::string& name, const std::string& data,
+                        char kind = '0') {
+  std::string member = TarHeader(name, data.size(), kind) + data;
+  member.resize((member.size() + 511) / 512 * 512, '\0');
+  return member;
+}
+
+Status RowsOf(const std::string& content, std::vector<TarRow>* rows) {
+  const TestFile test_file(content);
+  std::unique_ptr<TarFile> file;
+  CHECK_OK(TarFile::Open(test_file.path(), &file));
+  return file->ReadRows({}, [rows](TarRow row) {
+    rows->push_back(std::move(row));
+    return true;
+  });
+}
+
+std::string SomeTar() {
+  return TarMemberOf("a/0.jpg", std::string(700, 'x')) +
+         TarMemberOf("a/0.cls", "1") + TarMemberOf("a", "", '5') +
+         TarMemberOf("pax", "19 path=long/1.jpg\n", 'x') +
+         TarMemberOf("short", "y") +
+         TarMemberOf("gnu", std::string("long/1.cls\0", 11), 'L') +
+         TarMemberOf("short", "2") + std::string(1024, '\0');
+}
+
+TEST_CASE("members of a key are a row") {
+  std::vector<TarRow> rows;
+  REQUIRE_OK(RowsOf(SomeTar(), &rows));
+  REQUIRE(rows.size() == 2);
+  REQUIRE(rows[0].members.size() == 2);
+  CHECK(rows[0].members[0].key == "a/0");
+  CHECK(rows[0].members[1].suffix == "cls");
+  CHECK(rows[0].begin == 0);
+  CHECK(rows[0].end == 2560);
+  REQUIRE(rows[1].members.size() == 2);
+  CHECK(rows[1].members[0].key == "long/1");
+  CHECK(rows[1].members[1].suffix == "cls");
+  CHECK(rows[1].begin == 3072);  // behind a folder, with what describes it
+  CHECK(rows[1].members[1].num_bytes == 1);
+}
+
+TEST_CASE("a damaged tar is told, or read") {
+  const std::string tar = SomeTar();
+  std::vector<TarRow> rows;
+  for (size_t place = 0; place < tar.size(); place += 3) {
+    std::string damaged = tar;
+    damaged[place] ^= 1 << place % 8;
+    rows.clear();
+    const Status status = RowsOf(damaged, &rows);
+    const bool was_told = status.code() == StatusCode::kDamagedFile;
+    CHECK((status.ok() || was_told));
+    CHECK(rows.size() <= 4);
+    // Headers have checksums; a row's members lie in the file.
+    if (place < 512) CHECK(was_told);
+    for (const TarRow& row : rows) {
+      CHECK(row.end <= static_cast<int64_t>(tar.size()));
+    }
+  }
+  for (size_t size = 0; size < tar.size() - 1024; size += 100) {
+    rows.clear();
+    const Status status = RowsOf(tar.substr(0, size), &rows);
+    if (size % 512 != 0) CHECK(status.code() == StatusCode::kDamagedFile);
+  }
+  // Numbers that are too large for what reads them.
+  for (const char byte : {'\x80', '\xff'}) {
+    std::string header = TarHeader("a.b", 0, '0');
+    header.replace(124, 12, 12, byte);
+    int total = 8 * ' ';
+    header.replace(148, 8, 8, '\0');
+    for (const unsigned char each : header) total += each;
+    char field[8];
+    std::snprintf(field, sizeof(field), "%06o", total);
+    header.replace(148, 7, std::string(field) + '\0');
+    CHECK(RowsOf(header + std::string(1024, '\0'), &rows).code() ==
+          StatusCode::kDamagedFile);
+  }
+  const std::string pax = "99999999999999999999 path=x\n";
+  CHECK_OK(RowsOf(TarMemberOf("pax", pax, 'x') + TarMemberOf("a.b", "1") +
+                      std::string(1024, '\0'),
+                  &rows));
 }
 
 TEST_CASE("what is no file is refused") {

@@ -14,6 +14,7 @@
 #include "tf_ops/python/raise.h"
 #include "tf_ops/records/record_file.h"
 #include "tf_ops/records/record_source.h"
+#include "tf_ops/records/tar_file.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -30,6 +31,11 @@ py::bytes BytesOf(const std::vector<T>& values) {
                    values.size() * sizeof(T));
 }
 
+IndexTuple TupleOf(const RecordIndex& index) {
+  return {index.file_bytes, index.num_records, index.first_checksum,
+          BytesOf(index.blocks)};
+}
+
 // Also damaged records, and lost bytes.
 std::tuple<IndexTuple, py::bytes, int64_t> IndexRecords(const std::string& path,
                                                         bool check) {
@@ -39,9 +45,43 @@ std::tuple<IndexTuple, py::bytes, int64_t> IndexRecords(const std::string& path,
     HVD_RETURN_IF_ERROR(RecordFile::Open(path, &file));
     return file->MakeIndex(check, &index);
   }));
-  return {IndexTuple(index.file_bytes, index.num_records, index.first_checksum,
-                     BytesOf(index.blocks)),
-          BytesOf(index.damaged), index.lost_bytes};
+  return {TupleOf(index), BytesOf(index.damaged), index.lost_bytes};
+}
+
+IndexTuple IndexTar(const std::string& path, bool check) {
+  RecordIndex index;
+  RaiseIfError(WithoutGil([&] {
+    std::unique_ptr<TarFile> file;
+    HVD_RETURN_IF_ERROR(TarFile::Open(path, &file));
+    return file->MakeIndex(check, &index);
+  }));
+  return TupleOf(index);
+}
+
+// A suffix, and where the header, the data, and how long they are.
+using MemberTuple = std::tuple<std::string, int64_t, int64_t, int64_t>;
+
+std::vector<std::tuple<int64_t, py::bytes, std::vector<MemberTuple>>> TarRows(
+    const std::string& path, int64_t begin, int64_t first, int64_t end) {
+  std::vector<TarRow> rows;
+  RaiseIfError(WithoutGil([&] {
+    std::unique_ptr<TarFile> file;
+    HVD_RETURN_IF_ERROR(TarFile::Open(path, &file));
+    return file->ReadRows({begin, first}, [&](TarRow row) {
+      rows.push_back(std::move(row));
+      return rows.back().end < end;
+    });
+  }));
+  std::vector<std::tuple<int64_t, py::bytes, std::vector<MemberTuple>>> found;
+  for (const TarRow& row : rows) {
+    std::vector<MemberTuple> members;
+    for (const TarMember& member : row.members) {
+      members.emplace_back(member.suffix, member.begin, member.offset,
+                           member.num_bytes);
+    }
+    found.emplace_back(row.begin, row.members.front().key, std::move(members));
+  }
+  return found;
 }
 
 RecordSource::File FileOf(const std::string& path, uint32_t fingerprint,
@@ -75,6 +115,15 @@ void DefineRecords(py::module_* m) {
          "Finds where the records of a TFRecord file begin; returns (its "
          "bytes, the number of records, a checksum of the first one, blocks), "
          "and, if it is to check all data, damaged records and lost bytes.");
+  m->def("index_tar", &IndexTar, "path"_a, "check"_a = false,
+         "Finds where the rows of a tar begin; a check leaves out what is lost "
+         "at its end. Returns (the bytes of the rows, their number, 0, "
+         "blocks).");
+  m->def("tar_rows", &TarRows, "path"_a, "begin"_a, "first"_a, "end"_a,
+         "Returns the rows from the one that begins at a byte to the one that "
+         "ends at another: (its begin, key, members), and of each member "
+         "(suffix, where its header is, where its data, their bytes). `first` "
+         "is the number of the first row.");
   m->def("add_records", &AddRecords, "files"_a,
          "Makes a source for HorovodReadRecords, of paths, fingerprints and "
          "indexes; returns its number.");

@@ -1,11 +1,9 @@
 #include "tf_ops/records/record_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -31,40 +29,19 @@ constexpr int64_t kWindowBytes = 1 << 16;
 
 }  // namespace
 
+void RecordIndex::See(int64_t offset) {
+  const int64_t record = num_records++;
+  if (blocks.empty() || (offset - blocks.back().offset >= kBlockBytes &&
+                         record - blocks.back().record >= kBlockRecords)) {
+    blocks.push_back({offset, record});
+  }
+}
+
 Status RecordFile::Open(const std::string& path,
                         std::unique_ptr<RecordFile>* file) {
-  // A pipe would have us wait for who writes into it.
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat found;
-  if (!fd.is_open() || fstat(fd.get(), &found) != 0) {
-    return Status::InvalidArgument(path + ": " + std::strerror(errno));
-  }
-  if (!S_ISREG(found.st_mode)) {
-    return Status::InvalidArgument(path + ": no regular file");
-  }
-  file->reset(new RecordFile(path, std::move(fd), found.st_size));
-  return Status::Ok();
-}
-
-Status RecordFile::Damaged(RecordPlace place, const char* what) const {
-  return Status::DamagedFile(path_ + ": record " +
-                             std::to_string(place.record) + ", at byte " +
-                             std::to_string(place.offset) + ": " + what);
-}
-
-Status RecordFile::ReadBytes(int64_t offset, int64_t size, char* bytes) const {
-  while (size > 0) {
-    const ssize_t count = pread(fd_.get(), bytes, size, offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      return Status::Internal(path_ + ", at byte " + std::to_string(offset) +
-                              ": " +
-                              (count < 0 ? std::strerror(errno) : "it ends"));
-    }
-    bytes += count;
-    offset += count;
-    size -= count;
-  }
+  LocalFile opened;
+  HVD_RETURN_IF_ERROR(LocalFile::Open(path, &opened));
+  file->reset(new RecordFile(std::move(opened)));
   return Status::Ok();
 }
 
@@ -73,25 +50,25 @@ Status RecordFile::ReadHeaders(RecordPlace from, int64_t end,
   std::vector<char> window(kWindowBytes);
   int64_t window_begin = 0, window_end = 0, last_bytes = kSmallBytes;
   for (RecordPlace place = from; place.offset < end; ++place.record) {
-    const int64_t left = num_bytes_ - place.offset;
-    if (left < kFrameBytes) return Damaged(place, "the file ends in it");
+    const int64_t left = num_bytes() - place.offset;
+    if (left < kFrameBytes) return file_.Damaged(place, "the file ends in it");
     if (place.offset + kHeaderBytes > window_end) {
       const int64_t ahead =
           last_bytes < kSmallBytes ? kWindowBytes : kHeaderBytes;
       window_begin = place.offset;
       window_end = window_begin + std::min(ahead, left);
       HVD_RETURN_IF_ERROR(
-          ReadBytes(window_begin, window_end - window_begin, window.data()));
+          file_.Read(window_begin, window_end - window_begin, window.data()));
     }
     Header header;
     std::memcpy(&header, window.data() + (place.offset - window_begin),
                 sizeof(header));
     if (MaskedCrc32c(&header.data_bytes, sizeof(header.data_bytes)) !=
         header.checksum) {
-      return Damaged(place, "its length does not match its checksum");
+      return file_.Damaged(place, "its length does not match its checksum");
     }
     if (header.data_bytes > static_cast<uint64_t>(left - kFrameBytes)) {
-      return Damaged(place, "the file ends in it");
+      return file_.Damaged(place, "the file ends in it");
     }
     last_bytes = static_cast<int64_t>(header.data_bytes);
     see(place.offset, last_bytes);
@@ -101,7 +78,7 @@ Status RecordFile::ReadHeaders(RecordPlace from, int64_t end,
 }
 
 void RecordFile::Prefetch(RecordPlace place, int64_t data_bytes) const {
-  posix_fadvise(fd_.get(), place.offset, data_bytes + kFrameBytes,
+  posix_fadvise(file_.fd(), place.offset, data_bytes + kFrameBytes,
                 POSIX_FADV_WILLNEED);
 }
 
@@ -113,37 +90,33 @@ Status RecordFile::Read(RecordPlace place, int64_t data_bytes,
                    {data, static_cast<size_t>(data_bytes)},
                    {&checksum, sizeof(checksum)}};
   const int64_t size = data_bytes + kFrameBytes;
-  if (preadv(fd_.get(), parts, 3, place.offset) != size) {
+  if (preadv(file_.fd(), parts, 3, place.offset) != size) {
     // Interrupted, or more than one call can read.
-    HVD_RETURN_IF_ERROR(ReadBytes(place.offset, kHeaderBytes,
-                                  reinterpret_cast<char*>(&header)));
+    HVD_RETURN_IF_ERROR(file_.Read(place.offset, kHeaderBytes,
+                                   reinterpret_cast<char*>(&header)));
     HVD_RETURN_IF_ERROR(
-        ReadBytes(place.offset + kHeaderBytes, data_bytes, data));
-    HVD_RETURN_IF_ERROR(ReadBytes(place.offset + kHeaderBytes + data_bytes,
-                                  sizeof(checksum),
-                                  reinterpret_cast<char*>(&checksum)));
+        file_.Read(place.offset + kHeaderBytes, data_bytes, data));
+    HVD_RETURN_IF_ERROR(file_.Read(place.offset + kHeaderBytes + data_bytes,
+                                   sizeof(checksum),
+                                   reinterpret_cast<char*>(&checksum)));
   }
   if (header.data_bytes != static_cast<uint64_t>(data_bytes) ||
       MaskedCrc32c(&header.data_bytes, sizeof(header.data_bytes)) !=
           header.checksum) {
-    return Damaged(place, "its length is not that of the index");
+    return file_.Damaged(place, "its length is not that of the index");
   }
   if (MaskedCrc32c(data, data_bytes) != checksum) {
-    return Damaged(place, "its data do not match their checksum");
+    return file_.Damaged(place, "its data do not match their checksum");
   }
   return Status::Ok();
 }
 
 Status RecordFile::MakeIndex(bool check, RecordIndex* index) const {
-  auto& blocks = index->blocks;
   std::vector<char> data;
   int64_t first_end = 0, most_bytes = 0, end = 0;
   const auto see = [&](int64_t offset, int64_t data_bytes) {
-    const int64_t record = index->num_records++;
-    if (blocks.empty() || (offset - blocks.back().offset >= kBlockBytes &&
-                           record - blocks.back().record >= kBlockRecords)) {
-      blocks.push_back({offset, record});
-    }
+    const int64_t record = index->num_records;
+    index->See(offset);
     end = offset + data_bytes + kFrameBytes;
     if (record == 0) first_end = end;
     most_bytes = std::max(most_bytes, data_bytes);
@@ -153,18 +126,18 @@ Status RecordFile::MakeIndex(bool check, RecordIndex* index) const {
       index->damaged.push_back(record);
     }
   };
-  const Status status = ReadHeaders({}, num_bytes_, see);
+  const Status status = ReadHeaders({}, num_bytes(), see);
   if (!check || status.code() != StatusCode::kDamagedFile) {
     HVD_RETURN_IF_ERROR(status);
   }
   if (most_bytes > kMostDataBytes) {
-    return Status::InvalidArgument(path_ + ": a record is too long");
+    return Status::InvalidArgument(file_.path() + ": a record is too long");
   }
   index->file_bytes = end;
-  index->lost_bytes = num_bytes_ - end;
+  index->lost_bytes = num_bytes() - end;
   if (first_end == 0) return Status::Ok();
-  return ReadBytes(first_end - sizeof(uint32_t), sizeof(uint32_t),
-                   reinterpret_cast<char*>(&index->first_checksum));
+  return file_.Read(first_end - sizeof(uint32_t), sizeof(uint32_t),
+                    reinterpret_cast<char*>(&index->first_checksum));
 }
 
 }  // namespace hvd

@@ -6,18 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tf_ops/common/fd.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/records/local_file.h"
 
 namespace hvd {
-
-// Where a record begins.
-struct RecordPlace {
-  int64_t offset = 0;
-  int64_t record = 0;  // its number in the file
-};
 
 // Enough to find any record of a file after a look at few headers.
 struct RecordIndex {
@@ -27,6 +22,8 @@ struct RecordIndex {
   // The first record of each block: of 1 MB, and of 4 records, at least. So
   // they take 16 bytes a MB, and 4 a record, at most.
   std::vector<RecordPlace> blocks;
+  // Adds a block if the next record, which begins at `offset`, begins one.
+  void See(int64_t offset);
   // Only of a check: records whose data are damaged, and what is left of the
   // file where a length is, or where it ends too soon.
   std::vector<int64_t> damaged;
@@ -42,7 +39,7 @@ class RecordFile {
   static Status Open(const std::string& path,
                      std::unique_ptr<RecordFile>* file);
 
-  int64_t num_bytes() const { return num_bytes_; }
+  int64_t num_bytes() const { return file_.num_bytes(); }
 
   // Reads the headers of the records in [from.offset, end); tells where each
   // record begins, and how long its data are. Returns DamagedFile if a length
@@ -61,15 +58,9 @@ class RecordFile {
   Status MakeIndex(bool check, RecordIndex* index) const;
 
  private:
-  RecordFile(std::string path, Fd fd, int64_t num_bytes)
-      : path_(std::move(path)), fd_(std::move(fd)), num_bytes_(num_bytes) {}
+  explicit RecordFile(LocalFile file) : file_(std::move(file)) {}
 
-  Status ReadBytes(int64_t offset, int64_t size, char* bytes) const;
-  Status Damaged(RecordPlace place, const char* what) const;
-
-  const std::string path_;
-  const Fd fd_;
-  const int64_t num_bytes_;
+  const LocalFile file_;
 };
 
 }  // namespace hvd
