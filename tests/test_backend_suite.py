@@ -29,8 +29,18 @@ ON_HOSTS = {
     ("torch", "2x1"): ["test_torch_collectives.py"],
     ("torch", "2x2"): TRAINING,
 }
+# JAX compiles most of a minute for each, and TensorFlow runs them too.
+SLOW_ON_JAX = {"test_global_batches.py", "test_local_updates.py"}
+
+
+def is_thorough(backend: str, file: str) -> bool:
+    return backend == "jax" and file in SLOW_ON_JAX
+
+
 CASES = [
-    case(backend, 2, file) for backend, files in ALL.items() for file in files
+    case(backend, 2, file, is_thorough=is_thorough(backend, file))
+    for backend, files in ALL.items()
+    for file in files
 ]
 CASES += [
     case(backend, ranks, file, is_thorough=True)
@@ -66,10 +76,12 @@ def test_backend(
     key = backend, ranks
     if key not in jobs:
         on_hosts = isinstance(ranks, str)
+        thorough = pytestconfig.getoption("thorough") and not on_hosts
         files = ON_HOSTS[key] if on_hosts else ALL[backend]
+        if not (on_hosts or thorough):
+            files = [name for name in files if not is_thorough(backend, name)]
         directory = tmp_path_factory.mktemp(backend)
         settings = {"KERAS_BACKEND": backend, **SETTINGS.get(backend, {})}
-        thorough = pytestconfig.getoption("thorough") and not on_hosts
         jobs[key] = Job(
             ranks,
             [f"{DIRECTORY}/{name}" for name in files],

@@ -8,13 +8,9 @@ import pytest
 from equality import cases, table, versions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("backend", "num_ranks"),
-    [
-        ("tensorflow", 3),
-        pytest.param("jax", 2, marks=pytest.mark.thorough),
-        pytest.param("torch", 2, marks=pytest.mark.thorough),
-    ],
+    ("backend", "num_ranks"), [("tensorflow", 3), ("jax", 2), ("torch", 2)]
 )
 def test_cases_equal_one_process(backend: str, num_ranks: int) -> None:
     if importlib.util.find_spec(backend) is None:

@@ -80,6 +80,7 @@ def test_ranks_that_train_apart_go_on_from_a_meeting() -> None:
         assert 0 <= each["steps_done"] - each["steps"] <= 16
 
 
+@pytest.mark.thorough
 def test_a_new_rank_trains_apart() -> None:
     options = ("--action", "kill", "--at", "13", "--members", "1")
     slow = ("--epochs", "12", "--pause", "0.05")

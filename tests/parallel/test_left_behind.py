@@ -94,7 +94,7 @@ _slow = pytest.mark.nightly
         pytest.param(of_unknown_length, False, 1, marks=_slow),
         pytest.param(py_dataset, False, 0, marks=_slow),
         # So does a plain `fit`: see `tf.data.Dataset.from_generator`.
-        (py_dataset, True, 45),
+        pytest.param(py_dataset, True, 45, marks=pytest.mark.thorough),
     ],
 )
 def test_calls_leave_nothing_behind(
