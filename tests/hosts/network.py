@@ -124,6 +124,7 @@ class Network:
             "-o", f"AuthorizedKeysFile={folder}/user.pub",
             "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none",
             "-o", "MaxStartups=100",
+            "-o", "Subsystem=sftp internal-sftp",
             # The user's own shell may do anything when it starts.
             "-o", f"SetEnv=HOME={folder}",
         ]  # fmt: skip
