@@ -24,7 +24,7 @@ std::string_view UpTo(std::string_view text, char end) {
 }
 
 // An octal number, or a large one in base 256; negative: none.
-int64_t NumberIn(std::string_view field) {
+int64_t ParseNumber(std::string_view field) {
   int64_t number = 0;
   if (static_cast<unsigned char>(field[0]) & 0x80) {
     for (const unsigned char byte : field.substr(1)) {
@@ -47,7 +47,7 @@ int64_t NumberIn(std::string_view field) {
 bool HasChecksum(std::string_view header, int64_t total) {
   const std::string_view field = header.substr(148, 8);
   for (const unsigned char byte : field) total -= byte;
-  return NumberIn(field) == total + 256;
+  return ParseNumber(field) == total + 256;
 }
 
 std::string NameIn(std::string_view header) {
@@ -114,7 +114,8 @@ class TarFile::Headers {
         return "its header does not match its checksum";
       }
       const int64_t data = offset_ + kTarHeaderBytes;
-      const int64_t size = told.size.value_or(NumberIn(header.substr(124, 12)));
+      const int64_t size =
+          told.size.value_or(ParseNumber(header.substr(124, 12)));
       if (size < 0 || size > file_->num_bytes() - data) {
         return "the file ends in it";
       }
