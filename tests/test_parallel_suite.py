@@ -34,17 +34,14 @@ FILES_OF_A_JOB = 28
 QUICK: dict[int | str, set[str]] = {
     1: {
         "test_allreduce.py",
-        "test_building.py",
         "test_exact_means.py",
         "test_gradient_tape.py",
-        "test_keras_equality.py",
         "test_prediction.py",
         "test_settings.py",
     },
     4: {
         "test_alltoall.py",
         "test_broadcast.py",
-        "test_keras_equality.py",
         "test_mismatch.py",
         "test_process_set_registration.py",
         "test_process_sets.py",

@@ -96,37 +96,37 @@ class TarFile::Headers {
   Headers(const LocalFile* file, int64_t offset)
       : file_(file), offset_(offset), window_(kTarWindowBytes) {}
 
-  int64_t offset() const { return offset_; }
-
-  // Gives the next regular file; none at the end. Returns what is wrong with
-  // the header at `offset()`, or null.
-  const char* Next(std::optional<TarMember>* member) {
+  // Gives the next regular file; none at the end. `record` is the number of the
+  // record in work, for errors.
+  Status Next(int64_t record, std::optional<TarMember>* member) {
     member->reset();
     int64_t begin = offset_;
     Told told;
+    const auto damaged = [this, record](const char* what) {
+      return file_->Damaged({offset_, record}, what);
+    };
     while (offset_ + kTarHeaderBytes <= file_->num_bytes()) {
       std::string_view header;
-      if (!ReadHeader(&header)) return "it cannot be read";
+      HVD_RETURN_IF_ERROR(ReadHeader(&header));
       int64_t total = 0;
       for (const unsigned char byte : header) total += byte;
-      if (total == 0) return nullptr;
+      if (total == 0) return Status::Ok();
       if (!HasChecksum(header, total)) {
-        return "its header does not match its checksum";
+        return damaged("its header does not match its checksum");
       }
       const int64_t data = offset_ + kTarHeaderBytes;
       const int64_t size =
           told.size.value_or(ParseNumber(header.substr(124, 12)));
       if (size < 0 || size > file_->num_bytes() - data) {
-        return "the file ends in it";
+        return damaged("the file ends in it");
       }
       const char kind = header[156];
       const bool describes = kind == 'x' || kind == 'L';
       if (describes) {
-        if (size > kMostTextBytes) return "what describes it is too long";
+        if (size > kMostTextBytes)
+          return damaged("what describes it is too long");
         std::string text(size, '\0');
-        if (!file_->Read(data, size, text.data()).ok()) {
-          return "it cannot be read";
-        }
+        HVD_RETURN_IF_ERROR(file_->Read(data, size, text.data()));
         if (kind == 'x') {
           told.TakePax(text);
         } else {
@@ -139,27 +139,26 @@ class TarFile::Headers {
       }
       last_bytes_ = size;
       offset_ = data + Padded(size);
-      if (*member) return nullptr;
+      if (*member) return Status::Ok();
       if (!describes) told = {};
       if (told.is_empty()) begin = offset_;
     }
-    return offset_ == file_->num_bytes() ? nullptr : "the file ends in it";
+    if (offset_ == file_->num_bytes()) return Status::Ok();
+    return damaged("the file ends in it");
   }
 
  private:
-  bool ReadHeader(std::string_view* header) {
+  Status ReadHeader(std::string_view* header) {
     if (offset_ < window_begin_ || offset_ + kTarHeaderBytes > window_end_) {
       const int64_t ahead =
           last_bytes_ < kSmallMemberBytes ? kTarWindowBytes : kTarHeaderBytes;
       window_begin_ = offset_;
       window_end_ = std::min(offset_ + ahead, file_->num_bytes());
-      if (!file_->Read(offset_, window_end_ - offset_, window_.data()).ok()) {
-        window_end_ = 0;
-        return false;
-      }
+      HVD_RETURN_IF_ERROR(
+          file_->Read(offset_, window_end_ - offset_, window_.data()));
     }
     *header = {window_.data() + (offset_ - window_begin_), kTarHeaderBytes};
-    return true;
+    return Status::Ok();
   }
 
   static void Found(int64_t begin, int64_t data, int64_t size,
@@ -190,9 +189,7 @@ Status TarFile::ReadRows(RecordPlace from, const See& see) const {
   Headers headers(&file_, from.offset);
   TarRow row;
   for (std::optional<TarMember> member;;) {
-    if (const char* what = headers.Next(&member)) {
-      return file_.Damaged({headers.offset(), from.record}, what);
-    }
+    HVD_RETURN_IF_ERROR(headers.Next(from.record, &member));
     auto& members = row.members;
     if (!members.empty() && (!member || member->key != members.front().key)) {
       if (!see(std::move(row))) return Status::Ok();
