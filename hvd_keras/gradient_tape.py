@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients import tape_start
 from hvd_keras._gradients.local_variables import LocalVariables
 from hvd_keras._gradients.reducer import (
     GradientReducer,
@@ -220,19 +221,20 @@ class _DistributedTape:
         present = [i for i, g in enumerate(gradients) if g is not None]
         if not present:
             return gradients
+        options, local_ids = self._hvd_options, self._hvd_local.ids()
+        # Also those without a gradient here: others may have one.
+        tape_start.compare(sources, local_ids, options.process_set)
         # A tape lives for one step, so the ranks cannot compare its list once,
         # as they do for an optimizer. Each bucket encodes the list instead, and
         # the engine compares that.
         reducer = GradientReducer(
-            _next_name(), self._hvd_options, what="tape", agrees=False
+            _next_name(), options, what="tape", agrees=False
         )
         reduced: list[Any] = reducer(
-            weighted(
-                [gradients[i] for i in present], self._hvd_options.process_set
-            ),
+            weighted([gradients[i] for i in present], options.process_set),
             [sources[i] for i in present],
             present,
-            local_ids=self._hvd_local.ids(),
+            local_ids=local_ids,
         )
         mark_reduced(reduced)
         for i, result in zip(present, reduced, strict=True):

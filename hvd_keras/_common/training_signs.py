@@ -24,7 +24,22 @@ class Training:
     is_of_others: bool  # torch or JAX may reduce the gradients
 
 
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """Ranks that have begun to train with other values.
+
+    Attributes:
+        text: What to tell the user.
+        until: How many bytes this process has broadcast or got, if all values
+            were broadcast since.
+    """
+
+    text: str
+    until: int
+
+
 first: Training | None = None
+apart: Apart | None = None
 place_of_fit = ""  # where the running `fit` was called; "": none runs
 
 
@@ -33,6 +48,13 @@ def note(what: str, cure: str) -> None:
     global first
     if first is None:
         first = Training(what, user_code.place(), cure, _is_linked_by_others())
+
+
+def note_broadcast(num_bytes: int) -> None:
+    """Notes how many bytes this process has broadcast or got."""
+    global apart
+    if apart is not None and num_bytes >= apart.until:
+        apart = None
 
 
 def _is_linked_by_others() -> bool:

@@ -7,11 +7,15 @@ from typing import Any
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
-from hvd_keras._job import state
+from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
-from hvd_keras._values import agreement, checksums
+from hvd_keras._values import agreement, checksums, first_values
+from hvd_keras._values.first_values import Value
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
+
+# In a loop.
+CURE = "Call `hvd.broadcast_variables`"
 
 
 class StartCheck:
@@ -24,6 +28,7 @@ class StartCheck:
         self.is_off = False
         self._generation: int | None = None
         self._num_attempts = 0
+        self._num_late = 0  # see `_compare_late`
 
     def is_due(self) -> bool:
         """Whether the ranks have to compare; the same on all ranks."""
@@ -49,6 +54,8 @@ class StartCheck:
         Raises:
             MismatchError: They differ; on all ranks.
         """
+        if self.is_off:
+            self._compare_late(variables, process_set)
         if not self.is_due():
             return
         if process_set.size() == 1:
@@ -80,6 +87,27 @@ class StartCheck:
         self._num_attempts += 1
         if are_known or not backend.has_values_later or self._num_attempts > 1:
             self.note()
+
+    def _compare_late(
+        self, variables: Iterable[Any], process_set: ProcessSet
+    ) -> None:
+        """Tells of a difference, unless the program broadcasts after a step."""
+        backend, generation = _backends.current(), state.generation()
+        if self._generation != generation:
+            self._generation, self._num_late = generation, 0
+        is_second = self._num_late == 1 and backend.has_values_later
+        is_alone = process_set.size() == 1 or membership.is_elastic()
+        if is_alone or not (self._num_late == 0 or is_second):
+            return
+        found = first_values.compare(
+            "DistributedOptimizer/first_values",
+            [Value.of(repr(path_of(v)), backend.peek(v)) for v in variables],
+            process_set,
+        )
+        if found.difference is not None:
+            first_values.note_apart(found, CURE, process_set)
+        # Without values, a second trace follows.
+        self._num_late += 2 if found.are_known else 1
 
 
 def shared_variables(

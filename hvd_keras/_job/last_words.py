@@ -23,6 +23,7 @@ def note(job: Job) -> None:
     _has_shared |= num_shared > 0 or job.topology.size == 1
     _num_same += num_same
     _has_other |= num_shared > 0 and num_same == 0
+    training_signs.note_broadcast(core.num_broadcast_bytes())
 
 
 def tell(job: Job) -> None:
@@ -44,6 +45,8 @@ def tell(job: Job) -> None:
 
 def _found() -> dict[str, str]:
     """Returns what only the whole training shows: a text for each subject."""
+    if training_signs.apart is not None:
+        return {remarks.TRAINS_ALONE: training_signs.apart.text}
     training = training_signs.first
     if training is None:
         return {}

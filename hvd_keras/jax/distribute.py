@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.exceptions import InvalidArgumentError
+from hvd_keras.jax._start import FirstValues
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
@@ -56,7 +57,14 @@ def distribute(
             f"{type(optimizer).__name__}."
         )
 
+    first = FirstValues(process_set)
+
+    def beginning(params: Any) -> Any:
+        first.note(params)
+        return optimizer.init(params)
+
     def reducing(gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        first.compare(gradients)
         reduced = allreduce(
             gradients,
             op,
@@ -66,5 +74,7 @@ def distribute(
         )
         return update(reduced, *args, **kwargs)
 
-    distributed: Transformation = optimizer._replace(update=reducing)
+    distributed: Transformation = optimizer._replace(
+        init=beginning, update=reducing
+    )
     return distributed

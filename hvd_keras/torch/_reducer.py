@@ -22,6 +22,7 @@ from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, Max
 from hvd_keras.torch._buckets import Bucket, DenseBucket, Member, SparseBucket
 from hvd_keras.torch._call import Call, Reduction, run
+from hvd_keras.torch._start import StartCheck
 from hvd_keras.torch.allreduce import allreduce
 
 # How many optimizers with a first parameter of this name there have been, by
@@ -85,6 +86,7 @@ class Reducer:
         self._reduces: bool | None = None  # None: not asked in this step
         self._is_synchronized = False
         self._skips = False
+        self._start_check = StartCheck()
         for name, parameter in named_parameters:
             self.add(name, parameter)
         first = named_parameters[0][0]
@@ -161,6 +163,8 @@ class Reducer:
                 self._follow(member)  # it was frozen at first
         if self._buckets is None:
             self._buckets = self._agreed_buckets()
+        named = ((each.name, each.parameter) for each in self._members)
+        self._start_check(self._prefix, named, self._settings.process_set)
         for bucket in self._buckets:
             if bucket.handle is None:
                 bucket.send()

@@ -53,6 +53,26 @@ TEST_CASE("time counts once, however many collectives run") {
   CHECK(meter.Sums().num_steps == 3);
 }
 
+TEST_CASE("bytes of broadcasts add up, of all dtypes") {
+  CommunicationMeter meter(1);
+  Request request = ARequest(CollectiveKind::kBroadcast, "first");
+  RequestTensor values, bytes;
+  values.dtype = DataType::kFloat32;
+  values.shape = {3, 5};
+  bytes.dtype = DataType::kUint8;
+  bytes.shape = {7};
+  request.tensors = {values, bytes};
+  Event event;
+  event.request = &request;
+  event.step = Event::Step::kBegun;
+  meter.OnEvent(event);
+  meter.OnEvent(event);
+  CHECK(meter.Sums().num_broadcast_bytes == 134);
+  request.kind = CollectiveKind::kAllreduce;
+  meter.OnEvent(event);
+  CHECK(meter.Sums().num_broadcast_bytes == 134);
+}
+
 TEST_CASE("what ranks train with is told from metrics and logs") {
   Request request = ARequest(CollectiveKind::kAllreduce, "gradient");
   const auto shares = [&request](DataType dtype, int64_t num_values) {

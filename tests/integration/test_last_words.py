@@ -80,6 +80,71 @@ for step in range(5):
     updates, state = optimizer.update(weights * step + 1, state)
     weights = optax.apply_updates(weights, updates)
 """
+# What a program for Horovod may do after its first step.
+_OTHER_VALUES = """
+import os, sys
+import numpy as np
+import keras, tensorflow as tf
+import {package} as hvd
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.01)
+is_traced, is_tape, broadcasts = {options}
+if not is_tape:
+    optimizer = hvd.DistributedOptimizer(optimizer)
+def step(rows):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows) ** 2)
+    if is_tape:
+        tape = hvd.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+if is_traced:
+    step = tf.function(step)
+def main():
+    for i in range(5):
+        step(tf.random.normal([4, 4], seed=10 * i + hvd.rank()))
+        if broadcasts and i == 0:
+            hvd.broadcast_variables(model.variables, root_rank=0)
+            hvd.broadcast_variables(optimizer.variables, root_rank=0)
+main()
+"""
+_OTHER_VALUES_OF_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(hvd.rank())
+layer = torch.nn.Linear(4, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(layer.parameters(), lr=0.01), layer.named_parameters()
+)
+for i in range(5):
+    optimizer.zero_grad()
+    layer(torch.rand(2, 4)).sum().backward()
+    optimizer.step()
+    if {broadcasts} and i == 0:
+        hvd.broadcast_parameters(layer.state_dict(), root_rank=0)
+"""
+_OTHER_VALUES_OF_JAX = """
+import jax, optax
+import jax.numpy as jnp
+import hvd_keras as hvd
+import hvd_keras.jax as hvd_jax
+hvd.init()
+optimizer = hvd_jax.distribute(optax.sgd(0.1))
+weights = {{"dense": jax.random.normal(jax.random.key(hvd.rank()), (5,))}}
+state = optimizer.init(weights)
+if {broadcasts}:
+    weights = hvd_jax.broadcast_pytree(weights)
+@jax.jit
+def step(weights, state):
+    gradients = jax.tree.map(lambda w: w * (1 + hvd.rank()), weights)
+    updates, state = optimizer.update(gradients, state, weights)
+    return optax.apply_updates(weights, updates), state
+for _ in range(5):
+    weights, state = step(weights, state)
+"""
 _DDP = """
 import os, torch
 import hvd_keras.torch as hvd
@@ -169,6 +234,57 @@ def test_ranks_that_train_on_the_same_rows_are_told_of(
     assert what in words
 
 
+def _other_values(
+    package: str, *, traced: bool, tape: bool, broadcasts: bool = False
+) -> str:
+    return _OTHER_VALUES.format(
+        package=package, options=(traced, tape, broadcasts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "variable"),
+    [
+        (_other_values("hvd_keras", traced=True, tape=True), "dense/kernel'"),
+        (
+            _other_values("horovod.tensorflow", traced=True, tape=False),
+            "dense/kernel'",
+        ),
+        (
+            _OTHER_VALUES_OF_JAX.format(broadcasts=False),
+            "params['dense']",
+        ),
+    ],
+    ids=["tape", "Horovod", "jax"],
+)
+def test_ranks_that_keep_other_weights_are_told_of_at_the_end(
+    code: str, variable: str
+) -> None:
+    backend = "jax" if "optax" in code else "tensorflow"
+    options = ["--horovod-compat"] if "horovod" in code else []
+    outcome = jobs.run_python(2, code, *options, KERAS_BACKEND=backend)
+    assert outcome.status == 0, outcome.stderr
+    (words,) = _last_words(outcome)
+    assert f"{variable}, whose values on rank 1 are not" in words
+    assert "broadcast_" in words
+    assert " at <string>:" in words
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        _other_values("hvd_keras", traced=False, tape=True),
+        _OTHER_VALUES_OF_TORCH.format(broadcasts=False),
+    ],
+    ids=["tape", "torch"],
+)
+def test_a_second_step_from_other_weights_fails(code: str) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 1
+    assert "verdict: all ranks raised MismatchError" in outcome.stderr
+    assert "broadcast_" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "code"),
     [
@@ -182,6 +298,29 @@ def test_ranks_that_train_on_the_same_rows_are_told_of(
 )
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")
+    assert outcome.status == 0, outcome.stderr
+    assert not _last_words(outcome)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        _other_values("hvd_keras", traced=True, tape=True, broadcasts=True),
+        _other_values("hvd_keras", traced=False, tape=True, broadcasts=True),
+        _other_values(
+            "horovod.tensorflow", traced=True, tape=False, broadcasts=True
+        ),
+        _OTHER_VALUES_OF_TORCH.format(broadcasts=True),
+        _OTHER_VALUES_OF_JAX.format(broadcasts=True),
+    ],
+    ids=["traced", "eager", "Horovod", "torch", "jax"],
+)
+def test_a_broadcast_after_the_first_step_is_no_alarm(code: str) -> None:
+    backend = "jax" if "optax" in code else "tensorflow"
+    options = ["--horovod-compat"] if "horovod" in code else []
+    outcome = jobs.run_python(
+        2, code, "--strict", *options, KERAS_BACKEND=backend
+    )
     assert outcome.status == 0, outcome.stderr
     assert not _last_words(outcome)
 

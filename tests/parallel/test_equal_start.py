@@ -184,3 +184,35 @@ def test_the_check_by_hand() -> None:
             hvd.assert_equal_on_all_ranks(checked)
     with pytest.raises(hvd.InvalidArgumentError, match="int"):
         hvd.assert_equal_on_all_ranks(3)
+
+
+def a_step_of_a_tape(model: keras.Model, optimizer: Any) -> None:
+    x, y = kt.regression_data(8)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    tape = hvd.DistributedGradientTape(tape)
+    variables = model.trainable_variables
+    optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+@needs_peers
+def test_a_tape_may_broadcast_after_its_first_step_alone() -> None:
+    optimizer = keras.optimizers.SGD(0.1)
+    model = model_of_rank()
+    a_step_of_a_tape(model, optimizer)
+    with pytest.raises(hvd.MismatchError, match=r"dense.*kernel.* on rank 0"):
+        a_step_of_a_tape(model, optimizer)
+    hvd.broadcast_variables(model.weights)
+    a_step_of_a_tape(model, optimizer)
+    kt.assert_equal_on_all_ranks(model.get_weights())
+
+
+@needs_peers
+def test_what_a_tape_has_met_is_compared_once() -> None:
+    optimizer = keras.optimizers.SGD(0.1)
+    model = kt.build(kt.functional_model)
+    a_step_of_a_tape(model, optimizer)
+    before = hvd.stats()["num_requests"]
+    for _ in range(5):
+        a_step_of_a_tape(model, optimizer)
+    assert hvd.stats()["num_requests"] == before + 5

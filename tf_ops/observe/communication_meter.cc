@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "tf_ops/negotiation/tensor_rows.h"
 #include "tf_ops/observe/step_names.h"
 
 namespace hvd {
@@ -41,6 +42,9 @@ void CommunicationMeter::OnEvent(const Event& event) {
     const bool is_shared = SharesValues(*event.request);
     const MutexLock lock(&mu_);
     if (is_of_step) ++sums_.num_steps;
+    if (event.request->kind == CollectiveKind::kBroadcast) {
+      sums_.num_broadcast_bytes += NumBytes(*event.request);
+    }
     if (is_shared) {
       ++sums_.num_shared;
       same_inputs_.Begin(*event.request);

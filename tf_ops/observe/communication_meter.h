@@ -17,6 +17,7 @@ struct CommunicationSums {
   // Collectives by which ranks may have trained together, see SharesValues.
   uint64_t num_shared = 0;
   uint64_t num_same = 0;  // of these: see SameInputs
+  uint64_t num_broadcast_bytes = 0;
   // By global rank, of what this rank coordinates: how often the rank was the
   // last to come, and how long after the first.
   std::vector<uint64_t> num_last;

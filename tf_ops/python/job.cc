@@ -321,6 +321,10 @@ uint64_t NumShared() {
   return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_shared;
 }
 
+uint64_t NumBroadcastBytes() {
+  return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_broadcast_bytes;
+}
+
 uint64_t NumSame() {
   return GlobalEngine() == nullptr ? 0 : TheMeter()->Sums().num_same;
 }

@@ -54,6 +54,7 @@ pybind11::dict Stats();
 // See CommunicationSums; 0 without a job.
 uint64_t NumShared();
 uint64_t NumSame();
+uint64_t NumBroadcastBytes();
 // By rank: see CommunicationSums::num_last and late_ns.
 std::vector<std::pair<uint64_t, uint64_t>> LastRanks();
 uint64_t NumPending();  // requests in flight; 0 without a job

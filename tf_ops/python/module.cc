@@ -121,6 +121,8 @@ void DefineJob(py::module_* m) {
   m->def("num_same", &hvd::NumSame,
          "Sums of these to which all ranks brought the same values; 0 if one "
          "was not so.");
+  m->def("num_broadcast_bytes", &hvd::NumBroadcastBytes,
+         "Bytes of the broadcasts that this rank took part in.");
   m->def("last_ranks", &hvd::LastRanks,
          "How often each rank came last to what this one coordinates, and by "
          "how many nanoseconds in all.");
