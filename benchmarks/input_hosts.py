@@ -4,10 +4,11 @@
 
 The hosts are network namespaces of this machine, so this needs root; sshfs
 mounts the files of the third on the others (apt-get install sshfs). No host
-sends more than --rate. Each pipeline of `input.py` reads an epoch once, with
-files that no cache has. The table has what the two hosts received together,
-with the rows that they exchange to agree, over the bytes of the data, and the
-seconds of the slowest rank, over those that the wire needs for the data.
+sends more than --rate. Each pipeline of `input.py` reads two epochs, with files
+that no cache has; only the first makes indexes, or counts rows. The table has
+what the two hosts received together, with what they exchange to agree, over the
+bytes of the data, and the seconds of the slowest rank, over those that the wire
+needs for the data.
 """
 
 from __future__ import annotations
@@ -91,15 +92,17 @@ def main(argv: Sequence[str]) -> None:
                 output = served(network, files)
         finally:
             network.close()
-    print(f"{'pipeline':40} {'received':>9} {'seconds':>8} {'/ wire':>7}")
+    heads = "pipeline", "first", "/ wire", "second", "/ wire"
+    print("{:33} {:>6} {:>7} {:>7} {:>7}".format(*heads))
     for line in output.splitlines():
         _, brace, rest = line.partition("{")
         if not brace:
             continue
         found = json.loads(brace + rest)
+        (first, of_first), (second, of_second) = found["epochs"]
         print(
-            f"{found['pipeline']:40} {found['received']:9.3f} "
-            f"{found['seconds']:8.2f} {found['seconds'] / wire:7.2f}"
+            f"{found['pipeline']:33} {first:6.3f} {of_first / wire:7.2f} "
+            f"{second:7.3f} {of_second / wire:7.2f}"
         )
 
 

@@ -25,12 +25,16 @@ class TarFile(OpenedFile):
     def __init__(self, path: str, num_kept: int) -> None:
         super().__init__(path, num_kept)
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Reads no more than what it is asked for.
+        self._exact = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(self._exact, 0, 0, os.POSIX_FADV_RANDOM)
         # Headers are found again: to keep all would take much memory.
         self._rows_of = functools.lru_cache(maxsize=256)(self._rows_between)
 
     def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
+        for name in "_fd", "_exact":
+            if hasattr(self, name):
+                os.close(getattr(self, name))
 
     def index(self, *, checks: bool) -> tuple[Blocks, int, int]:
         num_bytes, num_rows, _, blocks = _native.core().index_tar(
@@ -46,6 +50,9 @@ class TarFile(OpenedFile):
 
     def read(self, rows: list[int], index: Index) -> list[Row]:
         firsts = blocks_of(index)
+        # Of rows that follow on each other, another rank has the next ones.
+        is_run = len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1
+        fd = self._exact if is_run else self._fd
         found = []
         for number in rows:
             block = int(firsts[:, 1].searchsorted(number, side="right")) - 1
@@ -59,10 +66,10 @@ class TarFile(OpenedFile):
             of_block = self._rows_of(begin, first, end)
             if number - first >= len(of_block):
                 raise self.damaged(number, begin, "it has changed")
-            found.append(self._parts_of(of_block[number - first], number))
+            found.append(self._parts_of(of_block[number - first], number, fd))
         return found
 
-    def _parts_of(self, row: _TarRow, number: int) -> Row:
+    def _parts_of(self, row: _TarRow, number: int, fd: int) -> Row:
         begin, key, members = row
         parts = []
         for name in self.spec:
@@ -72,7 +79,7 @@ class TarFile(OpenedFile):
                 raise self.damaged(number, begin, f"it has no .{name}")
             else:
                 header, offset, num_bytes = members[name]
-                data = os.pread(self._fd, num_bytes, offset)
+                data = os.pread(fd, num_bytes, offset)
                 if len(data) != num_bytes:
                     raise self.damaged(number, header, "the file ends in it")
                 parts.append(data)

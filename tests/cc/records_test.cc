@@ -76,9 +76,11 @@ std::string FileOf(const std::vector<std::string>& records) {
 Status Read(RecordSource* source, int64_t number, std::string* data) {
   RecordSource::Record record;
   HVD_RETURN_IF_ERROR(source->Locate(number, &record));
-  record.file->Prefetch(record.place, record.data_bytes);
+  const bool exactly = record.place.record % 2 == 0;
+  record.file->Prefetch(record.place, record.data_bytes, exactly);
   data->resize(record.data_bytes);
-  return record.file->Read(record.place, record.data_bytes, data->data());
+  return record.file->Read(record.place, record.data_bytes, exactly,
+                           data->data());
 }
 
 std::string ReadOf(RecordSource* source, int64_t number) {

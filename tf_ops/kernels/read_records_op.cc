@@ -1,5 +1,6 @@
 // HorovodReadRecords: reads records of TFRecord files by their numbers.
 // HorovodFindRecords: tells the numbers of a file's records.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -67,19 +68,27 @@ Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
       Output(context, numbers.get(), 0, TF_STRING, kStringBytes, &records));
   const int64_t count = NumValues(numbers.get());
   const char* next = static_cast<const char*>(TF_TensorData(numbers.get()));
+  std::vector<int64_t> all(count);
+  if (count > 0) std::memcpy(all.data(), next, count * sizeof(int64_t));
+  // Whether records follow on each other.
+  const bool is_run =
+      count > 1 && std::adjacent_find(all.begin(), all.end(),
+                                      [](int64_t one, int64_t other) {
+                                        return other != one + 1;
+                                      }) == all.end();
   std::vector<RecordSource::Record> found(count);
-  for (RecordSource::Record& record : found) {
-    int64_t number;
-    std::memcpy(&number, next, sizeof(number));
-    next += sizeof(number);
-    HVD_RETURN_IF_ERROR(source->Locate(number, &record));
+  for (int64_t i = 0; i < count; ++i) {
+    RecordSource::Record& record = found[i];
+    HVD_RETURN_IF_ERROR(source->Locate(all[i], &record));
     // Its disk may then read several at once.
-    if (count > 1) record.file->Prefetch(record.place, record.data_bytes);
+    if (count > 1) {
+      record.file->Prefetch(record.place, record.data_bytes, is_run);
+    }
   }
   for (int64_t i = 0; i < count; ++i) {
     const RecordSource::Record& record = found[i];
     HVD_RETURN_IF_ERROR(
-        record.file->Read(record.place, record.data_bytes,
+        record.file->Read(record.place, record.data_bytes, is_run,
                           MakeStringAt(records.get(), i, record.data_bytes)));
   }
   return Status::Ok();

@@ -24,6 +24,10 @@ Status LocalFile::Open(const std::string& path, LocalFile* file) {
   return Status::Ok();
 }
 
+void LocalFile::ReadExactly() {
+  posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);
+}
+
 Status LocalFile::Damaged(RecordPlace place, const char* what) const {
   return Status::DamagedFile(path_ + ": record " +
                              std::to_string(place.record) + ", at byte " +

@@ -21,6 +21,10 @@ class LocalFile {
   // Returns InvalidArgument if there is no regular file that can be read.
   static Status Open(const std::string& path, LocalFile* file);
 
+  // Has the system read no more than what is asked for. Else it reads ahead,
+  // over a network too, what another rank asks for.
+  void ReadExactly();
+
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
   int64_t num_bytes() const { return num_bytes_; }

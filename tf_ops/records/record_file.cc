@@ -39,9 +39,11 @@ void RecordIndex::See(int64_t offset) {
 
 Status RecordFile::Open(const std::string& path,
                         std::unique_ptr<RecordFile>* file) {
-  LocalFile opened;
+  LocalFile opened, exact;
   HVD_RETURN_IF_ERROR(LocalFile::Open(path, &opened));
-  file->reset(new RecordFile(std::move(opened)));
+  HVD_RETURN_IF_ERROR(LocalFile::Open(path, &exact));
+  exact.ReadExactly();
+  file->reset(new RecordFile(std::move(opened), std::move(exact)));
   return Status::Ok();
 }
 
@@ -77,36 +79,38 @@ Status RecordFile::ReadHeaders(RecordPlace from, int64_t end,
   return Status::Ok();
 }
 
-void RecordFile::Prefetch(RecordPlace place, int64_t data_bytes) const {
-  posix_fadvise(file_.fd(), place.offset, data_bytes + kFrameBytes,
-                POSIX_FADV_WILLNEED);
+void RecordFile::Prefetch(RecordPlace place, int64_t data_bytes,
+                          bool exactly) const {
+  posix_fadvise((exactly ? exact_ : file_).fd(), place.offset,
+                data_bytes + kFrameBytes, POSIX_FADV_WILLNEED);
 }
 
-Status RecordFile::Read(RecordPlace place, int64_t data_bytes,
+Status RecordFile::Read(RecordPlace place, int64_t data_bytes, bool exactly,
                         char* data) const {
+  const LocalFile& file = exactly ? exact_ : file_;
   Header header;
   uint32_t checksum = 0;
   iovec parts[] = {{&header, kHeaderBytes},
                    {data, static_cast<size_t>(data_bytes)},
                    {&checksum, sizeof(checksum)}};
   const int64_t size = data_bytes + kFrameBytes;
-  if (preadv(file_.fd(), parts, 3, place.offset) != size) {
+  if (preadv(file.fd(), parts, 3, place.offset) != size) {
     // Interrupted, or more than one call can read.
-    HVD_RETURN_IF_ERROR(file_.Read(place.offset, kHeaderBytes,
-                                   reinterpret_cast<char*>(&header)));
+    HVD_RETURN_IF_ERROR(file.Read(place.offset, kHeaderBytes,
+                                  reinterpret_cast<char*>(&header)));
     HVD_RETURN_IF_ERROR(
-        file_.Read(place.offset + kHeaderBytes, data_bytes, data));
-    HVD_RETURN_IF_ERROR(file_.Read(place.offset + kHeaderBytes + data_bytes,
-                                   sizeof(checksum),
-                                   reinterpret_cast<char*>(&checksum)));
+        file.Read(place.offset + kHeaderBytes, data_bytes, data));
+    HVD_RETURN_IF_ERROR(file.Read(place.offset + kHeaderBytes + data_bytes,
+                                  sizeof(checksum),
+                                  reinterpret_cast<char*>(&checksum)));
   }
   if (header.data_bytes != static_cast<uint64_t>(data_bytes) ||
       MaskedCrc32c(&header.data_bytes, sizeof(header.data_bytes)) !=
           header.checksum) {
-    return file_.Damaged(place, "its length is not that of the index");
+    return file.Damaged(place, "its length is not that of the index");
   }
   if (MaskedCrc32c(data, data_bytes) != checksum) {
-    return file_.Damaged(place, "its data do not match their checksum");
+    return file.Damaged(place, "its data do not match their checksum");
   }
   return Status::Ok();
 }
@@ -122,7 +126,7 @@ Status RecordFile::MakeIndex(bool check, RecordIndex* index) const {
     most_bytes = std::max(most_bytes, data_bytes);
     if (!check || data_bytes > kMostDataBytes) return;
     data.resize(data_bytes);
-    if (!Read({offset, record}, data_bytes, data.data()).ok()) {
+    if (!Read({offset, record}, data_bytes, false, data.data()).ok()) {
       index->damaged.push_back(record);
     }
   };

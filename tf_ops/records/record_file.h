@@ -47,20 +47,24 @@ class RecordFile {
   using See = std::function<void(int64_t offset, int64_t data_bytes)>;
   Status ReadHeaders(RecordPlace from, int64_t end, const See& see) const;
 
-  // Has the system read a record from its disk, without waiting for it.
-  void Prefetch(RecordPlace place, int64_t data_bytes) const;
+  // Has the system read a record from its disk, without waiting for it. If
+  // `exactly`, it reads nothing else, as is best for rows that follow on each
+  // other: another rank reads the next ones. Else it may read ahead.
+  void Prefetch(RecordPlace place, int64_t data_bytes, bool exactly) const;
 
   // Reads the data of a record into `data`. Returns DamagedFile if they are
   // not what was written.
-  Status Read(RecordPlace place, int64_t data_bytes, char* data) const;
+  Status Read(RecordPlace place, int64_t data_bytes, bool exactly,
+              char* data) const;
 
   // A check reads all data too, and tells what is damaged instead of failing.
   Status MakeIndex(bool check, RecordIndex* index) const;
 
  private:
-  explicit RecordFile(LocalFile file) : file_(std::move(file)) {}
+  RecordFile(LocalFile file, LocalFile exact)
+      : file_(std::move(file)), exact_(std::move(exact)) {}
 
-  const LocalFile file_;
+  const LocalFile file_, exact_;
 };
 
 }  // namespace hvd
