@@ -102,6 +102,23 @@ class Handle:
         # look at the data meanwhile. None: each iteration is an epoch.
         self._is_announced: bool | None = None
         self._at_seek: list[Callable[[], None]] = []
+        self._num_made = 0  # iterators since the last one that was read
+        # Steps of an epoch, for who asks the share; None: it knows itself.
+        self.whole_steps: int | None = None
+
+    def note_iterator(self) -> None:
+        """Notes that a program has made an iterator."""
+        self._num_made += 1
+
+    def take_unread(self) -> int:
+        """Returns how many were made before this one, and never read."""
+        num_made, self._num_made = self._num_made, 0
+        return max(num_made - 1, 0)
+
+    @property
+    def begins_whole(self) -> bool:
+        """Whether the next iteration is a whole epoch."""
+        return self._next.num_rows == 0
 
     def seek(self, position: Position) -> None:
         """Makes the next iteration begin at `position`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -268,7 +269,7 @@ def shard(
         own_loop=OwnLoop(process_set, has_rows=not is_py_dataset),
     )
     handle.taken.is_shuffled = bool(shuffle)
-    result = _ready(finish(handle), autotune)
+    result = _ready(finish(handle), handle, autotune)
     if deal.size > 1 and deal.rank == 0:
         callback_lists.at_train_begin.add(_advise)
         keras_calls.at_end.add(_advise_of_metrics)
@@ -291,16 +292,20 @@ def shard(
     return mark(result, counts)
 
 
-def _ready(result: Any, autotune: bool) -> Any:
+def _ready(result: Any, handle: Handle, autotune: bool) -> Any:
     """Returns a share with the options that it needs."""
     if isinstance(result, keras.utils.PyDataset):
         return result
     from hvd_keras.data import _datasets, _random_maps
 
     _random_maps.trace_apart()
+    # Keras means the default of `fit`, but `hvd.shard` has an argument like it.
+    warnings.filterwarnings(
+        "ignore", "`shuffle=True` was passed, but will be ignored"
+    )
     if not autotune:
         result = _datasets.without_tuner(result)
-    return _datasets.as_sharded(result)
+    return _datasets.as_share(result, handle)
 
 
 def _advise(callback_list: Any) -> None:
@@ -431,11 +436,12 @@ def _make_of_dataset(
             _tell_of_blocker(blocker)
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
     described = [["rows", num_rows], *source.describe()]
-    return (
-        num_rows,
-        described,
-        lambda handle: _datasets.shard_dataset(source, handle, deal, num_rows),
-    )
+
+    def finish(handle: Handle) -> Any:
+        handle.whole_steps = _datasets.num_steps_of(source, deal)
+        return _datasets.shard_dataset(source, handle, deal, num_rows)
+
+    return num_rows, described, finish
 
 
 def _make_of_arrays(

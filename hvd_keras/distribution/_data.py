@@ -17,6 +17,8 @@ from hvd_keras.data import shard
 from hvd_keras.data._counts import source_of
 
 _BATCH_SIZE = 32  # Keras's
+# The attribute of a dataset that has its share: a second `fit` goes on with it.
+_SHARE = "_hvd_share_of_all"
 
 
 def shared(
@@ -45,7 +47,9 @@ def shared(
         return x
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(x, tf.data.Dataset):
-        return shard(x, batched=True)
+        if not hasattr(x, _SHARE):
+            setattr(x, _SHARE, shard(x, batched=True))
+        return getattr(x, _SHARE)
     order: dict[str, Any] = {}
     if shuffle:
         order = {"shuffle": True, "seed": next_seed()}

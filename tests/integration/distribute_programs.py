@@ -379,12 +379,11 @@ def dataset():
     import tensorflow as tf
 
     rows = tf.data.Dataset.from_tensor_slices((X, Y))
-    data, held_out = rows.shuffle(53, seed=1).batch(8), rows.batch(5)
-    # To build a model, Keras would begin to read: another order then.
-    model = compiled(keras.Sequential([keras.Input((6,)), *dense().layers]))
-    history = model.fit(
-        data.prefetch(1), epochs=2, validation_data=held_out, verbose=0
-    )
+    data = rows.shuffle(53, seed=1).batch(8).prefetch(1)
+    held_out = rows.batch(5)
+    model = compiled(dense())
+    history = model.fit(data, epochs=2, validation_data=held_out, verbose=0)
+    model.fit(data, epochs=2, verbose=0)
     predicted = model.predict(held_out.take(3), verbose=0)
     return found(model, history, predicted=predicted)
 
@@ -447,14 +446,12 @@ PROGRAMS = {
     )
 }
 if BACKEND == "tensorflow":
-    for program in (two_optimizers, generated):
+    for program in (two_optimizers, generated, dataset):
         PROGRAMS[program.__name__] = program
 if BACKEND == "torch":
     PROGRAMS.update(loader=loader)
 # Keras alone takes their rows in another order, or draws others.
 SHUFFLED = {"shuffled": shuffled, "drawn": drawn}
-if BACKEND == "tensorflow":
-    SHUFFLED.update(dataset=dataset)
 ALL = {**PROGRAMS, **SHUFFLED}
 
 
