@@ -28,6 +28,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.dist_info import dist_info
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -183,6 +184,14 @@ class CMakeBuild(build_ext):
             )
 
 
+class CheckedDistInfo(dist_info):
+    """pip asks for it before it downloads what the package needs."""
+
+    def run(self) -> None:
+        check_toolchain()
+        super().run()
+
+
 class CleanBuildPy(build_py):
     """Starts from an empty package: `build/lib` may hold deleted modules."""
 
@@ -194,7 +203,11 @@ class CleanBuildPy(build_py):
 
 setup(
     ext_modules=[Extension(f"{PACKAGE}._core", sources=[])],
-    cmdclass={"build_ext": CMakeBuild, "build_py": CleanBuildPy},
+    cmdclass={
+        "build_ext": CMakeBuild,
+        "build_py": CleanBuildPy,
+        "dist_info": CheckedDistInfo,
+    },
     # Asked for by pip's isolated builds alone.
     setup_requires=[] if has_cmake() else ["cmake>=3.22"],
     zip_safe=False,

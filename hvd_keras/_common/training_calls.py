@@ -33,4 +33,8 @@ def watch_torch() -> None:
 
 
 def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    training_signs.note(f"the optimizer {type(optimizer).__name__}", _OF_TORCH)
+    training_signs.note(
+        f"the optimizer {type(optimizer).__name__}",
+        _OF_TORCH,
+        reduces=hasattr(optimizer, "_hvd_reducer"),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 
 from hvd_keras._common import user_code
 
@@ -22,6 +23,7 @@ class Training:
     place: str
     cure: str
     is_of_others: bool  # torch or JAX may reduce the gradients
+    reduces: bool  # the optimizer does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +41,19 @@ class Apart:
 
 
 first: Training | None = None
+at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
 place_of_fit = ""  # where the running `fit` was called; "": none runs
 
 
-def note(what: str, cure: str) -> None:
-    """Notes a call that trains; the first one counts."""
+def note(what: str, cure: str, *, reduces: bool = False) -> None:
+    """Notes a call that trains; the first one counts, and is told on."""
     global first
     if first is None:
-        first = Training(what, user_code.place(), cure, _is_linked_by_others())
+        place, is_of_others = user_code.place(), _is_linked_by_others()
+        first = Training(what, place, cure, is_of_others, reduces)
+        for call in at_first:
+            call(first)
 
 
 def note_broadcast(num_bytes: int) -> None:

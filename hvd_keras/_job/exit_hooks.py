@@ -12,6 +12,7 @@ from types import TracebackType
 from hvd_keras import exceptions
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
+_BOLD = re.compile(r"\x1b\[\d*m")
 _installed = False
 _pid = os.getpid()
 
@@ -81,4 +82,10 @@ def _gist(lines: list[str]) -> str:
         for number, line in enumerate(lines):
             if "[[{{node " in line and number > 0:
                 return lines[number - 1]
-    return _EAGER_WRAPPING.sub("", lines[0])
+    gist = _EAGER_WRAPPING.sub("", lines[0])
+    # Keras names the layer in a line of its own, and makes the next one bold.
+    layer = re.match(r"Exception encountered when calling (.+?)\.?$", gist)
+    told = [line for line in lines[1:] if line.strip()]
+    if layer is None or not told:
+        return gist
+    return f"{_BOLD.sub('', told[0]).strip()} (in {layer[1]})"

@@ -39,6 +39,10 @@ def call_with_symbols(model: Any, batch: Any) -> None:
     Args:
         model: The model.
         batch: A batch, or the specs of its tensors.
+
+    Raises:
+        Exception: What a layer of a Sequential model raises. Keras builds that
+            by symbols too, and a second time it would raise another error.
     """
     if type(model).call is keras.Model.call:
         return
@@ -50,6 +54,8 @@ def call_with_symbols(model: Any, batch: Any) -> None:
         symbols = tf.nest.map_structure(_symbol_of, x)
         _backend.compute_output_spec(model, symbols, training=False)
     except Exception as error:  # of the user's `call`
+        if isinstance(model, keras.Sequential) and not model.built:
+            raise
         _logger.debug("%r was not built by a call: %r", model.name, error)
 
 

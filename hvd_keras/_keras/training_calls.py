@@ -38,7 +38,11 @@ def in_fit() -> Iterator[None]:
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, *args: Any, **kw: Any) -> Any:
-        training_signs.note(f"the optimizer {type(self).__name__}", _CURE)
+        training_signs.note(
+            f"the optimizer {type(self).__name__}",
+            _CURE,
+            reduces=hasattr(type(self), "hvd_settings"),
+        )
         return original(self, *args, **kw)
 
     return apply

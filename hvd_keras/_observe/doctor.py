@@ -168,7 +168,8 @@ def _agreed(job: Job) -> Verdict | None:
         if _error_of(rank) == error
     )
     at = f", in {position_of(rank)}" if rank.batch else ""
-    text = f"{error.rstrip('.')}{place(rank.frame)}{at}"
+    kind, colon, words = error.rstrip(".").partition(": ")
+    text = f"{kind}{place(rank.frame)}{at}{colon}{words}"
     is_mismatch = tells(error) == Tells.ALL
     cause = Cause.MISMATCH if is_mismatch else Cause.DEAD
     return Verdict(cause, None, f"all ranks raised {text}", rank.frame)

@@ -15,6 +15,7 @@ import random
 import sys
 from typing import Any
 
+from hvd_keras._common import log, remarks, training_signs
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
 from hvd_keras.config import read_setting
@@ -86,25 +87,45 @@ def _distribute() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     _files.share()
     _draws.watch()
+    training_signs.at_first.append(_tell_of_loop)
     atexit.register(_tell_at_end)
     atexit.register(_turns.end)
+
+
+_CURE = (
+    "A loop needs `hvd.shard`, and `hvd.DistributedOptimizer` or "
+    "`hvd.DistributedGradientTape`, see docs/custom-loops.md."
+)
+
+
+def _tell_of_loop(training: training_signs.Training) -> None:
+    """Says at its first step that a loop is not distributed."""
+    from hvd_keras import basics
+
+    if not basics.is_initialized() or basics.rank() != 0 or basics.size() == 1:
+        return
+    is_of_loop = training.what != "`fit`" and not training_signs.place_of_fit
+    own = {"hvd_keras.gradient_tape", "hvd_keras.jax.distribute"}
+    reduces = training.reduces or not own.isdisjoint(sys.modules)
+    if is_of_loop and not reduces:
+        log.notice(
+            f"all {basics.size()} ranks do the same work in this loop: "
+            "`--distribute` shares the rows of `fit`, `evaluate` and `predict` "
+            f"alone. {_CURE} Received: {training.what} at {training.place}."
+        )
 
 
 def _tell_at_end() -> None:
     """Says so if nothing was shared."""
     from hvd_keras import basics
-    from hvd_keras._common import log, remarks
     from hvd_keras.distribution import _front
 
-    if not basics.is_initialized() or basics.rank() != 0 or basics.size() == 1:
+    if not basics.is_initialized() or basics.size() == 1:
         return
     if not (_front.has_shared() or hasattr(sys, "last_value")):
         text = (
             f"nothing was distributed: {sys.argv[0]} has called neither "
             f"`fit` nor `evaluate` nor `predict` of a Keras model, and all "
-            f"{basics.size()} ranks did the same work. A training loop of its "
-            "own needs `hvd.shard` and `hvd.DistributedOptimizer`, see 'The "
-            "four changes' in README.md."
+            f"{basics.size()} ranks did the same work. {_CURE}"
         )
-        log.notice(text)
         remarks.keep(text, remarks.TRAINS_ALONE)

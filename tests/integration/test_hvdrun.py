@@ -270,6 +270,7 @@ def test_a_job_that_nobody_joined_says_so(
     assert job.status == 0, job.stderr
     word = "no rank has called `hvd.init()`: 2 processes ran the program"
     assert (word in job.stderr) == (not joins)
+    assert ("hvdrun --distribute -np 2 ..." in job.stderr) == (not joins)
     assert "init()" not in jobs.run_python(1, "pass").stderr
 
 

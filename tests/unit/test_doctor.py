@@ -214,8 +214,8 @@ def test_the_programs_error_on_all_ranks_is_named_with_its_line() -> None:
     assert verdict is not None
     assert verdict.rank is None
     assert verdict.sentence == (
-        "all ranks raised ValueError: odd at /home/me/train.py:31, in batch 4 "
-        "of epoch 1"
+        "all ranks raised ValueError at /home/me/train.py:31, in batch 4 of "
+        "epoch 1: odd"
     )
 
 

@@ -456,7 +456,8 @@ class Job:
         if self._is_unjoined() and (
             ending.exit_status == 0 or ending.text == report.WARNED
         ):
-            self._output.say(report.nobody_joined(len(self._ranks)))
+            command = self._spec.command
+            self._output.say(report.nobody_joined(len(self._ranks), command))
         if not ending.has_table:  # else something else is first
             for line in self._remarks.lines():
                 self._output.say(line)

@@ -106,12 +106,19 @@ def interruption(number: int) -> str:
 WARNED = "the job has ended, but with `--strict` a warning is an error"
 
 
-def nobody_joined(num_ranks: int) -> str:
+def nobody_joined(num_ranks: int, command: Sequence[str]) -> str:
     """What to say of processes that have all ended well, each by itself."""
+    cure = (
+        "`--distribute` stands behind the program, which got it: put it before "
+        "the program"
+        if "--distribute" in command
+        else "To train together, start an unchanged script by `hvdrun "
+        f"--distribute -np {num_ranks} ...`, or call `hvd.init()` at its "
+        "start, see docs/quickstart.md"
+    )
     return (
         f"no rank has called `hvd.init()`: {num_ranks} processes ran the "
-        "program, each alone. To train together, they call it at the start, "
-        "see docs/quickstart.md"
+        f"program, each alone. {cure}"
     )
 
 
