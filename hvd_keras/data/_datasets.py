@@ -49,60 +49,6 @@ def as_sharded(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-class _Share:
-    """Mixin: makes `fit` of Keras begin as many passes as over all data.
-
-    Keras (3.15, on TensorFlow) makes one iterator more after each epoch if it
-    knows how many batches there are, and never reads it. What shuffles anew in
-    each pass is in another order then.
-    """
-
-    _hvd_handle: Handle
-
-    def __iter__(self) -> Any:
-        if tf.executing_eagerly():
-            self._hvd_handle.note_iterator()
-        return super().__iter__()  # type: ignore[misc]
-
-    def cardinality(self) -> tf.Tensor:
-        handle = self._hvd_handle
-        if handle.whole_steps is None or not handle.begins_whole:
-            return super().cardinality()  # type: ignore[misc]
-        return tf.constant(handle.whole_steps, tf.int64)
-
-
-def as_share(dataset: tf.data.Dataset, handle: Handle) -> tf.data.Dataset:
-    """Returns the dataset, which tells Keras of steps and hears of passes."""
-    marked = as_sharded(dataset)
-    base = type(marked)
-    # Its memory has another layout than that of `base`.
-    share: Any = object.__new__(type(base.__name__, (_Share, base), {}))
-    vars(share).update(vars(marked), _hvd_handle=handle)
-    return share
-
-
-def num_steps_of(source: Source, deal: Deal) -> int | None:
-    """Returns the steps of an epoch of batches; None if unknown."""
-    count = int(source.first.cardinality())
-    if not source.is_fixed or deal.is_elastic or count < 0:
-        return None
-    lengths = _sources.rows_of(source.first).lengths
-    if not deal.keeps_batches:
-        return None if lengths is None else deal.num_steps(lengths.num_rows)
-    if not deal.joins_rest:
-        return count
-    if lengths is None or not lengths.runs:
-        return None
-    *sizes, last = [size for _, size in lengths.runs]
-    if min([*sizes, deal.fewest_rows]) < deal.fewest_rows:
-        return None
-    if last >= deal.fewest_rows:
-        return count
-    return (
-        count - 1 if lengths.is_ordered and lengths.runs[-1][0] == 1 else None
-    )
-
-
 def num_rows_of(dataset: tf.data.Dataset, *, batched: bool) -> int | None:
     """Returns the number of rows, or None if tf.data does not know it."""
     cardinality = int(dataset.cardinality())

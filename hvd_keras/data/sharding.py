@@ -296,7 +296,7 @@ def _ready(result: Any, handle: Handle, autotune: bool) -> Any:
     """Returns a share with the options that it needs."""
     if isinstance(result, keras.utils.PyDataset):
         return result
-    from hvd_keras.data import _datasets, _random_maps
+    from hvd_keras.data import _datasets, _keras_passes, _random_maps
 
     _random_maps.trace_apart()
     # Keras means the default of `fit`, but `hvd.shard` has an argument like it.
@@ -305,7 +305,7 @@ def _ready(result: Any, handle: Handle, autotune: bool) -> Any:
     )
     if not autotune:
         result = _datasets.without_tuner(result)
-    return _datasets.as_share(result, handle)
+    return _keras_passes.as_share(_datasets.as_sharded(result), handle)
 
 
 def _advise(callback_list: Any) -> None:
@@ -419,7 +419,7 @@ def _prepare(dataset: Any, process_set: ProcessSet) -> None:
 def _make_of_dataset(
     data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
 ) -> _Plan:
-    from hvd_keras.data import _datasets
+    from hvd_keras.data import _datasets, _keras_passes
 
     def of_epoch(epoch: int) -> Any:
         return data if is_fixed else _arguments.dataset_of_epoch(data, epoch)
@@ -438,7 +438,7 @@ def _make_of_dataset(
     described = [["rows", num_rows], *source.describe()]
 
     def finish(handle: Handle) -> Any:
-        handle.whole_steps = _datasets.num_steps_of(source, deal)
+        handle.whole_steps = _keras_passes.num_steps_of(source, deal)
         return _datasets.shard_dataset(source, handle, deal, num_rows)
 
     return num_rows, described, finish
