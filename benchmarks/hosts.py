@@ -72,7 +72,7 @@ flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
 )
-SECONDS = 600
+SECONDS = 3000
 NUM_HOSTS = 2
 
 

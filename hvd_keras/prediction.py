@@ -14,6 +14,7 @@ from hvd_keras._values import object_exchange
 from hvd_keras._values.agreement import together
 from hvd_keras._values.members import members_of, to_root_rank
 from hvd_keras._values.row_exchange import gather_rows
+from hvd_keras.data._comparison import called_by
 from hvd_keras.data._shares import Share, share_of
 from hvd_keras.data._taken import comparing
 from hvd_keras.data.position import handle_of
@@ -90,7 +91,8 @@ def predict(
         options.update(batch_size=batch_size, callbacks=callbacks)
         outputs = model.predict(data, **options)
         return outputs if place in (None, process_set.rank()) else None
-    share = share_of(data, batch_size, process_set)
+    with called_by("predict"):
+        share = share_of(data, batch_size, process_set)
     options["callbacks"] = callbacks
     handle = handle_of(share.data)
     taken = None if handle is None else handle.taken

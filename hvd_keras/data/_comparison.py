@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 from hvd_keras._values import agreement
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
+
+# What the user has called, for messages.
+_caller = contextvars.ContextVar("caller", default="shard")
 
 _RULE = (
     "All ranks must shard the same data in the same way: all of it, in the "
@@ -37,6 +43,16 @@ _CURES = {
 }
 
 
+@contextlib.contextmanager
+def called_by(name: str) -> Iterator[None]:
+    """Compares in the name of what the user has called; all ranks do so."""
+    token = _caller.set(name)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
 def check_equal(
     kind: str,
     arguments: dict[str, Any],
@@ -57,7 +73,7 @@ def check_equal(
     """
     mine = [kind, arguments, description]
     check = agreement.differing(mine)
-    (values,) = agreement.together("shard", [check], process_set)
+    (values,) = agreement.together(_caller.get(), [check], process_set)
     if values is None:
         return
     kinds, all_arguments, lists = zip(
