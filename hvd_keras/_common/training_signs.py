@@ -43,6 +43,7 @@ class Apart:
 first: Training | None = None
 at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
+trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
 place_of_fit = ""  # where the running `fit` was called; "": none runs
 
 

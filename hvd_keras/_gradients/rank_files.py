@@ -51,7 +51,7 @@ def _tell(mine: list[tuple[str, str]], of_others: list[Any]) -> None:
     cure = f" {names} can write while training goes on." if names else ""
     log.info(
         f"All ranks have callbacks of Keras that write: {shown}. This rank "
-        f"writes there, the others write {others}. Nothing to do.{cure}"
+        f"writes there, the others write {others}.{cure}"
     )
 
 

@@ -59,9 +59,11 @@ def _found() -> dict[str, str]:
             f"first values. {received}"
         )
         return {remarks.TRAINS_ALONE: alone}
-    if _num_same >= _FEWEST and not _has_other:
+    has_dealt = training_signs.trains_on_share
+    if _num_same >= _FEWEST and not _has_other and not has_dealt:
         same = (
-            "All ranks have trained on the same rows: they brought the same "
+            "All ranks have trained on the same rows, or all rows are alike: "
+            "they brought the same "
             f"gradients to all {_num_same} sums. Deal the rows out by "
             "`hvd.shard`; where each rank draws rows of its own, add "
             f"`hvd.rank()` to the seed. {received}"

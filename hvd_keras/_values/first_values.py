@@ -113,8 +113,8 @@ def note_apart(
     at = f" at {place}" if place else ""
     training_signs.apart = apart = training_signs.Apart(
         "The ranks train different weights: they began with other values, and "
-        f"equal gradients keep them apart. {cure} before the first step or "
-        f"after it. Received: {found.difference}{at}.",
+        f"equal gradients keep them apart. {cure} before the first step. "
+        f"Received: {found.difference}{at}.",
         core.num_broadcast_bytes() + found.num_bytes - num_moved,
     )
     if [core.rank()] == (process_set.ranks or [])[:1]:

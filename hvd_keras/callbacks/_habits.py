@@ -13,6 +13,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values import checksums
 from hvd_keras._values.agreement import together
 from hvd_keras.callbacks._same_arrays import may_share
+from hvd_keras.data._counts import source_of
 
 _NAME = "BroadcastGlobalVariablesCallback"
 
@@ -82,7 +83,8 @@ class Habits:
             # A user's `train_step` may leave all of them at 0.
             is_used = any(state.any() for state in states)
             are_equal = all(other == mine for other in of_ranks)
-            if is_used and are_equal and basics.rank() == 0:
+            is_told = is_used and are_equal and not _has_dealt_rows()
+            if is_told and basics.rank() == 0:
                 advice.tell_of_same_data(model, "equal metrics after two steps")
 
 
@@ -100,3 +102,10 @@ class _FirstSteps(keras.callbacks.Callback):
     ) -> None:
         if not self._habits.is_done:
             self._habits.on_step_begin(self.model, [])
+
+
+def _has_dealt_rows() -> bool:
+    """Whether the rows of `fit` were dealt out: equal ones are all alike."""
+    fit = keras_calls.running_fit()
+    source = None if fit is None else source_of(fit.data)
+    return source is not None and source.deals_rows

@@ -53,6 +53,11 @@ def called_by(name: str) -> Iterator[None]:
         _caller.reset(token)
 
 
+def caller() -> str:
+    """Returns what the user has called; "shard" for `hvd.shard` itself."""
+    return _caller.get()
+
+
 def check_equal(
     kind: str,
     arguments: dict[str, Any],

@@ -25,6 +25,7 @@ class Counts:
         fills_in_part: Whether such rows may stand beside others.
         joined: Rows of the last step that one process takes in a step more.
         is_uneven: Whether ranks have other numbers of rows in full steps.
+        deals_rows: Whether each rank has other rows of the data.
     """
 
     num_ranks: int
@@ -36,6 +37,7 @@ class Counts:
     ends_together: bool = True
     joined: int = 0
     is_uneven: bool = False
+    deals_rows: bool = False
 
     def are_known(self) -> bool:
         """Whether a rank can tell the step's rows from its own rows."""

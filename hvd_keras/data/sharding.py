@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common import log, verification
+from hvd_keras._common import log, training_signs, verification
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
@@ -223,7 +223,9 @@ def shard(
         )
 
     deal = deal_now()
-    if is_py_dataset and not batched and deal.size > 1 and deal.rank == 0:
+    is_own_call = _comparison.caller() == "shard"
+    is_whole = is_py_dataset and not batched and is_own_call
+    if is_whole and deal.size > 1 and deal.rank == 0:
         _tell_of_whole_batches(deal.size)
     # A rank that joins calls this alone.
     if is_dataset and not is_elastic and not membership.is_waiting():
@@ -270,6 +272,7 @@ def shard(
     )
     handle.taken.is_shuffled = bool(shuffle)
     result = _ready(finish(handle), handle, autotune)
+    callback_lists.at_train_begin.add(_note_share)
     if deal.size > 1 and deal.rank == 0:
         callback_lists.at_train_begin.add(_advise)
         keras_calls.at_end.add(_advise_of_metrics)
@@ -288,6 +291,7 @@ def shard(
         ends_together=policy != "join",
         joined=0 if is_py_dataset else deal.num_joined(num_rows),
         is_uneven=bool(deal.num_global),
+        deals_rows=not is_py_dataset or bool(batched),
     )
     return mark(result, counts)
 
@@ -306,6 +310,13 @@ def _ready(result: Any, handle: Handle, autotune: bool) -> Any:
     if not autotune:
         result = _datasets.without_tuner(result)
     return _keras_passes.as_share(_datasets.as_sharded(result), handle)
+
+
+def _note_share(callback_list: Any) -> None:
+    fit = keras_calls.running_fit()
+    source = None if fit is None else source_of(fit.data)
+    if source is not None and source.deals_rows:
+        training_signs.trains_on_share = True
 
 
 def _advise(callback_list: Any) -> None:
@@ -331,12 +342,19 @@ def _advise_of_metrics(call: keras_calls.Call) -> None:
 
 
 @functools.cache  # said once
-def _tell_of_blocker(blocker: str) -> None:
-    log.info(
-        f"`hvd.shard` of a tf.data.Dataset: for {blocker}, each rank does the "
-        "work on all rows that stands before. If it takes long, do it behind "
-        "`hvd.shard`; see 'Who reads what' in docs/data.md."
-    )
+def _tell_of_blocker(blocker: str, caller: str) -> None:
+    if caller == "shard":
+        log.info(
+            f"`hvd.shard` of a tf.data.Dataset: for {blocker}, each rank does "
+            "the work on all rows that stands before. If it takes long, do it "
+            "behind `hvd.shard`; see 'Who reads what' in docs/data.md."
+        )
+    else:
+        log.info(
+            f"`{caller}`: for {blocker}, each rank makes all rows, and takes "
+            "its own. That is right, but may be slow; see 'Who reads what' in "
+            "docs/data.md."
+        )
 
 
 @functools.cache  # said once
@@ -433,7 +451,7 @@ def _make_of_dataset(
         if source.whole_files is not None:
             source.whole_files[0].tell_of_order(deal.size)
         elif blocker := source.what_blocks():
-            _tell_of_blocker(blocker)
+            _tell_of_blocker(blocker, _comparison.caller())
     num_rows = _datasets.num_rows_of(source.first, batched=batched)
     described = [["rows", num_rows], *source.describe()]
 

@@ -21,6 +21,7 @@ from hvd_keras.callbacks import (
     BroadcastGlobalVariablesCallback,
     MetricAverageCallback,
 )
+from hvd_keras.data._comparison import called_by
 from hvd_keras.distribution import _data, _turns
 from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.prediction import predict
@@ -92,11 +93,12 @@ class Front:
             )
             given.update(zip(_ROWS, rows, strict=True))
         size = self._global(given["batch_size"])
-        _share_rows(given, size, shuffle=bool(given["shuffle"]))
-        if held_out is not None:
-            rows = keras.utils.unpack_x_y_sample_weight(held_out)
-            size = self._global(given["validation_batch_size"]) or size
-            given["validation_data"] = _data.shared(*rows, batch_size=size)
+        with called_by("fit"):
+            _share_rows(given, size, shuffle=bool(given["shuffle"]))
+            if held_out is not None:
+                rows = keras.utils.unpack_x_y_sample_weight(held_out)
+                size = self._global(given["validation_batch_size"]) or size
+                given["validation_data"] = _data.shared(*rows, batch_size=size)
         given.update(self._of_calls(given))
         given.update(
             batch_size=None,
@@ -109,7 +111,8 @@ class Front:
     def _evaluate(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         given.update(self._of_calls(given))
         if self._shares_data:
-            _share_rows(given, self._global(given["batch_size"]))
+            with called_by("evaluate"):
+                _share_rows(given, self._global(given["batch_size"]))
             given["batch_size"] = None
         return run(**_with(given))
 

@@ -173,6 +173,16 @@ model.compile(hvd.DistributedOptimizer("sgd"), "mse")
 model.predict(x, verbose=0)
 model.evaluate(x, x[:, :1], verbose=0)
 """
+_ALIKE = """
+model.compile(hvd.DistributedOptimizer("sgd"), "mse")
+x[:] = 1
+model.fit(
+    hvd.shard((x, x[:, :1]), global_batch_size=4),
+    epochs=2,
+    verbose=0,
+    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+)
+"""
 _COLLECTIVES = """
 import numpy as np
 import hvd_keras as hvd
@@ -292,9 +302,10 @@ def test_a_second_step_from_other_weights_fails(code: str) -> None:
         (1, _MODEL + _TAPE.format(is_distributed=False)),
         (2, _MODEL + _ALL_ROWS.format(differs=1)),
         (2, _MODEL + _PREDICTS),
+        (2, _MODEL + _ALIKE),
         (2, _COLLECTIVES),
     ],
-    ids=["together", "one rank", "own rows", "inference", "collectives"],
+    ids=["together", "one rank", "own rows", "inference", "alike", "calls"],
 )
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")

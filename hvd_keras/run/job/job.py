@@ -92,6 +92,8 @@ class Job:
         self._handle_signals()
         ending = policy.Ending(Blame(), 1)
         try:
+            if hint := report.misplaced(self._spec.command):
+                self._output.say(hint)
             self._gathering.wait()
             self._start()
             while self._policy.goes_on():

@@ -106,13 +106,20 @@ def interruption(number: int) -> str:
 WARNED = "the job has ended, but with `--strict` a warning is an error"
 
 
+def misplaced(command: Sequence[str]) -> str:
+    """What to say of an option of hvdrun that a program gets; "": nothing."""
+    if "--distribute" not in command:
+        return ""
+    return (
+        f"`--distribute` stands behind `{command[0]}`, which gets it: put it "
+        "before that, if it is meant for hvdrun"
+    )
+
+
 def nobody_joined(num_ranks: int, command: Sequence[str]) -> str:
     """What to say of processes that have all ended well, each by itself."""
-    cure = (
-        "`--distribute` stands behind the program, which got it: put it before "
-        "the program"
-        if "--distribute" in command
-        else "To train together, start an unchanged script by `hvdrun "
+    cure = misplaced(command) or (
+        "To train together, start an unchanged script by `hvdrun "
         f"--distribute -np {num_ranks} ...`, or call `hvd.init()` at its "
         "start, see docs/quickstart.md"
     )

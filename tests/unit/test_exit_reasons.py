@@ -1,0 +1,39 @@
+"""An error's gist is what its text says, not what frameworks put around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_keras._job.exit_hooks import describe
+
+_LAYER = (
+    "Exception encountered when calling Reshape.call().\n\n"
+    "\x1b[1mThe total size must be unchanged.\x1b[0m\n\n"
+    "Arguments received by Reshape.call():\n  • inputs=..."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "gist"),
+    [
+        ("odd\nmore", "ValueError: odd"),
+        (
+            _LAYER,
+            "ValueError: The total size must be unchanged. (in Reshape.call())",
+        ),
+        (
+            'in user code:\n\n    File "a.py", line 9, in step  *\n'
+            "        f()\n\n    ValueError: ranks: odd\n    more",
+            "ValueError: ranks: odd",
+        ),
+        (
+            'in user code:\n\n    File "a.py", line 9, in step  *\n'
+            "        f()\n\n    ValueError: " + _LAYER,
+            "ValueError: The total size must be unchanged. (in Reshape.call())",
+        ),
+        ("in user code:", "ValueError: in user code:"),
+        ("", "ValueError"),
+    ],
+)
+def test_gists(text: str, gist: str) -> None:
+    assert describe(ValueError, ValueError(text)) == gist
