@@ -38,6 +38,14 @@ print("done")
 """
 
 
+def test_an_error_of_a_rank_that_is_not_shown_is_shown() -> None:
+    code = "import keras, os\n1 / (1 - int(os.environ['HVD_RANK']))"
+    job = jobs.run_python(2, code, "--distribute")
+    assert job.status != 0
+    assert "hvdrun: rank 1 has written last" in job.stderr
+    assert "[1] ZeroDivisionError: division by zero" in job.stderr
+
+
 LOOP_OF_OURS = """
 import keras, numpy as np, tensorflow as tf
 import hvd_keras as hvd

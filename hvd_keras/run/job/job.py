@@ -470,6 +470,8 @@ class Job:
     def _show_table(self, found: Blame) -> None:
         if found.is_interruption:
             return
+        if found.rank is not None and not found.shared_error:
+            self._output.show_hidden(found.rank)
         rows = []
         for rank in self._ranks:
             told = self._policy.ends.error(rank.rank)

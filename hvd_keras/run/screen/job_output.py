@@ -75,6 +75,18 @@ class JobOutput:
         """Returns the standard error of a rank; None if it never started."""
         return self._errors.get(rank)
 
+    def show_hidden(self, rank: int) -> None:
+        """Shows the last errors of a rank whose output is not shown."""
+        shown, errors = self._kept.shown_ranks, self._errors.get(rank)
+        if not shown or rank in shown or not errors or not errors.last_lines:
+            return
+        self.say(
+            f"rank {rank} has written last (`--show-ranks` and `--output-dir` "
+            "have the rest):"
+        )
+        for line in errors.last_lines:
+            self.show(f"[{rank}] {line.decode(errors='replace')}")
+
     def say(self, message: str) -> None:
         """Shows a line of hvdrun."""
         self.show(f"hvdrun: {message}")
