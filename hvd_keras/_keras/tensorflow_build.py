@@ -47,6 +47,7 @@ def call_with_symbols(model: Any, batch: Any) -> None:
     if type(model).call is keras.Model.call:
         return
     x, _, _ = keras.utils.unpack_x_y_sample_weight(_without_optionals(batch))
+    symbols = None
     try:
         if model.run_eagerly and any(map(tf.is_tensor, tf.nest.flatten(x))):
             model(x, training=False)
@@ -54,7 +55,8 @@ def call_with_symbols(model: Any, batch: Any) -> None:
         symbols = tf.nest.map_structure(_symbol_of, x)
         _backend.compute_output_spec(model, symbols, training=False)
     except Exception as error:  # of the user's `call`
-        if isinstance(model, keras.Sequential) and not model.built:
+        is_of_layer = isinstance(model, keras.Sequential) and not model.built
+        if is_of_layer and symbols is not None:
             raise
         _logger.debug("%r was not built by a call: %r", model.name, error)
 
