@@ -31,7 +31,12 @@ SETS_ITS_OWN = {
     "spark/estimator.py",
 }
 # These are attributes of one object that the user has made.
-OF_INSTANCES = {"data/_counts.py", "data/position.py"}
+OF_INSTANCES = {
+    "_gradients/tape_start.py",
+    "data/_counts.py",
+    "data/position.py",
+    "distribution/_data.py",
+}
 
 
 class Owner:
