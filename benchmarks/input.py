@@ -209,7 +209,8 @@ def run_served(folder: pathlib.Path) -> None:
                 pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
             _common.wait_for_all()
             before, begun = received(), time.perf_counter()
-            share = share or hvd.shard(make(), batch_size=FLAGS.batch)
+            if share is None:
+                share = hvd.shard(make(), batch_size=FLAGS.batch)
             deque_of(share)
             seconds = time.perf_counter() - begun
             of_host = (received() - before) * (hvd.local_rank() == 0)

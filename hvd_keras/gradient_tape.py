@@ -93,9 +93,11 @@ def DistributedGradientTape(  # noqa: N802 (the name that Horovod gave it)
             has the wrong type.
         ValueError: A value is invalid, or the tape is already distributed.
 
-    `gradient` raises MismatchError on all ranks if they have gradients of
-    different sources. Its text shows the shape of an empty tensor that encodes
-    them: 0, the number of gradients, and a checksum of their sources.
+    `gradient` raises MismatchError on all ranks if variables among the sources
+    differ by rank in the second step of eager code, or if the ranks have
+    gradients of different sources. The text of the latter shows the shape of
+    an empty tensor that encodes them: 0, the number of gradients, and a
+    checksum of their sources.
 
     Example:
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
-from hvd_keras._job import membership, state
+from hvd_keras._job import state
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement, checksums, first_values
 from hvd_keras._values.first_values import Value
@@ -96,16 +96,15 @@ class StartCheck:
         if self._generation != generation:
             self._generation, self._num_late = generation, 0
         is_second = self._num_late == 1 and backend.has_values_later
-        is_alone = process_set.size() == 1 or membership.is_elastic()
-        if is_alone or not (self._num_late == 0 or is_second):
+        is_due = self._num_late == 0 or is_second
+        if not is_due or not first_values.are_compared(process_set):
             return
         found = first_values.compare(
             "DistributedOptimizer/first_values",
             [Value.of(repr(path_of(v)), backend.peek(v)) for v in variables],
             process_set,
         )
-        if found.difference is not None:
-            first_values.note_apart(found, CURE, process_set)
+        first_values.note(found, CURE, process_set)
         # Without values, a second trace follows.
         self._num_late += 2 if found.are_known else 1
 

@@ -10,15 +10,12 @@ import tensorflow as tf
 from hvd_keras import _backends
 from hvd_keras._backends.options import path_of
 from hvd_keras._gradients.start_check import CURE, unequal_start
-from hvd_keras._job import membership, state
+from hvd_keras._job import state
 from hvd_keras._keras.names import identity_of
 from hvd_keras._values import first_values
 from hvd_keras._values.first_values import Value
 from hvd_keras.process_set import ProcessSet
 
-# The attribute of a variable in which this module notes, with the generation,
-# what was found.
-_NOTE = "_hvd_first_values"
 _EQUAL, _UNKNOWN, _APART = "equal", "unknown", "apart"
 
 
@@ -39,18 +36,22 @@ def compare(
     Raises:
         MismatchError: They differ in the second step; on all ranks.
     """
-    size = process_set.size()
-    # `elastic.State` broadcasts, and ranks trace at other times there.
-    if not process_set.included() or size == 1 or membership.is_elastic():
+    if not first_values.are_compared(process_set):
         return
-    retried = (_UNKNOWN, _APART) if tf.executing_eagerly() else (_UNKNOWN,)
-    notes = [
-        (variable, _note_on(variable))
-        for variable in sources
-        if isinstance(getattr(variable, "_value", variable), tf.Variable)
-        and identity_of(variable) not in local_ids
-    ]
-    due = [(v, note) for v, note in notes if note is None or note in retried]
+    generation = state.generation()
+    wanted = {None, _UNKNOWN}
+    if tf.executing_eagerly():
+        wanted.add(_APART)
+    due = []
+    for variable in sources:
+        known_in, note = getattr(variable, "_hvd_first_values", (None, None))
+        note = note if known_in == generation else None
+        is_variable = isinstance(
+            getattr(variable, "_value", variable), tf.Variable
+        )
+        if note in wanted and is_variable:
+            due.append((variable, note))
+    due = [(v, note) for v, note in due if identity_of(v) not in local_ids]
     if not due:
         return
     backend = _backends.current()
@@ -59,17 +60,12 @@ def compare(
         [Value.of(repr(path_of(v)), backend.peek(v)) for v, _ in due],
         process_set,
     )
-    if found.difference is not None and _APART in {note for _, note in due}:
+    were_apart = _APART in {note for _, note in due}
+    if found.difference is not None and were_apart:
         raise unequal_start(found.difference)
-    if found.difference is not None:
-        first_values.note_apart(found, CURE, process_set)
+    first_values.note(found, CURE, process_set, were_apart=were_apart)
     for variable, note in due:
         result = _APART if found.difference is not None else _EQUAL
         if not found.are_known and note is None:
             result = _UNKNOWN
-        setattr(variable, _NOTE, (state.generation(), result))
-
-
-def _note_on(variable: Any) -> str | None:
-    generation, note = getattr(variable, _NOTE, (None, None))
-    return note if generation == state.generation() else None
+        variable._hvd_first_values = generation, result

@@ -12,6 +12,8 @@ from types import TracebackType
 from hvd_keras import exceptions
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
+# A call, as AutoGraph lists it.
+_CALL = re.compile(r'^    File "')
 # The line in which AutoGraph repeats an error: its class, then the text.
 _OF_AUTOGRAPH = re.compile(r"^    [A-Za-z_][\w.]*: ")
 _BOLD = re.compile(r"\x1b\[\d*m")
@@ -85,10 +87,10 @@ def _gist(lines: list[str]) -> str:
             if "[[{{node " in line and number > 0:
                 return lines[number - 1]
     if lines[0].strip() == "in user code:":  # AutoGraph: calls, then the error
-        found = [n for n, line in enumerate(lines) if _OF_AUTOGRAPH.match(line)]
-        if found:
-            last = _OF_AUTOGRAPH.sub("", lines[found[-1]])
-            return _gist([last, *lines[found[-1] + 1 :]])
+        calls = [n for n, line in enumerate(lines) if _CALL.match(line)]
+        for n in range(max(calls, default=0), len(lines)):
+            if found := _OF_AUTOGRAPH.match(lines[n]):
+                return _gist([lines[n][found.end() :], *lines[n + 1 :]])
     gist = _EAGER_WRAPPING.sub("", lines[0])
     # Keras names the layer in a line of its own, and makes the next one bold.
     layer = re.match(r"Exception encountered when calling (.+?)\.?$", gist)

@@ -48,6 +48,8 @@ def called(record: Record) -> str:
 def _of_ours(name: str) -> str | None:
     if any(part in name for part in _OF_GRADIENTS):
         return "the sum of the gradients"
+    if name.endswith(("/first_values", "/first_values/differing")):
+        return "the first step of the optimizer or tape"
     head = name.partition("/")[0].partition(".")[0]
     if head in _OF_OURS:
         return _OF_OURS[head]

@@ -14,6 +14,7 @@ import numpy as np
 
 from hvd_keras import _native
 from hvd_keras._common import log, training_signs, user_code
+from hvd_keras._job import membership
 from hvd_keras._values import agreement, checksums
 from hvd_keras.exceptions import HvdError
 from hvd_keras.process_set import ProcessSet
@@ -59,6 +60,16 @@ class Found(NamedTuple):
     are_known: bool
 
 
+def are_compared(process_set: ProcessSet) -> bool:
+    """Whether this rank compares first values with others.
+
+    Not in an elastic job: there `elastic.State` broadcasts, and the ranks may
+    trace their steps at other times.
+    """
+    has_others = process_set.included() and process_set.size() != 1
+    return bool(has_others) and not membership.is_elastic()
+
+
 def compare(
     name: str, values: Sequence[Value], process_set: ProcessSet
 ) -> Found:
@@ -95,8 +106,13 @@ def compare(
     return Found(text, num_bytes, are_known)
 
 
-def note_apart(
-    found: Found, cure: str, process_set: ProcessSet, *, num_moved: int = 0
+def note(
+    found: Found,
+    cure: str,
+    process_set: ProcessSet,
+    *,
+    were_apart: bool = False,
+    num_moved: int = 0,
 ) -> None:
     """Lets the user hear of a difference, unless the ranks broadcast yet.
 
@@ -104,9 +120,14 @@ def note_apart(
         found: What `compare` has found.
         cure: How to broadcast.
         process_set: The ranks that have compared.
+        were_apart: Whether these values differed the last time.
         num_moved: The bytes that were broadcast from the time when this rank
             had the values until they were compared.
     """
+    if found.difference is None:
+        if were_apart:  # the program has made them equal by other ways
+            training_signs.apart = None
+        return
     if num_moved >= found.num_bytes:
         return
     core, place = _native.core(), user_code.place()

@@ -50,18 +50,17 @@ def num_steps_of(source: Source, deal: Deal) -> int | None:
     count = int(source.first.cardinality())
     if not source.is_fixed or deal.is_elastic or count < 0:
         return None
-    lengths = _sources.rows_of(source.first).lengths
-    if not deal.keeps_batches:
-        return None if lengths is None else deal.num_steps(lengths.num_rows)
-    if not deal.joins_rest:
+    if deal.keeps_batches and not deal.joins_rest:
         return count
+    lengths = _sources.rows_of(source.first).lengths
     if lengths is None or not lengths.runs:
         return None
-    *sizes, last = [size for _, size in lengths.runs]
-    if min([*sizes, deal.fewest_rows]) < deal.fewest_rows:
-        return None
-    if last >= deal.fewest_rows:
-        return count
-    return (
-        count - 1 if lengths.is_ordered and lengths.runs[-1][0] == 1 else None
-    )
+    if not deal.keeps_batches:
+        return deal.num_steps(lengths.num_rows)
+    *before, (num_last, last) = lengths.runs
+    if last < deal.fewest_rows:  # it goes to the step before
+        if num_last > 1 or not lengths.is_ordered:
+            return None
+        count -= 1
+    is_exact = all(size >= deal.fewest_rows for _, size in before)
+    return count if is_exact else None

@@ -456,7 +456,8 @@ def _make_of_dataset(
     described = [["rows", num_rows], *source.describe()]
 
     def finish(handle: Handle) -> Any:
-        handle.whole_steps = _keras_passes.num_steps_of(source, deal)
+        if num_rows is None:  # else the share is of known length
+            handle.whole_steps = _keras_passes.num_steps_of(source, deal)
         return _datasets.shard_dataset(source, handle, deal, num_rows)
 
     return num_rows, described, finish

@@ -17,8 +17,6 @@ from hvd_keras.data import shard
 from hvd_keras.data._counts import source_of
 
 _BATCH_SIZE = 32  # Keras's
-# The attribute of a dataset that has its share: a second `fit` goes on with it.
-_SHARE = "_hvd_share_of_all"
 
 
 def shared(
@@ -47,9 +45,10 @@ def shared(
         return x
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(x, tf.data.Dataset):
-        if not hasattr(x, _SHARE):
-            setattr(x, _SHARE, shard(x, batched=True))
-        return getattr(x, _SHARE)
+        whole: Any = x
+        if not hasattr(whole, "_hvd_share"):  # a second `fit` goes on with it
+            whole._hvd_share = shard(whole, batched=True)
+        return whole._hvd_share
     order: dict[str, Any] = {}
     if shuffle:
         order = {"shuffle": True, "seed": next_seed()}

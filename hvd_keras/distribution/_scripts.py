@@ -105,14 +105,19 @@ def _tell_of_loop(training: training_signs.Training) -> None:
     if not basics.is_initialized() or basics.rank() != 0 or basics.size() == 1:
         return
     is_of_loop = training.what != "`fit`" and not training_signs.place_of_fit
-    own = {"hvd_keras.gradient_tape", "hvd_keras.jax.distribute"}
-    reduces = training.reduces or not own.isdisjoint(sys.modules)
-    if is_of_loop and not reduces:
+    if is_of_loop and not _reduces(training):
         log.notice(
             f"all {basics.size()} ranks do the same work in this loop: "
             "`--distribute` shares the rows of `fit`, `evaluate` and `predict` "
             f"alone. {_CURE} Received: {training.what} at {training.place}."
         )
+
+
+def _reduces(training: training_signs.Training | None) -> bool:
+    """Whether a script reduces its gradients by itself."""
+    own = {"hvd_keras.gradient_tape", "hvd_keras.jax.distribute"}
+    is_reducing = training is not None and training.reduces
+    return is_reducing or not own.isdisjoint(sys.modules)
 
 
 def _tell_at_end() -> None:
@@ -122,7 +127,8 @@ def _tell_at_end() -> None:
 
     if not basics.is_initialized() or basics.size() == 1:
         return
-    if not (_front.has_shared() or hasattr(sys, "last_value")):
+    is_told = not _front.has_shared() and not _reduces(training_signs.first)
+    if is_told and not hasattr(sys, "last_value"):
         text = (
             f"nothing was distributed: {sys.argv[0]} has called neither "
             f"`fit` nor `evaluate` nor `predict` of a Keras model, and all "

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras import _native
-from hvd_keras._job import membership
 from hvd_keras._values import first_values
 from hvd_keras._values.first_values import Value
 from hvd_keras.process_set import ProcessSet
@@ -30,7 +29,9 @@ class FirstValues:
         self._is_compared = False
 
     def note(self, params: Any) -> None:
-        """Keeps checksums of parameters."""
+        """Keeps checksums of parameters, if ranks will compare them."""
+        if not first_values.are_compared(self._process_set):
+            return
         leaves, _ = jax.tree_util.tree_flatten_with_path(params)
         self._values = [
             Value.of(f"params{jax.tree_util.keystr(path)}", _held(leaf))
@@ -41,8 +42,7 @@ class FirstValues:
     def compare(self, gradients: Any) -> None:
         """Compares them, once; the user is told of a difference."""
         process_set = self._process_set
-        alone = process_set.size() == 1 or not process_set.included()
-        if self._is_compared or alone or membership.is_elastic():
+        if self._is_compared or not first_values.are_compared(process_set):
             return
         self._is_compared = True
         num_values = len(jax.tree_util.tree_leaves(gradients))
@@ -53,10 +53,7 @@ class FirstValues:
         found = first_values.compare(
             "jax.distribute/first_values", values, process_set
         )
-        if found.difference is not None:
-            first_values.note_apart(
-                found, _CURE, process_set, num_moved=num_moved
-            )
+        first_values.note(found, _CURE, process_set, num_moved=num_moved)
 
 
 def _held(leaf: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from hvd_keras._job import membership, state
+from hvd_keras._job import state
 from hvd_keras._values import first_values
 from hvd_keras._values.first_values import Value
 from hvd_keras.exceptions import MismatchError
@@ -44,7 +44,7 @@ class StartCheck:
         """
         generation = state.generation()
         is_known = self._generation == generation and not self._is_apart
-        if is_known or membership.is_elastic():  # its State broadcasts
+        if is_known or not first_values.are_compared(process_set):
             return
         was_apart = self._is_apart and self._generation == generation
         self._generation = generation
@@ -59,8 +59,7 @@ class StartCheck:
                 f"All ranks must train the same weights. {_CURE} before the "
                 f"first step. Received: {found.difference}."
             )
-        if self._is_apart:
-            first_values.note_apart(found, _CURE, process_set)
+        first_values.note(found, _CURE, process_set, were_apart=was_apart)
 
 
 def _held(parameter: torch.Tensor) -> Any:

@@ -28,56 +28,6 @@ def test_programs_end_as_in_one_process(
         assert distribute_table.wrong(found) == {}
 
 
-NO_FIT = """
-import keras, numpy as np
-model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-for _ in range(3):
-    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
-print("done")
-"""
-
-
-def test_an_error_of_a_rank_that_is_not_shown_is_shown() -> None:
-    code = "import keras, os\n1 / (1 - int(os.environ['HVD_RANK']))"
-    job = jobs.run_python(2, code, "--distribute")
-    assert job.status != 0
-    assert "hvdrun: rank 1 has written last" in job.stderr
-    assert "[1] ZeroDivisionError: division by zero" in job.stderr
-
-
-LOOP_OF_OURS = """
-import keras, numpy as np, tensorflow as tf
-import hvd_keras as hvd
-layer = keras.layers.Dense(1)
-layer.build((None, 2))
-optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-for rows in hvd.shard(np.ones((8, 2), "f"), batch_size=2):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(layer(rows))
-    optimizer.apply(tape.gradient(loss, layer.weights), layer.weights)
-"""
-
-
-def test_a_loop_that_reduces_is_no_loop_of_all_work() -> None:
-    job = jobs.run_python(2, LOOP_OF_OURS, "--distribute")
-    assert job.status == 0, job.stderr
-    assert "the same work in this loop" not in job.stderr
-
-
-def test_a_script_that_shares_nothing_is_told() -> None:
-    job = jobs.run_python(2, NO_FIT, "--distribute")
-    assert job.status == 0
-    assert job.stdout.count("done") == 1  # of rank 0 alone, and no tag
-    assert job.stdout.startswith("done")
-    for words in (
-        "all 2 ranks do the same work in this loop",  # at its first step
-        "Received: the optimizer SGD at <string>:7",
-        "nothing was distributed",  # at the end
-    ):
-        assert job.stderr.count(words) == 1, job.stderr
-
-
 KERAS_DISTRIBUTION = """
 import keras, numpy as np
 from keras.distribution import DataParallel, DeviceMesh, LayoutMap

@@ -31,6 +31,11 @@ _LAYER = (
             "        f()\n\n    ValueError: " + _LAYER,
             "ValueError: The total size must be unchanged. (in Reshape.call())",
         ),
+        (
+            'in user code:\n\n    File "a.py", line 9, in step  *\n'
+            "        f()\n\n    ValueError: odd\n    Received: x",
+            "ValueError: odd",
+        ),
         ("in user code:", "ValueError: in user code:"),
         ("", "ValueError"),
     ],

@@ -31,12 +31,7 @@ SETS_ITS_OWN = {
     "spark/estimator.py",
 }
 # These are attributes of one object that the user has made.
-OF_INSTANCES = {
-    "_gradients/tape_start.py",
-    "data/_counts.py",
-    "data/position.py",
-    "distribution/_data.py",
-}
+OF_INSTANCES = {"data/_counts.py", "data/position.py"}
 
 
 class Owner:

@@ -92,7 +92,8 @@ class Job:
         self._handle_signals()
         ending = policy.Ending(Blame(), 1)
         try:
-            if hint := report.misplaced(self._spec.command):
+            hint = report.misplaced(self._spec.command)
+            if hint and not self._environ.get("HVD_DISTRIBUTE"):
                 self._output.say(hint)
             self._gathering.wait()
             self._start()

@@ -81,8 +81,8 @@ class JobOutput:
         if not shown or rank in shown or not errors or not errors.last_lines:
             return
         self.say(
-            f"rank {rank} has written last (`--show-ranks` and `--output-dir` "
-            "have the rest):"
+            f"the last lines of rank {rank} (`--show-ranks` or `--output-dir` "
+            "gives all):"
         )
         for line in errors.last_lines:
             self.show(f"[{rank}] {line.decode(errors='replace')}")
