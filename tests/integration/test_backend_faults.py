@@ -35,6 +35,7 @@ _TORCH_LOOP = """
     import torch
     import hvd_keras.torch as hvd
     hvd.init()
+    torch.manual_seed(1)
     model = torch.nn.Linear(3, 1)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
