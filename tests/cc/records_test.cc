@@ -312,7 +312,7 @@ TEST_CASE("a damaged tar is told, or read") {
     int total = 8 * ' ';
     header.replace(148, 8, 8, '\0');
     for (const unsigned char each : header) total += each;
-    char field[8];
+    char field[16];
     std::snprintf(field, sizeof(field), "%06o", total);
     header.replace(148, 7, std::string(field) + '\0');
     CHECK(RowsOf(header + std::string(1024, '\0'), &rows).code() ==
