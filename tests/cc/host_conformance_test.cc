@@ -452,6 +452,13 @@ TEST_CASE("a leader that has stopped is lost") {
   CHECK(Contains(other->CheckLeader(late).message(),
                  "has stopped: no heartbeat for 1.5 s"));
   CHECK_OK(leader->CheckLeader(late));
+  // The wire, which may see it first, knows of the ranks what they have told.
+  CHECK(Contains(groups[2]->membership()->CheckLeader(late).message(),
+                 "rank 0, which speaks for its host, has stopped"));
+  leader->SetPlace("b", {4, 5});
+  leader->SetPid(0, 33);
+  CHECK(Contains(groups[2]->membership()->CheckLeader(late).message(),
+                 "rank 4 (host b, pid 33), which speaks for its host"));
 }
 
 // A rank that cannot see deaths waits for nobody, in any process set.

@@ -74,6 +74,7 @@ void Membership::SetPid(int member, int pid) {
   labels_[static_cast<size_t>(member)] +=
       (has_host ? " (host " + host_ + ", pid " : " (pid ") +
       std::to_string(pid) + ")";
+  if (member == rank_) TellName();
 }
 
 void Membership::BindToJob(std::shared_ptr<Membership> job,
@@ -87,9 +88,21 @@ void Membership::BindToJob(std::shared_ptr<Membership> job,
   if (num_members() > size_ && job->num_members() > job->size_) {
     labels_.back() = job->labels_.back();  // they share it
   }
+  TellName();
   job_ = std::move(job);
   MutexLock lock(&job_->sets_mu_);
   job_->sets_.push_back(this);
+}
+
+void Membership::TellName() {
+  Store(labels_[static_cast<size_t>(rank_)], &region_.area(rank_)->info.name);
+}
+
+std::string Membership::label(int member) const {
+  // Nobody has told the wire the ranks' numbers in the job, or their pids.
+  const std::string told =
+      IsWire(rank_) ? Load(region_.area(member)->info.name) : "";
+  return told.empty() ? labels_[static_cast<size_t>(member)] : told;
 }
 
 void Membership::Interrupt(const std::string& reason) {
@@ -113,7 +126,7 @@ Status Membership::CheckLeader(Clock::time_point now) const {
       Milliseconds(now) < seen + timeout) {
     return Status::Ok();
   }
-  return Status::PeerLost(labels_[0] + ", which speaks for its host, has " +
+  return Status::PeerLost(label(0) + ", which speaks for its host, has " +
                           "stopped: no heartbeat for " +
                           SecondsToString(std::chrono::milliseconds(timeout)) +
                           " (HVD_HEARTBEAT_TIMEOUT)");
@@ -134,7 +147,7 @@ std::string Membership::WarnOfFirst(Clock::time_point now,
     return "";
   }
   const std::chrono::milliseconds silence(since);
-  return labels_[0] + " does not answer: it has been silent for " +
+  return label(0) + " does not answer: it has been silent for " +
          SecondsToString(silence) + ", since " + TimeOfDay(silence);
 }
 
@@ -351,7 +364,7 @@ Status Membership::GoneStatus(int member) const {
   const RankState state = static_cast<RankState>(info.state.load());
   const std::string reason = Load(info.reason);
   const std::string last = Load(info.last);
-  const std::string& who = labels_[static_cast<size_t>(member)];
+  const std::string who = label(member);
   switch (state) {
     case RankState::kLeft:
       return Status::PeerLost(who + " left the job" +

@@ -47,9 +47,7 @@ class Membership {
   }
   int own_global_rank() const { return global_rank(rank_); }
   // What messages call the member.
-  const std::string& label(int member) const {
-    return labels_[static_cast<size_t>(member)];
-  }
+  std::string label(int member) const;
 
   // For what is kept beside the membership. The job's: of a process set, that
   // of its job, where its members have other numbers.
@@ -134,6 +132,7 @@ class Membership {
   Status CheckWaitFor(int member) const;
 
  private:
+  void TellName();
   void GoAway(RankState state, const std::string& reason);
   void RingAll();
   void NoteOthers(const std::string& reason, Words* words);

@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kMagic = 0x6876645f6b657261;  // "hvd_kera"
-constexpr uint32_t kLayoutVersion = 7;
+constexpr uint32_t kLayoutVersion = 8;
 
 }  // namespace
 

@@ -84,6 +84,7 @@ struct alignas(128) RankInfo {
   std::atomic<uint32_t> state;          // RankState
   std::atomic<uint32_t> left_in_peace;  // 1: and its process may end
   std::atomic<uint32_t> has_met;        // 1: see Membership::Meet
+  Words name;                           // how the other ranks name it
   Words reason;                         // why it left or is broken
   Words last;                           // its last words, if it dies
 };

@@ -97,7 +97,7 @@ Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
     const int rank = static_cast<int>(peer);
     membership_->SetPid(rank, pids[peer]);
     if (rank == membership_->rank()) continue;
-    const std::string& who = membership_->label(rank);
+    const std::string who = membership_->label(rank);
     pidfds_[peer] =
         Fd(static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0)));
     if (pidfds_[peer].is_open()) continue;
