@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from hvd_keras._keras import name_counts
+
 _DEPTH = 5
 _MOST = 10_000  # members of a list or dict; longer ones are data
 
@@ -46,7 +48,9 @@ def values_in(
         seen: Ids of objects to leave out; those that are found are added.
     """
     if len(_OF_KERAS) == 1:
-        of_layers = {*vars(keras.layers.Layer()), *vars(keras.Sequential())}
+        with name_counts.uncounted():
+            made = (keras.layers.Layer(), keras.Sequential())
+        of_layers = {name for layer in made for name in vars(layer)}
         _OF_KERAS.update(of_layers.difference(_OF_TORCH))
     for layer in layers:
         members = _members_of(layer)

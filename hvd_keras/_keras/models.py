@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from hvd_keras._keras import name_counts
 from hvd_keras._keras.lookup import private_module, require
 
 _symbolic_scope = private_module("backend.common.symbolic_scope")
@@ -75,14 +76,19 @@ def build_metrics(model: Any, batch: Any) -> bool:
     metrics = getattr(model, "_compile_metrics", None)
     if metrics is None or metrics.built:
         return True
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(
-        keras.tree.map_structure(_symbolic, batch)
-    )
+    with name_counts.uncounted():
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(
+            keras.tree.map_structure(_symbolic, batch)
+        )
+    options = {"training": False} if model._call_has_training_arg else {}
+
+    def step(x: Any, y: Any, weights: Any) -> None:
+        y_pred = model(x, **options)
+        model.compute_metrics(x, y, y_pred, sample_weight=weights)
+
     infer = require(private_module("backend"), "compute_output_spec")
     try:
-        options = {"training": False} if model._call_has_training_arg else {}
-        y_pred = infer(model, x, **options)
-        infer(model.compute_metrics, x, y, y_pred, sample_weight=weights)
+        infer(step, x, y, weights)
     except Exception:
         return False
     return bool(metrics.built)

@@ -26,6 +26,7 @@ import keras
 import numpy as np
 
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras import name_counts
 from hvd_keras._keras.lookup import private_module, require
 
 _seeds: Any = private_module("random.seed_generator")
@@ -120,7 +121,10 @@ def _generator_of(rank: int) -> Any:
     before = random.getstate()
     number = _seeds.make_default_seed()
     random.setstate(before)
-    return keras.random.SeedGenerator(_seed_of(rank, number, next(_numbers)))
+    with name_counts.uncounted():
+        return keras.random.SeedGenerator(
+            _seed_of(rank, number, next(_numbers))
+        )
 
 
 class _OfTensorFlow:

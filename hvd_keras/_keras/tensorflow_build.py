@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hvd_keras._keras import name_counts
 from hvd_keras._keras.calls import Call
 from hvd_keras._keras.lookup import private_module, require
 
@@ -52,8 +53,15 @@ def call_with_symbols(model: Any, batch: Any) -> None:
         if model.run_eagerly and any(map(tf.is_tensor, tf.nest.flatten(x))):
             model(x, training=False)
             return
-        symbols = tf.nest.map_structure(_symbol_of, x)
-        _backend.compute_output_spec(model, symbols, training=False)
+        with name_counts.uncounted():
+            symbols = tf.nest.map_structure(_symbol_of, x)
+
+        # Its layers take the names that the first step would give them; the
+        # model's outputs, which nobody uses, take none.
+        def call(x: Any) -> None:
+            model(x, training=False)
+
+        _backend.compute_output_spec(call, symbols)
     except Exception as error:  # of the user's `call`
         is_of_layer = isinstance(model, keras.Sequential) and not model.built
         if is_of_layer and symbols is not None:

@@ -15,6 +15,7 @@ import tempfile
 
 import keras
 import numpy as np
+from keras.src.backend.common import global_state
 
 BACKEND = keras.backend.backend()
 RNG = np.random.default_rng(7)
@@ -44,6 +45,13 @@ def found(model, history=None, **more):
     for name, values in (history.history if history else {}).items():
         results[name] = values
     return {**results, **more}
+
+
+def counts_of_names():
+    """How many objects of each kind Keras has named."""
+    counts = global_state.get_global_attribute("object_name_uids")
+    kinds = "keras_tensor input_layer sequential dense layer seed_generator"
+    return np.asarray([counts.get(kind, 0) for kind in kinds.split()], float)
 
 
 def sequential():
@@ -450,6 +458,8 @@ if BACKEND == "tensorflow":
         PROGRAMS[program.__name__] = program
 if BACKEND == "torch":
     PROGRAMS.update(loader=loader)
+# Our share of a PyDataset is not one, for which Keras names a tensor more.
+ALIKE_NAMED = [*PROGRAMS][: [*PROGRAMS].index("py_dataset")]
 # Keras alone takes their rows in another order, or draws others.
 SHUFFLED = {"shuffled": shuffled, "drawn": drawn}
 ALL = {**PROGRAMS, **SHUFFLED}
@@ -463,6 +473,8 @@ def main() -> None:
             keras.utils.set_random_seed(1)
         for key, value in ALL[name]().items():
             results[f"{name}.{key}"] = np.asarray(value, np.float64)
+        if name in ALIKE_NAMED and not names:
+            results[f"{name}.names"] = counts_of_names()
     if os.environ.get("HVD_RANK", "0") == "0":
         with pathlib.Path(path).open("wb") as file:
             np.savez(file, **results)
