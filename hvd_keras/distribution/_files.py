@@ -146,7 +146,7 @@ def _one_at_a_time(original: Function) -> Function:
 def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
     """Tells once of a file that the script opens to write in it."""
     global _has_told
-    if event != "open" or _has_told:
+    if event != "open" or _has_told or not basics.is_initialized():
         return
     path, mode, _ = arguments
     writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")

@@ -153,6 +153,24 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert job.stderr.count("opens by itself") == 1
 
 
+AT_EXIT = """
+import atexit, os
+def save():
+    with open(os.environ["HVD_RANK"], "w") as file:
+        file.write("all")
+atexit.register(save)  # so it comes after what Keras brings
+import keras
+"""
+
+
+def test_files_may_be_written_after_the_end(tmp_path: pathlib.Path) -> None:
+    code = f"import os\nos.chdir({str(tmp_path)!r})\n{AT_EXIT}"
+    job = jobs.run_python(2, code, "--distribute", "--show-ranks", "0,1")
+    assert job.status == 0
+    assert "Error" not in job.stderr
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["all"] * 2
+
+
 FOLDERS = """
 import os, pathlib
 os.chdir({folder!r})
