@@ -42,9 +42,7 @@ def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
     own = None
     calls_from_foreign = False
     for frame in reversed(stack):
-        is_foreign = frame.file.startswith(("<frozen ", *foreign)) or any(
-            part in frame.file for part in _INSTALLED
-        )
+        is_foreign = is_in_library(frame.file, foreign)
         # Libraries make code that has no file, such as ops of TensorFlow.
         is_made = _MADE in frame.file or (
             frame.file.startswith("<") and calls_from_foreign
@@ -53,6 +51,13 @@ def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
         if not calls_from_foreign:
             own = frame
     return own
+
+
+def is_in_library(file: str, foreign: Sequence[str]) -> bool:
+    """Whether code of this file is not the user's."""
+    return file.startswith(("<frozen ", *foreign)) or any(
+        part in file for part in _INSTALLED
+    )
 
 
 @functools.cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any
+
+from hvd_keras._common import user_code
 
 # Ranks may begin a few seconds apart.
 _BEGAN = time.time() - 10.0
@@ -23,7 +24,7 @@ FETCHERS = frozenset(
 
 
 def is_of_script(frame: Any, through: frozenset[str] = frozenset()) -> bool:
-    """Whether the script, or a module beside it, runs this or has called it.
+    """Whether the script, or a module of its own, runs this or has called it.
 
     Args:
         frame: What runs this.
@@ -40,9 +41,8 @@ def is_of_script(frame: Any, through: frozenset[str] = frozenset()) -> bool:
     others = ("hvd_keras", "importlib")
     if frame is None or module.partition(".")[0] in others:
         return False
-    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
-    path = os.path.abspath(frame.f_code.co_filename)
-    return path.startswith(f"{folder}/") and "site-packages" not in path
+    path = frame.f_code.co_filename
+    return not user_code.is_in_library(path, user_code.foreign_folders())
 
 
 def is_of_this_job(found: os.stat_result) -> bool:

@@ -293,6 +293,35 @@ def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
     assert not list(tmp_path.glob("hvd-turn*"))
 
 
+ELSEWHERE = """
+import os, pathlib, time
+def prepare():
+    if not os.path.exists("data"):
+        os.mkdir("data")
+        time.sleep(2)
+        pathlib.Path("data/made").write_text(os.environ["HVD_RANK"])
+    return pathlib.Path("data/made").read_text()
+"""
+
+
+def test_modules_of_the_script_may_lie_elsewhere(
+    tmp_path: pathlib.Path,
+) -> None:
+    for name in ("source", "works"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "source" / "preparing.py").write_text(ELSEWHERE)
+    code = f"""
+import os, sys
+os.chdir({str(tmp_path / "works")!r})
+sys.path.append({str(tmp_path / "source")!r})
+import keras, preparing
+print("made by", preparing.prepare(), flush=True)
+"""
+    job = jobs.run_python(2, code, "--distribute", "--show-ranks", "0,1")
+    assert job.status == 0, job.stderr
+    assert job.stdout.count("made by 0") == 2
+
+
 OWN_NAMES = """
 import keras, numpy as np, os, pathlib, tempfile, time
 rank = int(os.environ["HVD_RANK"])

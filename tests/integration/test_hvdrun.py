@@ -206,8 +206,7 @@ def test_check_works_with_parts_missing() -> None:
     assert re.search(r"^TensorFlow +NOT FOUND", done.stdout, re.MULTILINE)
     assert re.search(r"^Keras +NOT FOUND", done.stdout, re.MULTILINE)
     assert re.search(r"^Python +3\.", done.stdout, re.MULTILINE)
-    assert re.search(r"^NCCL ", done.stdout, re.MULTILINE)
-    assert re.search(r"^CUDA driver ", done.stdout, re.MULTILINE)
+    assert re.search(r"^(CUDA driver|GPUs +none)", done.stdout, re.MULTILINE)
     assert "keras.callbacks.CallbackList: on_train_begin, " in done.stdout
     assert "Ready" not in done.stdout
     assert "Traceback" not in done.stderr

@@ -48,13 +48,19 @@ def print_report(*, verbose: bool = False) -> int:
         ("core", _core),
         ("transports", _transports),
         ("TensorFlow ops", _ops),
-        ("CUDA driver", _driver),
+    ]
+    for_gpus: list[tuple[str, Callable[[], str]]] = [
         ("GPUs", _gpus),
         ("CUDA runtime", lambda: _gpu_library("gpu_cuda_version")),
         ("NCCL", lambda: _gpu_library("gpu_nccl_version")),
         ("GPU shim", _shim),
     ]
-    is_complete, num_gpus = True, "0"
+    driver = _driver()
+    if driver:
+        rows += [("CUDA driver", lambda: driver), *for_gpus]
+    else:
+        rows.append(("GPUs", lambda: "none: there is no CUDA driver"))
+    is_complete, num_gpus = True, ""
     for name, find in rows:
         try:
             found = find()
@@ -64,8 +70,8 @@ def print_report(*, verbose: bool = False) -> int:
         print(f"{name:<15} {found}", flush=True)
         if name == "GPUs":
             num_gpus = found
-    if is_complete and num_gpus == "0":
-        print("Ready to train on CPUs. The five lines above are for GPUs.")
+    if is_complete and num_gpus[:1] in ("0", "n"):
+        print("Ready to train on CPUs.")
     if verbose:
         print("\nReplaced in other packages, where these are imported:")
         print(*replacements.lines(), sep="\n")
@@ -181,9 +187,10 @@ def _shim() -> str:
 
 
 def _driver() -> str:
+    """The version of the driver's interface; "": there is none."""
     try:
         number = ctypes.c_int()
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
-        return "not found"
+        return ""
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
