@@ -69,6 +69,13 @@ TABLE = (
         "the distribution stays after its scope",
     ),
     Row(
+        "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter",
+        "get_torch_dataloader",
+        "distribution._orders",
+        "draw what a loader of torch draws at its start on all ranks alike",
+        "an unchanged script has its rows in another order on more ranks",
+    ),
+    Row(
         "keras.Model",
         "save save_weights export",
         "distribution._files",

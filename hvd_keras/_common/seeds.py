@@ -1,4 +1,4 @@
-"""Gives each rank its own seed of random numbers."""
+"""Seeds of random numbers: of each rank, and given to a script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from __future__ import annotations
 # the distances between the seeds of one model's layers.
 _STRIDE = 1_000_003
 _MODULUS = 1 << 31
+
+
+class GivenSeed(int):
+    """A seed that the script has not set itself."""
 
 
 def seed_of_rank(seed: int, rank: int) -> int:

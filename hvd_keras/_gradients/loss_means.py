@@ -274,7 +274,16 @@ def know_rows(call: Any, process_set: ProcessSet) -> Check:
     if process_set.size() != 1:
         yield from _agree_on_counts(call, process_set)
     if not _is_alone(process_set, call):
-        traces.switch(call.model, (call.rows.counts, call.rows.may_fill))
+        traces.switch(call.model, _key_of(call.rows))
+
+
+def _key_of(rows: keras_calls.Rows) -> Any:
+    """What a train function is traced for.
+
+    TensorFlow would trace one for weights that we add, a number for each row,
+    and for those of a script, a number for each pixel say: of no known rank.
+    """
+    return rows.counts, rows.may_fill, rows.adds_weights
 
 
 def _adds_weights(data: Any) -> bool:
@@ -301,7 +310,7 @@ def forget_counts(fit: Any, rest: int | None) -> None:
         return
     fit.rows = dataclasses.replace(fit.rows, counts=None)
     trace_anew(fit.model)
-    traces.note(fit.model, (None, fit.rows.may_fill))
+    traces.note(fit.model, _key_of(fit.rows))
 
 
 def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:

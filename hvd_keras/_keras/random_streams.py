@@ -182,9 +182,9 @@ class _OfTorch:
             self._torch.cuda.set_rng_state_all(state[1:])
 
     def move(self, rank: int) -> list[Any]:
-        seed = int(self._torch.randint(1 << 31, (), device="cpu"))
         shared = self.get()
-        self._torch.manual_seed(_seed_of(rank, seed))
+        seed = int(self._torch.randint(1 << 31, (), device="cpu"))
+        self._torch.manual_seed(_seed_of(rank, seed, next(_numbers)))
         return shared
 
     def end(self, state: list[Any]) -> None:

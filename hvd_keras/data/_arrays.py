@@ -11,7 +11,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import FILLING, Deal
-from hvd_keras.data._pass import order_of
+from hvd_keras.data._pass import Shuffle, order_of
 from hvd_keras.data._pass import own_rows as own_rows_of_steps
 from hvd_keras.data.position import Handle
 
@@ -43,7 +43,7 @@ def describe(tensors: Any) -> list[Any]:
 
 
 def shard_arrays(
-    tensors: Any, handle: Handle, deal: Deal, *, shuffle: bool, seed: int
+    tensors: Any, handle: Handle, deal: Deal, *, shuffle: Shuffle, seed: int
 ) -> tf.data.Dataset:
     """Returns this rank's batches; each iteration is an epoch.
 
@@ -51,7 +51,8 @@ def shard_arrays(
         tensors: As from `to_tensors`, equal on all ranks.
         handle: Says where an iteration begins, and for which ranks.
         deal: Decides about the form of the batches.
-        shuffle: Whether rows come in another order in each epoch.
+        shuffle: Whether rows come in another order in each epoch, or what
+            draws it.
         seed: Decides on the order, together with the number of the epoch.
     """
     num_rows = num_rows_of(tensors)
@@ -59,6 +60,8 @@ def shard_arrays(
 
     def begin() -> Any:
         part = handle.begin()
+        if callable(shuffle):
+            return own_rows_of_steps(shuffle(num_rows, part.epoch), part)
         order = order_of(num_rows, part.epoch, shuffle=shuffle, seed=seed)
         rows = np.arange(num_rows) if order is None else order
         return own_rows_of_steps(rows, part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import numpy as np
 from hvd_keras.data._deal import Deal
 
 Array = np.ndarray[Any, Any]
+# Whether rows come in another order in each epoch; or what draws an order of so
+# many rows, equal on all ranks, as a pass begins. Its second argument: how many
+# passes a job has had that goes on, and has drawn nothing for yet.
+Shuffle = bool | Callable[[int, int], Array]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from hvd_keras.data._deal import Deal
-from hvd_keras.data._pass import Array, Pass, order_of
+from hvd_keras.data._pass import Array, Pass, Shuffle, order_of
 from hvd_keras.data.position import Handle
 
 
@@ -22,7 +22,8 @@ class PyShare(keras.utils.PyDataset):
         handle: Says where an iteration begins, and for which ranks.
         deal: Decides about the form of the batches.
         num_items: What is shuffled, rows or batches; None: without end.
-        shuffle: Whether they come in another order in each epoch.
+        shuffle: Whether they come in another order in each epoch, or what
+            draws it.
         seed: Decides on the order, together with the number of the epoch.
         options: Those of `PyDataset`.
     """
@@ -33,18 +34,20 @@ class PyShare(keras.utils.PyDataset):
         deal: Deal,
         num_items: int | None,
         *,
-        shuffle: bool,
+        shuffle: Shuffle,
         seed: int,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._handle = handle
         self._num_items = num_items
-        self._shuffle = shuffle and num_items is not None
+        self._shuffle = shuffle if num_items is not None else False
+        self._must_draw, self._num_before = False, 0
         self._seed = seed
         # Whether batches tell which rows only fill them.
         self._fills = num_items is not None and deal.may_fill(num_items)
-        handle.call_at_seek(self._prepare)
+        self._order: Array | None = None
+        handle.call_at_seek(self._seek)
         self._prepare()
 
     @property
@@ -81,6 +84,10 @@ class PyShare(keras.utils.PyDataset):
         count = self.num_batches
         if count is not None and index >= count:
             raise IndexError(index)  # ends a loop
+        if index == 0 and self._must_draw and callable(self._shuffle):
+            self._must_draw = False
+            self._order = self._shuffle(self._num_items or 0, self._num_before)
+            self._num_before = 0
 
     def _items(self, places: Array) -> Array:
         """Returns the numbers of the items at some places of the epoch."""
@@ -90,19 +97,25 @@ class PyShare(keras.utils.PyDataset):
         begun = self._handle.begin()
         if begun != self._part:
             self._take(begun)
+        self._must_draw = callable(self._shuffle)
 
     def _prepare(self) -> None:
         # Workers may ask for batches before `on_epoch_begin`.
         self._take(self._handle.upcoming())
 
+    def _seek(self) -> None:
+        self._prepare()
+        self._num_before = self._part.epoch
+
     def _take(self, part: Pass) -> None:
         self._part = part
-        self._order = order_of(
-            self._num_items or 0,
-            part.epoch,
-            shuffle=self._shuffle,
-            seed=self._seed,
-        )
+        if not callable(self._shuffle):
+            self._order = order_of(
+                self._num_items or 0,
+                part.epoch,
+                shuffle=self._shuffle,
+                seed=self._seed,
+            )
 
 
 class RowShare(PyShare):

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras import objects
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._keras import random_streams
@@ -55,15 +56,33 @@ def move_seeds_apart(data: Any, rank: int) -> None:
     """Moves the seeds apart that the functions behind a share draw by."""
     if not isinstance(data, tf.data.Dataset) or not any(_handles_before(data)):
         return
+    for variable in _seeds_before(data):
+        if not hasattr(variable, "_hvd_is_apart"):
+            variable._hvd_is_apart = True
+            seed, count = map(int, variable.numpy())
+            variable.assign([seed_of_rank(seed, rank), count])
+
+
+def go_on_alike(data: tf.data.Dataset) -> None:
+    """Lets what all ranks draw in front of a share go on as on rank 0.
+
+    An iterator that was not read to its end has drawn ahead, by as much as
+    there was time for.
+    """
+    variables = list(_seeds_before(data))
+    if variables:
+        values = [variable.numpy() for variable in variables]
+        values = objects.broadcast_object(values, 0, name="fit/seeds")
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+def _seeds_before(data: Any) -> Iterator[tf.Variable]:
     for dataset in _all_before(data):
         for function in dataset._functions():
             for variable in function.function.graph.variables:
-                if _SEED_NAME in variable.name and not hasattr(
-                    variable, "_hvd_is_apart"
-                ):
-                    variable._hvd_is_apart = True
-                    seed, count = map(int, variable.numpy())
-                    variable.assign([seed_of_rank(seed, rank), count])
+                if _SEED_NAME in variable.name:
+                    yield variable
 
 
 def _all_before(dataset: Any) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from hvd_keras.data import (
 from hvd_keras.data._counts import Counts, mark, source_of
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._own_loops import OwnLoop
+from hvd_keras.data._pass import Shuffle
 from hvd_keras.data._py_dataset import ShardedPyDataset
 from hvd_keras.data._readers import reader_of
 from hvd_keras.data._structures import has_targets
@@ -408,7 +409,7 @@ def _kind_of(
 
 
 def _make_of_py_dataset(
-    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+    data: Any, deal: Deal, *, shuffle: Shuffle, seed: int, batched: bool
 ) -> _Plan:
     def finish(handle: Handle) -> Any:
         return ShardedPyDataset(data, handle, deal, shuffle=shuffle, seed=seed)
@@ -417,7 +418,7 @@ def _make_of_py_dataset(
 
 
 def _make_of_reader(
-    reader: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+    reader: Any, deal: Deal, *, shuffle: Shuffle, seed: int, batched: bool
 ) -> _Plan:
     def finish(handle: Handle) -> Any:
         return _loaded.LoadedRows(
@@ -435,7 +436,7 @@ def _prepare(dataset: Any, process_set: ProcessSet) -> None:
 
 
 def _make_of_dataset(
-    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+    data: Any, deal: Deal, *, shuffle: Shuffle, seed: int, batched: bool
 ) -> _Plan:
     from hvd_keras.data import _datasets, _keras_passes
 
@@ -464,7 +465,7 @@ def _make_of_dataset(
 
 
 def _make_of_arrays(
-    data: Any, deal: Deal, *, shuffle: bool, seed: int, batched: bool
+    data: Any, deal: Deal, *, shuffle: Shuffle, seed: int, batched: bool
 ) -> _Plan:
     if keras.backend.backend() == "tensorflow":
         from hvd_keras.data import _arrays

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ import numpy as np
 
 from hvd_keras.data import shard
 from hvd_keras.data._counts import source_of
+from hvd_keras.distribution import _orders
 
 _BATCH_SIZE = 32  # Keras's
 
@@ -25,8 +26,7 @@ def shared(
     sample_weight: Any = None,
     *,
     batch_size: int | None,
-    shuffle: bool = False,
-    next_seed: Callable[[], int] = int,
+    shuffle: bool | str = False,
 ) -> Any:
     """Returns this rank's share of data that each rank gives to Keras.
 
@@ -35,8 +35,8 @@ def shared(
         y: The second.
         sample_weight: Weights of the rows.
         batch_size: Rows of a global batch; None: 32.
-        shuffle: Whether arrays, or batches of a `PyDataset`, are shuffled.
-        next_seed: Returns a seed for that, equal on all ranks.
+        shuffle: Whether arrays, or batches of a `PyDataset`, are shuffled, as
+            `fit` takes it.
 
     Raises:
         TypeError: Nobody can know the rows of `x`.
@@ -45,23 +45,32 @@ def shared(
         return x
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(x, tf.data.Dataset):
+        from hvd_keras.data import _random_maps
+
         whole: Any = x
+        _random_maps.go_on_alike(whole)
         if not hasattr(whole, "_hvd_share"):  # a second `fit` goes on with it
             whole._hvd_share = shard(whole, batched=True)
         return whole._hvd_share
     order: dict[str, Any] = {}
-    if shuffle:
-        order = {"shuffle": True, "seed": next_seed()}
     if isinstance(x, keras.utils.PyDataset):
+        if shuffle and x.num_batches is not None:
+            order = _orders.of_batches(x)
         return shard(x, batched=True, **order)
     if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles
-        return shard(x, global_batch_size=x.batch_size, seed=next_seed())
+        return shard(
+            x, global_batch_size=x.batch_size, seed=_orders.next_seed()
+        )
     if isinstance(x, Iterator):
         return shard(_generated(x), batched=True)
     packed = keras.utils.pack_x_y_sample_weight(
         *as_arrays((x, y, sample_weight))
     )
-    return shard(packed, global_batch_size=batch_size or _BATCH_SIZE, **order)
+    size = batch_size or _BATCH_SIZE
+    if shuffle:
+        num_rows = len(keras.tree.flatten(packed)[0])
+        order = _orders.of_rows(num_rows, size, shuffle)
+    return shard(packed, global_batch_size=size, **order)
 
 
 def is_read_once(x: Any) -> bool:

@@ -6,13 +6,12 @@ What it does is what the four changes of a script do, by the same functions.
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from hvd_keras import basics, objects
+from hvd_keras import basics
 from hvd_keras._gradients.distributed_class import is_multi_optimizer, unwrapped
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import calls, models
@@ -22,7 +21,7 @@ from hvd_keras.callbacks import (
     MetricAverageCallback,
 )
 from hvd_keras.data._comparison import called_by
-from hvd_keras.distribution import _data, _turns
+from hvd_keras.distribution import _data, _orders, _turns
 from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.prediction import predict
 
@@ -94,7 +93,7 @@ class Front:
             given.update(zip(_ROWS, rows, strict=True))
         size = self._global(given["batch_size"])
         with called_by("fit"):
-            _share_rows(given, size, shuffle=bool(given["shuffle"]))
+            _share_rows(given, size, shuffle=given["shuffle"])
             if held_out is not None:
                 rows = keras.utils.unpack_x_y_sample_weight(held_out)
                 size = self._global(given["validation_batch_size"]) or size
@@ -149,6 +148,8 @@ def has_shared() -> bool:
 
 def begin(front: Front | None) -> None:
     """Sets what stands before the methods of models; None: nothing."""
+    if front is not None:
+        _orders.draw_alike()
     calls.set_front(front)
 
 
@@ -169,21 +170,13 @@ def distribute_optimizers(model: Any) -> None:
 
 
 def _share_rows(
-    given: dict[str, Any], size: int | None, *, shuffle: bool = False
+    given: dict[str, Any], size: int | None, *, shuffle: bool | str = False
 ) -> None:
     """Puts a share in the place of the rows among the arguments of a call."""
     x, *others = (given[name] for name in _ROWS)
     if _data.are_arrays(x):
         given.update(y=None, sample_weight=None)
-    given["x"] = _data.shared(
-        x, *others, batch_size=size, shuffle=shuffle, next_seed=_next_seed
-    )
-
-
-def _next_seed() -> int:
-    """Returns a seed, equal on all ranks, that follows that of the script."""
-    seed = random.getrandbits(31)
-    return int(objects.broadcast_object(seed, 0, name="distribution/seed"))
+    given["x"] = _data.shared(x, *others, batch_size=size, shuffle=shuffle)
 
 
 def _with(given: dict[str, Any], *first: Any) -> dict[str, Any]:

@@ -66,7 +66,9 @@ def _seed_numpy(seed: int) -> None:
 def _seed_tensorflow(seed: int) -> None:
     import tensorflow as tf
 
-    tf.random.set_seed(seed)
+    from hvd_keras._common.seeds import GivenSeed
+
+    tf.random.set_seed(GivenSeed(seed))
 
 
 def _seed_torch(seed: int) -> None:

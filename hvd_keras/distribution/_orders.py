@@ -1,0 +1,174 @@
+"""The orders in which Keras alone would take the shuffled rows of a script.
+
+Keras draws an order when it begins to read. Each kind of data draws from a
+generator of its own, which the script may have seeded; so what it draws
+afterwards depends on this, too.
+
+| Data | Keras's order |
+|---|---|
+| Arrays on TensorFlow | `tf.random.shuffle`, in `ArrayDataAdapter` |
+| Arrays on JAX | `np.random.permutation` |
+| Arrays on torch | `RandomSampler` |
+| `PyDataset` | `random.shuffle` |
+
+| Private name | Used to |
+|---|---|
+| `ArrayDataAdapter` | shuffle as Keras does on TensorFlow |
+| `PyDatasetAdapter.get_torch_dataloader` (replaced) | let loaders draw their \
+own seeds alike |
+| `tensorflow.python.eager.context.Context._seed` | know whether the script \
+has set a seed |
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import objects
+from hvd_keras._common.replacements import replace
+from hvd_keras._common.seeds import GivenSeed
+from hvd_keras._keras import random_streams
+from hvd_keras._keras.lookup import private_module
+from hvd_keras.data._pass import Array, Shuffle
+from hvd_keras.data._structures import checksum_of
+
+_fits = itertools.count()
+
+
+def _agreeing(draw: Callable[[int], Array]) -> Shuffle:
+    """Returns what draws the order of each pass, as Keras would.
+
+    Keras may begin a pass again, and draws again then.
+    """
+
+    def drawn(num_items: int, num_before: int) -> Array:
+        with random_streams.common():
+            for _ in range(num_before):
+                draw(num_items)
+            return agreed(draw(num_items))
+
+    return drawn
+
+
+def agreed(order: Array) -> Array:
+    """Returns an order of rank 0's; the others have mostly drawn the same."""
+    found = objects.allgather_object(checksum_of(order), name="fit/order")
+    if len(set(found)) == 1:
+        return order
+    return np.asarray(objects.broadcast_object(order, 0, name="fit/order/0"))
+
+
+def draw_alike() -> None:
+    """Lets all ranks draw what loaders draw, on torch, as one process would."""
+    if keras.backend.backend() == "torch":
+        adapters = private_module("trainers.data_adapters.py_dataset_adapter")
+        owner = adapters.PyDatasetAdapter
+        replace(owner, "get_torch_dataloader", _with_common_start)
+
+
+def _with_common_start(original: Any) -> Any:
+    def get_torch_dataloader(self: Any) -> Any:
+        loader = original(self)
+        base = type(loader)
+
+        def begin(self: Any) -> Any:
+            with random_streams.common():  # of the seeds of its workers
+                return base.__iter__(self)
+
+        loader.__class__ = type(base.__name__, (base,), {"__iter__": begin})
+        return loader
+
+    return get_torch_dataloader
+
+
+def of_rows(num_rows: int, batch_size: int, shuffle: bool | str) -> Any:
+    """Returns the `shuffle` and `seed` of `hvd.shard` for arrays.
+
+    Args:
+        num_rows: How many there are.
+        batch_size: Of all ranks together.
+        shuffle: That of `fit`, which is true.
+    """
+    size = batch_size if shuffle == "batch" else num_rows
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        if not _has_seed():
+            return {"shuffle": True, "seed": next_seed()}
+        # It is the same in each pass.
+        fixed = agreed(_drawn_by_tensorflow(num_rows, size, shuffle))
+        return {"shuffle": lambda num_rows, num_before: fixed}
+    draw = {"jax": _permutation, "torch": _permutation_of_torch}[backend]
+
+    def draw_all(num_items: int) -> Array:
+        if shuffle != "batch":
+            return draw(num_items, True)
+        begins = range(0, num_items, size)
+        parts = [
+            begin + draw(min(size, num_items - begin), begin == 0)
+            for begin in begins
+        ]
+        return np.concatenate(parts)
+
+    return {"shuffle": _agreeing(draw_all)}
+
+
+def of_batches(data: keras.utils.PyDataset) -> Any:
+    """Returns the `shuffle` and `seed` of `hvd.shard` for a `PyDataset`."""
+    if data.workers > 1 or data.use_multiprocessing:  # it is read elsewhere
+        return {"shuffle": True, "seed": next_seed()}
+    return {"shuffle": _agreeing(_shuffled)}
+
+
+def next_seed() -> int:
+    """Returns a seed, equal on all ranks, that follows that of the script.
+
+    What the script draws afterwards is as without it.
+    """
+    before = random.getstate()
+    seed = random.getrandbits(31) ^ next(_fits)
+    random.setstate(before)
+    return int(objects.broadcast_object(seed, 0, name="distribution/seed"))
+
+
+def _has_seed() -> bool:
+    """Whether the script has set a seed for TensorFlow."""
+    context = sys.modules["tensorflow.python.eager.context"].context()
+    return not isinstance(context._seed, GivenSeed | types.NoneType)
+
+
+def _drawn_by_tensorflow(
+    num_rows: int, batch_size: int, shuffle: bool | str
+) -> Array:
+    adapters = private_module("trainers.data_adapters.array_data_adapter")
+    adapter = adapters.ArrayDataAdapter(
+        np.arange(num_rows), batch_size=batch_size, shuffle=shuffle
+    )
+    batches = adapter.get_tf_dataset().as_numpy_iterator()
+    flat = [keras.tree.flatten(batch)[0] for batch in batches]
+    return np.concatenate(flat).astype(np.int64)
+
+
+def _permutation(num_items: int, is_first: bool) -> Array:
+    return np.random.permutation(num_items)
+
+
+def _permutation_of_torch(num_items: int, is_first: bool) -> Array:
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+    return torch.randperm(num_items, generator=generator).numpy()
+
+
+def _shuffled(num_items: int) -> Array:
+    numbers = list(range(num_items))
+    random.shuffle(numbers)
+    return np.array(numbers)
