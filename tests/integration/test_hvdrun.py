@@ -273,6 +273,28 @@ def test_a_job_that_nobody_joined_says_so(
     assert "init()" not in jobs.run_python(1, "pass").stderr
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_job_that_nobody_has_joined_for_long_says_so(joins: bool) -> None:
+    code = "import time, hvd_keras\n" + "hvd_keras.init()\n" * joins
+    launcher = (
+        "import sys; from hvd_keras.run.job import job; job._JOIN_SECONDS = 6; "
+        "from hvd_keras.run.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", launcher, "-np", "2", sys.executable, "-c"),
+            f"{code}time.sleep(8)",
+        ],
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    word = "no rank has called `hvd.init()` for 6 s. If the script"
+    assert (word in done.stderr) == (not joins)
+
+
 def test_start_lines_and_warnings_are_no_last_error_line() -> None:
     job = jobs.run_python(
         2,

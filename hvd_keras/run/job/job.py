@@ -48,6 +48,8 @@ from hvd_keras.run.system.signals import SIGNALS, TO_GROUPS, TO_RANKS, Wakeup
 # Time for output that comes after the last rank has ended.
 _DRAIN_SECONDS = 0.5
 # Time for the other hosts to free everything.
+# A script has imported its packages and read its data by then, mostly.
+_JOIN_SECONDS = 60.0
 _FAREWELL_SECONDS = 5.0
 _NO_START_STATUS = 2  # of a member that could not be started
 
@@ -84,6 +86,7 @@ class Job:
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
         self._started_at = time.monotonic()
+        self._ask_at: float | None = None  # when to look who has joined
 
     def run(self) -> Outcome:
         """Starts the ranks and returns when all have ended."""
@@ -174,6 +177,7 @@ class Job:
 
     def _start(self) -> None:
         self._policy.begin(self._gathering.names(), time.monotonic())
+        self._ask_at = time.monotonic() + _JOIN_SECONDS
         for action in self._policy.actions:
             if isinstance(action, policy.Start):
                 self._gathering.placed(action)
@@ -346,6 +350,11 @@ class Job:
         if self._inquiry.take_answer():
             self._inquiry.tell(*self._present())
         self._step_hosts()
+        if self._ask_at is not None and time.monotonic() >= self._ask_at:
+            self._ask_at = None
+            if self._is_unjoined():
+                text = report.not_yet_joined(len(self._ranks), _JOIN_SECONDS)
+                self._output.say(text)
         self._policy.step(time.monotonic())
         self._act()
         if self._status is not None:
@@ -371,7 +380,7 @@ class Job:
         deadlines = [self._server.next_deadline()]
         deadlines += [host.next_deadline() for host in self._hosts]
         deadlines.append(self._inquiry.next_deadline())
-        deadlines.append(self._policy.next_deadline(now))
+        deadlines += [self._policy.next_deadline(now), self._ask_at]
         for other in (self._status, self._discovery):
             if other is not None:
                 deadlines.append(other.next_deadline())

@@ -116,6 +116,15 @@ def misplaced(command: Sequence[str]) -> str:
     )
 
 
+def not_yet_joined(num_ranks: int, seconds: float) -> str:
+    """What to say of processes that run, each by itself for all we know."""
+    return (
+        f"no rank has called `hvd.init()` for {seconds:.0f} s. If the script "
+        "does not, each process works alone; an unchanged script trains "
+        f"together by `hvdrun --distribute -np {num_ranks} ...`"
+    )
+
+
 def nobody_joined(num_ranks: int, command: Sequence[str]) -> str:
     """What to say of processes that have all ended well, each by itself."""
     cure = misplaced(command) or (
