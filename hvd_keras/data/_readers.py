@@ -104,6 +104,8 @@ def _as_arrays(batch: Any) -> Any:
 
 # ---- torch ----
 
+_STRIDE = 1_000_003  # between the seeds of two passes
+
 
 def _torch_reader_of(
     torch_data: Any, data: Any, collate: Collate | None
@@ -132,12 +134,22 @@ class _TorchReader(Reader):
             shuffle=type(loader.sampler) is torch_data.RandomSampler,
         )
         self._make, self._loader = torch_data.DataLoader, loader
+        self._num_passes = 0
         self._collate = collate or loader.collate_fn
 
     def batches(
         self, rows: list[Array], seeds: tuple[int, int]
     ) -> Iterator[Any]:
+        import torch
+
         given = self._loader
+        # A loader draws the seeds of its workers, also without workers. Those
+        # of a rank, in each pass others; what others draw stays as it is.
+        self._num_passes += 1
+        generator = torch.Generator()
+        generator.manual_seed(
+            (torch.initial_seed() + self._num_passes * _STRIDE) % (1 << 63)
+        )
         loader = self._make(
             given.dataset,
             batch_sampler=[numbers.tolist() for numbers in rows],
@@ -147,6 +159,7 @@ class _TorchReader(Reader):
             worker_init_fn=given.worker_init_fn,
             multiprocessing_context=given.multiprocessing_context,
             prefetch_factor=given.prefetch_factor,
+            generator=generator,
         )
         return map(_as_arrays, loader)
 

@@ -58,9 +58,8 @@ def shared(
             order = _orders.of_batches(x)
         return shard(x, batched=True, **order)
     if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles
-        return shard(
-            x, global_batch_size=x.batch_size, seed=_orders.next_seed()
-        )
+        order = _orders.of_loader(x)
+        return shard(x, global_batch_size=x.batch_size, **order)
     if isinstance(x, Iterator):
         return shard(_generated(x), batched=True)
     packed = keras.utils.pack_x_y_sample_weight(

@@ -10,6 +10,7 @@ afterwards depends on this, too.
 | Arrays on JAX | `np.random.permutation` |
 | Arrays on torch | `RandomSampler` |
 | `PyDataset` | `random.shuffle` |
+| A loader, on torch | its sampler |
 
 | Private name | Used to |
 |---|---|
@@ -125,6 +126,18 @@ def of_batches(data: keras.utils.PyDataset) -> Any:
     if data.workers > 1 or data.use_multiprocessing:  # it is read elsewhere
         return {"shuffle": True, "seed": next_seed()}
     return {"shuffle": _agreeing(_shuffled)}
+
+
+def of_loader(loader: Any) -> Any:
+    """Returns the `shuffle` and `seed` of `hvd.shard` for a loader of torch."""
+    import torch
+
+    sampler = loader.sampler
+    is_plain = loader.generator is None and loader.num_workers == 0
+    is_random = isinstance(sampler, torch.utils.data.RandomSampler)
+    if not (is_plain and is_random and keras.backend.backend() == "torch"):
+        return {"seed": next_seed()}
+    return {"shuffle": _agreeing(lambda _: np.fromiter(sampler, np.int64))}
 
 
 def next_seed() -> int:

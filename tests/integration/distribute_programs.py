@@ -315,6 +315,17 @@ class Typed(keras.Model):
         return keras.ops.mean((y - y_pred) ** 2)
 
 
+def shuffled_loader():
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    model = compiled(dense())
+    model.fit(loader, epochs=2, verbose=0, validation_data=loader)
+    model = compiled(dense())
+    return found(model, model.fit(X, Y, epochs=2, verbose=0))
+
+
 def of_float64():
     model, x, y = compiled(Typed()), X.astype("float64"), Y.astype("float64")
     history = model.fit(
@@ -482,7 +493,7 @@ if BACKEND == "tensorflow":
     for program in (two_optimizers, generated, dataset):
         PROGRAMS[program.__name__] = program
 if BACKEND == "torch":
-    PROGRAMS.update(loader=loader)
+    PROGRAMS.update(loader=loader, shuffled_loader=shuffled_loader)
 # Our share of a PyDataset is not one, for which Keras names a tensor more.
 ALIKE_NAMED = [*PROGRAMS][: [*PROGRAMS].index("py_dataset")]
 # Keras alone draws others. The first one draws from what hvdrun has seeded.

@@ -49,6 +49,7 @@ TITLES = {
     "dataset": "`tf.data.Dataset`, shuffled, with validation",
     "generated": "A generator, `steps_per_epoch`",
     "loader": "A `DataLoader` of torch",
+    "shuffled_loader": "A `DataLoader` that shuffles; then arrays",
     "of_float64": "Arrays of float64",
     "evaluated": "`evaluate`",
     "predicted": "`predict`",
