@@ -69,6 +69,14 @@ TABLE = (
         "the distribution stays after its scope",
     ),
     Row(
+        "tensorflow.data.Dataset",
+        "__iter__",
+        "data._looks",
+        "count how often a script looks at its data before it trains",
+        "data that are shuffled anew have another order than in one process",
+        _TENSORFLOW,
+    ),
+    Row(
         "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter",
         "get_torch_dataloader",
         "distribution._orders",

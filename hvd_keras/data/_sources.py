@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.data import _functions, _joined, _records, _remembered
+from hvd_keras.data import _functions, _joined, _looks, _records, _remembered
 from hvd_keras.data._lengths import ENDLESS, Lengths, of_batches, of_rows
 from hvd_keras.data._numbered import (
     Rows,
@@ -263,6 +263,9 @@ def _of_shuffle(dataset: Any) -> Rows | None:
         made = tf.data.experimental.from_variant(variant, numbers.element_spec)
         # TensorFlow drops functions of a dataset that Python has dropped.
         made._hvd_input = numbers
+        if dataset._reshuffle_each_iteration:
+            for _ in range(_looks.num_looks(dataset)):
+                iter(made)
         return made
 
     lengths = below.lengths

@@ -89,9 +89,16 @@ def _distribute() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     _files.share()
     _draws.watch()
+    call_when_imported({"tensorflow": _count_looks})
     training_signs.at_first.append(_tell_of_loop)
     atexit.register(_tell_at_end)
     atexit.register(_turns.end)
+
+
+def _count_looks() -> None:
+    from hvd_keras.data import _looks
+
+    _looks.count()
 
 
 _CURE = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import jobs
 
 # An iterator that is not read to its end has drawn ahead when the next begins.
@@ -58,3 +60,38 @@ def test_what_follows_a_fit_is_drawn_as_by_keras_alone() -> None:
     wanted = alone.split("drew")[1].split()
     for got, want in zip(ours, wanted, strict=True):
         assert abs(float(got) - float(want)) < 1e-5
+
+
+# A look at data that are shuffled anew changes the order of what follows.
+LOOK = """
+import keras, numpy as np, pathlib, tensorflow as tf
+keras.utils.set_random_seed(1)
+def read(path):
+    row = tf.strings.to_number(tf.io.read_file(path))
+    return row[None] / 20, row[None]
+paths = tf.data.Dataset.list_files({files!r}, shuffle=False)
+data = paths.shuffle(20, reshuffle_each_iteration=False).skip(3)
+data = data.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+data = data.cache().shuffle(20).batch(4)
+next(iter(data))
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data, epochs=2, verbose=0)
+print("sum", float(np.sum(model.get_weights()[0])))
+"""
+
+
+def test_data_that_the_script_has_looked_at_are_in_its_order(
+    tmp_path: pathlib.Path,
+) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).write_text(str(number))
+    code = LOOK.format(files=f"{tmp_path}/*")
+    alone, *_ = jobs.run_python(1, code).lines(0)
+    shared = jobs.run_python(2, code, "--distribute")
+    assert shared.status == 0, shared.stderr[-3000:]
+    got, want = (
+        float(text.split("sum")[1].split()[0])
+        for text in (shared.stdout, alone)
+    )
+    assert abs(got - want) < 1e-5
