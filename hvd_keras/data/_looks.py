@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from hvd_keras._common.replacements import replace
 
-_COUNT = "_hvd_num_looks"
-
 
 def count() -> None:
     """Counts the iterators that are made from now on."""
@@ -23,14 +21,14 @@ def count() -> None:
 
 def num_looks(dataset: tf.data.Dataset) -> int:
     """Returns how many iterators a program has made through a dataset."""
-    return int(getattr(dataset, _COUNT, 0))
+    return int(getattr(dataset, "_hvd_num_looks", 0))
 
 
 def _counting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
         if tf.executing_eagerly():
             for each in {id(one): one for one in _chain(self)}.values():
-                setattr(each, _COUNT, num_looks(each) + 1)
+                each._hvd_num_looks = num_looks(each) + 1
         made: Iterator[Any] = original(self)
         return made
 

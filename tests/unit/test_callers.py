@@ -32,7 +32,8 @@ IMPORT = ("importlib._bootstrap", "<frozen importlib._bootstrap>")
         ([OF_SCRIPT, IMPORT], False, False),
         ([OF_SCRIPT, IMPORT, TORCH], False, False),
         ([OF_SCRIPT, IMPORT, ("helpers", "helpers.py")], True, True),
-        ([("__main__", "/elsewhere/other.py")], False, False),
+        ([OF_SCRIPT, ("helpers", "/elsewhere/helpers.py")], True, True),
+        ([("__main__", "/lib/site-packages/tool/main.py")], False, False),
     ],
 )
 def test_the_first_caller_that_does_not_help_decides(

@@ -120,7 +120,10 @@ def test_what_tensorflow_and_hdf5_make_waits(
     # Calls of other packages, such as Keras, are no calls of the script.
     import tensorflow as tf
 
-    assert not tf.io.gfile.exists("new")
+    home: dict[str, Any] = {"__name__": "keras.src.saving", "tf": tf}
+    path = "/lib/site-packages/keras/src/saving.py"
+    exec(compile("found = tf.io.gfile.exists('new')", path, "exec"), home)
+    assert not home["found"]
     os.close(turns.pop())
     interrupt(20.0)
     assert not calls["look"]()
