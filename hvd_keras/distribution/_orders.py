@@ -68,7 +68,7 @@ def agreed(order: Array) -> Array:
 
 
 def draw_alike() -> None:
-    """Lets all ranks draw what loaders draw, on torch, as one process would."""
+    """Lets ranks on torch draw alike what each loader draws as it begins."""
     if keras.backend.backend() == "torch":
         adapters = private_module("trainers.data_adapters.py_dataset_adapter")
         owner = adapters.PyDatasetAdapter
@@ -106,16 +106,17 @@ def of_rows(num_rows: int, batch_size: int, shuffle: bool | str) -> Any:
         # It is the same in each pass.
         fixed = agreed(_drawn_by_tensorflow(num_rows, size, shuffle))
         return {"shuffle": lambda num_rows, num_before: fixed}
-    draw = {"jax": _permutation, "torch": _permutation_of_torch}[backend]
+    if shuffle != "batch":
+        return {
+            "shuffle": _agreeing(
+                np.random.permutation if backend == "jax" else _sampled
+            )
+        }
+    draw = np.random.permutation if backend == "jax" else _permuted_by_torch
 
     def draw_all(num_items: int) -> Array:
-        if shuffle != "batch":
-            return draw(num_items, True)
         begins = range(0, num_items, size)
-        parts = [
-            begin + draw(min(size, num_items - begin), begin == 0)
-            for begin in begins
-        ]
+        parts = [begin + draw(min(size, num_items - begin)) for begin in begins]
         return np.concatenate(parts)
 
     return {"shuffle": _agreeing(draw_all)}
@@ -169,16 +170,17 @@ def _drawn_by_tensorflow(
     return np.concatenate(flat).astype(np.int64)
 
 
-def _permutation(num_items: int, is_first: bool) -> Array:
-    return np.random.permutation(num_items)
-
-
-def _permutation_of_torch(num_items: int, is_first: bool) -> Array:
+def _sampled(num_items: int) -> Array:
     import torch
 
-    generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
-    return torch.randperm(num_items, generator=generator).numpy()
+    sampler = torch.utils.data.RandomSampler(range(num_items))
+    return np.fromiter(sampler, np.int64)
+
+
+def _permuted_by_torch(num_items: int) -> Array:
+    import torch
+
+    return torch.randperm(num_items).numpy()
 
 
 def _shuffled(num_items: int) -> Array:

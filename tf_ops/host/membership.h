@@ -132,6 +132,7 @@ class Membership {
   Status CheckWaitFor(int member) const;
 
  private:
+  // Tells the wire how the others name this member.
   void TellName();
   void GoAway(RankState state, const std::string& reason);
   void RingAll();
