@@ -6,6 +6,7 @@ one process; so it has to be in what stands for it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,8 +20,17 @@ def count() -> None:
     replace(tf.data.Dataset, "__iter__", _counting)
 
 
-def num_looks(dataset: tf.data.Dataset) -> int:
-    """Returns how many iterators a program has made through a dataset."""
+def follow(dataset: Any, stand_in: tf.data.Dataset) -> None:
+    """Lets `stand_in` shuffle as `dataset` does, after all looks at that."""
+    for _ in range(_num_looks(dataset)):
+        iter(stand_in)
+    followers = getattr(dataset, "_hvd_followers", None)
+    if followers is None:
+        followers = dataset._hvd_followers = weakref.WeakSet()
+    followers.add(stand_in)
+
+
+def _num_looks(dataset: Any) -> int:
     return int(getattr(dataset, "_hvd_num_looks", 0))
 
 
@@ -28,7 +38,9 @@ def _counting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
         if tf.executing_eagerly():
             for each in {id(one): one for one in _chain(self)}.values():
-                each._hvd_num_looks = num_looks(each) + 1
+                each._hvd_num_looks = _num_looks(each) + 1
+                for follower in list(getattr(each, "_hvd_followers", ())):
+                    iter(follower)
         made: Iterator[Any] = original(self)
         return made
 

@@ -264,8 +264,7 @@ def _of_shuffle(dataset: Any) -> Rows | None:
         # TensorFlow drops functions of a dataset that Python has dropped.
         made._hvd_input = numbers
         if dataset._reshuffle_each_iteration:
-            for _ in range(_looks.num_looks(dataset)):
-                iter(made)
+            _looks.follow(dataset, made)
         return made
 
     lengths = below.lengths
