@@ -15,7 +15,6 @@ to those that all ranks share.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import sys
 import threading
@@ -52,7 +51,7 @@ class Stream(Protocol):
     def move(self, rank: int) -> Any:
         """Goes to the part of a rank; returns the state that all ranks share.
 
-        The next `move` goes elsewhere.
+        The next `move` goes elsewhere, if this part has been drawn from.
         """
 
     def end(self, state: Any) -> None:
@@ -99,7 +98,7 @@ class _OfThisThread:
 
     def move(self, rank: int) -> Any:
         shared = self.get()
-        self.generator = _generator_of(rank)
+        self.generator = _generator_of(rank, shared)
         self._begin = keras.ops.convert_to_numpy(self.generator.state).copy()
         self.set(self.generator)
         return shared
@@ -107,24 +106,25 @@ class _OfThisThread:
     def end(self, state: Any) -> None:
         now = keras.ops.convert_to_numpy(self.generator.state)
         self.set(state)
-        if state is None and not np.array_equal(now, self._begin):
-            # One process has made it meanwhile: later layers get other seeds.
-            _make_generator()
+        if np.array_equal(now, self._begin):
+            return
+        # One process has made it meanwhile, or gone on with it.
+        generator = _make_generator()
+        if state is not None:
+            generator.next(ordered=False)
 
 
-_numbers = itertools.count()
-
-
-def _generator_of(rank: int) -> Any:
-    """Returns a new generator of this rank; another one in each call."""
-    # One process draws its seed when it needs one.
-    before = random.getstate()
-    number = _seeds.make_default_seed()
-    random.setstate(before)
+def _generator_of(rank: int, shared: Any) -> Any:
+    """Returns a new generator of this rank, given that which all share."""
+    if shared is None:
+        # One process draws its seed when it needs one.
+        before = random.getstate()
+        numbers = [_seeds.make_default_seed()]
+        random.setstate(before)
+    else:
+        numbers = keras.ops.convert_to_numpy(shared.state).tolist()
     with name_counts.uncounted():
-        return keras.random.SeedGenerator(
-            _seed_of(rank, number, next(_numbers))
-        )
+        return keras.random.SeedGenerator(_seed_of(rank, *numbers))
 
 
 class _OfTensorFlow:
@@ -183,12 +183,21 @@ class _OfTorch:
 
     def move(self, rank: int) -> list[Any]:
         shared = self.get()
-        seed = int(self._torch.randint(1 << 31, (), device="cpu"))
-        self._torch.manual_seed(_seed_of(rank, seed, next(_numbers)))
+        self._torch.manual_seed(_seed_of(rank, self._draw()))
+        self._begin = self.get()
         return shared
 
     def end(self, state: list[Any]) -> None:
+        now = self.get()
+        is_used = len(now) != len(self._begin) or not all(
+            map(self._torch.equal, now, self._begin)
+        )
         self.set(state)
+        if is_used:  # the next part is another one
+            self._draw()
+
+    def _draw(self) -> int:
+        return int(self._torch.randint(1 << 31, (), device="cpu"))
 
 
 def _streams() -> list[Stream]:

@@ -110,3 +110,24 @@ def test_steps_draw_apart() -> None:
     )
     assert are_apart(drawn)
     assert are_equal(draw())
+
+
+def test_the_same_seed_draws_the_same_again() -> None:
+    def run() -> Any:
+        keras.utils.set_random_seed(4)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer("sgd"), "mse")
+        callback = Draw()
+        for _ in range(2):
+            begin = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+            model.fit(
+                hvd.shard((x, x[:, :1]), batch_size=2),
+                verbose=0,
+                callbacks=[callback, begin],
+            )
+        return [*callback.drawn, *draw(), *model.get_weights()[0].ravel()]
+
+    x = np.linspace(0, 1, 24, dtype="float32").reshape(8, 3)
+    first = run()
+    keras.random.normal(())  # which shifts what follows, until it is set anew
+    np.testing.assert_array_equal(run(), first)
