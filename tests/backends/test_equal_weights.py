@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import small_training as st
 
@@ -37,11 +38,19 @@ class Act(keras.callbacks.Callback):
         if self.act == "weight" and hvd.rank() == LAST and epoch == 1:
             bias = self.model.layers[0].bias
             bias.assign(bias + 1e-3)
+        if self.act == "flush" and epoch == 1:
+            # Long without a gradient, it has become a number that some threads
+            # flush to zero.
+            moments = self.model.optimizer.variables[2]
+            tiny = np.full(moments.shape, 1e-39 * hvd.rank(), "float32")
+            moments.assign(tiny)
 
 
 def fit(act: str) -> None:
     model = st.model()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)), "mse")
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.5, 0.9)), "mse"
+    )
     model.fit(
         st.shares(*st.data()),
         epochs=2,
@@ -74,3 +83,4 @@ def test_a_rate_that_one_rank_has_changed() -> None:
 
 def test_equal_ranks_end_in_peace() -> None:
     fit("")
+    fit("flush")
