@@ -1,25 +1,30 @@
-"""Times what `fit.py` times, with torch's DistributedDataParallel on Gloo.
+"""Times loops of plain torch: this package's optimizer, DDP on Gloo, alone.
 
     python benchmarks/fit_torch.py --np=2
 
-A loop of plain torch has the same layers, batches and optimizer. Its JSON line
-has the fields of that of `fit.py`. Run the two in turns.
+The layers, batches and optimizer are those of `fit.py`. In one job, epochs take
+turns: without any reduction, by `hvd_keras.torch.DistributedOptimizer`, and by
+torch's DistributedDataParallel. The JSON line has images/s of each way, the
+median over the rounds, and `ratio`: the seconds of this package by those of
+DDP, the median over the rounds.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from absl import app, flags
 from torch import nn
+
+import hvd_keras.torch as hvd
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks.", 1)
@@ -59,9 +64,10 @@ def run_epoch(
 
 def work() -> None:
     """Runs in a rank."""
+    hvd.init()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // FLAGS.np))
-    dist.init_process_group("gloo")
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    dist.init_process_group("gloo", rank=hvd.rank(), world_size=hvd.size())
+    generator = torch.Generator().manual_seed(hvd.rank())
     data = [
         (
             torch.rand(FLAGS.batch, 1, 28, 28, generator=generator),
@@ -69,34 +75,47 @@ def work() -> None:
         )
         for _ in range(FLAGS.steps)
     ]
-    distributed = nn.parallel.DistributedDataParallel(make_model())
-    models = {"one_rank": make_model(), "all_ranks": distributed}
+    models = {way: make_model() for way in ("alone", "hvd_keras", "ddp")}
+    models["ddp"] = nn.parallel.DistributedDataParallel(models["ddp"])
     optimizers = {
         way: torch.optim.Adam(model.parameters(), 1e-3)
         for way, model in models.items()
     }
-    rates: dict[str, list[float]] = {way: [] for way in models}
-    for round_number in range(FLAGS.rounds + 1):
+    optimizers["hvd_keras"] = hvd.DistributedOptimizer(
+        optimizers["hvd_keras"], models["hvd_keras"].named_parameters()
+    )
+    seconds: dict[str, list[float]] = {way: [] for way in models}
+    for _ in range(FLAGS.rounds + 1):
         for way, model in models.items():
-            dist.barrier()
+            hvd.barrier()
             start = time.perf_counter()
             run_epoch(model, optimizers[way], data)
-            seconds = time.perf_counter() - start
-            if round_number > 0:
-                rates[way].append(FLAGS.batch * FLAGS.steps / seconds)
-    everyone: list[dict[str, list[float]]] = [{}] * FLAGS.np
-    dist.all_gather_object(everyone, rates)
-    if dist.get_rank() > 0:
+            hvd.barrier()
+            seconds[way].append(time.perf_counter() - start)
+    for ours, theirs in zip(
+        models["hvd_keras"].parameters(),
+        models["ddp"].parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.01)
+    if hvd.rank() > 0:
         return
-    alone = np.mean([rank["one_rank"] for rank in everyone], axis=0)
-    together = np.min([rank["all_ranks"] for rank in everyone], axis=0)
+    ratios = [
+        ours / theirs
+        for ours, theirs in zip(
+            seconds["hvd_keras"][1:], seconds["ddp"][1:], strict=True
+        )
+    ]
+    num_images = FLAGS.batch * FLAGS.steps * FLAGS.np
     figures = {
         "ranks": FLAGS.np,
         "batch": FLAGS.batch,
-        "one_rank": round(float(np.median(alone)), 1),
-        "all_ranks": round(float(np.median(together)) * FLAGS.np, 1),
-        "efficiency": round(float(np.median(together / alone)), 3),
-        "rounds": [round(float(r), 3) for r in together / alone],
+        **{
+            way: round(num_images / statistics.median(times[1:]), 1)
+            for way, times in seconds.items()
+        },
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
     }
     print(json.dumps(figures))
 
@@ -104,25 +123,20 @@ def work() -> None:
 def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Flags only. Received: {argv[1:]}.")
-    if "RANK" in os.environ:
+    if "HVD_RANK" in os.environ:
         work()
         return
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *sys.argv],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(FLAGS.np),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(FLAGS.port),
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-            },
-        )
-        for rank in range(FLAGS.np)
-    ]
-    sys.exit(max(rank.wait() for rank in ranks))
+    launch = [sys.executable, "-m", "hvd_keras.run", "-np", str(FLAGS.np)]
+    of_ddp = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(FLAGS.port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    subprocess.run(
+        [*launch, sys.executable, *sys.argv],
+        env=os.environ | of_ddp,
+        check=True,
+    )
 
 
 if __name__ == "__main__":
