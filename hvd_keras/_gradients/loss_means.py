@@ -43,7 +43,7 @@ def install() -> None:
     keras_losses.hook(_begin)
     keras_steps.install(_begin_step, mixed_rows.watching, _end_step)
     keras_epochs.at_data.add(_note_data)
-    keras_epochs.weight_adders.add(_adds_weights)
+    keras_epochs.weighs_classes.add(_weighs_classes)
     callback_lists.at_test_begin.add(_renew_test_function)
     keras_calls.at_end.add(_end_call)
 
@@ -273,22 +273,31 @@ def know_rows(call: Any, process_set: ProcessSet) -> Check:
     """Notes what all ranks know of the rows of a `fit`, and traces for it."""
     if process_set.size() != 1:
         yield from _agree_on_counts(call, process_set)
-    if not _is_alone(process_set, call):
-        traces.switch(call.model, _key_of(call.rows))
+    if call.class_weight or not _is_alone(process_set, call):
+        traces.switch(call.model, _key_of(call))
 
 
-def _key_of(rows: keras_calls.Rows) -> Any:
-    """What a train function is traced for.
+def _key_of(call: Any) -> Any:
+    """What a train function is traced for: all that a step has as a constant.
 
-    TensorFlow would trace one for weights that we add, a number for each row,
-    and for those of a script, a number for each pixel say: of no known rank.
+    For weights that we add, a number for each row, TensorFlow would use one
+    that was traced for those of a script, which may be of no known rank.
     """
-    return rows.counts, rows.may_fill, rows.adds_weights
+    return call.rows, tuple(sorted((call.class_weight or {}).items()))
 
 
-def _adds_weights(data: Any) -> bool:
+def _weighs_classes(data: Any) -> bool:
+    """Whether steps apply the weights of classes to data, in Keras's place.
+
+    It refuses weights beside those that we add, and for a dataset of TensorFlow
+    also classes without a weight, which count once in arrays.
+    """
     source = source_of(data)
-    return source is not None and source.may_fill and source.adds_weights
+    if source is None:
+        return False
+    spec = getattr(data, "element_spec", None)
+    is_pair = isinstance(spec, tuple) and len(spec) == 2
+    return is_pair or bool(source.may_fill and source.adds_weights)
 
 
 def _end_call(call: Any) -> None:
@@ -310,7 +319,7 @@ def forget_counts(fit: Any, rest: int | None) -> None:
         return
     fit.rows = dataclasses.replace(fit.rows, counts=None)
     trace_anew(fit.model)
-    traces.note(fit.model, _key_of(fit.rows))
+    traces.note(fit.model, _key_of(fit))
 
 
 def _agree_on_counts(call: Any, process_set: ProcessSet) -> Check:

@@ -46,8 +46,8 @@ at_data: Hooks[Callable[[Call], None]] = Hooks()
 step_counts: Hooks[Callable[[Any], int | None]] = Hooks()
 # Get data, and tell whether nobody knows where they end.
 open_ends: Hooks[Callable[[Any], bool]] = Hooks()
-# Get data, and tell whether weights were added to mark what fills a batch.
-weight_adders: Hooks[Callable[[Any], bool]] = Hooks()
+# Get data, and tell whether steps apply the weights of classes, not Keras.
+weighs_classes: Hooks[Callable[[Any], bool]] = Hooks()
 
 
 def batch_sizes_of(call: Call) -> list[int] | None:
@@ -176,7 +176,7 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
         weight = given.get("class_weight")
         # Keras refuses it for data with weights, which may be ours.
         is_ours = weight is not None and any(
-            adds(given["x"]) for adds in weight_adders
+            weighs(given["x"]) for weighs in weighs_classes
         )
         if is_ours:
             given["class_weight"] = None

@@ -149,8 +149,13 @@ def _mask_in(parts: list[Any]) -> Any:
 
 
 def spread(weights: Any, like: Any) -> Any:
-    """Returns the weights of rows, as a tensor of the shape of `like`."""
+    """Returns the weights of rows, as a tensor of the shape of `like`.
+
+    Weights of parts of rows, pixels for example, stay as they are.
+    """
     if weights is None or like is None or len(like.shape) <= 1:
+        return weights
+    if len(weights.shape) > 1:
         return weights
     shape = [-1] + [1] * (len(like.shape) - 1)
     weights = keras.ops.reshape(weights, shape)

@@ -170,7 +170,10 @@ class _Watched:
         *state, data = [*args, *kw.values()]
         step = Step(call, data, self._training)
         if call.class_weight and self._training:
-            weights = _class_weights(step.y, call.class_weight) * step.marks
+            weights = _class_weights(step.y, call.class_weight)
+            if step.marks is not None:
+                shape = [-1] + [1] * (len(weights.shape) - 1)
+                weights = weights * keras.ops.reshape(step.marks, shape)
             step.sample_weight, step.marks = weights, None
             data = (step.x, step.y, weights)
         elif step.marks is not None:
@@ -256,10 +259,16 @@ def _forget(call: Any) -> None:
 
 
 def _class_weights(y: Any, class_weight: dict[int, float]) -> Any:
-    """Returns the weights of rows by their classes, as Keras has them."""
-    if len(y.shape) > 1 and y.shape[-1] != 1:
-        y = keras.ops.argmax(y, axis=-1)
-    y = keras.ops.cast(keras.ops.reshape(y, [-1]), "int32")
+    """Returns the weights of rows, or of their parts, as Keras has them."""
+    if keras.tree.is_nested(y):
+        raise ValueError(
+            "`class_weight` is for models with one output. Received: targets "
+            f"of the form {keras.tree.map_structure(lambda _: '.', y)}."
+        )
+    if len(y.shape) > 1:
+        is_one_hot = y.shape[-1] != 1
+        y = keras.ops.argmax(y, -1) if is_one_hot else keras.ops.squeeze(y, -1)
+    y = keras.ops.cast(keras.ops.round(y), "int32")
     weights = [
         class_weight.get(each, 1.0) for each in range(max(class_weight) + 1)
     ]
