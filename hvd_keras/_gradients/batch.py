@@ -240,6 +240,19 @@ class Batch:
             return loss
         return loss * keras.ops.cast(factor, loss.dtype)
 
+    def weight_of_mean(self, sample_weight: Any) -> Any:
+        shape = getattr(sample_weight, "shape", ())
+        if not (self._is_shared and self._asks and len(shape)):
+            return sample_weight
+        weights = keras.ops.cast(sample_weight, "float32")
+        count = _divided(self._real, self._rows) * keras.ops.cast(
+            keras.ops.size(weights), "float32"
+        )
+        means = self._mean(
+            keras.ops.stack([keras.ops.sum(weights), self._kept(count)])
+        )
+        return _divided(means[0], means[1])
+
     def sums(self, terms: Any, count: Any) -> tuple[Any, Any]:
         """Returns the sum of a loss's terms, and what it is divided by.
 

@@ -264,9 +264,18 @@ def _note_data(call: Any) -> None:
         and (
             counts is None
             or keras_steps.own_method_of(call.model, training=False) is not None
+            or (not counts.are_known() and _weighs_batches(call.model))
         ),
     )
     call.sums_metrics = call.sums_metrics or models.has_our_strategy(call.model)
+
+
+def _weighs_batches(model: Any) -> bool:
+    """Whether Keras reports means over batches, not over their rows."""
+    return (
+        keras.backend.backend() == "tensorflow"
+        and len(keras_losses.reductions_of(model)) > 1
+    )
 
 
 def know_rows(call: Any, process_set: ProcessSet) -> Check:

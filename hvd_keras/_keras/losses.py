@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -79,6 +80,12 @@ class Batch(Protocol):
             reduction: That of the loss.
             dtype: That of the loss.
             is_of_rows: Whether the first dimension of `values` are the rows.
+        """
+
+    def weight_of_mean(self, sample_weight: Any) -> Any:
+        """Returns the mean weight of all ranks' rows; or what it got.
+
+        A loss that is one value for the batch has no other use for weights.
         """
 
     def summed(self, loss: Any) -> Any:
@@ -148,6 +155,14 @@ def hook(begin: Begin) -> None:
     replace(_compile_utils.CompileMetrics, "update_state", _leaving_out)
 
 
+def _computed(loss: _Loss, compute: Callable[[], Any]) -> Any:
+    before = _computing.set(loss)
+    try:
+        return compute()
+    finally:
+        _computing.reset(before)
+
+
 def _totalling(
     begin: Begin, original: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -160,11 +175,7 @@ def _totalling(
         batch = _begun(begin, signature, args, kw)
         if batch is None:
             return original(*args, **kw)
-        before = _computing.set(_Loss(batch))
-        try:
-            loss = original(*args, **kw)
-        finally:
-            _computing.reset(before)
+        loss = _computed(_Loss(batch), lambda: original(*args, **kw))
         model = args[0]
         if model._loss_tracker is not None:  # Keras tracks `__setattr__`
             vars(model._loss_tracker)[_BATCH] = batch
@@ -189,22 +200,18 @@ def _asking(begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
         is_alone = running is None and batch is None
         if is_alone:
             batch = _begun(begin, signature, args, kw)
+        loss = _Loss(batch)
         if batch is None:
-            return original(*args, **kw)
+            return _computed(loss, lambda: original(*args, **kw))
         if batch.is_partial and of["sample_weight"] is None:
             of["sample_weight"] = batch.marks
         batch.leaves_out = batch.leaves_out or of["sample_weight"] is not None
         if model._compile_metrics is not None:
             vars(model._compile_metrics)[_BATCH] = batch
-        loss = _Loss(batch)
         loss.is_of_rows = _takes_rows(model) and (
             step is None or (of["y"] is step.y and batch.has_rows_of(of["y"]))
         )
-        before = _computing.set(loss)
-        try:
-            value = original(*given.args, **given.kwargs)
-        finally:
-            _computing.reset(before)
+        value = _computed(loss, lambda: original(*given.args, **given.kwargs))
         return batch.total(value) if is_alone else value
 
     # Keras looks at the parameters of this method.
@@ -276,7 +283,9 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         batch = _batch_of_step() if running is None else running.batch
         if batch is not None and batch.is_partial:
             _check_has_rows(values)
-        if any(call.rows.adds_weights for call in running_calls()[:1]):
+        if batch is not None and len(values.shape) == 0 and reduction != "sum":
+            sample_weight = batch.weight_of_mean(sample_weight)
+        elif any(call.rows.adds_weights for call in running_calls()[:1]):
             sample_weight = spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)
         if batch is None or reduction in (None, "none"):
@@ -300,6 +309,11 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
 def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         running = _computing.get()
+        if running is not None and _in_graph_of_tensorflow():
+            # Keras weighs the loss of an output by the rows of a batch, if
+            # shapes tell them. There, they tell those of all batches, or none;
+            # a share may tell those of some.
+            sample_weight = None
         batch = vars(self).pop(_BATCH, None)
         if batch is not None and running is None:
             values, sample_weight = batch.tracked(values, sample_weight)
@@ -312,6 +326,13 @@ def _weighing(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, values, sample_weight)
 
     return update_state
+
+
+def _in_graph_of_tensorflow() -> bool:
+    tf = sys.modules.get("tensorflow")
+    return keras.backend.backend() == "tensorflow" and not (
+        tf is None or tf.executing_eagerly()
+    )
 
 
 def _leaving_out(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -91,3 +91,35 @@ def test_several_targets_are_refused() -> None:
             callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
             class_weight={0: 2.0},
         )
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_a_loss_of_one_value_is_weighed_by_all_rows(by_class: bool) -> None:
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.losses.mean_squared_error(y_true, y_pred))
+
+    x, y, classes = data("column")
+    weights = np.random.default_rng(1).random(NUM_ROWS).astype("float32")
+    shared: Any = (x, y, weights)
+    class_weight = None
+    if by_class:
+        class_weight = {0: 1.0, 1: 5.0, 2: 0.5}
+        weights = np.vectorize(class_weight.get)(classes).astype("float32")
+        shared = (x, y)
+    one = model("column", keras.optimizers.SGD(0.1))
+    ours = model("column", hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    one.compile(one.optimizer, loss)
+    ours.compile(ours.optimizer, loss)
+    for first in range(0, NUM_ROWS, BATCH):
+        rows = slice(first, first + BATCH)
+        one.train_on_batch(x[rows], y[rows], sample_weight=weights[rows])
+    ours.fit(
+        hvd.shard(shared, global_batch_size=BATCH, policy="split"),
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+        class_weight=class_weight,
+    )
+    for value, wanted in zip(
+        ours.get_weights(), one.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
