@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -123,7 +124,13 @@ def _predict_share(
     model: Any, share: Share, options: dict[str, Any]
 ) -> tuple[Any, Array]:
     """Returns this rank's outputs, and their rows: [steps, outputs]."""
-    with keras_predictions.noting_rows(model) as noted:
+    with (
+        keras_predictions.noting_rows(model) as noted,
+        warnings.catch_warnings(),
+    ):
+        if options["steps"] is None:
+            # Nobody knows how many batches a share of a dataset has.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
         try:
             outputs = model.predict(share.data, **options)
         except UnboundLocalError:

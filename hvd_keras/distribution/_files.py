@@ -29,7 +29,8 @@ from hvd_keras.exceptions import HvdError
 Function = Callable[..., Any]
 
 _is_writing = False  # for all ranks
-_has_told = False
+_told: set[str] = set()  # of files that the script opens by itself
+_MOST_TOLD = 8
 
 
 def share() -> None:
@@ -144,21 +145,31 @@ def _one_at_a_time(original: Function) -> Function:
 
 
 def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
-    """Tells once of a file that the script opens to write in it."""
-    global _has_told
-    if event != "open" or _has_told or not basics.is_initialized():
+    """Tells of the first file that the script opens to write in it.
+
+    And of each to which it appends, for that has the lines of all ranks.
+    """
+    if event != "open" or not basics.is_initialized():
         return
     path, mode, _ = arguments
-    writes = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
-    if not writes or not isinstance(path, str | os.PathLike):
+    modes = set(mode) if isinstance(mode, str) else set()
+    if modes.isdisjoint("wax+") or not isinstance(path, str | os.PathLike):
         return
-    if os.fspath(path) == os.devnull or not is_of_script(sys._getframe(1)):
+    name = os.fspath(path)
+    is_known = str(name) in _told or len(_told) == _MOST_TOLD
+    if is_known or (_told and "a" not in modes):
         return
-    _has_told = True
+    if name == os.devnull or not is_of_script(sys._getframe(1)):
+        return
+    _told.add(str(name))
+    rule = (
+        f"what {sys.argv[0]} appends to it comes from all {basics.size()} ranks"
+        if "a" in modes
+        else f"files that {sys.argv[0]} opens by itself are written by all "
+        f"{basics.size()} ranks"
+    )
     log.info(
-        f"{os.fspath(path)!r}: files that {sys.argv[0]} opens by itself are "
-        f"written by all {basics.size()} ranks; what is appended comes as "
-        "often. For one copy, write it where "
+        f"{name!r}: {rule}. For one copy, write it where "
         '`os.environ.get("HVD_RANK", "0") == "0"`.'
     )
 

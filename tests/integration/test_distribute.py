@@ -153,6 +153,38 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert job.stderr.count("opens by itself") == 1
 
 
+APPENDED = """
+import os
+import keras
+os.chdir({folder!r})
+for number in range(2):
+    with open(f"table{{number}}.csv", "w") as file:
+        file.write("x")
+    for _ in range(2):
+        with open(f"log{{number}}.txt", "a") as file:
+            file.write("line\\n")
+data = keras.ops.ones((9, 1))
+import tensorflow as tf
+model = keras.Sequential([keras.layers.Dense(1)])
+print(model.predict(tf.data.Dataset.from_tensors(data).repeat(4)).shape)
+"""
+
+
+def test_each_file_that_has_the_lines_of_all_is_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    code = APPENDED.format(folder=str(tmp_path))
+    job = jobs.run_python(2, code, "--distribute")
+    assert job.status == 0, job.stderr[-3000:]
+    assert "(36, 1)" in job.stdout
+    assert (tmp_path / "log1.txt").read_text() == "line\n" * 4
+    for name in ("table0.csv", "log0.txt", "log1.txt"):
+        assert job.stderr.count(f"{name}': ") == 1
+    assert "table1.csv" not in job.stderr
+    # Plain Keras has no warning there, either.
+    assert "ran out of data" not in job.stderr
+
+
 AT_EXIT = """
 import atexit, os
 def save():
