@@ -22,6 +22,7 @@ from hvd_keras.callbacks import (
 )
 from hvd_keras.data._comparison import called_by
 from hvd_keras.distribution import _data, _orders, _turns
+from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.prediction import predict
 
@@ -63,6 +64,7 @@ class Front:
             args: What the script gives to it.
             kw: The same, by name.
         """
+        _check_strategy(model)
         signature = inspect.signature(getattr(keras.Model, method))
         bound = signature.bind(model, *args, **kw)
         bound.apply_defaults()
@@ -139,6 +141,19 @@ class Front:
     def _of_calls(self, given: dict[str, Any]) -> dict[str, Any]:
         """Returns what rank 0 alone shows."""
         return {"verbose": given["verbose"] if basics.rank() == 0 else 0}
+
+
+def _check_strategy(model: Any) -> None:
+    """Raises InvalidArgumentError for a model that is on several devices."""
+    strategy = getattr(model, "distribute_strategy", None)
+    num_replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    if num_replicas > 1 and not models.has_our_strategy(model):
+        raise InvalidArgumentError(
+            "hvdrun shares the work among processes, each with one device. "
+            "Remove the scope of `tf.distribute` from the script, and start a "
+            "rank for each device. Received: a model in a "
+            f"{type(strategy).__name__} with {num_replicas} devices."
+        )
 
 
 def has_shared() -> bool:

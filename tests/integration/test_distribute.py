@@ -185,6 +185,25 @@ def test_each_file_that_has_the_lines_of_all_is_told(
     assert "ran out of data" not in job.stderr
 
 
+MIRRORED = """
+import numpy as np, tensorflow as tf, keras
+device = tf.config.LogicalDeviceConfiguration()
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [device] * 2)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((8, 1)), np.ones((8, 1)), verbose=0)
+"""
+
+
+def test_a_model_on_several_devices_is_refused() -> None:
+    job = jobs.run_python(2, MIRRORED, "--distribute")
+    assert job.status == 1
+    assert "Remove the scope of `tf.distribute`" in job.stderr
+    assert "MirroredStrategy with 2 devices" in job.stderr
+
+
 AT_EXIT = """
 import atexit, os
 def save():
