@@ -292,7 +292,10 @@ def _key_of(call: Any) -> Any:
     For weights that we add, a number for each row, TensorFlow would use one
     that was traced for those of a script, which may be of no known rank.
     """
-    return call.rows, tuple(sorted((call.class_weight or {}).items()))
+    weights = (call.class_weight or {}).items()
+    return call.rows, frozenset(
+        (each, float(weight)) for each, weight in weights
+    )
 
 
 def _weighs_classes(data: Any) -> bool:

@@ -153,9 +153,9 @@ def spread(weights: Any, like: Any) -> Any:
 
     Weights of parts of rows, pixels for example, stay as they are.
     """
-    if weights is None or like is None or len(like.shape) <= 1:
+    if weights is None or len(weights.shape) > 1:
         return weights
-    if len(weights.shape) > 1:
+    if like is None or len(like.shape) <= 1:
         return weights
     shape = [-1] + [1] * (len(like.shape) - 1)
     weights = keras.ops.reshape(weights, shape)

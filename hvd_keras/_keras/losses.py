@@ -283,8 +283,12 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
         batch = _batch_of_step() if running is None else running.batch
         if batch is not None and batch.is_partial:
             _check_has_rows(values)
-        if batch is not None and len(values.shape) == 0 and reduction != "sum":
-            sample_weight = batch.weight_of_mean(sample_weight)
+        if batch is not None and not len(values.shape) and reduction != "sum":
+            # Of one value, Keras's mean by weights is the value.
+            is_mean = reduction == "mean_with_sample_weight"
+            sample_weight = (
+                None if is_mean else batch.weight_of_mean(sample_weight)
+            )
         elif any(call.rows.adds_weights for call in running_calls()[:1]):
             sample_weight = spread(sample_weight, values)
         loss = original(values, sample_weight, mask, reduction, dtype)

@@ -93,10 +93,19 @@ def test_several_targets_are_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("by_class", [True, False])
-def test_a_loss_of_one_value_is_weighed_by_all_rows(by_class: bool) -> None:
-    def loss(y_true: Any, y_pred: Any) -> Any:
+class OneValue(keras.losses.Loss):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
         return keras.ops.mean(keras.losses.mean_squared_error(y_true, y_pred))
+
+
+@pytest.mark.parametrize(
+    "reduction", ["sum_over_batch_size", "mean_with_sample_weight"]
+)
+@pytest.mark.parametrize("by_class", [True, False])
+def test_a_loss_of_one_value_is_weighed_by_all_rows(
+    by_class: bool, reduction: Any
+) -> None:
+    loss = OneValue(reduction=reduction)
 
     x, y, classes = data("column")
     weights = np.random.default_rng(1).random(NUM_ROWS).astype("float32")
