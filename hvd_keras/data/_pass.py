@@ -11,10 +11,25 @@ import numpy as np
 from hvd_keras.data._deal import Deal
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class OfEpoch:
+    """Another order in each epoch, which depends on its number alone.
+
+    Args:
+        order: Makes it of the number of rows and that of the epoch, as Keras
+            counts: what it builds a model by is an epoch, too. A worker process
+            imports it by name.
+    """
+
+    order: Callable[[int, int], Array]
+
+
 # Whether rows come in another order in each epoch; or what draws an order of so
 # many rows, equal on all ranks, as a pass begins. Its second argument: how many
 # passes a job has had that goes on, and has drawn nothing for yet.
-Shuffle = bool | Callable[[int, int], Array]
+Shuffle = bool | OfEpoch | Callable[[int, int], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +82,14 @@ class Pass:
 
 
 def order_of(
-    num_rows: int, epoch: int, *, shuffle: bool, seed: int
+    num_rows: int, epoch: int, *, shuffle: bool | OfEpoch, seed: int
 ) -> Array | None:
     """Returns the order of the rows in an epoch; None if it is theirs.
 
     It depends on nothing but the arguments.
     """
+    if isinstance(shuffle, OfEpoch):
+        return shuffle.order(num_rows, epoch)
     if not shuffle:
         return None
     # NumPy's: TensorFlow mixes its global seed, which may differ by rank, into

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from hvd_keras.data._deal import Deal
-from hvd_keras.data._pass import Array, Pass, Shuffle, order_of
+from hvd_keras.data._pass import Array, OfEpoch, Pass, Shuffle, order_of
 from hvd_keras.data.position import Handle
 
 
@@ -42,7 +42,14 @@ class PyShare(keras.utils.PyDataset):
         self._handle = handle
         self._num_items = num_items
         self._shuffle = shuffle if num_items is not None else False
+        # An order is drawn with the first batch: Keras goes on with that of an
+        # epoch of few steps. Workers have theirs before.
+        is_read_here = self.workers <= 1 and not self.use_multiprocessing
+        by_number = isinstance(self._shuffle, OfEpoch)
+        self._draws = callable(self._shuffle) or (by_number and is_read_here)
         self._must_draw, self._num_before = False, 0
+        # Keras builds a model by a batch, and counts that as an epoch.
+        self._num_for_builds = 0
         self._seed = seed
         # Whether batches tell which rows only fill them.
         self._fills = num_items is not None and deal.may_fill(num_items)
@@ -74,6 +81,7 @@ class PyShare(keras.utils.PyDataset):
         self._begin()
 
     def on_epoch_end(self) -> None:
+        self._num_for_builds += not self._handle.has_trained
         self._handle.end()
         self._prepare()
 
@@ -84,10 +92,14 @@ class PyShare(keras.utils.PyDataset):
         count = self.num_batches
         if count is not None and index >= count:
             raise IndexError(index)  # ends a loop
-        if index == 0 and self._must_draw and callable(self._shuffle):
-            self._must_draw = False
+        if index or not self._must_draw:
+            return
+        self._must_draw = False
+        if callable(self._shuffle):
             self._order = self._shuffle(self._num_items or 0, self._num_before)
             self._num_before = 0
+        else:
+            self._order = self._order_of_pass()
 
     def _items(self, places: Array) -> Array:
         """Returns the numbers of the items at some places of the epoch."""
@@ -97,7 +109,7 @@ class PyShare(keras.utils.PyDataset):
         begun = self._handle.begin()
         if begun != self._part:
             self._take(begun)
-        self._must_draw = callable(self._shuffle)
+        self._must_draw = self._draws
 
     def _prepare(self) -> None:
         # Workers may ask for batches before `on_epoch_begin`.
@@ -109,13 +121,18 @@ class PyShare(keras.utils.PyDataset):
 
     def _take(self, part: Pass) -> None:
         self._part = part
-        if not callable(self._shuffle):
-            self._order = order_of(
-                self._num_items or 0,
-                part.epoch,
-                shuffle=self._shuffle,
-                seed=self._seed,
-            )
+        if not self._draws:
+            self._order = self._order_of_pass()
+
+    def _order_of_pass(self) -> Array | None:
+        assert not callable(self._shuffle)
+        by_number = isinstance(self._shuffle, OfEpoch)
+        return order_of(
+            self._num_items or 0,
+            self._part.epoch + by_number * self._num_for_builds,
+            shuffle=self._shuffle,
+            seed=self._seed,
+        )
 
 
 class RowShare(PyShare):

@@ -120,6 +120,11 @@ class Handle:
         """Whether the next iteration is a whole epoch."""
         return self._next.num_rows == 0
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether a `fit` has begun an epoch of it."""
+        return self._num_trained > 0
+
     def seek(self, position: Position) -> None:
         """Makes the next iteration begin at `position`.
 

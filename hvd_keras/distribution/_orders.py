@@ -2,19 +2,22 @@
 
 Keras draws an order when it begins to read. Each kind of data draws from a
 generator of its own, which the script may have seeded; so what it draws
-afterwards depends on this, too.
+afterwards depends on this, too. Since Keras 3.16 the number of the epoch is the
+seed.
 
-| Data | Keras's order |
-|---|---|
-| Arrays on TensorFlow | `tf.random.shuffle`, in `ArrayDataAdapter` |
-| Arrays on JAX | `np.random.permutation` |
-| Arrays on torch | `RandomSampler` |
-| `PyDataset` | `random.shuffle` |
-| A loader, on torch | its sampler |
+| Data | Keras's order | Since 3.16 |
+|---|---|---|
+| Arrays on TensorFlow | `tf.random.shuffle`, in `ArrayDataAdapter` | \
+`stateless_shuffle`, there |
+| Arrays on JAX | `np.random.permutation` | `default_rng` |
+| Arrays on torch | `RandomSampler` | `torch.randperm` |
+| `PyDataset` | `random.shuffle` | `random.Random` |
+| A loader, on torch | its sampler | the same |
 
 | Private name | Used to |
 |---|---|
 | `ArrayDataAdapter` | shuffle as Keras does on TensorFlow |
+| `ArrayDataAdapter._epoch` | know whether Keras shuffles by it |
 | `PyDatasetAdapter.get_torch_dataloader` (replaced) | let loaders draw their \
 own seeds alike |
 | `tensorflow.python.eager.context.Context._seed` | know whether the script \
@@ -23,6 +26,7 @@ has set a seed |
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import sys
@@ -38,7 +42,7 @@ from hvd_keras._common.replacements import replace
 from hvd_keras._common.seeds import GivenSeed
 from hvd_keras._keras import random_streams
 from hvd_keras._keras.lookup import private_module
-from hvd_keras.data._pass import Array, Shuffle
+from hvd_keras.data._pass import Array, OfEpoch, Shuffle
 from hvd_keras.data._structures import checksum_of
 
 _fits = itertools.count()
@@ -101,11 +105,15 @@ def of_rows(num_rows: int, batch_size: int, shuffle: bool | str) -> Any:
     size = batch_size if shuffle == "batch" else num_rows
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        if not _has_seed():
+        if not (_has_seed() or _is_by_epoch()):
             return {"shuffle": True, "seed": next_seed()}
         # It is the same in each pass.
         fixed = agreed(_drawn_by_tensorflow(num_rows, size, shuffle))
         return {"shuffle": lambda num_rows, num_before: fixed}
+    if _is_by_epoch():
+        of_epoch = _by_numpy if backend == "jax" else _by_torch
+        size = size if shuffle == "batch" else 0
+        return {"shuffle": OfEpoch(functools.partial(of_epoch, size))}
     if shuffle != "batch":
         return {
             "shuffle": _agreeing(
@@ -115,15 +123,33 @@ def of_rows(num_rows: int, batch_size: int, shuffle: bool | str) -> Any:
     draw = np.random.permutation if backend == "jax" else _permuted_by_torch
 
     def draw_all(num_items: int) -> Array:
-        begins = range(0, num_items, size)
-        parts = [begin + draw(min(size, num_items - begin)) for begin in begins]
-        return np.concatenate(parts)
+        return _in_batches(num_items, size, lambda _, num: draw(num))
 
     return {"shuffle": _agreeing(draw_all)}
 
 
+def _in_batches(
+    num_rows: int, batch_size: int, draw: Callable[[int, int], Array]
+) -> Array:
+    """Returns an order in which rows change places within batches alone.
+
+    Args:
+        num_rows: Of all batches.
+        batch_size: Of all but the last one.
+        draw: Gets the number of a batch, and how many rows it has.
+    """
+    begins = range(0, num_rows, batch_size)
+    parts = [
+        begin + draw(number, min(batch_size, num_rows - begin))
+        for number, begin in enumerate(begins)
+    ]
+    return np.concatenate(parts)
+
+
 def of_batches(data: keras.utils.PyDataset) -> Any:
     """Returns the `shuffle` and `seed` of `hvd.shard` for a `PyDataset`."""
+    if _is_by_epoch():
+        return {"shuffle": OfEpoch(_shuffled_in_epoch)}
     if data.workers > 1 or data.use_multiprocessing:  # it is read elsewhere
         return {"shuffle": True, "seed": next_seed()}
     return {"shuffle": _agreeing(_shuffled)}
@@ -158,11 +184,20 @@ def _has_seed() -> bool:
     return not isinstance(context._seed, GivenSeed | types.NoneType)
 
 
+def _is_by_epoch() -> bool:
+    """Whether Keras shuffles by the number of the epoch, as since 3.16."""
+    return hasattr(_adapter_of(np.zeros(1)), "_epoch")
+
+
+def _adapter_of(rows: Array, **options: Any) -> Any:
+    adapters = private_module("trainers.data_adapters.array_data_adapter")
+    return adapters.ArrayDataAdapter(rows, **options)
+
+
 def _drawn_by_tensorflow(
     num_rows: int, batch_size: int, shuffle: bool | str
 ) -> Array:
-    adapters = private_module("trainers.data_adapters.array_data_adapter")
-    adapter = adapters.ArrayDataAdapter(
+    adapter = _adapter_of(
         np.arange(num_rows), batch_size=batch_size, shuffle=shuffle
     )
     batches = adapter.get_tf_dataset().as_numpy_iterator()
@@ -186,4 +221,38 @@ def _permuted_by_torch(num_items: int) -> Array:
 def _shuffled(num_items: int) -> Array:
     numbers = list(range(num_items))
     random.shuffle(numbers)
+    return np.array(numbers)
+
+
+def _by_numpy(batch_size: int, num_rows: int, epoch: int) -> Array:
+    """Does what Keras does since 3.16 on JAX; a batch size of 0: with all."""
+    if not batch_size:
+        return np.random.default_rng(epoch).permutation(num_rows)
+    return _in_batches(
+        num_rows,
+        batch_size,
+        lambda number, num: np.random.default_rng(epoch + number).permutation(
+            num
+        ),
+    )
+
+
+def _by_torch(batch_size: int, num_rows: int, epoch: int) -> Array:
+    """Does what Keras does since 3.16 on torch; a batch size of 0: with all."""
+    import torch
+
+    generator = torch.Generator().manual_seed(epoch)
+    if not batch_size:
+        return torch.randperm(num_rows, generator=generator).numpy()
+    return _in_batches(
+        num_rows,
+        batch_size,
+        lambda _, num: torch.randperm(num, generator=generator).numpy(),
+    )
+
+
+def _shuffled_in_epoch(num_items: int, epoch: int) -> Array:
+    """Does what Keras does since 3.16, in the main process and in workers."""
+    numbers = list(range(num_items))
+    random.Random(epoch).shuffle(numbers)
     return np.array(numbers)

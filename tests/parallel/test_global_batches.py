@@ -11,6 +11,7 @@ import pytest
 from selection import thorough_except
 
 import hvd_keras as hvd
+from hvd_keras.data._pass import OfEpoch
 
 pytestmark = pytest.mark.thorough(4)
 
@@ -134,6 +135,41 @@ def test_n_ranks_take_the_steps_of_one_process(case: str) -> None:
     for one, other in zip(alone.get_weights(), ours.get_weights(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
     assert len(history.history["loss"]) == 2
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_an_order_goes_by_the_number_that_keras_has(is_built: bool) -> None:
+    """Keras counts what it builds a model by as an epoch."""
+    found = []
+
+    class Counted(Batches):
+        sizes = (6, 6, 6, 6)
+        num_ended = 0
+
+        def __getitem__(self, index: int) -> Any:
+            found.append((self.num_ended, index))
+            return super().__getitem__(index)
+
+        def on_epoch_end(self) -> None:
+            self.num_ended += 1
+
+    made = model(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    if not is_built:
+        made = keras.Sequential([keras.layers.Dense(1)])
+        made.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    share = hvd.shard(Counted(), batched=True, shuffle=OfEpoch(order_of_four))
+    made.fit(share, epochs=3, verbose=0)
+    by_epoch = [
+        [index for number, index in found if number == epoch][-4:]
+        for epoch in range(int(found[-1][0]) + 1)
+    ]
+    expected = [order_of_four(4, epoch).tolist() for epoch in range(4)]
+    assert by_epoch[-3:] == expected[len(by_epoch) - 3 : len(by_epoch)]
+
+
+def order_of_four(num: int, epoch: int) -> Any:
+    assert num == 4
+    return np.roll(np.arange(4), epoch)
 
 
 @pytest.mark.parametrize("policy", ["split", "pad"])
