@@ -184,6 +184,14 @@ TABLE = (
         "torch 2.6 to 2.11",
     ),
     Row(
+        "builtins",
+        "input",
+        "distribution._scripts",
+        "say where a line of standard input is missing that rank 0 has",
+        "a rank of an unchanged script ends by EOFError, which names nothing",
+        "Python 3.10 to 3.14",
+    ),
+    Row(
         "numpy.random.bit_generator",
         "randbits",
         "distribution._scripts",

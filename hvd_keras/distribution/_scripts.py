@@ -8,6 +8,7 @@ saves.
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib
 import itertools
 import os
@@ -32,6 +33,8 @@ def begin(mode: str) -> None:
     if mode != "script":
         return
     _folders.share()
+    if os.environ.get("HVD_RANK", "0") != "0":
+        replace(builtins, "input", _without_lines)
     seed = read_setting(os.environ, "HVD_DISTRIBUTE_SEED")
     random.seed(seed)
     call_when_imported(
@@ -42,6 +45,22 @@ def begin(mode: str) -> None:
             "keras": _distribute,
         }
     )
+
+
+def _without_lines(original: Any) -> Any:
+    """Makes `input` say why a rank has no line."""
+
+    def ask(prompt: object = "", /) -> Any:
+        try:
+            return original(prompt)
+        except EOFError:
+            raise EOFError(
+                "`input()` has no line: standard input goes to rank 0 alone. "
+                "Pass what it asks for as an argument of the script, or in "
+                "the environment"
+            ) from None
+
+    return ask
 
 
 def _seed_numpy(seed: int) -> None:

@@ -22,6 +22,13 @@ def test_an_error_of_a_rank_that_is_not_shown_is_shown() -> None:
     assert "[1] ZeroDivisionError: division by zero" in job.stderr
 
 
+def test_a_line_that_a_rank_cannot_read_is_told() -> None:
+    code = "import os\nif os.environ['HVD_RANK'] == '1': int(input('epochs? '))"
+    job = jobs.run_python(2, code, "--distribute")
+    assert job.status == 1
+    assert "EOFError: `input()` has no line: standard input goes" in job.stderr
+
+
 LOOP_OF_OURS = """
 import keras, numpy as np, tensorflow as tf
 import hvd_keras as hvd
