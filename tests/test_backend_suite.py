@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from clean_environ import QUICK_XLA_FLAGS
 from test_parallel_suite import Job, case
 
 DIRECTORY = pathlib.Path(__file__).parent / "backends"
@@ -47,8 +48,7 @@ CASES += [
     for (backend, ranks), files in ON_HOSTS.items()
     for file in files
 ]
-# Compiling takes most of the time; the programs run for moments.
-SETTINGS = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}
+SETTINGS = {"jax": {"XLA_FLAGS": QUICK_XLA_FLAGS}}
 
 
 Jobs = dict[tuple[str, int | str], Job]

@@ -88,8 +88,19 @@ CASES: list[Any] = [
     ("positions", "adam", {}),
     ("tokens and positions", "rmsprop", {}),
 ]
+QUICK = {
+    "a position a row",
+    "hidden positions",
+    "positions of the length",
+    "relative positions",
+}
 CASES += [
-    pytest.param(layer, "adam", {}, marks=pytest.mark.thorough(1, 4))
+    pytest.param(
+        layer,
+        "adam",
+        {},
+        marks=pytest.mark.thorough(*((1, 4) if layer in QUICK else ())),
+    )
     for layer in LAYERS
     if layer != "positions"
 ]

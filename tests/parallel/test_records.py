@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from selection import thorough_except
 from test_late_rows import taken
 
 import hvd_keras as hvd
@@ -175,7 +176,17 @@ CASES: dict[str, tuple[Callable[[str], Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = (
+    "interleave",
+    "parallel reads",
+    "list_files",
+    "shuffled",
+    "records alone",
+    "changed batches",
+)
+
+
+@pytest.mark.parametrize("case", thorough_except(CASES, *QUICK))
 @pytest.mark.parametrize("policy", POLICIES)
 def test_numbered_records_are_the_same(
     case: str, policy: str, folder: str, monkeypatch: pytest.MonkeyPatch

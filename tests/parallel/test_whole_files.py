@@ -83,11 +83,11 @@ def expected(data: Any, first: int = 0, size: int = 0) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("make", "shuffle", "num_lanes"),
     [
-        (read, False, 64),
-        (read, True, 3),
+        pytest.param(read, False, 64, marks=pytest.mark.thorough),
+        pytest.param(read, True, 3, marks=pytest.mark.thorough),
         (read_some, True, 64),
         (read_weighted, False, 3),
-        (read_weighted, True, 1),
+        pytest.param(read_weighted, True, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_global_batches_are_those_of_one_process(
