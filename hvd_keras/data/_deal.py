@@ -34,9 +34,11 @@ class Deal:
             ranks, which may change.
         num_merged: Ranks whose batches each rank has as one; usually 1.
         num_global: Rows of a global batch, if the ranks cannot share it
-            evenly; else 0. 1: what is counted are batches, not rows.
+            evenly; else 0.
         is_uneven: Whether a rank has the rows of its own files, however many
             of a global batch these are.
+        keeps_batches: Whether what is counted are batches of any size, each
+            of them a global one, and not rows. `num_global` is 1 then.
     """
 
     rank: int
@@ -48,35 +50,53 @@ class Deal:
     num_merged: int = 1
     num_global: int = 0
     is_uneven: bool = False
+    keeps_batches: bool = False
 
     @classmethod
     def of_global(
-        cls, global_batch_size: int, *, rank: int, size: int, **more: Any
+        cls,
+        global_batch_size: int,
+        *,
+        rank: int,
+        size: int,
+        can_be_few: bool = False,
+        **more: Any,
     ) -> Deal:
         """Returns a deal of global batches, of so many rows each.
 
+        Args:
+            global_batch_size: The number of rows.
+            rank: See the class.
+            size: See the class.
+            can_be_few: Whether the batch of a rank may hold nothing but
+                filling in each step.
+            more: See the class.
+
         Raises:
-            ValueError: There are fewer than ranks.
+            ValueError: There are fewer rows than ranks.
         """
-        if global_batch_size < size:
+        begin, end = (global_batch_size * r // size for r in (rank, rank + 1))
+        is_even = global_batch_size % size == 0
+        deal = cls(
+            rank,
+            size,
+            max(end - begin, 1),
+            num_global=0 if is_even else global_batch_size,
+            **more,
+        )
+        if not deal.is_few:
+            return deal
+        if deal.policy != "split" or not deal.has_weights or not can_be_few:
             raise ValueError(
                 "A global batch must have a row for each rank. Received: "
                 f"{global_batch_size} rows for {size} ranks."
             )
-        begin, end = (global_batch_size * r // size for r in (rank, rank + 1))
-        is_even = global_batch_size % size == 0
-        return cls(
-            rank,
-            size,
-            end - begin,
-            num_global=0 if is_even else global_batch_size,
-            **more,
-        )
+        return deal
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether it counts batches of any size, each of them a global one."""
-        return self.num_global == 1
+    def is_few(self) -> bool:
+        """Whether a full batch has fewer rows than ranks."""
+        return not self.keeps_batches and self.global_size < self.size
 
     @property
     def fewest_rows(self) -> int:
@@ -119,7 +139,7 @@ class Deal:
             return False
         if self.is_uneven:
             return self.size > 1 or self.is_elastic
-        if self.keeps_batches:
+        if self.keeps_batches or self.is_few:
             return self.size > 1
         rest = None if num_rows is None else num_rows % self.global_size
         if self.is_elastic:

@@ -111,14 +111,14 @@ def own_rows(rows: Array, part: Pass) -> tuple[Array, Array, Array]:
     """
     deal, steps = part.deal, part.num_steps or 0
     full = deal.global_size
-    of_full, _ = deal.own_rows(full)
+    of_full, weights = deal.own_rows(full)
     size = len(of_full)
     begin, end = part.bounds(steps - 1) if steps else (0, 0)
     num_full = steps if end - begin == full else max(steps - 1, 0)
     own = rows[part.first : part.first + num_full * full]
     own = own.reshape(num_full, full)[:, of_full]
     places = np.full(steps, size, np.int64)
-    real = places.copy()
+    real = np.full(steps, np.count_nonzero(weights > 0), np.int64)
     if num_full == steps:
         return own.astype(np.int64, copy=False), places, real
     last, weights = deal.own_rows(end - begin)

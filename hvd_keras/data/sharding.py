@@ -181,6 +181,8 @@ def shard(
     _arguments.check_arguments(batch_size, global_batch_size, policy, seed)
     if batched and batch_size is None and is_dataset:
         global_batch_size = global_batch_size or _size_of_batches(sample)
+    if is_dataset and not batched and (batch_size or global_batch_size):
+        _arguments.check_no_batches(sample)
     rows_of_batch = batch_size or global_batch_size
     keeps = batched and rows_of_batch is None
     if keeps:
@@ -211,6 +213,7 @@ def shard(
                 has_weights=has_weights,
                 is_elastic=is_elastic,
                 num_global=1,
+                keeps_batches=True,
             )
         return Deal.of_global(
             global_batch_size or (batch_size or 1) * num_merged * size,
@@ -221,6 +224,7 @@ def shard(
             is_elastic=is_elastic,
             num_merged=num_merged,
             is_uneven=is_uneven,
+            can_be_few=not (is_dataset or is_py_dataset or is_elastic),
         )
 
     deal = deal_now()
@@ -284,7 +288,7 @@ def shard(
         num_ranks=deal.size,
         batch_size=deal.batch_size,
         rest=None
-        if is_py_dataset or deal.keeps_batches
+        if is_py_dataset or deal.keeps_batches or deal.is_few
         else deal.rest_of(num_rows),
         may_fill=deal.may_fill(num_rows),
         adds_weights=has_weights and not is_py_dataset and len(batch) == 2,

@@ -69,6 +69,10 @@ CASES: dict[str, tuple[Callable[[], Any], list[Any]]] = {
         lambda: hvd.shard((X, Y), global_batch_size=SIZE, policy="pad"),
         batches_of(FULL),
     ),
+    "fewer rows than ranks": (
+        lambda: hvd.shard((X[:9], Y[:9]), global_batch_size=1),
+        [(X[n : n + 1], Y[n : n + 1]) for n in range(9)],
+    ),
     "PyDataset": (
         lambda: hvd.shard(Batches(), batched=True),
         batches_of(list(Batches.sizes)),
@@ -119,6 +123,7 @@ def model(optimizer: Any) -> Any:
     thorough_except(
         CASES,
         "arrays",
+        "fewer rows than ranks",
         "PyDataset",
         "rows that are changed late",
         "batches of a dataset",
@@ -202,9 +207,11 @@ def test_a_wrong_size_is_refused(arguments: Any, match: str) -> None:
 
 
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
-def test_fewer_rows_than_ranks_in_each_step_are_refused() -> None:
+@pytest.mark.parametrize("policy", ["pad", "drop", "join"])
+def test_fewer_rows_than_ranks_in_each_step_are_split(policy: str) -> None:
+    few = {"global_batch_size": hvd.size() - 1, "policy": policy}
     with pytest.raises(ValueError, match=f"{hvd.size() - 1} rows for"):
-        hvd.shard((X, Y), global_batch_size=hvd.size() - 1)
+        hvd.shard((X, Y), **few)
 
 
 @pytest.mark.parametrize("policy", ["pad", "drop", "join"])

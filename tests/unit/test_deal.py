@@ -95,6 +95,9 @@ def test_fewer_rows_than_ranks_join_the_step_before(
     assert deal.num_joined(None) == 0
 
 
+KEEPING = {"keeps_batches": True, "num_global": 1}
+
+
 # What is said of: whether there may be filling, whether all batches are
 # equally large, and how many rows the last step has that is not full.
 @pytest.mark.parametrize(
@@ -120,9 +123,17 @@ def test_fewer_rows_than_ranks_join_the_step_before(
             12,
             (True, False, None),
         ),
-        ({"num_global": 1}, 12, (True, False, 0)),
-        ({"num_global": 1, "size": 2}, 12, (True, False, 0)),
-        ({"num_global": 1, "size": 1}, 12, (False, False, 0)),
+        (KEEPING, 12, (True, False, 0)),
+        (
+            {**KEEPING, "size": 2},
+            12,
+            (True, False, 0),
+        ),
+        (
+            {**KEEPING, "size": 1},
+            12,
+            (False, False, 0),
+        ),
     ],
 )
 def test_batches_of_any_deal_are_foretold(
@@ -163,6 +174,24 @@ def test_an_order_depends_on_its_epoch_and_seed_alone() -> None:
 def test_a_global_batch_has_a_row_for_each_rank() -> None:
     with pytest.raises(ValueError, match="2 rows for 3 ranks"):
         Deal.of_global(2, rank=0, size=3, policy="split")
+    with pytest.raises(ValueError, match="2 rows for 3 ranks"):
+        Deal.of_global(2, rank=0, size=3, policy="pad", can_be_few=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_ranks_may_have_filling_alone_in_each_step(rows: int) -> None:
+    num_rows, found = 5, []
+    for rank in range(3):
+        deal = Deal.of_global(
+            rows, rank=rank, size=3, policy="split", can_be_few=True
+        )
+        assert deal.may_fill(num_rows)
+        part = Pass(0, 0, deal, num_rows)
+        own, places, real = rows_of_steps(np.arange(num_rows), part)
+        assert len(places) == -(-num_rows // rows)
+        assert (places == 1).all()
+        found += [line[:n] for line, n in zip(own, real, strict=True)]
+    assert sorted(np.concatenate(found)) == [*range(num_rows)]
 
 
 def test_our_errors_are_found_in_messages_of_xla() -> None:
