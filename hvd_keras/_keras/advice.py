@@ -56,7 +56,8 @@ _UNEQUAL_ROWS = (
 )
 _SAME_DATA = (
     "All ranks train on the same batches. If each was given all the data, "
-    "share them out: `fit(hvd.shard((x, y), batch_size=...))`. If each draws "
+    "share them out: `fit(hvd.shard((x, y), batch_size=...))`; a PyDataset "
+    "by `hvd.shard(data)`. If each draws "
     "or picks its own rows, their random seeds are equal: add `hvd.rank()` to "
     "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
     "%s."

@@ -16,7 +16,7 @@ from hvd_keras._common.terminal import (
 )
 from hvd_keras._common.version import package_version
 from hvd_keras._observe import doctor
-from hvd_keras._observe.verdict import Verdict, clock
+from hvd_keras._observe.verdict import Cause, Verdict, clock
 from hvd_keras._records import evidence
 from hvd_keras._records.evidence import Job, Rank
 from hvd_keras._records.stacks import Stack
@@ -83,7 +83,7 @@ def _report(job: Job, verdict: Verdict | None) -> str:
     """The verdict, a line for each rank, and the stack of the one at fault."""
     lines = ["No rank can be named: no collective has failed or waits long."]
     if verdict is not None:
-        lines = [f"{verdict.shown()}.", f"Cause: {verdict.cause.value}."]
+        lines = [f"{verdict.shown()}.", f"Cause: {_words_of(verdict)}."]
     lines += ["", *_table(job)]
     if verdict is not None:
         # Of all ranks alike, one speaks for the others.
@@ -92,6 +92,14 @@ def _report(job: Job, verdict: Verdict | None) -> str:
         if stack:
             lines += ["", *_shown(rank, stack)]
     return "\n".join(lines)
+
+
+def _words_of(verdict: Verdict) -> str:
+    ended = {
+        Cause.DEAD: "the end of a process",
+        Cause.STOPPED: "a process that stands still",
+    }
+    return ended.get(verdict.cause, verdict.cause.value)
 
 
 def _table(job: Job) -> list[str]:

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
+from hvd_keras._common import log
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data.position import handle_of
 
@@ -164,11 +167,16 @@ def check_kind(
             "Received: batch_size=None. A dataset that makes batches itself "
             "needs `batched=True`, too."
         )
-    if is_py_dataset != (rows_of_batch is None):
-        received = f"{rows_of_batch} rows" if is_py_dataset else "neither"
+    if is_py_dataset and rows_of_batch is not None:
+        raise ValueError(
+            "`batch_size` and `global_batch_size` must be None for a "
+            "PyDataset, which makes batches itself. "
+            f"Received: {rows_of_batch} rows."
+        )
+    if not is_py_dataset and rows_of_batch is None:
         raise ValueError(
             "`batch_size` or `global_batch_size` must be given, except for a "
-            f"PyDataset, which makes batches itself. Received: {received}."
+            "PyDataset, which makes batches itself. Received: neither."
         )
     if is_dataset and shuffle:
         raise ValueError(
@@ -181,6 +189,37 @@ def check_kind(
         raise ValueError(
             "`batched` must be False, except for a tf.data.Dataset and a "
             f"PyDataset. Received: batched={batched!r}."
+        )
+
+
+def check_no_batches(dataset: Any) -> None:
+    """Refuses a tf.data.Dataset of batches where its elements count as rows.
+
+    Batches of a fixed size may be rows, such as windows of a text: it warns of
+    those only which are made of vectors or larger rows.
+    """
+    from hvd_keras.data import _sources
+
+    batching = _sources.stage_of_batches(dataset)
+    if batching is None:
+        return
+    (rows,) = batching._inputs()
+    size = int(batching._batch_size)
+    cure = (
+        "Pass `batched=True`, with which sizes count rows, or remove your "
+        f"`.batch`. Received: elements made by `.batch({size})`."
+    )
+    spec = keras.tree.flatten(batching.element_spec)[0]
+    if spec.shape.rank and spec.shape[0] is None:
+        raise ValueError(
+            "Each element of `data` must be a row where `batched` is False. "
+            f"{cure}"
+        )
+    row = keras.tree.flatten(rows.element_spec)[0]
+    if getattr(row, "shape", None) is not None and row.shape.rank:
+        log.warning(
+            "`hvd.shard` takes each batch of `data` for one row, because "
+            f"`batched` is False. {cure}"
         )
 
 

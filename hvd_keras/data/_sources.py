@@ -96,6 +96,21 @@ def _batching_of(dataset: Any) -> Any:
     return dataset if is_batching else None
 
 
+def stage_of_batches(dataset: Any) -> Any:
+    """Returns the stage whose batches, changed or not, are the elements.
+
+    None: there is none, or what is behind it may have made rows again.
+    """
+    while kind_of(dataset) in _KEEPS_ELEMENTS:
+        (dataset,) = dataset._inputs()
+    return _batching_of(dataset)
+
+
+_KEEPS_ELEMENTS = frozenset(
+    ["AssertCardinality", "Cache", "Map", "Options", "ParallelMap", "Prefetch"]
+)
+
+
 def _without_wrapping(rows: Rows, spec: Any) -> Rows:
     """Returns rows that are no tuples of one part, nor what stands for them."""
     numbers, read, count = rows.numbers, rows.read, rows.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import hvd_keras as hvd
+from hvd_keras._common import log
 
 
 @pytest.fixture
@@ -96,3 +98,52 @@ def test_tracebacks_leave_our_frames_out_as_keras_does(
     assert (
         frames[0].name == "test_tracebacks_leave_our_frames_out_as_keras_does"
     )
+
+
+def _rows() -> Any:
+    tf = pytest.importorskip("tensorflow")
+    rows = np.ones((12, 3), "f"), np.ones((12, 1), "f")
+    return tf.data.Dataset.from_tensor_slices(rows)
+
+
+CURE = r"Pass `batched=True`, .* Received: elements made by `.batch\(4\)`"
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_batches_are_not_taken_for_rows(is_changed: bool) -> None:
+    hvd.init()
+    data = _rows().batch(4)
+    if is_changed:
+        data = data.map(lambda x, y: (x * 2, y)).cache().prefetch(1)
+    with pytest.raises(ValueError, match=CURE):
+        hvd.shard(data, global_batch_size=4)
+    hvd.shard(data, batched=True, global_batch_size=4)
+    hvd.shard(data.unbatch(), global_batch_size=4)
+
+
+def test_batches_of_one_size_may_be_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    hvd.init()
+    found: list[str] = []
+    monkeypatch.setattr(log, "warning", found.append)
+    windows = tf.data.Dataset.range(24).batch(4, drop_remainder=True)
+    hvd.shard(windows.map(lambda w: (w[:-1], w[1:])), global_batch_size=2)
+    assert not found
+    hvd.shard(_rows().batch(4, drop_remainder=True), global_batch_size=2)
+    assert len(found) == 1
+    assert re.search(CURE, found[0])
+
+
+def test_a_py_dataset_takes_no_batch_size() -> None:
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return np.ones((2, 3)), np.ones((2, 1))
+
+    hvd.init()
+    with pytest.raises(ValueError, match=r"must be None for a PyDataset"):
+        hvd.shard(Batches(), batch_size=2)
