@@ -179,8 +179,12 @@ def shard(
     _arguments.check_data(sample)
     _arguments.check_collate(collate, reader is not None)
     _arguments.check_arguments(batch_size, global_batch_size, policy, seed)
-    if batched and batch_size is None and is_dataset:
-        global_batch_size = global_batch_size or _size_of_batches(sample)
+    if batched and not (batch_size or global_batch_size) and is_dataset:
+        found = _size_of_batches(sample)
+        # Of fewer rows than ranks, each batch is kept.
+        is_few = (found or 0) < (process_set.size() or 1)
+        if not is_few or policy != "split":
+            global_batch_size = found
     if is_dataset and not batched and (batch_size or global_batch_size):
         _arguments.check_no_batches(sample)
     rows_of_batch = batch_size or global_batch_size

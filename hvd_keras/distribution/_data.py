@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from hvd_keras.data import shard
 from hvd_keras.data._counts import source_of
+from hvd_keras.data.position import Handle, handle_of
 from hvd_keras.distribution import _orders
 
 _BATCH_SIZE = 32  # Keras's
@@ -61,7 +63,10 @@ def shared(
         order = _orders.of_loader(x)
         return shard(x, global_batch_size=x.batch_size, **order)
     if isinstance(x, Iterator):
-        return shard(_generated(x), batched=True)
+        replayed = _Replayed(x)
+        share = shard(_generated(replayed), batched=True)
+        replayed.handle = handle_of(share)
+        return share
     packed = keras.utils.pack_x_y_sample_weight(
         *as_arrays((x, y, sample_weight))
     )
@@ -104,7 +109,58 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-def _generated(batches: Iterator[Any]) -> Any:
+_MOST_KEPT = 64
+
+
+class _Replayed:
+    """What a generator yields, from its beginning until a `fit` trains.
+
+    Keras may build a model by the first batches, by an iterator that it drops;
+    it restores what it has taken, and so does this.
+
+    Args:
+        batches: The generator.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.handle: Handle | None = None  # of the share
+        self._batches = batches
+        self._kept: list[Any] = []
+        self._trains = False
+        self._lock = threading.Lock()  # tf.data may still fill a buffer
+        self._iteration = 0
+
+    def first(self) -> Any:
+        """Returns the first batch, which comes again; None if there is none."""
+        self._kept = list(itertools.islice(self._batches, 1))
+        return self._kept[0] if self._kept else None
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            self._iteration += 1
+            iteration = self._iteration
+            kept = list(self._kept)
+            if self.handle is not None and self.handle.has_trained:
+                self._trains, self._kept = True, []
+        yield from kept
+        while True:
+            with self._lock:
+                if iteration != self._iteration:
+                    return
+                batch = next(self._batches, None)
+                if batch is None:
+                    return
+                self._keep(batch)
+            yield batch
+
+    def _keep(self, batch: Any) -> None:
+        if not self._trains:
+            self._kept.append(batch)
+        if len(self._kept) > _MOST_KEPT:  # this is no build
+            self._trains, self._kept = True, []
+
+
+def _generated(batches: _Replayed) -> Any:
     """Returns a dataset of what a generator yields."""
     try:
         import tensorflow as tf
@@ -114,7 +170,7 @@ def _generated(batches: Iterator[Any]) -> Any:
             "DataLoader of torch or, where TensorFlow is installed, a "
             f"tf.data.Dataset or a generator. Received: {batches!r}."
         ) from None
-    first = next(batches, None)
+    first = batches.first()
     if first is None:
         raise ValueError("`x` must yield batches. Received: an empty generator")
     if isinstance(first, list):
@@ -125,7 +181,7 @@ def _generated(batches: Iterator[Any]) -> Any:
         return tf.TensorSpec([None] * array.ndim, array.dtype)
 
     def all_batches() -> Iterator[Any]:
-        for batch in itertools.chain([first], batches):
+        for batch in batches:
             yield tuple(batch) if isinstance(batch, list) else batch
 
     specs = keras.tree.map_structure(spec_of, first)
