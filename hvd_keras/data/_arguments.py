@@ -195,8 +195,8 @@ def check_kind(
 def check_no_batches(dataset: Any) -> None:
     """Refuses a tf.data.Dataset of batches where its elements count as rows.
 
-    Batches of a fixed size may be rows, such as windows of a text: it warns of
-    those only which are made of vectors or larger rows.
+    Batches of one size may be rows, such as windows of a text. It only warns
+    of these, and not at all if they are made of single numbers or texts.
     """
     from hvd_keras.data import _sources
 

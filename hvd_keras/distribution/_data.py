@@ -109,14 +109,14 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-_MOST_KEPT = 64
+_MOST_KEPT = 64  # batches; Keras builds by one, and tf.data fetches a few more
 
 
 class _Replayed:
-    """What a generator yields, from its beginning until a `fit` trains.
+    """What a generator yields; from its beginning until `fit` trains on it.
 
-    Keras may build a model by the first batches, by an iterator that it drops;
-    it restores what it has taken, and so does this.
+    Keras builds a model by an iterator that it drops, and restores what it has
+    taken. tf.data has fetched more, so each iteration begins anew until then.
 
     Args:
         batches: The generator.

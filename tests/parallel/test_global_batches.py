@@ -208,7 +208,9 @@ def test_a_wrong_size_is_refused(arguments: Any, match: str) -> None:
 
 @pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
 @pytest.mark.parametrize("policy", ["pad", "drop", "join"])
-def test_fewer_rows_than_ranks_in_each_step_are_split(policy: str) -> None:
+def test_fewer_rows_than_ranks_in_each_step_need_the_policy_split(
+    policy: str,
+) -> None:
     few = {"global_batch_size": hvd.size() - 1, "policy": policy}
     with pytest.raises(ValueError, match=f"{hvd.size() - 1} rows for"):
         hvd.shard((X, Y), **few)

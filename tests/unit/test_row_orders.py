@@ -11,6 +11,7 @@ import pytest
 from hvd_keras.data._numbering import Numbering
 from hvd_keras.data._record_index import Index
 from hvd_keras.data._row_orders import Order, permuted
+from hvd_keras.distribution import _orders
 
 Array = np.ndarray[Any, Any]
 
@@ -97,3 +98,17 @@ def test_damaged_records_are_no_rows() -> None:
     assert numbering.begins.tolist() == [0, 3, 5, 7, 11, 12, 13]
     other = Numbering([indexes[0], index_of(8, [], 4)])
     assert set(other.numbers_of(np.arange(13))).isdisjoint(numbers)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_orders_of_keras_change_places_within_batches(backend: str) -> None:
+    if backend == "torch":
+        pytest.importorskip("torch")
+    draw = {"jax": _orders._by_numpy, "torch": _orders._by_torch}[backend]
+    assert sorted(draw(0, 11, 2)) == [*range(11)]
+    assert not np.array_equal(draw(0, 11, 2), draw(0, 11, 3))
+    found = draw(4, 11, 2)
+    assert not np.array_equal(found, np.arange(11))
+    for begin in range(0, 11, 4):
+        part = sorted(found[begin : begin + 4])
+        assert part == [*range(begin, min(begin + 4, 11))]
