@@ -226,6 +226,37 @@ VOICES_TEST_CASE("a refused call is not taken for one that a rank skipped") {
   CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
 }
 
+// Ranks 0 and 1 make both calls, rank 1 all at once.
+VOICES_TEST_CASE("a refused call is told after a call made before it has met") {
+  Negotiation c(voices, 3);
+  REQUIRE_OK(c.OnMessage(2, ACall("before"), kStart));
+  REQUIRE_OK(c.OnMessage(2, ARefusal("a"), kStart));
+  c.TakeResponses();
+  REQUIRE_OK(c.OnMessage(0, ACall("before"), After(1)));
+  REQUIRE_OK(c.OnMessage(1, ACall("before"), After(1)));
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(1)));
+  const std::vector<Response> responses = c.TakeResponses();
+  REQUIRE(responses.size() == 2);
+  CHECK(RanksOf(responses[0]) == std::vector<int>{1});
+  CHECK(responses[1].type == Response::Type::kExecute);
+  REQUIRE_OK(c.OnMessage(0, ACall("a"), After(2)));
+  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{0});
+}
+
+VOICES_TEST_CASE("a rank that joins later does not end a refused call") {
+  Negotiation c(voices, 3);
+  REQUIRE_OK(c.OnMessage(0, ACall("before"), kStart));
+  REQUIRE_OK(c.OnMessage(0, ARefusal("a"), kStart));
+  c.TakeResponses();
+  REQUIRE_OK(c.OnMessage(1, ACall("before"), After(1)));
+  RankMessage join;
+  join.type = RankMessage::Type::kJoin;
+  REQUIRE_OK(c.OnMessage(2, join, After(2)));
+  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  REQUIRE_OK(c.OnMessage(1, ACall("a"), After(3)));
+  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+}
+
 VOICES_TEST_CASE("ranks that wait for a program that was not built are told") {
   Negotiation c(voices, 4);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));

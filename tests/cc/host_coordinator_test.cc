@@ -150,21 +150,58 @@ TEST_CASE("what some ranks have come for is told after a while") {
   host.Only(Type::kReady, kAll);
 }
 
+Response ErrorFor(const std::string& name, const Ranks& ranks) {
+  Response error;
+  error.type = Response::Type::kError;
+  error.items.resize(1);
+  error.items[0].name = name;
+  error.ranks = ranks;
+  return error;
+}
+
 TEST_CASE("an answer comes before what the ranks say next") {
   Host host;
   host.Say(0, ACall("a"));
   host.Wait(kTellPartAfter);
   host.Only(Type::kRequest, {4});
-  Response error;
-  error.type = Response::Type::kError;
-  error.items.resize(1);
-  error.items[0].name = "a";
-  error.ranks = {4};
-  host.Hear(error);
+  host.Hear(ErrorFor("a", {4}));
   // Rank 4 again, the others late.
   host.AllSay(ACall("a"));
-  host.Only(Type::kRequest, kAll);
+  const std::vector<RankMessage> told = host.Told();
+  REQUIRE(told.size() == 3);
+  for (int i = 0; i < 3; ++i) CHECK(told[i].ranks == Ranks{4 + i});
   CHECK(!host.leader()->holds_back());
+  // All have met: the host speaks as one again.
+  Response met;
+  met.type = Response::Type::kExecute;
+  met.items.resize(1);
+  met.items[0].name = "a";
+  host.Hear(met);
+  host.AllSay(ACall("a"));
+  host.Only(Type::kRequest, kAll);
+}
+
+TEST_CASE("a call that has failed elsewhere is told before later ones") {
+  Host host;
+  SUBCASE("and was held when it failed") {
+    host.Say(0, ACall("a"));
+    host.Hear(ErrorFor("a", {1}));
+    CHECK(host.Only(Type::kRequest, {4}).name == "a");
+  }
+  SUBCASE("and is made after that") {
+    host.Say(1, ACall("later"));
+    host.Say(2, ACall("later"));
+    host.Hear(ErrorFor("a", {5, 6}));
+    for (const char* name : {"before", "a", "later"}) host.Say(0, ACall(name));
+    const std::vector<RankMessage> told = host.Told();
+    REQUIRE(told.size() == 4);
+    CHECK(told[0].name == "later");
+    CHECK(told[0].ranks == Ranks{5, 6});
+    CHECK(told[1].name == "before");
+    CHECK(told[2].name == "a");
+    CHECK(told[3].name == "later");
+    CHECK(told[3].ranks == Ranks{4});
+  }
 }
 
 TEST_CASE("ranks are not held up by one that has joined") {

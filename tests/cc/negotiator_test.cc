@@ -83,6 +83,34 @@ TEST_CASE("all ranks hear the same, new and known") {
   });
 }
 
+TEST_CASE("what a rank says keeps the order of its requests") {
+  RequestTable table;
+  const auto of = [](const std::string& name) {
+    Request request;
+    request.name = name;
+    request.tensors.resize(1);
+    request.tensors[0].shape = {2};
+    return request;
+  };
+  uint32_t id = 0;
+  for (const char* name : {"a", "b", "d"}) {
+    ResponseItem item;
+    item.name = name;
+    table.Remember(++id, item,
+                   std::make_shared<RequestParams>(ParamsOf(of(name))));
+  }
+  std::vector<RankMessage> messages;
+  for (const char* name : {"a", "b", "new", "d"}) {
+    table.Admit(of(name), Clock::now(), &messages);
+  }
+  REQUIRE(messages.size() == 3);
+  CHECK(NumIds(messages[0].ids) == 2);
+  CHECK(messages[1].name == "new");
+  CHECK(NumIds(messages[2].ids) == 1);
+  CHECK(messages[2].ids[0].first == 3);
+  table.TakeAll();
+}
+
 TEST_CASE("ids are evicted and forgotten on all hosts") {
   CoordinatorOptions options;
   options.cache_capacity = 8;

@@ -41,9 +41,8 @@ class NegotiatingRank {
   HostGroup* group() { return group_; }
 
   void Submit(Request request) {
-    std::vector<RankMessage> messages, ready;
-    table_.Admit(std::move(request), Clock::now(), &ready, &messages);
-    messages.insert(messages.end(), ready.begin(), ready.end());
+    std::vector<RankMessage> messages;
+    table_.Admit(std::move(request), Clock::now(), &messages);
     for (const RankMessage& message : messages) {
       REQUIRE_OK(negotiator_.Say(message));
     }

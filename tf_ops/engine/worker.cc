@@ -1,7 +1,6 @@
 #include "tf_ops/engine/worker.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -72,16 +71,15 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
 void Worker::Admit(std::vector<Request>* requests) {
   if (requests->empty()) return;
   const Clock::time_point now = Clock::now();
-  std::vector<RankMessage> messages, ready;
+  std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
   for (Request& request : *requests) {
-    AdmitOne(std::move(request), now, &ready, &messages);
+    AdmitOne(std::move(request), now, &messages);
   }
   if (!broken_.ok()) {
     FailAll(broken_);
     return;
   }
-  std::move(ready.begin(), ready.end(), std::back_inserter(messages));
   if (table_.has_join() && !had_joined) {
     // Last, so that what this rank submitted before the join counts.
     messages.emplace_back();
@@ -96,7 +94,6 @@ void Worker::Admit(std::vector<Request>* requests) {
 }
 
 void Worker::AdmitOne(Request&& request, Clock::time_point now,
-                      std::vector<RankMessage>* ready,
                       std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
   planes_.Admit(&request);
@@ -113,7 +110,7 @@ void Worker::AdmitOne(Request&& request, Clock::time_point now,
     TellAdmitted(table_.join().request, now);
   } else {
     const RequestTable::Admission admission =
-        table_.Admit(std::move(request), now, ready, messages);
+        table_.Admit(std::move(request), now, messages);
     Event::Cache cache = Event::Cache::kUnused;
     if (admission.as == RequestTable::Admission::kKnown) {
       cache = Event::Cache::kHit;

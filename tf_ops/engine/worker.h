@@ -80,7 +80,6 @@ class Worker {
   bool Concerns(const Response& response) const;
   Status Forget(const Response& response);
   void AdmitOne(Request&& request, Clock::time_point now,
-                std::vector<RankMessage>* ready,
                 std::vector<RankMessage>* messages);
   void TellAdmitted(const Request& request, Clock::time_point now,
                     Event::Cache cache = Event::Cache::kUnused);

@@ -221,7 +221,7 @@ bool Coordinator::AnswerLate(const std::string& name, Speakers* speakers) {
   std::vector<int> in_time;
   for (int rank : ranks) {
     Response error;
-    if (stalls_.AnswerLate(name, rank, &error)) {
+    if (stalls_.AnswerLate(name, rank, speakers->now, &error)) {
       early_.push_back(std::move(error));
     } else {
       in_time.push_back(rank);

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace hvd {
+namespace {
+
+// More names are forgotten: that costs the order of some messages.
+constexpr size_t kMostLate = 1024;
+
+}  // namespace
 
 HostCoordinator::HostCoordinator(std::vector<int> ranks)
     : ranks_(std::move(ranks)), joined_(ranks_.size()) {}
@@ -104,12 +110,16 @@ void HostCoordinator::Arrive(Call* call, int local_rank, Arrival arrival,
   if (before.state == Arrival::State::kAbsent) ++call->num_come;
   if (before.state != Arrival::State::kHeld && call->num_held++ == 0) {
     call->first_held = now;
+    call->number_held = ++num_ever_held_;
     const Clock::time_point tell = now + kTellPartAfter;
     next_tell_ = num_held_++ == 0 ? tell : std::min(next_tell_, tell);
   }
   before = std::move(arrival);
   call->last_rank = ranks_[index];
-  if (!IsComplete(*call)) return;
+  if (!IsComplete(*call)) {
+    if (!late_.empty() && late_.count(call->name) > 0) TellAllHeld();
+    return;
+  }
   Tell(call);
   for (Arrival& told : call->by_rank) Forget(&told, call);
   DropIfUnused(call);
@@ -218,7 +228,7 @@ RankMessage* HostCoordinator::Append(RankMessage::Type type,
 
 void HostCoordinator::Pass(int local_rank, const RankMessage& message) {
   // It may be about a call that is held: the order is that of the rank.
-  TellHeld(Clock::time_point::max());
+  TellAllHeld();
   messages_.push_back(message);
   if (ranks_.size() == 1) return;
   messages_.back().ranks = {ranks_[static_cast<size_t>(local_rank)]};
@@ -237,7 +247,7 @@ void HostCoordinator::TellHeld(Clock::time_point limit) {
     }
   }
   std::sort(due.begin(), due.end(), [](const Call* a, const Call* b) {
-    return a->first_held < b->first_held;
+    return a->number_held < b->number_held;
   });
   for (Call* call : due) Tell(call);
 }
@@ -252,6 +262,7 @@ void HostCoordinator::OnResponse(const Response& response) {
     case Response::Type::kExecute:
     case Response::Type::kError:
       for (const ResponseItem& item : response.items) OnAnswer(response, item);
+      if (response.type == Response::Type::kError) ExpectLate(response);
       return;
     case Response::Type::kJoined:
       for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -271,6 +282,9 @@ void HostCoordinator::OnAnswer(const Response& response,
                                const ResponseItem& item) {
   Call* call = FindFor(item);
   if (call == nullptr && item.new_id != 0) call = FindOrAdd(item.name);
+  if (!late_.empty() && response.type == Response::Type::kExecute) {
+    late_.erase(call == nullptr ? item.name : call->name);
+  }
   if (call == nullptr) return;
   for (size_t i = 0; call->num_come > 0 && i < ranks_.size(); ++i) {
     Arrival* arrival = &call->by_rank[i];
@@ -282,6 +296,18 @@ void HostCoordinator::OnAnswer(const Response& response,
     ids_[item.new_id] = KnownId{call};
   }
   DropIfUnused(call);
+}
+
+void HostCoordinator::ExpectLate(const Response& response) {
+  size_t num_told = 0;
+  while (num_told < ranks_.size() && Concerns(response, num_told)) ++num_told;
+  if (num_told == ranks_.size()) return;
+  for (const ResponseItem& item : response.items) {
+    if (late_.size() == kMostLate) late_.clear();
+    late_.insert(item.name);
+    const Call* const call = FindFor(item);
+    if (call != nullptr && call->num_held > 0) TellAllHeld();
+  }
 }
 
 bool HostCoordinator::Concerns(const Response& response,

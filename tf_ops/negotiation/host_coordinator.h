@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tf_ops/common/futex.h"
@@ -62,6 +63,7 @@ class HostCoordinator {
     size_t num_come = 0;           // held or told
     size_t num_held = 0;
     Clock::time_point first_held;
+    uint64_t number_held = 0;  // of that time: the order among calls
     int last_rank = -1;
     int num_ids = 0;  // that some rank of the host may still use
   };
@@ -80,6 +82,8 @@ class HostCoordinator {
                Clock::time_point now);
   void OnForgotten(uint32_t id);
   void OnAnswer(const Response& response, const ResponseItem& item);
+  // If it is an error of a call that some rank may yet come for.
+  void ExpectLate(const Response& response);
   void OnJoin(int local_rank);
   void Arrive(Call* call, int local_rank, Arrival arrival,
               Clock::time_point now);
@@ -90,6 +94,7 @@ class HostCoordinator {
   void Tell(Call* call);
   // Tells all that was first held at `limit` or before.
   void TellHeld(Clock::time_point limit);
+  void TellAllHeld() { TellHeld(Clock::time_point::max()); }
   void TellParty(const Call& call, const Party& party);
   void TellReady(const Arrival& like, std::vector<int32_t> ranks,
                  int32_t last_rank);
@@ -113,9 +118,13 @@ class HostCoordinator {
   const std::vector<int> ranks_;
   std::unordered_map<std::string, std::unique_ptr<Call>> calls_;
   std::unordered_map<uint32_t, KnownId> ids_;
+  // Calls that failed while a rank had not come. Ranks that come for them now
+  // are told at once, in order: else calls made later could be told before.
+  std::unordered_set<std::string> late_;
   std::vector<bool> joined_;  // by local rank
   size_t num_joined_ = 0;
   size_t num_held_ = 0;  // calls of which something is held
+  uint64_t num_ever_held_ = 0;
   Clock::time_point next_tell_{};
   std::vector<RankMessage> messages_;  // to be told
 };

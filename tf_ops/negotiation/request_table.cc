@@ -7,19 +7,20 @@ namespace hvd {
 namespace {
 
 void AppendReady(uint32_t id, TrainingStep step,
-                 std::vector<RankMessage>* ready) {
-  if (ready->empty() || ready->back().step != step) {
-    ready->emplace_back();
-    ready->back().type = RankMessage::Type::kReady;
-    ready->back().step = step;
+                 std::vector<RankMessage>* messages) {
+  if (messages->empty() || messages->back().type != RankMessage::Type::kReady ||
+      messages->back().step != step) {
+    messages->emplace_back();
+    messages->back().type = RankMessage::Type::kReady;
+    messages->back().step = step;
   }
-  AppendId(id, &ready->back().ids);
+  AppendId(id, &messages->back().ids);
 }
 
 }  // namespace
 
 RequestTable::Admission RequestTable::Admit(
-    Request request, Clock::time_point now, std::vector<RankMessage>* ready,
+    Request request, Clock::time_point now,
     std::vector<RankMessage>* messages) {
   NamedRequest& named = names_[request.name];
   if (named.pending != nullptr) {
@@ -37,7 +38,7 @@ RequestTable::Admission RequestTable::Admit(
   if (named.known != nullptr &&
       HasParams(pending.request, *named.known->params)) {
     pending.params = named.known->params;
-    AppendReady(named.id, pending.request.step, ready);
+    AppendReady(named.id, pending.request.step, messages);
     return {&pending.request, Admission::kKnown};
   }
   pending.params = std::make_shared<RequestParams>(ParamsOf(pending.request));

@@ -52,10 +52,9 @@ class RequestTable {
     const Request* request;  // where it is now
     enum { kKnown, kNew, kDuplicate } as;
   };
-  // Takes the request in and appends what to tell the coordinator: its id to
-  // `*ready`, in one message for each step, or a message to `*messages`.
+  // Takes the request in and appends what to tell the coordinator. Messages
+  // keep the order of the requests; ids in a row of one step share a message.
   Admission Admit(Request request, Clock::time_point now,
-                  std::vector<RankMessage>* ready,
                   std::vector<RankMessage>* messages);
 
   // Takes a join in. There must be none.

@@ -28,6 +28,10 @@ constexpr double kUnbuiltSeconds = 0.3;
 // Of the missing ranks, so many processes are named.
 constexpr size_t kMostNamed = 4;
 
+// From when on a rank no longer comes for a missed call.
+constexpr Clock::time_point kNever = Clock::time_point::max();
+constexpr Clock::time_point kUnknown = kNever - Clock::duration(1);
+
 using Seconds = std::chrono::duration<double>;
 
 constexpr char kStepsAdvice[] =
@@ -315,7 +319,7 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
   missed.error.items[0].name = call.name;
   missed.error.error = std::move(error);
   missed.error.is_misplaced = !elsewhere.empty();
-  missed.by_rank.resize(global_ranks_.size());
+  missed.over.assign(global_ranks_.size(), now);
   missed.since = now;
   missed.was_awaited = was_awaited;
   // A rank that was told of the call before this one, and has not come for this
@@ -332,13 +336,14 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
     if (told != told_late_.end() && told->second[static_cast<size_t>(rank)]) {
       will_come = false;
       for (Missed& earlier : missed_[call.name]) {
-        earlier.by_rank[static_cast<size_t>(rank)] = false;
+        Clock::time_point& over = earlier.over[static_cast<size_t>(rank)];
+        over = std::min(over, now);
       }
     }
     for (const ValueOnRank& other : elsewhere) {
       will_come = will_come && other.rank != GlobalRank(rank);
     }
-    missed.by_rank[static_cast<size_t>(rank)] = will_come;
+    if (will_come) missed.over[static_cast<size_t>(rank)] = kNever;
     any_missed = any_missed || will_come;
   }
   if (told != told_late_.end()) told_late_.erase(told);
@@ -357,8 +362,8 @@ void StallMonitor::DropMissed(IsOver is_over) {
   for (auto it = missed_.begin(); it != missed_.end();) {
     std::deque<Missed>& all = it->second;
     const auto is_past = [&](const Missed& missed) {
-      const std::vector<bool>& by_rank = missed.by_rank;
-      return std::find(by_rank.begin(), by_rank.end(), true) == by_rank.end() ||
+      const std::vector<Clock::time_point>& over = missed.over;
+      return std::find(over.begin(), over.end(), kNever) == over.end() ||
              is_over(missed);
     };
     all.erase(std::remove_if(all.begin(), all.end(), is_past), all.end());
@@ -367,18 +372,18 @@ void StallMonitor::DropMissed(IsOver is_over) {
 }
 
 bool StallMonitor::AnswerLate(const std::string& name, int rank,
-                              Response* error) {
+                              Clock::time_point now, Response* error) {
   const auto found = missed_.find(name);
   if (found == missed_.end()) return false;
   const size_t index = static_cast<size_t>(rank);
-  const auto missed =
-      std::find_if(found->second.begin(), found->second.end(),
-                   [&](const Missed& one) { return one.by_rank[index]; });
+  const auto missed = std::find_if(
+      found->second.begin(), found->second.end(),
+      [&](const Missed& one) { return one.over[index] == kNever; });
   if (missed == found->second.end()) return false;
-  missed->by_rank[index] = false;
+  missed->over[index] = now;
   if (missed->was_awaited) {
     std::vector<bool>& told = told_late_[name];
-    told.resize(missed->by_rank.size());
+    told.resize(missed->over.size());
     told[index] = true;
   }
   *error = missed->error;
@@ -389,14 +394,16 @@ bool StallMonitor::AnswerLate(const std::string& name, int rank,
 
 void StallMonitor::OnJoin(int rank) {
   for (auto& [name, all] : missed_) {
-    for (Missed& missed : all)
-      missed.by_rank[static_cast<size_t>(rank)] = false;
+    for (Missed& missed : all) {
+      Clock::time_point& over = missed.over[static_cast<size_t>(rank)];
+      if (over == kNever) over = kUnknown;
+    }
   }
   DropMissed([](const Missed&) { return false; });
 }
 
-// A rank that had waited for a call made this one after it; so did one that had
-// not come for it, or it would have come for it first.
+// A rank that had come for a missed call before made this one after it; so did
+// one that had not come for it, or it would have come for it first.
 void StallMonitor::OnMeeting(const Call& call) {
   told_late_.erase(call.name);
   for (auto it = failed_.begin(); it != failed_.end();) {
@@ -405,8 +412,9 @@ void StallMonitor::OnMeeting(const Call& call) {
   }
   DropMissed([&](const Missed& missed) {
     return missed.since < call.first_arrival ||
-           (missed.since < call.last_arrival && call.last_rank >= 0 &&
-            !missed.by_rank[static_cast<size_t>(call.last_rank)]);
+           (call.last_rank >= 0 &&
+            missed.over[static_cast<size_t>(call.last_rank)] <
+                call.last_arrival);
   });
 }
 

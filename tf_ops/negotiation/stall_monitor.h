@@ -70,7 +70,8 @@ class StallMonitor {
     return !missed_.empty() || !told_late_.empty() || !failed_.empty();
   }
   // Whether `rank` comes for such a call; `*error` then tells it so.
-  bool AnswerLate(const std::string& name, int rank, Response* error);
+  bool AnswerLate(const std::string& name, int rank, Clock::time_point now,
+                  Response* error);
   // `rank` has joined: it will not come for any of those.
   void OnJoin(int rank);
   // All ranks have made `call`: whoever missed an earlier call has skipped it.
@@ -86,11 +87,11 @@ class StallMonitor {
     bool is_in_two_sets = false;         // a waiting rank may have it in two
     std::string crossing;  // for the message: who waits for another name
   };
-  // A call that was given up: its error, without ranks, and which ranks may
-  // still come for it.
+  // A call that was given up: its error, without ranks, and from when on each
+  // rank no longer comes for it, because it has or will not; never: it may.
   struct Missed {
     Response error;
-    std::vector<bool> by_rank;
+    std::vector<Clock::time_point> over;
     Clock::time_point since;  // when it was given up
     bool was_awaited = true;  // a rank has waited for the others
   };
