@@ -36,7 +36,7 @@ from hvd_keras._keras import (
 )
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
-from hvd_keras.callbacks import _habits, _meetings, steps_guard
+from hvd_keras.callbacks import _habits, _meetings, _rates, steps_guard
 from hvd_keras.callbacks.metric_average import global_logs
 from hvd_keras.layers import _moments
 from hvd_keras.optimizer import DistributedOptimizer
@@ -64,6 +64,7 @@ def install() -> None:
     fit_check.at_data.add(steps_guard.compare_plans)
     fit_check.at_data.add(loss_means.know_rows)
     fit_check.at_data.add(settings_check.compare_settings)
+    fit_check.at_data.add(_rates.compare_first)
     fit_check.at_data.add(rank_files.share_out)
     fit_check.at_data.add(order_check.find_shared)
     callback_lists.at_train_begin.add(_meetings.begin)

@@ -22,6 +22,7 @@ from hvd_keras._job import (
     state,
     status,
     timeline,
+    written_files,
 )
 from hvd_keras._native import gpu
 from hvd_keras._rendezvous import ReportKind, Topology
@@ -105,8 +106,9 @@ def init(
         metrics.begin(topology, config)
         status.begin()
         timeline.begin(topology, config)
-        exit_hooks.install(_leave_failing)
+        exit_hooks.install(_leave_failing, topology.rank)
         if topology.size > 1:
+            written_files.watch()
             interrupts.watch(lambda: _leave_failing("KeyboardInterrupt"))
     if topology.rank == 0:
         log.info(startup.describe(topology, config))
@@ -492,7 +494,8 @@ def _leave_at_exit() -> None:
         last_words.note(job)
         last_words.tell(job)
         # Tell the launcher first: a peer may fail as soon as this rank stops.
+        call = exit_hooks.exit_call()
         _rendezvous.tell(
-            job.topology, job.config, state.generation(), ReportKind.ENDS
+            job.topology, job.config, state.generation(), ReportKind.ENDS, call
         )
-        _stop(_ENDED)
+        _stop(f"it called {call}" if call else _ENDED)

@@ -15,28 +15,30 @@ class Remark(NamedTuple):
     Attributes:
         about: Of the remarks with the same `about`, the first counts.
         text: One line.
+        fewest: How many ranks must say it before it counts.
     """
 
     about: str
     text: str
+    fewest: int = 1
 
     def packed(self) -> str:
         """Returns this as a text."""
-        return f"{self.about}\n{self.text}"
+        return f"{self.fewest}\n{self.about}\n{self.text}"
 
     @classmethod
     def of_packed(cls, text: str) -> Remark:
         """Returns what `packed` has packed."""
-        about, _, words = text.partition("\n")
-        return cls(about, words)
+        fewest, about, words = text.split("\n", 2)
+        return cls(about, words, int(fewest))
 
 
 _kept: dict[str, Remark] = {}
 
 
-def keep(text: str, about: str = "") -> None:
+def keep(text: str, about: str = "", fewest: int = 1) -> None:
     """Keeps a remark until the end of the job."""
-    _kept.setdefault(about or text, Remark(about or text, text))
+    _kept.setdefault(about or text, Remark(about or text, text, fewest))
 
 
 def take() -> list[Remark]:

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # TensorFlow runs what AutoGraph has made of a function from a file of its own.
@@ -74,9 +74,21 @@ def without_ours(
 ) -> types.TracebackType | None:
     """Returns a traceback without the frames of hvd_keras."""
     package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+    return _without(trace, lambda file: file.startswith(package))
+
+
+def own_part(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Returns a traceback of the user's frames alone; all, if there is none."""
+    foreign = foreign_folders()
+    return _without(trace, lambda file: is_in_library(file, foreign)) or trace
+
+
+def _without(
+    trace: types.TracebackType | None, is_left_out: Callable[[str], bool]
+) -> types.TracebackType | None:
     found = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(package):
+        if not is_left_out(trace.tb_frame.f_code.co_filename):
             found.append(trace)
         trace = trace.tb_next
     kept: types.TracebackType | None = None

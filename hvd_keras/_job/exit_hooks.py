@@ -1,4 +1,4 @@
-"""Notices that this process is ending through an exception."""
+"""Notices how this process is ending."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any, NoReturn
 
 from hvd_keras import exceptions
+from hvd_keras._common import user_code
+from hvd_keras._common.replacements import replace
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 # A call, as AutoGraph lists it.
@@ -18,18 +21,23 @@ _CALL = re.compile(r'^    File "')
 _OF_AUTOGRAPH = re.compile(r"^    [A-Za-z_][\w.]*: ")
 _BOLD = re.compile(r"\x1b\[\d*m")
 _installed = False
+_rank = 0
+_exit_call = ""
 _pid = os.getpid()
 
 
-def install(on_failure: Callable[[str, BaseException], None]) -> None:
+def install(
+    on_failure: Callable[[str, BaseException], None], rank: int
+) -> None:
     """Calls `on_failure` before an exception ends the process.
 
     It gets the reason, and the exception.
 
-    Earlier hooks run after it. A second call of `install` does nothing.
+    Earlier hooks run after it. A second call of `install` does nothing but note
+    the rank.
     """
-    global _installed, _pid
-    _pid = os.getpid()
+    global _installed, _pid, _rank
+    _pid, _rank = os.getpid(), rank
     if _installed:
         return
     _installed = True
@@ -45,7 +53,10 @@ def install(on_failure: Callable[[str, BaseException], None]) -> None:
             if not _goes_on_after_exceptions():
                 on_failure(describe(kind, value), value)
         finally:
-            previous(kind, value, trace)
+            if issubclass(kind, KeyboardInterrupt):
+                _print_interrupt(previous, value, trace)
+            else:
+                previous(kind, value, trace)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
         # The process goes on without the thread. Note the error: if the
@@ -60,6 +71,47 @@ def install(on_failure: Callable[[str, BaseException], None]) -> None:
 
     sys.excepthook = hook
     threading.excepthook = hook_in_thread
+    replace(sys, "exit", _noting)
+
+
+def _print_interrupt(
+    hook: Callable[..., object],
+    value: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    """Prints the user's part of the stack; all ranks but 0, one line of it."""
+    trace = user_code.own_part(trace)
+    value.__suppress_context__ = True
+    if _rank == 0 or hook is not sys.__excepthook__ or trace is None:
+        # Python prints the stack that the exception itself has.
+        hook(type(value), value.with_traceback(trace), trace)
+        return
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = user_code.Frame(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    print(f"KeyboardInterrupt at {frame}", file=sys.stderr)
+
+
+def _noting(original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    def leave(*status: Any) -> NoReturn:
+        global _exit_call
+        caller = sys._getframe(1)
+        frame = user_code.Frame(caller.f_code.co_filename, caller.f_lineno)
+        foreign = user_code.foreign_folders()
+        if not user_code.is_in_library(frame.file, foreign):
+            shown = ", ".join(repr(one)[:80] for one in status)
+            _exit_call = f"`sys.exit({shown})` at {frame}"
+        original(*status)
+
+    return leave
+
+
+def exit_call() -> str:
+    """Returns the last call of `sys.exit` in the user's code, and its place.
+
+    "": there was none. It may have been caught.
+    """
+    return _exit_call
 
 
 def _note(reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_keras import _native, _rendezvous
 from hvd_keras._common import log, remarks, training_signs
-from hvd_keras._job import state
+from hvd_keras._job import state, written_files
 from hvd_keras._job.state import Job
 from hvd_keras._rendezvous import ReportKind
 
@@ -31,6 +31,7 @@ def tell(job: Job) -> None:
     found = _found()
     for about, text in found.items():
         remarks.keep(text, about)
+    written_files.tell()
     for one in remarks.take():
         told = _rendezvous.tell(
             job.topology,

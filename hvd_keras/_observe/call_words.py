@@ -16,6 +16,8 @@ _OF_OURS = {
     "assert_equal_on_all_ranks": "`hvd.assert_equal_on_all_ranks`",
     "StepsGuard": "the next batch of `fit`",
     "KerasState": "`hvd.elastic.KerasState`",
+    # Others than SyncEarlyStopping contain it.
+    "SyncEarlyStopping": "the check between epochs of `fit`",
 }
 _CALLBACKS = (
     "BackupAndRestore",
@@ -24,7 +26,6 @@ _CALLBACKS = (
     "LocalUpdates",
     "MetricAverageCallback",
     "ModelCheckpoint",
-    "SyncEarlyStopping",
 )
 _OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite")
 

@@ -45,6 +45,8 @@ def _dead(job: Job) -> Verdict | None:
     if found.rank is None or not found.is_certain:
         return None
     rank = job.ranks[found.rank]
+    if rank.exit_call and (verdict := stalls.diagnose(job)) is not None:
+        return verdict
     done = last_of(rank) if rank.has_record else _others_of(job)
     sentence = f"{name_of(rank)} {_end_of(rank)}{done}"
     return Verdict(Cause.DEAD, rank.rank, sentence, rank.frame)
@@ -101,6 +103,8 @@ def _end_of(rank: Rank) -> str:
         return f"raised {error.rstrip('.')}{place(rank.frame)}"
     if rank.signal:
         return f"was killed by {rank.signal}{place(rank.frame)}"
+    if rank.exit_call:
+        return f"called {rank.exit_call}"
     return f"exited with code {rank.exit_status}{place(rank.frame)}"
 
 

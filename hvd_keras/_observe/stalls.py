@@ -93,7 +93,7 @@ def _members(job: Job, process_set: int) -> list[Rank]:
 def _has_ended(job: Job, rank: Rank) -> bool:
     """Whether it has ended, or begun to end, without an error."""
     if rank.exit_status is not None:
-        return rank.exit_status == 0
+        return rank.exit_status == 0 or bool(rank.exit_call)
     return rank.rank in job.leavers and not (rank.told or rank.error)
 
 
@@ -101,12 +101,18 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     call, caller = stall.call, stall.waiting[0]
     numbers = ", ".join(str(one.rank) for one in stall.waiting[:_MOST_NAMED])
     more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
+    how = f"called {rank.exit_call}" if rank.exit_call else "ended its script"
+    cure = (
+        "let all ranks end alike; `self.model.stop_training = True` on one "
+        "stops `fit` on all"
+        if rank.exit_call
+        else "make that call on all ranks, equally often, not under `if "
+        "hvd.rank() == 0`"
+    )
     sentence = (
-        f"{name_of(rank)} ended its script while rank"
-        f"{'s' * (len(stall.waiting) > 1)} {numbers}{more} called "
-        f"{called(call)}{place(caller.frame)}: make that call on all ranks, "
-        "equally often, not under `if hvd.rank() == 0`"
-        f"{last_of(rank, f'rank {rank.rank}')}"
+        f"{name_of(rank)} {how} while rank{'s' * (len(stall.waiting) > 1)} "
+        f"{numbers}{more} waited in {called(call)}{place(caller.frame)}: "
+        f"{cure}{last_of(rank, f'rank {rank.rank}')}"
     )
     return Verdict(Cause.SKIPPED, rank.rank, sentence, rank.frame)
 

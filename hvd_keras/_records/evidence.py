@@ -107,6 +107,7 @@ class Rank:
     signal: str = ""  # that killed it
     was_ended: bool = False  # by hvdrun
     told: str = ""  # the error it has told hvdrun
+    exit_call: str = ""  # by which it has ended itself, and where
     is_lost: bool = False  # with its host
 
     @property
@@ -220,6 +221,7 @@ def _take_exit(row: Any, ranks: Mapping[int, Rank]) -> None:
             signal=words(row["signal"]),
             was_ended=bool(row["was_ended"]),
             told=words(row["told"]),
+            exit_call=words(row.get("exit_call", "")),
             is_lost=bool(row["is_lost"]),
         )
     except (ValueError, LookupError, TypeError):

@@ -125,7 +125,7 @@ class Credentials(NamedTuple):
 class ReportKind(enum.IntEnum):
     """What a rank tells the launcher."""
 
-    ENDS = 0  # it does not fail
+    ENDS = 0  # it does not fail; text: the call of its script that ends it
     FAILS = 1  # text: the error, its class in front
     PREEMPTED = 2  # it had to stop; text: what it has saved
     # Of members of an elastic job:

@@ -9,12 +9,16 @@ import keras
 import numpy as np
 
 from hvd_keras import _backends, basics
+from hvd_keras._common import log
 from hvd_keras._gradients.distributed_class import distributed_parts_of
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check
 from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet
 
+_OF_PROGRAM = "A rate that the program sets must not depend on the rank."
 # The cure if callbacks have done other things on other ranks.
 CURE = (
     "Add `hvd.callbacks.MetricAverageCallback()`, so that all ranks see the "
@@ -23,6 +27,29 @@ CURE = (
     "those of the rank: a callback that decides by them must first average "
     "them, by `hvd.allreduce`."
 )
+CURE_OF_RATES = f"{_OF_PROGRAM} {CURE}"
+
+
+def compare_first(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
+    """Warns if the ranks begin with other rates: one of them is broadcast.
+
+    A rank that goes on with a model it has loaded alone may have another one.
+    """
+    has_begun = any(_num_updates(part) for part in parts_of(fit.model))
+    gathered = yield rates_of(fit.model), has_begun
+    if any(each for _, each in gathered) or basics.rank() != 0:
+        return
+    difference = difference_in([rates for rates, _ in gathered])
+    if difference is not None:
+        log.warning(
+            "The ranks begin with different learning rates. The broadcast of "
+            "the first values gives all of them that of its root; without it "
+            f"their weights drift apart. {_OF_PROGRAM} Received: {difference}."
+        )
+
+
+def _num_updates(optimizer: Any) -> int:
+    return int(_backends.current().read(optimizer.iterations))
 
 
 def rates_of(model: Any) -> list[float]:
@@ -62,7 +89,7 @@ def refuse(difference: str | None) -> None:
     if difference is not None:
         raise MismatchError(
             "All ranks must train with the same learning rate. Otherwise their "
-            f"weights drift apart. Received: {difference}. {CURE}"
+            f"weights drift apart. Received: {difference}. {CURE_OF_RATES}"
         )
 
 

@@ -108,10 +108,12 @@ class TrainedWeights:
             return
         path, _ = known[0]
         having = [rank for rank in ranks if told[rank] is not None]
-        norms = [
-            f"{told[rank][1]} (checksum {gathered[rank][0][index]:08x})"
-            for rank in having
-        ]
+        norms = [told[rank][1] for rank in having]
+        if len(set(norms)) == 1:
+            norms = [
+                f"{norms[0]} (checksum {gathered[rank][0][index]:08x})"
+                for rank in having
+            ]
         where = f"{path!r} has the norm {agreement.by_rank(norms, having)}"
         each_rates = [each for _, each, _ in gathered]
         of_rates = _rates.difference_in(each_rates)
@@ -128,7 +130,7 @@ class TrainedWeights:
                 )
             return
         if of_rates is not None:
-            where += f", and {of_rates}"
+            _rates.refuse(f"{of_rates}, and {where}")
         raise MismatchError(
             "All ranks must have equal weights after each epoch. Received: "
             f"{where}. A rank has changed them by itself (a callback, or a "
@@ -142,5 +144,5 @@ def tell_of_different_rates(difference: str | None) -> None:
     if difference is not None and basics.rank() == 0:
         log.warning(
             "The learning rates differ by rank after training. Its weights are "
-            f"equal. Received: {difference}. {_rates.CURE}"
+            f"equal. Received: {difference}. {_rates.CURE_OF_RATES}"
         )

@@ -19,6 +19,7 @@ from typing import Any
 from hvd_keras import basics, objects
 from hvd_keras._common import log
 from hvd_keras._common.replacements import replace
+from hvd_keras._job import written_files
 from hvd_keras._keras.calls import running_calls
 from hvd_keras._keras.lookup import owner_of, private_module
 from hvd_keras.callbacks._rank_zero import on_rank_zero
@@ -42,6 +43,7 @@ def share() -> None:
         _replace_everywhere(name, getattr(library, name), _by_one_rank)
     get_file = private_module("utils.file_utils").get_file
     _replace_everywhere("get_file", get_file, _one_at_a_time)
+    written_files.forget()
     if basics.rank() == 0 and basics.size() > 1 and not _knows_ranks():
         sys.addaudithook(_tell_of_own_file)
 

@@ -77,6 +77,12 @@ _core.barrier(f"of rank {hvd.rank()}")
     assert outcome.stderr.splitlines()[-1] == "hvdrun: interrupted"
     for word in ("verdict", "failed first", "rank  pid"):
         assert word not in outcome.stderr
+    # The user's own line: the stack of rank 0, a line of others.
+    lines = outcome.stderr.splitlines()
+    assert sum("Traceback" in line for line in lines) == 1
+    assert sum("interrupts.py" in line for line in lines) == 0
+    assert "[0] KeyboardInterrupt" in lines
+    assert any(x.startswith("[1] KeyboardInterrupt at <str") for x in lines)
 
 
 @pytest.mark.timed

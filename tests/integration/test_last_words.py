@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jobs
@@ -346,3 +347,21 @@ def test_strict_jobs_fail_if_ranks_have_trained_alone() -> None:
     outcome = jobs.run_python(2, _TORCH, "--strict")
     assert outcome.status == 1
     assert len(_last_words(outcome)) == 1
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_file_that_several_ranks_write(
+    tmp_path: Path, is_guarded: bool
+) -> None:
+    guard = "if hvd.rank() == 0: " if is_guarded else ""
+    program, written = tmp_path / "train.py", str(tmp_path / "weights.npz")
+    program.write_text(
+        "import numpy as np\nimport hvd_keras as hvd\nhvd.init()\n"
+        f"open(f'{tmp_path}/own_{{hvd.rank()}}', 'w').close()\n"
+        f"{guard}np.savez({written!r}, np.ones(3))\n"
+    )
+    job = jobs.run("-np", "2", "--", sys.executable, str(program))
+    assert job.status == 0, job.stderr
+    said = f"warning of ranks 0, 1: Each has written {written!r} at {program}:5"
+    assert (said in job.stderr) != is_guarded, job.stderr
+    assert "own_" not in job.stderr

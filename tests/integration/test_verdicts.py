@@ -172,13 +172,32 @@ def test_a_call_after_the_end_of_another_rank_is_named(tmp_path: Path) -> None:
     lines = [line for line in job.stderr.splitlines() if "verdict: " in line]
     assert len(lines) == 1, job.stderr
     said = (
-        "ended its script while rank 0 called allreduce 'extra' at "
+        "ended its script while rank 0 waited in allreduce 'extra' at "
         f"{program}:{line}: make that call on all ranks, equally often, not "
         "under `if hvd.rank() == 0`; rank 1 finished 'first' at "
     )
     assert "verdict: rank 1 (pid " in lines[0]
     assert said in lines[0]
     assert "left the job: its script ended without this call." in job.stderr
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_line_that_has_ended_a_rank_is_named(
+    tmp_path: Path, status: int
+) -> None:
+    end = f"    sys.exit({status})"
+    code = (
+        f"import sys\n{_HEAD}if hvd.rank() == 1:\n{end}\n_core.barrier('x')\n"
+    )
+    line = code.splitlines().index(end) + 1
+    program = _program(tmp_path, code)
+    job = _run(tmp_path, "python3", program)
+    assert job.status == (status or 1)
+    lines = [line for line in job.stderr.splitlines() if "verdict: " in line]
+    assert len(lines) == 1, job.stderr
+    call = f"called `sys.exit({status})` at {program}:{line}"
+    assert f"{call} while rank 0 waited in barrier 'x' at " in lines[0]
+    assert f"left the job: it {call}" in job.stderr
 
 
 def test_an_error_of_all_ranks_blames_none(

@@ -57,7 +57,7 @@ def fit(model: keras.Model, *callbacks: Any, **options: Any) -> None:
 def received() -> str:
     ranks = ", ".join(map(str, range(LAST)))
     words = f"rank{'s' if LAST > 1 else ''} {ranks}"
-    return re.escape(f"the rates 0.5 on {words}; 0.25 on rank {LAST}. Add `hvd")
+    return re.escape(f"the rates 0.5 on {words}; 0.25 on rank {LAST}")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,32 @@ def test_optimizers_of_some_ranks_may_have_their_rates(kind: str) -> None:
         hvd.shutdown()
         hvd.init()
     assert change.num_epochs == 3
+
+
+def test_rates_that_are_other_ones_at_first(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rate = 0.25 if hvd.rank() == LAST else 0.5
+    model = compiled(hvd.DistributedOptimizer(keras.optimizers.SGD(rate)))
+    capfd.readouterr()
+    fit(model, BroadcastGlobalVariablesCallback())
+    told = capfd.readouterr().err
+    is_told = re.search(f"begin with different.* rank. .*{received()}", told)
+    assert bool(is_told) == (hvd.rank() == 0)
+    assert float(model.optimizer.learning_rate.numpy()) == 0.5
+
+
+def test_a_rank_that_has_loaded_a_model_may_have_another_rate(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rate = 0.25 if hvd.rank() == 0 else 0.5
+    model = compiled(hvd.DistributedOptimizer(keras.optimizers.SGD(rate)))
+    if hvd.rank() == 0:
+        model.optimizer.iterations.assign(7)
+    capfd.readouterr()
+    fit(model, BroadcastGlobalVariablesCallback())
+    assert "different learning rates" not in capfd.readouterr().err
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
 
 
 def test_rounding_is_no_difference() -> None:

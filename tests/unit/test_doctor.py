@@ -246,7 +246,7 @@ def test_a_rank_that_was_killed_is_placed_by_another() -> None:
         ("adam/bucket_0", "the sum of the gradients"),
         ("shard", "`hvd.shard`"),
         ("fit/order/epoch", "`fit`"),
-        ("SyncEarlyStopping/epoch", "`hvd.callbacks.SyncEarlyStopping`"),
+        ("SyncEarlyStopping/epoch", "the check between epochs of `fit`"),
         ("hvd_keras.init.without_gpus", "a call of hvd_keras"),
         ("my loss", "'my loss'"),
     ],

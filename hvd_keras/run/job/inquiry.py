@@ -148,5 +148,6 @@ def _row_of(rank: Rank, ends: Ends) -> dict[str, Any]:
         "signal": "" if rank.signal is None else rank.signal_name(),
         "was_ended": ends.was_ended(rank),
         "told": ends.error(rank.rank),
+        "exit_call": ends.exit_call(rank.rank),
         "is_lost": rank.is_lost,
     }

@@ -37,12 +37,18 @@ class Ends:
         self.interruption: int | None = None
         self.ran_at_signal: set[int] = set()
         self._reports: dict[int, Report] = {}  # why they end
+        self._exit_calls: dict[int, str] = {}
         self._ranks = ranks
 
-    def note_leaving(self, rank: int) -> None:
-        """Notes that a rank begins to end."""
+    def note_leaving(self, rank: int, exit_call: str = "") -> None:
+        """Notes that a rank begins to end, and by which call of its own."""
         if rank < len(self._ranks) and rank not in self.leavers:
             self.leavers.append(rank)
+            self._exit_calls[rank] = exit_call
+
+    def exit_call(self, rank: int) -> str:
+        """Returns the call by which a rank has ended itself; "": none."""
+        return self._exit_calls.get(rank, "")
 
     def note(self, told: Report) -> None:
         """Notes why a rank fails; the first reason counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from hvd_keras._common.remarks import Remark
@@ -9,6 +10,7 @@ from hvd_keras._common.terminal import one_line
 from hvd_keras._rendezvous.protocol import Report
 
 _MOST = 16  # of a job
+_MOST_OF_SEVERAL = 4096  # which count once several ranks have made them
 _MOST_NAMED = 8
 
 
@@ -16,24 +18,33 @@ class RemarksOfRanks:
     """Keeps each remark once, with the ranks that have made it."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-        self._ranks: dict[str, list[int]] = {}
+        self._kept: dict[str, tuple[Remark, set[int]]] = {}
+        self._room = {False: _MOST, True: _MOST_OF_SEVERAL}
 
     def note(self, told: Report) -> None:
         """Notes what a rank has told."""
         remark = Remark.of_packed(told.text)
-        if remark.about in self._texts or len(self._texts) < _MOST:
-            self._texts.setdefault(remark.about, remark.text)
-            self._ranks.setdefault(remark.about, []).append(told.rank)
+        if remark.about not in self._kept:
+            is_of_several = remark.fewest > 1
+            if not self._room[is_of_several]:
+                return
+            self._room[is_of_several] -= 1
+            self._kept[remark.about] = remark, set()
+        _, ranks = self._kept[remark.about]
+        ranks.add(told.rank)
 
     def __bool__(self) -> bool:
-        return bool(self._texts)
+        return any(self.lines())
 
     def lines(self) -> Iterator[str]:
         """Yields what to say, one line for each."""
-        for about, text in self._texts.items():
-            ranks = sorted(set(self._ranks[about]))
+        counting = (
+            (one, sorted(ranks))
+            for one, ranks in self._kept.values()
+            if len(ranks) >= one.fewest
+        )
+        for remark, ranks in itertools.islice(counting, _MOST):
             numbers = ", ".join(map(str, ranks[:_MOST_NAMED]))
             more = " and others" if len(ranks) > _MOST_NAMED else ""
             who = f"rank{'s' * (len(ranks) > 1)} {numbers}{more}"
-            yield f"warning of {who}: {one_line(text)}"
+            yield f"warning of {who}: {one_line(remark.text)}"
