@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 _NUM_PROBES = 16  # rows that ranks compare
+_MOST_SHAPES = 8  # that a text names
 
 
 def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
@@ -21,7 +22,28 @@ def converted(data: Any, convert: Callable[[Any], Any]) -> Any:
         return tuple(converted(part, convert) for part in data)
     if isinstance(data, dict):
         return {key: converted(part, convert) for key, part in data.items()}
+    if hasattr(data, "columns") and hasattr(data, "dtypes"):
+        data = _numbers_of(data)
     return convert(data)
+
+
+def _numbers_of(frame: Any) -> Any:
+    """Returns a table as numbers, also where its columns are of several kinds.
+
+    Raises:
+        ValueError: A column has no numbers.
+    """
+    if np.asarray(frame).dtype != object:
+        return frame
+    for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") not in "biuf":
+            raise ValueError(
+                "A table must have columns of numbers. Turn texts and "
+                "categories into numbers first, as by `pandas.get_dummies`, or "
+                "pass a dict of columns to a model with an input for each. "
+                f"Received: column {column!r} of dtype {dtype}."
+            )
+    return frame.astype("float64")
 
 
 def has_targets(batch: Any) -> bool:
@@ -38,9 +60,18 @@ def check_rows(flat: Sequence[Any]) -> None:
     shapes = [tuple(array.shape) for array in flat]
     lengths = {shape[0] if shape else None for shape in shapes}
     if len(lengths) != 1 or None in lengths:
+        more = len(shapes) - _MOST_SHAPES
+        others = f" and {more} more" if more > 0 else ""
+        lists = (
+            " A list is a structure of arrays: make it one array by "
+            "`np.asarray`."
+            if more > 0
+            else ""
+        )
         raise ValueError(
             "`data` must be arrays with the same number of rows, their first "
-            f"dimension. Received: arrays of shapes {shapes}."
+            f"dimension.{lists} Received: arrays of shapes "
+            f"{shapes[:_MOST_SHAPES]}{others}."
         )
 
 
