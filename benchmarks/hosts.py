@@ -22,6 +22,8 @@ and with a meeting every 20; with --digits it trains with --compression, too.
 `accuracy` is the mean; --rounds=0 measures that alone. --optimizer=sgd is SGD
 with momentum. --compression=powersgd4 and acpsgd4 are of rank 4.
 
+With --autotune it compares what `hvdrun --autotune` finds, see `autotune.py`.
+
 With --fit the small CNN of `fit.py` trains too. Its step should take no longer
 than the longer of what it computes and what the wire needs.
 """
@@ -57,6 +59,7 @@ flags.DEFINE_integer("rounds", 5, "Rounds of all ways.", 0)
 flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
 flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
 flags.DEFINE_bool("fit", False, "Train a CNN, too.")
+flags.DEFINE_bool("autotune", False, "Measure only the autotuner.")
 flags.DEFINE_multi_enum(
     "compression",
     [],
@@ -129,7 +132,12 @@ def _serve(pmis: list[Pmi]) -> None:
 
 
 def ours(network: Network, *command: str) -> list[dict[str, Any]]:
-    """Returns what a job of --np ranks a host prints."""
+    """Returns the figures that a job of --np ranks a host prints."""
+    return _lines(run(network, *command))
+
+
+def run(network: Network, *command: str) -> str:
+    """Returns what such a job prints."""
     secret = network.folder / "secret"
     secret.write_text("5a" * 32)
     secret.chmod(0o600)
@@ -147,7 +155,7 @@ def ours(network: Network, *command: str) -> list[dict[str, Any]]:
         status, stdout, stderr = finish(job, SECONDS)
         if status != 0:
             raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
-    return _lines(stdout)
+    return stdout
 
 
 def _lines(text: str) -> list[dict[str, Any]]:
@@ -277,6 +285,11 @@ def main(argv: Sequence[str]) -> None:
             with network.shaped(FLAGS.rate) if FLAGS.rate else nullcontext():
                 if FLAGS.local_updates or FLAGS.digits:
                     train_digits(network)
+                    return
+                if FLAGS.autotune:
+                    program = str(HERE / "autotune.py")
+                    rounds = f"--rounds={FLAGS.rounds}"
+                    print(run(network, program, rounds, "--kilobytes=64"))
                     return
                 compare(network)
                 if FLAGS.fit:

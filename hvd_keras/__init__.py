@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hvd_keras._gradients.aggregation import set_aggregation
     from hvd_keras._gradients.local_updates import LocalUpdates
     from hvd_keras.basics import (
+        autotune_changes,
         ccl_built,
         check_num_rank_power_of_2,
         cross_rank,
@@ -176,6 +177,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "assert_equal_on_all_ranks",
+    "autotune_changes",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -241,8 +243,9 @@ _HOMES = {
     "_gradients.aggregation": "set_aggregation",
     "_gradients.local_updates": "LocalUpdates",
     "basics": (
-        "ccl_built check_num_rank_power_of_2 cross_rank cross_size "
-        "cuda_built ddl_built dump_flight_record gloo_built gloo_enabled init "
+        "autotune_changes ccl_built check_num_rank_power_of_2 cross_rank "
+        "cross_size cuda_built ddl_built dump_flight_record gloo_built "
+        "gloo_enabled init "
         "is_homogeneous is_initialized local_rank local_size mpi_built "
         "mpi_enabled mpi_threads_supported nccl_built num_rank_is_power_2 rank "
         "rocm_built shutdown size start_timeline stats stop_timeline"

@@ -28,6 +28,21 @@ def init(
     gpu_local_rank: int = ...,
     gpu_may_share: bool = ...,
     processes: Sequence[str] = ...,
+    tuner: TunerOptions | None = ...,
+) -> None: ...
+
+class TunerOptions:
+    begin: tuple[int, int]
+    keeps_fusion_threshold: bool
+    keeps_cycle_time: bool
+    warmup_samples: int
+    steps_per_sample: int
+    max_samples: int
+
+def tuning_report() -> dict[str, Any] | None: ...
+def tuning_changes() -> list[tuple[int, tuple[int, int]]]: ...
+def answer_tuner(
+    known: tuple[int, int] | None, steps_per_second: float
 ) -> None: ...
 def set_local_topology(rank: int, size: int) -> None: ...
 def shutdown(reason: str) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from hvd_keras import _native, _rendezvous, process_set
 from hvd_keras._common import log, verification
 from hvd_keras._job import (
+    autotune,
     exit_hooks,
     flight,
     interrupts,
@@ -103,6 +104,7 @@ def init(
             topology = _join_until_all_are_in(topology, config)
         state.enter(topology, config)
         flight.begin(topology, config)
+        autotune.begin(topology, config)
         metrics.begin(topology, config)
         status.begin()
         timeline.begin(topology, config)
@@ -186,6 +188,7 @@ def _leave(*, goes_on: bool) -> None:
             if not goes_on:
                 last_words.tell(job)
             interrupts.unwatch()
+            autotune.end()
             metrics.end()
             status.end()
             timeline.stop()
@@ -265,6 +268,20 @@ def stats() -> dict[str, int]:
     state.topology("stats")
     counts: dict[str, int] = _native.core().stats()
     return counts
+
+
+def autotune_changes() -> list[dict[str, Any]]:
+    """The settings that `hvdrun --autotune` has changed, on all ranks alike.
+
+    Returns:
+        A dict for each change, in order. The last one is in force:
+
+        - `collective`: the number, in an order that all ranks share, of what
+          the ranks did when they changed.
+        - `fusion_threshold_bytes`, `cycle_time_ms`: see `hvdrun --help-env`.
+    """
+    state.topology("autotune_changes")
+    return autotune.changes()
 
 
 def dump_flight_record(path: str | os.PathLike[str]) -> None:
@@ -491,6 +508,7 @@ def _leave_at_exit() -> None:
     job = state.leave()
     if job is not None:
         timeline.stop()
+        autotune.end()
         last_words.note(job)
         last_words.tell(job)
         # Tell the launcher first: a peer may fail as soon as this rank stops.

@@ -205,6 +205,40 @@ class Config:
         "before each round; 0: start as soon as a tensor is ready.",
         unit="ms", alias="HOROVOD_CYCLE_TIME",
     )  # fmt: skip
+    autotune: bool = _setting(
+        "HVD_AUTOTUNE", "bool", False, "1: look for the fusion threshold and "
+        "the cycle time with which steps are quickest, unless they are set; "
+        "`hvdrun --autotune` sets it.", alias="HOROVOD_AUTOTUNE",
+        same_on_all_ranks=True,
+    )  # fmt: skip
+    autotune_log: str | None = _setting(
+        "HVD_AUTOTUNE_LOG", "text", None, "File (CSV) for what it tries, "
+        "written by rank 0.", alias="HOROVOD_AUTOTUNE_LOG",
+    )  # fmt: skip
+    autotune_warmup_samples: int = _setting(
+        "HVD_AUTOTUNE_WARMUP_SAMPLES", "int", 3, "Samples that it leaves out "
+        "at the beginning.", alias="HOROVOD_AUTOTUNE_WARMUP_SAMPLES", minimum=1,
+    )  # fmt: skip
+    autotune_steps_per_sample: int = _setting(
+        "HVD_AUTOTUNE_STEPS_PER_SAMPLE", "int", 5, "Steps of a sample.",
+        alias="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", minimum=1,
+    )  # fmt: skip
+    autotune_max_samples: int = _setting(
+        "HVD_AUTOTUNE_MAX_SAMPLES", "int", 20, "The most settings that it "
+        "tries in its first round.",
+        alias="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", minimum=1,
+    )  # fmt: skip
+    autotune_cache: str | None = _setting(
+        "HVD_AUTOTUNE_CACHE", "text", None, "Folder where rank 0 keeps what it "
+        "has found for the next run of the same model on as many ranks and "
+        "hosts; `none`: nowhere; unset: hvd_keras/autotune in the user's "
+        "folder for caches.",
+    )  # fmt: skip
+    autotune_start: str | None = _setting(
+        "HVD_AUTOTUNE_START", "text", None, "Where the search begins, for "
+        "trials of it: bytes of the fusion threshold, a comma, ms of the cycle "
+        "time; unset: the values in force.", same_on_all_ranks=True,
+    )  # fmt: skip
     cache_capacity: int = _setting(
         "HVD_CACHE_CAPACITY", "int", 1024, "Number of known requests that "
         "ranks agree on by one bit each; 0: none.",
@@ -437,6 +471,13 @@ def read_setting(environ: Mapping[str, str], name: str) -> Any:
     """
     (row,) = (row for row in settings() if row.name == name)
     return row.read(environ)
+
+
+def is_given(environ: Mapping[str, str], field: str) -> bool:
+    """Whether the environment sets a field of `Config`, by either name."""
+    (row,) = (row for row in settings() if row.field == field)
+    names = (row.name, row.alias)
+    return any(environ.get(name, "").strip() for name in names if name)
 
 
 def nccl_variables(environ: Mapping[str, str]) -> dict[str, str]:

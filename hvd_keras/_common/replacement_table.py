@@ -48,14 +48,6 @@ MAKE_FILES = {
 
 TABLE = (
     Row(
-        "sys",
-        "exit",
-        "_job.exit_hooks",
-        "notes where a script ends itself",
-        "a verdict cannot name the line that ended one rank alone",
-        "CPython 3.10 to 3.13",
-    ),
-    Row(
         "keras.src.distribution.distribution_lib",
         "distribution_lib set_distribution",
         "distribution._keras_api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -12,7 +13,6 @@ from typing import Any, NoReturn
 
 from hvd_keras import exceptions
 from hvd_keras._common import user_code
-from hvd_keras._common.replacements import replace
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 # A call, as AutoGraph lists it.
@@ -71,7 +71,7 @@ def install(
 
     sys.excepthook = hook
     threading.excepthook = hook_in_thread
-    replace(sys, "exit", _noting)
+    sys.exit = _noting(sys.exit)
 
 
 def _print_interrupt(
@@ -93,6 +93,7 @@ def _print_interrupt(
 
 
 def _noting(original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    @functools.wraps(original)
     def leave(*status: Any) -> NoReturn:
         global _exit_call
         caller = sys._getframe(1)

@@ -12,7 +12,7 @@ from typing import Any
 from hvd_keras import _native, _rendezvous
 from hvd_keras._common import log
 from hvd_keras._common.version import installed, package_version, versions
-from hvd_keras._job import membership, state
+from hvd_keras._job import autotune, membership, state
 from hvd_keras._job.hosts import layout as hosts
 from hvd_keras._job.hosts.network import Network
 from hvd_keras._native import gpu
@@ -337,6 +337,7 @@ def _init_core(
         gpu_local_rank=gpu.local_index(),
         gpu_may_share=config.gpu_share,
         processes=processes,
+        tuner=autotune.options(config, os.environ),
     )
 
 

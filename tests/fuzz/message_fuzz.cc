@@ -121,7 +121,7 @@ std::vector<Bytes> Responses() {
   AppendId(7, &error.ids);
   for (Response::Type type :
        {Response::Type::kError, Response::Type::kEvict, Response::Type::kJoined,
-        Response::Type::kQuery}) {
+        Response::Type::kQuery, Response::Type::kTune}) {
     error.type = type;
     add(error);
   }

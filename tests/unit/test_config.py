@@ -93,7 +93,7 @@ def test_unknown_name_is_an_error_that_names_the_nearest() -> None:
 
 
 def test_unknown_horovod_name_is_left_alone() -> None:
-    assert Config.from_environ({"HOROVOD_AUTOTUNE": "1"}) == Config()
+    assert Config.from_environ({"HOROVOD_TORUS_ALLREDUCE": "1"}) == Config()
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,8 @@ def test_table_has_a_line_for_each_field() -> None:
 
 def test_only_what_must_match_is_shared() -> None:
     assert set(Config().shared_values()) == {
+        "HVD_AUTOTUNE",
+        "HVD_AUTOTUNE_START",
         "HVD_BUCKET_BYTES",
         "HVD_CACHE_CAPACITY",
         "HVD_DYNAMIC_PROCESS_SETS",

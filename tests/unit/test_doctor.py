@@ -310,8 +310,8 @@ def test_a_rank_that_ends_before_a_call_of_another_is_named() -> None:
     assert verdict is not None
     assert (verdict.rank, verdict.cause) == (2, Cause.SKIPPED)
     assert verdict.sentence.startswith(
-        "rank 2 (pid 102) ended its script while ranks 0, 1 called allreduce "
-        "'x': make that call on all ranks, equally often, not under "
+        "rank 2 (pid 102) ended its script while ranks 0, 1 waited in "
+        "allreduce 'x': make that call on all ranks, equally often, not under "
         "`if hvd.rank() == 0`; rank 2 finished 'b' at "
     )
     job.ranks[2].exit_status = 0

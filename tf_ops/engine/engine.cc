@@ -17,6 +17,7 @@
 #include "tf_ops/engine/worker.h"
 #include "tf_ops/host/host_group.h"
 #include "tf_ops/negotiation/tensor_rows.h"
+#include "tf_ops/negotiation/tuning.h"
 
 namespace hvd {
 namespace {
@@ -37,6 +38,12 @@ EngineOptions WithRanks(EngineOptions options, const HostLayout& layout,
     std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
   }
   return options;
+}
+
+int64_t CycleTimeOf(const EngineOptions& options) {
+  return options.tuning != nullptr
+             ? options.tuning->options().begin.cycle_time_us
+             : static_cast<int64_t>(options.cycle_time_ms * 1000);
 }
 
 std::unique_ptr<Collectives> MakeCollectives(HostGroup* group,
@@ -110,6 +117,7 @@ class EngineImpl : public Engine {
   Membership* const membership_;
   const EngineOptions options_;
   EventLog log_;
+  std::atomic<int64_t> cycle_time_us_;
   CompletionQueue completions_;
 
   Mutex mu_;  // held for a moment at a time
@@ -143,9 +151,10 @@ EngineImpl::EngineImpl(std::shared_ptr<HostGroup> group,
       membership_(group_->membership()),
       options_(WithRanks(options, layout, size_)),
       log_(options.observers),
+      cycle_time_us_(CycleTimeOf(options)),
       planes_(collectives_.get(), membership_, doorbell_, options_, &log_),
       worker_(&planes_, group_->control(), links_.get(), membership_, rank_,
-              options_, &log_) {
+              options_, &log_, &cycle_time_us_) {
   group_->set_wait_timeout(std::chrono::milliseconds(
       static_cast<int64_t>(options.stall_timeout_seconds * 1000)));
   group_->set_wait_warning(std::chrono::milliseconds(
@@ -192,7 +201,7 @@ void EngineImpl::Submit(Request request) {
   std::vector<Completion> finished;
   bool must_ring = true;
   // A thread that feeds a GPU must not be held up.
-  if (!is_on_gpu && options_.cycle_time_ms <= 0) {
+  if (!is_on_gpu && cycle_time_us_.load() <= 0) {
     if (crowd_->is_crowded()) {
       must_ring = has_enough || !gathering_.load();
     } else if (work_mu_.try_lock()) {
@@ -318,13 +327,13 @@ void EngineImpl::Stop() {
 
 // Sleeps without a lock, so that others may use the engine meanwhile.
 void EngineImpl::WaitForCycle() {
-  if (options_.cycle_time_ms <= 0) return;
+  const microseconds time(cycle_time_us_.load());
+  if (time.count() <= 0) return;
   {
     MutexLock lock(&mu_);
     if (submitted_.empty()) return;
   }
-  std::this_thread::sleep_for(
-      microseconds(static_cast<int64_t>(options_.cycle_time_ms * 1000)));
+  std::this_thread::sleep_for(time);
 }
 
 void EngineImpl::Run() {

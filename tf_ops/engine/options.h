@@ -12,6 +12,7 @@ namespace hvd {
 
 class EventObserver;
 class GpuSplit;
+class TuningBoard;
 
 // How an allreduce of many small tensors on GPUs goes.
 enum class Packing : uint8_t {
@@ -59,6 +60,9 @@ struct EngineOptions {
   // be null. Called under the engine's locks: it must not call this engine.
   std::function<int(const std::string& name, const std::vector<int>& waiting)>
       pending_elsewhere;
+
+  // What changes while the job runs; null: nothing does.
+  std::shared_ptr<TuningBoard> tuning;
 
   // Told of each step of each request; see event.h.
   std::vector<std::shared_ptr<EventObserver>> observers;

@@ -8,6 +8,7 @@
 #include "tf_ops/engine/finish.h"
 #include "tf_ops/engine/phase_teller.h"
 #include "tf_ops/engine/ready_request.h"
+#include "tf_ops/negotiation/tuning.h"
 #include "tf_ops/negotiation/validate.h"
 
 namespace hvd {
@@ -27,6 +28,7 @@ CoordinatorOptions AsCoordinatorOptions(const EngineOptions& options) {
   result.stalls.timeout_seconds = options.stall_timeout_seconds;
   result.global_ranks = options.global_ranks;
   result.hosts = options.hosts;
+  result.tuning = options.tuning;
   if (!options.processes.empty()) {
     for (int rank : options.global_ranks) {
       result.stalls.processes.push_back(
@@ -58,12 +60,13 @@ bool HasRows(CollectiveKind kind) {
 
 Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
                Membership* membership, int rank, const EngineOptions& options,
-               EventLog* log)
+               EventLog* log, std::atomic<int64_t>* cycle_time_us)
     : planes_(*planes),
       membership_(membership),
       options_(options),
       place_(PlaceOf(rank, options_)),
       log_(log),
+      cycle_time_us_(cycle_time_us),
       links_(links),
       negotiator_(control, links, rank, AsCoordinatorOptions(options_)) {}
 
@@ -268,6 +271,12 @@ Status Worker::Run(const Response& response) {
       return EndJoin(response);
     case Response::Type::kQuery:
       return AnswerQuery(response);
+    case Response::Type::kTune:
+      cycle_time_us_->store(response.tuned.cycle_time_us);
+      if (options_.tuning != nullptr) {
+        options_.tuning->NoteChange({num_run_, response.tuned});
+      }
+      return Status::Ok();
   }
   return Status::Internal("unknown response");
 }

@@ -1,6 +1,7 @@
 // The engine's work: one rank's requests from admission to their end.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -30,10 +31,11 @@ inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 class Worker {
  public:
   // Borrows all but `options`, which has the global ranks.
-  // `links`: see Negotiator; `rank`: in the process set.
+  // `links`: see Negotiator; `rank`: in the process set; `cycle_time_us`: how
+  // long to wait for more requests before each round, which may be tuned.
   Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
          Membership* membership, int rank, const EngineOptions& options,
-         EventLog* log);
+         EventLog* log, std::atomic<int64_t>* cycle_time_us);
 
   // Takes requests in, and leaves them moved from; Progress sends them to the
   // coordinator.
@@ -105,6 +107,7 @@ class Worker {
   const EngineOptions options_;
   const RankPlace place_;
   EventLog* const log_;
+  std::atomic<int64_t>* const cycle_time_us_;
   ControlLinks* const links_;  // null: it has none
   RequestTable table_;
   Negotiator negotiator_;

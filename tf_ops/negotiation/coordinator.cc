@@ -26,8 +26,14 @@ Coordinator::Coordinator(int size, const CoordinatorOptions& options)
     : size_(size),
       options_(WithGlobalRanks(options, size)),
       groups_(static_cast<size_t>(size), options.hosts),
+      fusion_threshold_bytes_(options_.fusion_threshold_bytes),
       joins_(&options_.global_ranks),
-      stalls_(options_.stalls, &options_.global_ranks, &joins_) {}
+      stalls_(options_.stalls, &options_.global_ranks, &joins_) {
+  if (options_.tuning == nullptr) return;
+  tuner_ = std::make_unique<Tuner>(options_.tuning.get());
+  fusion_threshold_bytes_ =
+      options_.tuning->options().begin.fusion_threshold_bytes;
+}
 
 Status Coordinator::OnMessage(int group, const RankMessage& message,
                               Clock::time_point now) {
@@ -318,7 +324,7 @@ std::vector<Response> Coordinator::TakeResponses() {
   TakeInReady();
   std::vector<Response> errors = std::move(early_);
   early_.clear();
-  FusionPlan plan(options_.fusion_threshold_bytes);
+  FusionPlan plan(fusion_threshold_bytes_);
   for (Entry* entry : complete_) {
     ResponseItem item;
     Response error;
@@ -328,6 +334,9 @@ std::vector<Response> Coordinator::TakeResponses() {
     item.late_by = entry->last_arrival - entry->first_arrival;
     if (Conclude(entry, &item, &error)) {
       if (stalls_.remembers()) stalls_.OnMeeting(*entry);
+      if (tuner_ != nullptr && params->kind == CollectiveKind::kAllreduce) {
+        tuner_->Note(entry->name, *params, entry->last_arrival);
+      }
       plan.Add(std::move(item), params, divisor);
     } else {
       error.items[0].last_rank = item.last_rank;
@@ -345,6 +354,7 @@ std::vector<Response> Coordinator::TakeResponses() {
   }
   // After what runs above, in which ranks that have joined take part.
   joins_.TakeResponses(&responses);
+  if (tuner_ != nullptr) Tune(&responses);
   // Last: what runs above may still go by an id that is evicted here.
   if (!evictions_.empty()) {
     responses.emplace_back();
@@ -353,6 +363,15 @@ std::vector<Response> Coordinator::TakeResponses() {
     evictions_.clear();
   }
   return responses;
+}
+
+void Coordinator::Tune(std::vector<Response>* responses) {
+  const std::optional<Tunables> change = tuner_->TakeChange();
+  if (!change.has_value()) return;
+  fusion_threshold_bytes_ = change->fusion_threshold_bytes;
+  responses->emplace_back();
+  responses->back().type = Response::Type::kTune;
+  responses->back().tuned = *change;
 }
 
 bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {

@@ -15,6 +15,7 @@
 #include "tf_ops/negotiation/message.h"
 #include "tf_ops/negotiation/mismatch.h"
 #include "tf_ops/negotiation/stall_monitor.h"
+#include "tf_ops/negotiation/tuner.h"
 
 namespace hvd {
 
@@ -26,6 +27,7 @@ struct CoordinatorOptions {
   // By rank: the number of its host, for ranks of several hosts; the
   // coordinator is on host 0. Empty: all are on one.
   std::vector<int> hosts;
+  std::shared_ptr<TuningBoard> tuning;  // null: nothing is tuned
 };
 
 // Not thread-safe: the worker of rank 0 alone uses it. Knows nothing of how
@@ -94,6 +96,8 @@ class Coordinator {
   void OnJoin(int rank, bool average_over_active);
   void OnElsewhere(int rank, const RankMessage& message, Clock::time_point now);
   void Apply(StallMonitor::Findings findings);
+  // Adds the settings that all ranks have to change to, if there are any.
+  void Tune(std::vector<Response>* responses);
   Status OnForgotten(uint32_t id, size_t num_ranks);
   void Arrive(Entry* entry, const Speakers& speakers, const KnownParams& params,
               bool by_id);
@@ -123,6 +127,8 @@ class Coordinator {
   const int size_;
   const CoordinatorOptions options_;
   const RankGroups groups_;
+  int64_t fusion_threshold_bytes_;
+  std::unique_ptr<Tuner> tuner_;  // null: nothing is tuned
   JoinRound joins_;
   StallMonitor stalls_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;

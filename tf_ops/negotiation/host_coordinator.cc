@@ -273,6 +273,7 @@ void HostCoordinator::OnResponse(const Response& response) {
       return;
     case Response::Type::kEvict:  // ids count until all ranks forget them
     case Response::Type::kQuery:
+    case Response::Type::kTune:
       return;
   }
 }

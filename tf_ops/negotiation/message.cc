@@ -293,11 +293,15 @@ void WriteBody(const Response& m, ByteWriter* w) {
       WriteList(m.ranks, w);
       WriteList(m.waiting, w);
       return;
+    case Response::Type::kTune:
+      w->Put(m.tuned.fusion_threshold_bytes);
+      w->Put(m.tuned.cycle_time_us);
+      return;
   }
 }
 
 void ReadBody(ByteReader* r, const MessageLimits& limits, Response* m) {
-  m->type = r->GetUpTo(Response::Type::kQuery);
+  m->type = r->GetUpTo(Response::Type::kTune);
   switch (m->type) {
     case Response::Type::kExecute:
       m->divisor = r->GetUpTo(int32_t{limits.num_ranks});
@@ -323,6 +327,13 @@ void ReadBody(ByteReader* r, const MessageLimits& limits, Response* m) {
       m->items[0].name = r->GetString();
       ReadRanks(r, limits, &m->ranks);
       ReadRanks(r, limits, &m->waiting);
+      return;
+    case Response::Type::kTune:
+      m->tuned.fusion_threshold_bytes = r->Get<int64_t>();
+      m->tuned.cycle_time_us = r->Get<int64_t>();
+      r->Expect(m->tuned.fusion_threshold_bytes >= 0);
+      r->Expect(m->tuned.cycle_time_us >= 0 &&
+                m->tuned.cycle_time_us <= kMaxCycleMicroseconds);
       return;
   }
   r->Expect(false);  // 0

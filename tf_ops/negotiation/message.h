@@ -10,6 +10,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/negotiation/request_params.h"
 #include "tf_ops/negotiation/training_step.h"
+#include "tf_ops/negotiation/tuning.h"
 
 namespace hvd {
 
@@ -89,6 +90,7 @@ struct Response {
     kEvict,        // forget `ids`
     kJoined,       // join ends: all have joined, or `error`
     kQuery,        // say whether `items[0].name` waits in another process set
+    kTune,         // go on with the settings `tuned`
   };
   Type type = Type::kExecute;
   std::vector<ResponseItem> items;
@@ -101,6 +103,7 @@ struct Response {
   std::vector<int32_t> waiting;  // kQuery: global ranks that wait
   int32_t last_rank = 0;         // kJoined: a global rank
   std::vector<IdRun> ids;
+  Tunables tuned;
 };
 
 // Appends the id to the last run or begins a new one.
@@ -116,6 +119,7 @@ void Encode(const Response& response, std::vector<uint8_t>* bytes);
 inline constexpr uint32_t kMaxFrameBytes = 1u << 28;
 inline constexpr uint64_t kMaxIds = 1u << 20;  // known, evicted or forgotten
 inline constexpr size_t kMaxDimensions = 1024;
+inline constexpr int64_t kMaxCycleMicroseconds = 10'000'000;
 struct MessageLimits {
   int32_t num_ranks;       // of the process set
   int32_t cache_capacity;  // alike on all ranks: ids that run at once

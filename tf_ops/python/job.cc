@@ -264,6 +264,7 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
     EngineOptions options = global->options();
     options.global_ranks = ranks;
     options.gpu.split = std::make_shared<GpuSplit>();
+    options.tuning = nullptr;  // steps are those of the whole job
     SetPendingElsewhere(id, &options);
     const int rank = static_cast<int>(self - ranks.begin());
     const Place place = PlaceOf(rank, static_cast<int>(ranks.size()), hosts);

@@ -19,6 +19,7 @@
 #include "tf_ops/python/job.h"
 #include "tf_ops/python/raise.h"
 #include "tf_ops/python/records.h"
+#include "tf_ops/python/tuning.h"
 #include "tf_ops/wire/majority.h"
 
 namespace py = pybind11;
@@ -52,8 +53,12 @@ void DefineJob(py::module_* m) {
          int64_t gpu_fusion_buffer_bytes, int64_t gpu_direct_bytes,
          bool gpu_done_in_stream_order, const std::string& gpu_packing,
          bool gpu_tells_packing, int gpu_local_rank, bool gpu_may_share,
-         const std::vector<std::string>& processes) {
+         const std::vector<std::string>& processes,
+         const std::optional<hvd::TunerOptions>& tuner) {
         hvd::EngineOptions options;
+        if (tuner.has_value()) {
+          options.tuning = std::make_shared<hvd::TuningBoard>(*tuner);
+        }
         options.fusion_threshold_bytes = fusion_threshold_bytes;
         options.cache_capacity = cache_capacity;
         options.cycle_time_ms = cycle_time_ms;
@@ -80,6 +85,7 @@ void DefineJob(py::module_* m) {
       "gpu_done_in_stream_order"_a, "gpu_packing"_a = "auto",
       "gpu_tells_packing"_a = false, "gpu_local_rank"_a = 0,
       "gpu_may_share"_a = false, "processes"_a = std::vector<std::string>(),
+      "tuner"_a = py::none(),
       "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");
@@ -318,6 +324,7 @@ void DefineCollectives(py::module_* m) {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The collectives engine of hvd_keras, without any framework.";
+  hvd::DefineTuning(&m);
   DefineJob(&m);
   DefineTimeline(&m);
   DefineProcessSets(&m);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import os
 import shlex
 import sys
@@ -143,6 +144,11 @@ def _spec(options: argparse.Namespace) -> JobSpec:
 
 def _settings(options: argparse.Namespace) -> dict[str, str]:
     """The settings (environment variables) that the flags ask for."""
+    if options.autotune_gaussian_process_noise is not None:
+        logging.getLogger("hvd_keras").warning(
+            "hvdrun: `--autotune-gaussian-process-noise` has no meaning here: "
+            "the search tries settings in turns, without a model of noise."
+        )
     threshold = options.fusion_threshold_mb
     distribute = None
     if options.distribute or options.keras_distribution:
@@ -155,6 +161,16 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
             None if threshold is None else int(threshold * (1 << 20))
         ),
         HVD_CYCLE_TIME=options.cycle_time_ms,
+        HVD_AUTOTUNE=None if options.autotune is None else +options.autotune,
+        HVD_AUTOTUNE_LOG=_absolute(options.autotune_log_file),
+        HVD_AUTOTUNE_WARMUP_SAMPLES=options.autotune_warmup_samples,
+        HVD_AUTOTUNE_STEPS_PER_SAMPLE=options.autotune_steps_per_sample,
+        HVD_AUTOTUNE_MAX_SAMPLES=options.autotune_max_samples,
+        HVD_AUTOTUNE_CACHE=(
+            options.autotune_cache
+            if options.autotune_cache == "none"
+            else _absolute(options.autotune_cache)
+        ),
         HVD_CACHE_CAPACITY=options.cache_capacity,
         HVD_STALL_CHECK_TIME_SECONDS=(options.stall_check_warning_time_seconds),
         HVD_STALL_SHUTDOWN_TIME_SECONDS=(
@@ -165,10 +181,14 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
         HVD_INTERFACE=options.interface,
         HVD_TELL_STATUS="1" if options.status else None,
         HVD_STRAGGLER_FACTOR=options.evict_stragglers,
-        # Ranks may change their directory.
-        HVD_TIMELINE=options.timeline and os.path.abspath(options.timeline),
+        HVD_TIMELINE=_absolute(options.timeline),
         HVD_TIMELINE_MARK_CYCLES="1" if options.timeline_mark_cycles else None,
     )
+
+
+def _absolute(path: str | None) -> str | None:
+    """Returns the path as it is for ranks that change their directory."""
+    return path and os.path.abspath(path)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -343,6 +363,19 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--fusion-threshold-mb", type=float, metavar="MIB")
     add("--cycle-time-ms", type=float, metavar="MS")
+    add("--autotune", action=argparse.BooleanOptionalAction,
+        help="look for the fusion threshold and cycle time with which steps "
+        "are quickest (see docs/tuning.md)")  # fmt: skip
+    add("--autotune-log-file", metavar="FILE",
+        help="write what it tries as CSV")  # fmt: skip
+    add("--autotune-warmup-samples", type=int, metavar="N")
+    add("--autotune-steps-per-sample", type=int, metavar="N")
+    add("--autotune-max-samples", "--autotune-bayes-opt-max-samples",
+        type=int, metavar="N")  # fmt: skip
+    add("--autotune-gaussian-process-noise", help=argparse.SUPPRESS)
+    add("--autotune-cache", metavar="DIR",
+        help="where its findings stay for the next run; `none`: nowhere"
+        )  # fmt: skip
     add("--cache-capacity", type=int, metavar="N")
     add("--stall-check-warning-time-seconds", type=float, metavar="S")
     add("--stall-check-shutdown-time-seconds", type=float, metavar="S")
