@@ -110,7 +110,13 @@ class Int8Compressor(NoneCompressor):
 
     It is off, and everything exact, for tensors of fewer than 4096 elements, of
     integers or on GPUs, for other reductions than `Sum` and `Average`, for
-    `tf.IndexedSlices` and in `reducescatter`.
+    `tf.IndexedSlices` in `allreduce` and in `reducescatter`.
+
+    `DistributedOptimizer` and `DistributedGradientTape` send the rows of
+    `tf.IndexedSlices`, of 8 numbers or more, as int8 too if the ranks are on
+    several hosts and the job is not elastic. A scale is for 128 numbers of one
+    row; each number moves once by at most 1/254 of the largest magnitude among
+    them. A block with NaN or an infinity becomes NaN.
     """
 
     wire = "int8"

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._backends.tensorflow_rows import parts_of
 from hvd_keras.ops import _xla, grouped_allgather, size_op
+from hvd_keras.ops._packed_rows import may_pack, pack, unpack
 from hvd_keras.ops._slices import merged, wide_dtype
 from hvd_keras.reduce_op import Average, Sum
 
@@ -27,7 +28,8 @@ def gather_slices(
 
     It merges those alone that one process has once for all rows, such as the
     slices of learned positions: each rank has them. With `merge_slices`, each
-    rank merges all of its own.
+    rank merges all of its own. With `Compression.int8` and `int4` rows travel
+    as int8 if the ranks are on several hosts.
 
     Args:
         gradient: This rank's slices.
@@ -56,14 +58,19 @@ def gather_slices(
     values, context = options.compression.compress(gradient.values)
     parts = parts_of(tf.convert_to_tensor(gradient.indices))
     has_shared = not merges and any(is_once for _, is_once in parts)
-    members = [values, gradient.indices]
+    is_packed = may_pack(values, options.compression, options.process_set)
+    members = [*(pack(values) if is_packed else [values]), gradient.indices]
     if has_shared:
         members.append(_uses(parts))
     if seal is not None:
         members.append(tf.zeros(seal, tf.int32))
-    values, indices, *others = grouped_allgather(
+    own = values
+    values, *others = grouped_allgather(
         members, name=name, process_set=options.process_set
     )
+    if is_packed:
+        values = unpack(values, others.pop(0), own)
+    indices, *others = others
     values = options.compression.decompress(values, context)
     if options.op == Average:
         size = size_op(options.process_set.process_set_id or 0)

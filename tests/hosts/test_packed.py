@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import jobs
 import numpy as np
 import pytest
 from network import ADDRESSES, ROOT, Network, finish, free_port, python
@@ -191,3 +192,85 @@ def test_ranks_that_differ_are_told(network: Network, secret: str) -> None:
         "allreduce 'a/kernel': ranks disagree on the compression: none on "
         "ranks 0, 1 and 3; int8 on rank 2"
     ]
+
+
+_EMBEDDING = """
+import json, pathlib, sys
+import keras, numpy as np, tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+words, width, tokens = 30_000, 128, 4096
+
+def bytes_sent():
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()[2:]
+    names = (line.partition(":") for line in lines)
+    return sum(int(rest.split()[8]) for name, _, rest in names
+               if name.strip() != "lo")
+
+draw = np.random.default_rng(hvd.rank())
+chosen = np.minimum(draw.zipf(1.1, 6 * tokens) - 1, words - 1)
+chosen = chosen.reshape(6, tokens).astype("int64")
+rows = draw.standard_normal((6, tokens, width)).astype("f")
+found = {}
+for way in sys.argv[2:]:
+    name, _, merges = way.partition("-")
+    variable = keras.Variable(np.zeros((words, width), "f"))
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=getattr(hvd.Compression, name),
+        merge_slices=bool(merges), name="sgd_" + way,
+    )
+    optimizer.build([variable])
+    step = tf.function(lambda values, at: optimizer.apply(
+        [tf.IndexedSlices(values, at, tf.constant([words, width]))]))
+    step(rows[0], chosen[0])  # traced
+    before = variable.numpy()
+    hvd.barrier()
+    start = bytes_sent()
+    for i in range(1, 6):
+        step(rows[i], chosen[i])
+    hvd.barrier()
+    found[way] = (bytes_sent() - start) / 5
+    np.save(f"{sys.argv[1]}/{way}-{hvd.rank()}.npy", variable.numpy() - before)
+print(json.dumps(found))
+"""
+_WIDTH, _TOKENS = 128, 4096
+
+
+def test_rows_of_embeddings_travel_as_int8(
+    network: Network, secret: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "rows.py"
+    program.write_text(_EMBEDDING)
+    ways = ["none", "int8", "int8-merged"]
+    ends = _run(
+        network, secret, sys.executable, str(program), str(tmp_path), *ways
+    )
+    assert [status for status, _, _ in ends] == [0, 0], ends
+    sent = json.loads(ends[0][1][ends[0][1].index("{") :].splitlines()[0])
+    of_indices = 2 * _TOKENS * 8  # of the two ranks of a host
+    values = {way: sent[way] - of_indices for way in ways[:2]}
+    assert 0.95 < values["none"] / (2 * _TOKENS * _WIDTH * 4) < 1.1
+    assert values["int8"] / values["none"] <= 0.30
+    assert sent["int8-merged"] / sent["int8"] <= 0.45
+    results = {
+        way: [np.load(tmp_path / f"{way}-{rank}.npy") for rank in range(4)]
+        for way in ways
+    }
+    for first, *others in results.values():
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+    exact, packed = results["none"][0], results["int8"][0]
+    error = np.abs(packed - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.02
+
+
+def test_rows_stay_exact_on_one_host(tmp_path: Path) -> None:
+    program = tmp_path / "rows.py"
+    program.write_text(_EMBEDDING)
+    ways = ["none", "int8"]
+    job = jobs.run(
+        "-np", "2", "--", sys.executable, str(program), str(tmp_path), *ways
+    )
+    assert job.status == 0, job.stderr
+    none, int8 = (np.load(tmp_path / f"{way}-1.npy") for way in ways)
+    np.testing.assert_array_equal(int8, none)
