@@ -8,7 +8,9 @@ import numpy as np
 
 from hvd_keras._observe.analysis import Analysis
 from hvd_keras._observe.collectives import shared
+from hvd_keras._observe.intervals import Array
 from hvd_keras._observe.recording import DTYPES, KINDS
+from hvd_keras._observe.time_parts import PARTS
 
 # Elements that share a scale, which is a float32, and the bytes of each.
 _BLOCKS = {"int8": (128, 1.0), "int4": (64, 0.5)}
@@ -18,18 +20,21 @@ _ELEMENT_BYTES = {
     "float32": 4.0,
     "float64": 8.0,
 }
+# A usual step takes at most so many times the median.
+_USUAL = 1.5
 _EVERY = 20  # steps between two averages of local updates
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What a step pays for the network, in the mean of ranks and steps.
+    """What a usual step pays for the network, in the mean of ranks.
 
     Attributes:
         step_ns: The step.
         wire_ns: Of it, what the network alone takes, hidden or not.
         exposed_ns: The time of collectives in which nothing is computed.
         hidden_ns: The time of collectives beside which ranks compute.
+        waiting_ns: What a rank waits for others that are slower in this step.
         element_bytes: The mean size of what is reduced.
     """
 
@@ -37,6 +42,7 @@ class Network:
     wire_ns: float
     exposed_ns: float
     hidden_ns: float
+    waiting_ns: float
     element_bytes: float
 
     def with_wire(self, share: float) -> float:
@@ -54,38 +60,70 @@ class Network:
     def local(self, every: int = _EVERY) -> float:
         """Returns the step in ns with `hvd.LocalUpdates(every=...)`.
 
-        An average of weights waits for nothing and hides behind nothing.
+        An average of weights hides behind nothing. Between two of them nobody
+        waits.
         """
-        running = self.exposed_ns + self.hidden_ns
-        return self.step_ns - self.exposed_ns + running / every
+        paused = self.exposed_ns + self.waiting_ns
+        running = paused + self.hidden_ns
+        return self.step_ns - paused + running / every
 
 
 def network_of(analysis: Analysis) -> Network | None:
     """Returns what the network costs; None if the recording does not tell."""
     if not analysis.time.has_steps or not analysis.wire_share:
         return None
-    rows = analysis.collectives.rows[shared(analysis.collectives)]
-    rows = rows[
-        (rows["kind"] == KINDS.index("allreduce")) & (rows["num_bytes"] > 0)
-    ]
+    rows = analysis.collectives.rows
+    is_sum = (rows["kind"] == KINDS.index("allreduce")) & (
+        rows["num_bytes"] > 0
+    )
+    is_shared = np.zeros(len(rows), bool)
+    is_shared[shared(analysis.collectives)] = True
+    is_sum &= is_shared
     calls = analysis.collectives.calls
     of_floats = np.isin(
         calls["dtype"], [DTYPES.index(name) for name in _ELEMENT_BYTES]
     )
     calls = calls[of_floats & (calls["num_bytes"] > 0)]
-    if not len(rows) or not len(calls):
+    if not is_sum.any() or not len(calls):
         return None
     sizes = np.zeros(len(DTYPES))
     for name, size in _ELEMENT_BYTES.items():
         sizes[DTYPES.index(name)] = size
     num_bytes = calls["num_bytes"].sum()
     num_elements = (calls["num_bytes"] / sizes[calls["dtype"]]).sum()
-    running = (rows["ended_ns"] - rows["begun_ns"]).sum() / analysis.num_steps
-    exposed = float(analysis.part("transfer").mean())
+    parts, running = _usual_step(analysis, is_sum)
+    exposed = float(parts[PARTS.index("transfer")])
     return Network(
-        step_ns=float(analysis.mean_parts_ns.sum(1).mean()),
+        step_ns=float(parts.sum()),
         wire_ns=running * float(np.mean(list(analysis.wire_share.values()))),
         exposed_ns=exposed,
         hidden_ns=max(0.0, running - exposed),
+        waiting_ns=float(parts[PARTS.index("wait")]),
         element_bytes=float(num_bytes / num_elements),
     )
+
+
+def _usual_step(analysis: Analysis, is_sum: Array) -> tuple[Array, float]:
+    """Returns the parts of a usual step, and how long its sums run, in ns.
+
+    A step that was compiled, or held up for once, is not usual.
+    """
+    time, collectives = analysis.time, analysis.collectives
+    rows = collectives.rows
+    lasted = np.where(is_sum, rows["ended_ns"] - rows["begun_ns"], 0)
+    parts, running = [], []
+    for index, of_rank in enumerate(time.parts):
+        goes_on = time.goes_on[index]
+        known = goes_on if goes_on.any() else np.ones(len(of_rank), bool)
+        if not known.any():
+            continue
+        total = of_rank.sum(1)
+        usual = known & (total <= _USUAL * np.median(total[known]))
+        own = collectives.of_rank(index)
+        step = time.step_of_call[own]
+        here = collectives.calls[own]["collective"][
+            (step >= 0) & usual[np.maximum(step, 0)]
+        ]
+        parts.append(of_rank[usual].mean(0))
+        running.append(lasted[np.unique(here)].sum() / usual.sum())
+    return np.mean(parts, axis=0), float(np.mean(running))

@@ -42,7 +42,8 @@ class NegotiatingRank {
 
   void Submit(Request request) {
     std::vector<RankMessage> messages;
-    table_.Admit(std::move(request), Clock::now(), &messages);
+    request.submitted = Clock::now();
+    table_.Admit(std::move(request), &messages);
     for (const RankMessage& message : messages) {
       REQUIRE_OK(negotiator_.Say(message));
     }
@@ -111,6 +112,8 @@ class NegotiatingRank {
         answer.type = RankMessage::Type::kElsewhere;
         answer.name = response.items[0].name;
         REQUIRE_OK(negotiator_.Say(answer));
+        return;
+      case Response::Type::kTune:
         return;
     }
   }

@@ -175,6 +175,7 @@ void EngineImpl::Refuse(const Request& request, const Status& why) {
 void EngineImpl::Submit(Request request) {
   static std::atomic<uint64_t> last_number{0};
   request.number = last_number.fetch_add(1, std::memory_order_relaxed) + 1;
+  request.submitted = Clock::now();
   num_submitted_.fetch_add(1, std::memory_order_relaxed);
   const bool is_bare = request.kind == CollectiveKind::kBarrier ||
                        request.kind == CollectiveKind::kJoin;

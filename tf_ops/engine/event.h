@@ -21,7 +21,8 @@ struct Event {
   };
   Step step = Step::kAdmitted;
   const Request* request = nullptr;  // its name, kind, op, tensors, process set
-  // Set for kAdmitted; for other steps only if an observer wants times.
+  // kAdmitted: when it was submitted, which may be long before, while this rank
+  // was in a collective. For other steps only set if an observer wants times.
   Clock::time_point time{};
   // kNegotiated, kEnded: the outcome; else null.
   const Status* status = nullptr;

@@ -73,11 +73,10 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
 // Tells the coordinator everything new in as few messages as possible.
 void Worker::Admit(std::vector<Request>* requests) {
   if (requests->empty()) return;
-  const Clock::time_point now = Clock::now();
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
   for (Request& request : *requests) {
-    AdmitOne(std::move(request), now, &messages);
+    AdmitOne(std::move(request), &messages);
   }
   if (!broken_.ok()) {
     FailAll(broken_);
@@ -96,40 +95,38 @@ void Worker::Admit(std::vector<Request>* requests) {
   }
 }
 
-void Worker::AdmitOne(Request&& request, Clock::time_point now,
-                      std::vector<RankMessage>* messages) {
+void Worker::AdmitOne(Request&& request, std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
   planes_.Admit(&request);
   if (table_.has_join()) {
     auto refused = std::make_unique<PendingRequest>();
     refused->request = std::move(request);
-    TellAdmitted(refused->request, now);
+    TellAdmitted(refused->request);
     Finish(std::move(refused),
            Status::InvalidArgument(
                "rank " + std::to_string(global_rank()) +
                " has joined; it may submit again once join has returned"));
   } else if (request.kind == CollectiveKind::kJoin) {
     table_.AdmitJoin(std::move(request));
-    TellAdmitted(table_.join().request, now);
+    TellAdmitted(table_.join().request);
   } else {
     const RequestTable::Admission admission =
-        table_.Admit(std::move(request), now, messages);
+        table_.Admit(std::move(request), messages);
     Event::Cache cache = Event::Cache::kUnused;
     if (admission.as == RequestTable::Admission::kKnown) {
       cache = Event::Cache::kHit;
     } else if (admission.as == RequestTable::Admission::kNew) {
       cache = Event::Cache::kMiss;
     }
-    TellAdmitted(*admission.request, now, cache);
+    TellAdmitted(*admission.request, cache);
   }
 }
 
-void Worker::TellAdmitted(const Request& request, Clock::time_point now,
-                          Event::Cache cache) {
+void Worker::TellAdmitted(const Request& request, Event::Cache cache) {
   Event event;
   event.step = Event::Step::kAdmitted;
   event.request = &request;
-  event.time = now;
+  event.time = request.submitted;
   event.cache = cache;
   log_->Tell(event);
 }
@@ -425,10 +422,11 @@ void Worker::CheckStalls() {
   std::vector<std::string> warnings;
   const Status status = negotiator_.CheckStalls(
       now,
-      oldest == nullptr ? std::nullopt : std::make_optional(oldest->submitted),
+      oldest == nullptr ? std::nullopt
+                        : std::make_optional(oldest->request.submitted),
       &warnings);
   for (const std::string& line : warnings) LogWarning(global_rank(), line);
-  if (oldest != nullptr) WarnOfFirst(now, now - oldest->submitted);
+  if (oldest != nullptr) WarnOfFirst(now, now - oldest->request.submitted);
   if (!status.ok()) Break(status);
 }
 

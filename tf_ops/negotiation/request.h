@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/types.h"
 #include "tf_ops/negotiation/training_step.h"
@@ -43,7 +44,8 @@ struct Request {
   // Of all requests of this process, from 1 on, in the order of submission; the
   // engine sets it.
   uint64_t number = 0;
-  TrainingStep step = 0;  // that this rank is in; SubmitGlobal sets it
+  Clock::time_point submitted;  // the engine sets it
+  TrainingStep step = 0;        // that this rank is in; SubmitGlobal sets it
   CollectiveKind kind = CollectiveKind::kAllreduce;
   std::string name;              // pairs the call across ranks; not empty
   int32_t process_set_id = 0;    // 0: all ranks

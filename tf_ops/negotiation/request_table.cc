@@ -20,8 +20,7 @@ void AppendReady(uint32_t id, TrainingStep step,
 }  // namespace
 
 RequestTable::Admission RequestTable::Admit(
-    Request request, Clock::time_point now,
-    std::vector<RankMessage>* messages) {
+    Request request, std::vector<RankMessage>* messages) {
   NamedRequest& named = names_[request.name];
   if (named.pending != nullptr) {
     messages->emplace_back();
@@ -34,7 +33,6 @@ RequestTable::Admission RequestTable::Admit(
   ++num_pending_;
   PendingRequest& pending = *named.pending;
   pending.request = std::move(request);
-  pending.submitted = now;
   if (named.known != nullptr &&
       HasParams(pending.request, *named.known->params)) {
     pending.params = named.known->params;
@@ -53,7 +51,6 @@ RequestTable::Admission RequestTable::Admit(
 void RequestTable::AdmitJoin(Request request) {
   join_ = std::make_unique<PendingRequest>();
   join_->request = std::move(request);
-  join_->submitted = Clock::now();
 }
 
 std::unique_ptr<PendingRequest> RequestTable::TakeJoin() {
@@ -107,7 +104,8 @@ const PendingRequest* RequestTable::Oldest() const {
   for (const auto& [name, named] : names_) {
     const PendingRequest* pending = named.pending.get();
     if (pending == nullptr) continue;
-    if (oldest == nullptr || pending->submitted < oldest->submitted) {
+    if (oldest == nullptr ||
+        pending->request.submitted < oldest->request.submitted) {
       oldest = pending;
     }
   }
