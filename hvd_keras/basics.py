@@ -188,7 +188,7 @@ def _leave(*, goes_on: bool) -> None:
             if not goes_on:
                 last_words.tell(job)
             interrupts.unwatch()
-            autotune.end()
+            autotune.end(goes_on=goes_on)
             metrics.end()
             status.end()
             timeline.stop()
@@ -508,7 +508,7 @@ def _leave_at_exit() -> None:
     job = state.leave()
     if job is not None:
         timeline.stop()
-        autotune.end()
+        autotune.end(goes_on=False)
         last_words.note(job)
         last_words.tell(job)
         # Tell the launcher first: a peer may fail as soon as this rank stops.
@@ -516,4 +516,4 @@ def _leave_at_exit() -> None:
         _rendezvous.tell(
             job.topology, job.config, state.generation(), ReportKind.ENDS, call
         )
-        _stop(f"it called {call}" if call else _ENDED)
+        _stop(f"it called {call}; {_ENDED}" if call else _ENDED)

@@ -28,7 +28,11 @@ class Remark(NamedTuple):
 
     @classmethod
     def of_packed(cls, text: str) -> Remark:
-        """Returns what `packed` has packed."""
+        """Returns what `packed` has packed.
+
+        Raises:
+            ValueError: It is something else.
+        """
         fewest, about, words = text.split("\n", 2)
         return cls(about, words, int(fewest))
 

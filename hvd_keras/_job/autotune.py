@@ -6,7 +6,6 @@ answers its one question, writes the log, and keeps what it has chosen.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -37,15 +36,16 @@ _OFF = "none"
 Settings = tuple[int, int]  # bytes, microseconds
 
 _thread: _Listener | None = None
+_begun_logs: set[str] = set()  # an elastic job goes on with its own
 
 
 def options(config: Config, environ: Mapping[str, str]) -> Any:
-    """Returns what the core's tuner may do; None: nothing is tuned.
+    """Returns what the core's tuner may do; None: there is nothing to tune.
 
     Raises:
         ConfigError: HVD_AUTOTUNE_START makes no sense.
     """
-    if not config.autotune:
+    if not config.autotune or _keeps_all(environ):
         return None
     found = _native.core().TunerOptions()
     found.begin = _begin(config)
@@ -55,6 +55,12 @@ def options(config: Config, environ: Mapping[str, str]) -> Any:
     found.steps_per_sample = config.autotune_steps_per_sample
     found.max_samples = config.autotune_max_samples
     return found
+
+
+def _keeps_all(environ: Mapping[str, str]) -> bool:
+    """Whether the user has set all that could be tuned."""
+    fields = "fusion_threshold_bytes", "cycle_time_ms"
+    return all(is_given(environ, field) for field in fields)
 
 
 def _begin(config: Config) -> Settings:
@@ -78,18 +84,29 @@ def _begin(config: Config) -> Settings:
 def begin(topology: Topology, config: Config) -> None:
     """Listens to the tuner of the job that this rank has joined."""
     global _thread
-    end()
-    if config.autotune and topology.rank == 0:
-        _thread = _Listener(topology, config)
-        _thread.start()
+    end(goes_on=True)
+    if not config.autotune or topology.rank != 0:
+        return
+    if _keeps_all(os.environ):
+        log.info(
+            "autotune: the fusion threshold and the cycle time are set, so "
+            "there is nothing to tune."
+        )
+        return
+    _thread = _Listener(topology, config)
+    _thread.start()
 
 
-def end() -> None:
-    """Writes what there is, while the core still runs; listens no more."""
+def end(*, goes_on: bool) -> None:
+    """Writes what there is, while the core still runs; listens no more.
+
+    Args:
+        goes_on: Whether the job begins again with other members.
+    """
     global _thread
     listener, _thread = _thread, None
     if listener is not None:
-        listener.finish()
+        listener.finish(tells=not goes_on)
 
 
 class _Listener(threading.Thread):
@@ -99,30 +116,32 @@ class _Listener(threading.Thread):
         super().__init__(name="hvd_autotune", daemon=True)
         self._topology, self._config = topology, config
         self._over = threading.Event()
-        self._num_told = 0  # samples
-        self._has_answered = False
+        self._num_told = 0  # samples of this search
+        self._look_answered = -1
+        self._search = 1
         self._has_ended = False  # this search
+        self._has_failed = False
         self._path: str | None = None  # of the cache
         self._begin_time = time.time()
         self._log = config.autotune_log
-        self._write([_HEAD], mode="w")
+        if self._log is not None and self._log not in _begun_logs:
+            _begun_logs.add(self._log)
+            self._write([_HEAD], mode="w")
 
     def run(self) -> None:
-        with contextlib.suppress(Exception):  # the job has ended
-            while not self._over.wait(
-                _SECONDS if self._has_answered else _ASKED_SECONDS
-            ):
-                self._look()
+        seconds = _ASKED_SECONDS
+        while not self._over.wait(seconds):
+            report = self._look()
+            is_asking = report is None or report["look"] > self._look_answered
+            seconds = _ASKED_SECONDS if is_asking else _SECONDS
 
-    def finish(self) -> None:
-        """Looks for the last time."""
+    def finish(self, *, tells: bool) -> None:
+        """Looks for the last time; perhaps tells that there is no answer."""
         self._over.set()
         if self is not threading.current_thread() and self.is_alive():
             self.join(_SECONDS * 4)
-        report = None
-        with contextlib.suppress(Exception):
-            report = self._look()
-        if report is None or self._has_ended:
+        report = self._look()
+        if report is None or self._has_ended or not tells:
             return
         samples = report["samples"]
         log.info(
@@ -135,19 +154,30 @@ class _Listener(threading.Thread):
 
     def _look(self) -> dict[str, Any] | None:
         report: dict[str, Any] | None = _native.core().tuning_report()
-        if report is None:
+        if report is None:  # the job has ended
             return None
-        if report["state"] == "asking" and not self._has_answered:
-            self._answer(report["signature"])
-        if report["state"] not in ("looking", "asking"):
-            self._tell(report)
+        try:
+            if report["state"] == "asking":
+                self._answer(report)
+            if report["state"] not in ("looking", "asking"):
+                self._tell(report)
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                log.warning(f"autotune: no log and no cache: {error!r}")
         return report
 
-    def _answer(self, signature: int) -> None:
-        self._path = self._path_for(signature)
-        known, speed = self._known()
-        _native.core().answer_tuner(known, speed)
-        self._has_answered = True
+    def _answer(self, report: dict[str, Any]) -> None:
+        if report["look"] <= self._look_answered:
+            return
+        self._look_answered = report["look"]
+        self._has_ended = False
+        known, speed = None, 0.0
+        try:
+            self._path = self._path_for(report["signature"])
+            known, speed = self._known()
+        finally:
+            _native.core().answer_tuner(known, speed)
         if known is not None:
             self._has_ended = True
             log.info(
@@ -157,11 +187,13 @@ class _Listener(threading.Thread):
 
     def _tell(self, report: dict[str, Any]) -> None:
         samples = report["samples"]
-        if len(samples) < self._num_told or (
-            samples and not self._num_told and self._has_ended
-        ):
+        if report["search"] > self._search:
+            self._search = report["search"]
             self._num_told, self._has_ended = 0, False
-            log.info("autotune: steps take another time: searches again.")
+            log.info(
+                "autotune: steps take another time, or are others: searches "
+                "again."
+            )
         is_done = report["state"] == "done"
         rows = [
             (
@@ -169,9 +201,9 @@ class _Listener(threading.Thread):
                 round_,
                 *_shown(settings),
                 f"{speed:.6g}",
-                int(is_chosen and is_done),
+                0,
             )
-            for seconds, round_, settings, speed, is_chosen in (
+            for seconds, round_, settings, speed, _ in (
                 samples[self._num_told :]
             )
         ]

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from hvd_keras import exceptions
-from hvd_keras._common import user_code
+from hvd_keras._common import training_signs, user_code
+from hvd_keras._records.evidence import IN_FIT
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 # A call, as AutoGraph lists it.
@@ -99,9 +100,11 @@ def _noting(original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         caller = sys._getframe(1)
         frame = user_code.Frame(caller.f_code.co_filename, caller.f_lineno)
         foreign = user_code.foreign_folders()
-        if not user_code.is_in_library(frame.file, foreign):
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not user_code.is_in_library(frame.file, foreign):
             shown = ", ".join(repr(one)[:80] for one in status)
-            _exit_call = f"`sys.exit({shown})` at {frame}"
+            inside = IN_FIT if training_signs.place_of_fit else ""
+            _exit_call = f"`sys.exit({shown})` at {frame}{inside}"
         original(*status)
 
     return leave

@@ -84,6 +84,11 @@ def _layout_of(ranks: Sequence[int]) -> Layout | None:
     return None if network is None else network.layout_of(ranks)
 
 
+def is_on_several_hosts(ranks: Sequence[int]) -> bool:
+    """Whether ranks of the job are on several hosts; all ranks say the same."""
+    return _layout_of(ranks) is not None
+
+
 def _local_ranks(layout: Layout, ranks: Sequence[int]) -> list[int]:
     """Returns the ranks, in the job, of a set's members on this host."""
     if layout.host < 0:

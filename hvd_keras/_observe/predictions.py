@@ -91,7 +91,10 @@ def network_of(analysis: Analysis) -> Network | None:
         sizes[DTYPES.index(name)] = size
     num_bytes = calls["num_bytes"].sum()
     num_elements = (calls["num_bytes"] / sizes[calls["dtype"]]).sum()
-    parts, running = _usual_step(analysis, is_sum)
+    usual = _usual_step(analysis, is_sum)
+    if usual is None:
+        return None
+    parts, running = usual
     exposed = float(parts[PARTS.index("transfer")])
     return Network(
         step_ns=float(parts.sum()),
@@ -103,10 +106,13 @@ def network_of(analysis: Analysis) -> Network | None:
     )
 
 
-def _usual_step(analysis: Analysis, is_sum: Array) -> tuple[Array, float]:
+def _usual_step(
+    analysis: Analysis, is_sum: Array
+) -> tuple[Array, float] | None:
     """Returns the parts of a usual step, and how long its sums run, in ns.
 
-    A step that was compiled, or held up for once, is not usual.
+    A step that was compiled, or held up for once, is not usual. None: there is
+    no whole step.
     """
     time, collectives = analysis.time, analysis.collectives
     rows = collectives.rows
@@ -126,4 +132,6 @@ def _usual_step(analysis: Analysis, is_sum: Array) -> tuple[Array, float]:
         ]
         parts.append(of_rank[usual].mean(0))
         running.append(lasted[np.unique(here)].sum() / usual.sum())
+    if not parts:
+        return None
     return np.mean(parts, axis=0), float(np.mean(running))

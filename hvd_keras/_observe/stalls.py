@@ -16,7 +16,7 @@ from hvd_keras._observe.verdict import (
     place,
     stay_of,
 )
-from hvd_keras._records.evidence import Job, Rank, Record
+from hvd_keras._records.evidence import IN_FIT, Job, Rank, Record
 
 # Of a job that goes on, or that was interrupted, only a wait that has lasted as
 # long is a fault.
@@ -103,12 +103,15 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
     how = f"called {rank.exit_call}" if rank.exit_call else "ended its script"
     cure = (
-        "let all ranks end alike; `self.model.stop_training = True` on one "
-        "stops `fit` on all"
-        if rank.exit_call
-        else "make that call on all ranks, equally often, not under `if "
+        "make that call on all ranks, equally often, not under `if "
         "hvd.rank() == 0`"
     )
+    if rank.exit_call.endswith(IN_FIT):
+        how += ","
+        cure = (
+            "let all ranks end alike; `self.model.stop_training = True` on one "
+            "stops `fit` on all"
+        )
     sentence = (
         f"{name_of(rank)} {how} while rank{'s' * (len(stall.waiting) > 1)} "
         f"{numbers}{more} waited in {called(call)}{place(caller.frame)}: "

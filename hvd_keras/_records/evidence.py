@@ -134,6 +134,10 @@ class Rank:
         ]
 
 
+# Ends the exit call of a rank that was in `fit`.
+IN_FIT = ", inside `fit`"
+
+
 @dataclasses.dataclass
 class Job:
     """All that is known of a job."""

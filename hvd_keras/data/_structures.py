@@ -33,7 +33,7 @@ def _numbers_of(frame: Any) -> Any:
     Raises:
         ValueError: A column has no numbers.
     """
-    if np.asarray(frame).dtype != object:
+    if np.asarray(frame[:1]).dtype != object:
         return frame
     for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
         if getattr(dtype, "kind", "O") not in "biuf":

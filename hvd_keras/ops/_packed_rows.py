@@ -11,7 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hvd_keras import basics
-from hvd_keras._job import membership
+from hvd_keras._job import membership, registration
 from hvd_keras.compression import Compressor
 from hvd_keras.process_set import ProcessSet
 
@@ -34,16 +34,10 @@ def may_pack(
         and shape.rank > 1
         and (shape[1:].num_elements() or 0) >= _FEWEST
         and not membership.is_elastic()
-        and _has_several_hosts(process_set)
+        and registration.is_on_several_hosts(
+            process_set.ranks or range(basics.size())
+        )
     )
-
-
-def _has_several_hosts(process_set: ProcessSet) -> bool:
-    if basics.cross_size() == 1:
-        return False
-    first = basics.rank() - basics.local_rank()
-    here = range(first, first + basics.local_size())
-    return not set(process_set.ranks or range(basics.size())) <= set(here)
 
 
 def pack(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

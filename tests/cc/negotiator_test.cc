@@ -101,7 +101,7 @@ TEST_CASE("what a rank says keeps the order of its requests") {
   }
   std::vector<RankMessage> messages;
   for (const char* name : {"a", "b", "new", "d"}) {
-    table.Admit(of(name), &messages);
+    table.Admit(of(name), Clock::now(), &messages);
   }
   REQUIRE(messages.size() == 3);
   CHECK(NumIds(messages[0].ids) == 2);

@@ -42,8 +42,7 @@ class NegotiatingRank {
 
   void Submit(Request request) {
     std::vector<RankMessage> messages;
-    request.submitted = Clock::now();
-    table_.Admit(std::move(request), &messages);
+    table_.Admit(std::move(request), Clock::now(), &messages);
     for (const RankMessage& message : messages) {
       REQUIRE_OK(negotiator_.Say(message));
     }

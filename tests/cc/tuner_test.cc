@@ -36,14 +36,22 @@ class Training {
   void Step() {
     now_ += std::chrono::nanoseconds(
         static_cast<int64_t>(seconds_of_(settings_) * 1e9));
-    const char* const names[] = {"sgd/bucket_0", "sgd/bucket_1", "loss"};
-    for (int i = 0; i < 3; ++i) tuner_.Note(names[i], Tensor(10 + i), now_);
+    for (const char* rest : {"/bucket_0", "/bucket_1", "/loss"}) {
+      Sum(optimizer_ + rest);
+    }
+    ++num_steps_;
+  }
+  void Sum(const std::string& name) {
+    tuner_.Note(name, Tensor(static_cast<int64_t>(name.size())), now_);
     if (const auto change = tuner_.TakeChange()) {
       settings_ = *change;
       ++num_changes_;
     }
-    ++num_steps_;
   }
+  void Wait(double seconds) {
+    now_ += std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+  }
+  void Compile(const std::string& optimizer) { optimizer_ = optimizer; }
   // Answers that nothing is known. Returns the number of steps until it ends.
   int Search(int most = 1000) {
     while (state() != TuningState::kAsking) Step();
@@ -70,6 +78,7 @@ class Training {
   Tuner tuner_;
   Tunables settings_;
   SecondsOf seconds_of_;
+  std::string optimizer_ = "sgd";
   Clock::time_point now_{std::chrono::seconds(1000)};
   int num_changes_ = 0;
   int num_steps_ = 0;
@@ -200,6 +209,58 @@ TEST_CASE("it searches again when steps take another time for a minute") {
   for (int i = 0; i < 600; ++i) training.Step();
   CHECK(training.state() == TuningState::kDone);
   CHECK(training.settings().cycle_time_us == 5000);
+}
+
+TEST_CASE("another optimizer begins with the settings of the beginning") {
+  Training training({}, Hill);
+  while (training.state() != TuningState::kAsking) training.Step();
+  training.board()->Answer({});
+  while (training.settings() == Tunables()) training.Step();  // a trial
+  training.Compile("adam");
+  for (int i = 0; i < 21; ++i) training.Step();
+  CHECK(training.settings() == Tunables());
+  CHECK(training.board()->report().num_looks == 1);
+  CHECK(training.board()->report().samples.empty());
+  CHECK(training.Search() <= 150);
+  CHECK(training.settings() == Tunables{2 * kMega, 0});
+}
+
+TEST_CASE("an optimizer that acts now and then is no other one") {
+  Training training({}, Hill);
+  while (training.state() != TuningState::kAsking) training.Step();
+  training.board()->Answer({});
+  for (int i = 0; i < 200; ++i) {
+    training.Step();
+    for (int k = 0; k < 5; ++k) training.Sum("adam/bucket_0");
+  }
+  CHECK(training.state() == TuningState::kDone);
+  CHECK(training.board()->report().num_looks == 0);
+}
+
+TEST_CASE("a long validation has the settings of the beginning") {
+  Training training({}, Hill);
+  while (training.state() != TuningState::kAsking) training.Step();
+  training.board()->Answer({});
+  while (training.settings() == Tunables()) training.Step();  // a trial
+  const Tunables trial = training.settings();
+  training.Wait(11);
+  training.Sum("metric");
+  CHECK(training.settings() == Tunables());
+  training.Sum("metric");
+  training.Step();
+  CHECK(training.settings() == trial);
+  for (int i = 0; i < 150; ++i) training.Step();
+  CHECK(training.settings() == Tunables{2 * kMega, 0});
+}
+
+TEST_CASE("many samples of the warm-up are forgotten") {
+  TunerOptions options;
+  options.warmup_samples = 5000;
+  options.steps_per_sample = 1;
+  Training training(options, Hill);
+  training.Search(20000);
+  CHECK(training.settings() == Tunables{2 * kMega, 0});
+  CHECK(training.board()->report().samples.size() < 150);
 }
 
 TEST_CASE("sums that come once, or now and then, are no steps") {

@@ -197,7 +197,7 @@ def test_the_line_that_has_ended_a_rank_is_named(
     assert len(lines) == 1, job.stderr
     call = f"called `sys.exit({status})` at {program}:{line}"
     assert f"{call} while rank 0 waited in barrier 'x' at " in lines[0]
-    assert f"left the job: it {call}" in job.stderr
+    assert f"left the job: it {call}; its script ended" in job.stderr
 
 
 def test_an_error_of_all_ranks_blames_none(

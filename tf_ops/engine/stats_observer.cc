@@ -17,7 +17,7 @@ void StatsObserver::OnEvent(const Event& event) {
       Add(1, &num_requests_);
       if (event.cache == Event::Cache::kHit) Add(1, &num_cache_hits_);
       if (event.cache == Event::Cache::kMiss) Add(1, &num_cache_misses_);
-      BeginPending(event.time);
+      BeginPending();
       return;
     case Event::Step::kNegotiated:
       return;
@@ -37,8 +37,10 @@ void StatsObserver::OnEvent(const Event& event) {
   }
 }
 
-void StatsObserver::BeginPending(Clock::time_point now) {
-  if (num_pending_.fetch_add(1) == 0) pending_since_.store(now);
+// Not from the time of submission on: until the engine took it in, others were
+// pending, and their time counts once.
+void StatsObserver::BeginPending() {
+  if (num_pending_.fetch_add(1) == 0) pending_since_.store(Clock::now());
 }
 
 void StatsObserver::EndPending() {

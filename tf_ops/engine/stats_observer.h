@@ -22,7 +22,7 @@ class StatsObserver final : public EventObserver {
   static void Add(uint64_t count, Counter* counter) {
     counter->fetch_add(count, std::memory_order_relaxed);
   }
-  void BeginPending(Clock::time_point now);
+  void BeginPending();
   void EndPending();
 
   Counter num_requests_{0};

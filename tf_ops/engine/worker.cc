@@ -73,10 +73,11 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
 // Tells the coordinator everything new in as few messages as possible.
 void Worker::Admit(std::vector<Request>* requests) {
   if (requests->empty()) return;
+  const Clock::time_point now = Clock::now();
   std::vector<RankMessage> messages;
   const bool had_joined = table_.has_join();
   for (Request& request : *requests) {
-    AdmitOne(std::move(request), &messages);
+    AdmitOne(std::move(request), now, &messages);
   }
   if (!broken_.ok()) {
     FailAll(broken_);
@@ -95,7 +96,8 @@ void Worker::Admit(std::vector<Request>* requests) {
   }
 }
 
-void Worker::AdmitOne(Request&& request, std::vector<RankMessage>* messages) {
+void Worker::AdmitOne(Request&& request, Clock::time_point now,
+                      std::vector<RankMessage>* messages) {
   if (!misplaced_.empty()) misplaced_.erase(request.name);
   planes_.Admit(&request);
   if (table_.has_join()) {
@@ -111,7 +113,7 @@ void Worker::AdmitOne(Request&& request, std::vector<RankMessage>* messages) {
     TellAdmitted(table_.join().request);
   } else {
     const RequestTable::Admission admission =
-        table_.Admit(std::move(request), messages);
+        table_.Admit(std::move(request), now, messages);
     Event::Cache cache = Event::Cache::kUnused;
     if (admission.as == RequestTable::Admission::kKnown) {
       cache = Event::Cache::kHit;
@@ -422,11 +424,10 @@ void Worker::CheckStalls() {
   std::vector<std::string> warnings;
   const Status status = negotiator_.CheckStalls(
       now,
-      oldest == nullptr ? std::nullopt
-                        : std::make_optional(oldest->request.submitted),
+      oldest == nullptr ? std::nullopt : std::make_optional(oldest->admitted),
       &warnings);
   for (const std::string& line : warnings) LogWarning(global_rank(), line);
-  if (oldest != nullptr) WarnOfFirst(now, now - oldest->request.submitted);
+  if (oldest != nullptr) WarnOfFirst(now, now - oldest->admitted);
   if (!status.ok()) Break(status);
 }
 

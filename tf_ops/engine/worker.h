@@ -81,7 +81,8 @@ class Worker {
   Status AnswerQuery(const Response& response);
   bool Concerns(const Response& response) const;
   Status Forget(const Response& response);
-  void AdmitOne(Request&& request, std::vector<RankMessage>* messages);
+  void AdmitOne(Request&& request, Clock::time_point now,
+                std::vector<RankMessage>* messages);
   void TellAdmitted(const Request& request,
                     Event::Cache cache = Event::Cache::kUnused);
   // Counts a response that has come and tells observers of its requests.

@@ -20,7 +20,8 @@ void AppendReady(uint32_t id, TrainingStep step,
 }  // namespace
 
 RequestTable::Admission RequestTable::Admit(
-    Request request, std::vector<RankMessage>* messages) {
+    Request request, Clock::time_point now,
+    std::vector<RankMessage>* messages) {
   NamedRequest& named = names_[request.name];
   if (named.pending != nullptr) {
     messages->emplace_back();
@@ -33,6 +34,7 @@ RequestTable::Admission RequestTable::Admit(
   ++num_pending_;
   PendingRequest& pending = *named.pending;
   pending.request = std::move(request);
+  pending.admitted = now;
   if (named.known != nullptr &&
       HasParams(pending.request, *named.known->params)) {
     pending.params = named.known->params;
@@ -51,6 +53,7 @@ RequestTable::Admission RequestTable::Admit(
 void RequestTable::AdmitJoin(Request request) {
   join_ = std::make_unique<PendingRequest>();
   join_->request = std::move(request);
+  join_->admitted = Clock::now();
 }
 
 std::unique_ptr<PendingRequest> RequestTable::TakeJoin() {
@@ -104,8 +107,7 @@ const PendingRequest* RequestTable::Oldest() const {
   for (const auto& [name, named] : names_) {
     const PendingRequest* pending = named.pending.get();
     if (pending == nullptr) continue;
-    if (oldest == nullptr ||
-        pending->request.submitted < oldest->request.submitted) {
+    if (oldest == nullptr || pending->admitted < oldest->admitted) {
       oldest = pending;
     }
   }

@@ -16,6 +16,7 @@ namespace hvd {
 
 struct PendingRequest {
   Request request;
+  Clock::time_point admitted;
   uint64_t collective_id = 0;                   // see Event; 0: not negotiated
   bool has_begun = false;                       // its collective has begun
   std::shared_ptr<const RequestParams> params;  // null: a join
@@ -53,7 +54,8 @@ class RequestTable {
   };
   // Takes the request in and appends what to tell the coordinator. Messages
   // keep the order of the requests; ids in a row of one step share a message.
-  Admission Admit(Request request, std::vector<RankMessage>* messages);
+  Admission Admit(Request request, Clock::time_point now,
+                  std::vector<RankMessage>* messages);
 
   // Takes a join in. There must be none.
   void AdmitJoin(Request request);

@@ -27,11 +27,16 @@ constexpr int kEnough = 10;
 // So many steps show which tensors come in each.
 constexpr int kLooks = 3;
 constexpr size_t kMostNames = 4096;
+// Other gradients came so often without the anchor: a second optimizer that
+// acts in some steps alone does less.
+constexpr int kOver = 20;
+// No step for so long, and for three times the last one, is a pause.
+constexpr double kPauseSeconds = 10.0;
 
 constexpr double kWatchSeconds = 60.0;
 constexpr double kDrift = 1.3;
 constexpr size_t kMostWatched = 4096;
-constexpr size_t kMostSamples = 4096;
+constexpr size_t kMostWarmups = 100;  // that are kept
 
 double Median(std::vector<double> values) {
   const auto middle =
@@ -65,8 +70,42 @@ Tuner::Tuner(TuningBoard* board)
 
 void Tuner::Note(const std::string& name, const RequestParams& params,
                  Clock::time_point now) {
+  if (IsOver(name)) Restart();
   if (report_.signature == 0) Look(name, params);
-  if (name == anchor_) OnStep(now);
+  if (name == anchor_) {
+    OnStep(now);
+  } else if (report_.state == TuningState::kSearching && !is_paused_ &&
+             Seconds(now - *last_step_).count() >
+                 std::max(kPauseSeconds, 3 * step_seconds_)) {
+    is_paused_ = true;
+    Set(options_.begin);
+  }
+}
+
+bool Tuner::IsOver(const std::string& name) {
+  if (anchor_.empty()) return false;
+  if (name == anchor_) {
+    others_.clear();
+    return false;
+  }
+  return ReducesGradients(name) && others_.size() < kMostNames &&
+         ++others_[name] >= kOver;
+}
+
+void Tuner::Restart() {
+  anchor_.clear();
+  seen_.clear();
+  others_.clear();
+  trials_.clear();
+  times_.clear();
+  last_step_.reset();
+  is_paused_ = false;
+  report_.signature = 0;
+  report_.state = TuningState::kLooking;
+  report_.samples.clear();
+  ++report_.num_looks;
+  Set(options_.begin);
+  board_->Publish(report_);
 }
 
 // A step may reduce its tensors in another order than the one before.
@@ -93,6 +132,7 @@ void Tuner::OnStep(Clock::time_point now) {
   const double seconds =
       last_step_.has_value() ? Seconds(now - *last_step_).count() : 0.0;
   last_step_ = now;
+  step_seconds_ = seconds;
   switch (report_.state) {
     case TuningState::kLooking:
       return;
@@ -108,6 +148,7 @@ void Tuner::OnStep(Clock::time_point now) {
       return;
     }
     case TuningState::kSearching:
+      if (std::exchange(is_paused_, false)) return Try();
       if (std::exchange(skips_, false)) return;
       times_.push_back(seconds);
       if (times_.size() < static_cast<size_t>(options_.steps_per_sample)) {
@@ -123,6 +164,7 @@ void Tuner::OnStep(Clock::time_point now) {
 
 void Tuner::BeginSearch() {
   report_.state = TuningState::kSearching;
+  ++report_.num_searches;
   BeginRound(kWarmup, {settings_}, options_.warmup_samples);
 }
 
@@ -143,7 +185,7 @@ void Tuner::Try() {
 }
 
 void Tuner::OnSample(double steps_per_second, Clock::time_point now) {
-  if (report_.samples.size() < kMostSamples) {
+  if (round_ != kWarmup || report_.samples.size() < kMostWarmups) {
     report_.samples.push_back({Seconds(now - first_sample_).count(),
                                trials_.back(), steps_per_second, round_,
                                false});

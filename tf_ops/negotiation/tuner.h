@@ -23,7 +23,9 @@ namespace hvd {
 // time by 3 %: so a search does not end with worse ones, but for noise.
 //
 // When it has ended it looks whether steps take another time for a minute, and
-// then searches again.
+// then searches again. When other gradients are reduced, as by a new optimizer,
+// it begins anew with the settings of the beginning. While no steps come, as in
+// a long validation, those hold, too.
 class Tuner {
  public:
   explicit Tuner(TuningBoard* board);
@@ -43,6 +45,9 @@ class Tuner {
   };
 
   void Look(const std::string& name, const RequestParams& params);
+  // Whether steps now have another anchor: its own has not come for long.
+  bool IsOver(const std::string& name);
+  void Restart();
   void OnStep(Clock::time_point now);
   void OnSample(double steps_per_second, Clock::time_point now);
   void BeginSearch();
@@ -70,12 +75,16 @@ class Tuner {
   std::unordered_map<std::string, Seen> seen_;  // while looking
   int last_look_ = 0;  // at the anchor's reduction of that number
   std::optional<Clock::time_point> last_step_;
+  double step_seconds_ = 0.0;  // of the last one
+  // How often other gradients came since the anchor did.
+  std::unordered_map<std::string, int> others_;
 
   // The search.
   int round_ = 0;
   std::vector<Tunables> trials_;  // of this round, that of now last
   std::vector<double> times_;     // of the steps of this sample
   bool skips_ = false;            // the next step
+  bool is_paused_ = false;
   Clock::time_point first_sample_;
 
   // After it.

@@ -12,7 +12,7 @@
 namespace hvd {
 
 // Settings of an engine that a tuner may change. Which requests run together
-// changes no bit of what they return.
+// changes no bit of what they return in host memory.
 struct Tunables {
   int64_t fusion_threshold_bytes = 128 << 20;
   int64_t cycle_time_us = 0;
@@ -51,6 +51,8 @@ enum class TuningState : uint8_t {
 // What the coordinator's tuner knows.
 struct TuningReport {
   TuningState state = TuningState::kLooking;
+  int num_looks = 0;       // it looks for other steps when its own are over
+  int num_searches = 0;    // begun; `samples` are of the last one
   uint64_t signature = 0;  // of the tensors of a step; 0: not known
   std::vector<TuningSample> samples;
   Tunables settings;

@@ -49,6 +49,8 @@ py::object Report() {
   }
   py::dict result;
   result["state"] = NameOf(report.state);
+  result["look"] = report.num_looks;
+  result["search"] = report.num_searches;
   result["signature"] = report.signature;
   result["settings"] = TupleOf(report.settings);
   result["samples"] = samples;

@@ -23,7 +23,10 @@ class RemarksOfRanks:
 
     def note(self, told: Report) -> None:
         """Notes what a rank has told."""
-        remark = Remark.of_packed(told.text)
+        try:
+            remark = Remark.of_packed(told.text)
+        except ValueError:  # of another version
+            return
         if remark.about not in self._kept:
             is_of_several = remark.fewest > 1
             if not self._room[is_of_several]:
