@@ -226,7 +226,7 @@ class Config:
     autotune_max_samples: int = _setting(
         "HVD_AUTOTUNE_MAX_SAMPLES", "int", 20, "The most settings that it "
         "tries in its first round.",
-        alias="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", minimum=1,
+        alias="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", minimum=2,
     )  # fmt: skip
     autotune_cache: str | None = _setting(
         "HVD_AUTOTUNE_CACHE", "text", None, "Folder where rank 0 keeps what it "

@@ -177,7 +177,7 @@ class _Listener(threading.Thread):
             self._path = self._path_for(report["signature"])
             known, speed = self._known()
         finally:
-            _native.core().answer_tuner(known, speed)
+            _native.core().answer_tuner(report["look"], known, speed)
         if known is not None:
             self._has_ended = True
             log.info(
@@ -203,9 +203,7 @@ class _Listener(threading.Thread):
                 f"{speed:.6g}",
                 0,
             )
-            for seconds, round_, settings, speed, _ in (
-                samples[self._num_told :]
-            )
+            for seconds, round_, settings, speed in (samples[self._num_told :])
         ]
         self._num_told = len(samples)
         self._write(rows, mode="a")

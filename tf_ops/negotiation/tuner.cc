@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "tf_ops/negotiation/mismatch.h"
 #include "tf_ops/negotiation/training_step.h"
 
 namespace hvd {
@@ -138,7 +137,7 @@ void Tuner::OnStep(Clock::time_point now) {
       return;
     case TuningState::kAsking: {
       const std::optional<TuningAnswer> answer = board_->TakeAnswer();
-      if (!answer.has_value()) return;
+      if (!answer.has_value() || answer->look != report_.num_looks) return;
       first_sample_ = now;
       if (answer->known.has_value()) {
         End(*answer->known, answer->steps_per_second);
@@ -187,8 +186,7 @@ void Tuner::Try() {
 void Tuner::OnSample(double steps_per_second, Clock::time_point now) {
   if (round_ != kWarmup || report_.samples.size() < kMostWarmups) {
     report_.samples.push_back({Seconds(now - first_sample_).count(),
-                               trials_.back(), steps_per_second, round_,
-                               false});
+                               trials_.back(), steps_per_second, round_});
   }
   trials_.pop_back();
   Try();
@@ -247,9 +245,6 @@ void Tuner::End(const Tunables& chosen, double steps_per_second) {
   trials_.clear();
   times_.clear();
   watched_.clear();
-  for (TuningSample& sample : report_.samples) {
-    sample.is_chosen = sample.settings == chosen;
-  }
   expected_ = steps_per_second > 0.0 ? 1.0 / steps_per_second : 0.0;
   watch_since_ = *last_step_;
   report_.state = TuningState::kDone;

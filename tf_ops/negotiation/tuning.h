@@ -37,8 +37,7 @@ struct TuningSample {
   double seconds = 0.0;  // since the first sample
   Tunables settings;
   double steps_per_second = 0.0;
-  int round = 0;           // 0: the warm-up
-  bool is_chosen = false;  // the search ends with these settings
+  int round = 0;  // 0: the warm-up
 };
 
 enum class TuningState : uint8_t {
@@ -67,6 +66,7 @@ struct TuningChange {
 
 // Settings known from an earlier run; none: search.
 struct TuningAnswer {
+  int look = 0;  // TuningReport::num_looks of what was asked
   std::optional<Tunables> known;
   double steps_per_second = 0.0;  // which they gave; 0: not known
 };
@@ -98,6 +98,7 @@ class TuningBoard {
   }
   void NoteChange(const TuningChange& change) {
     MutexLock lock(&mu_);
+    if (changes_.size() == kMostChanges) changes_.erase(changes_.begin());
     changes_.push_back(change);
   }
   std::vector<TuningChange> changes() {
@@ -106,6 +107,8 @@ class TuningBoard {
   }
 
  private:
+  static constexpr size_t kMostChanges = 4096;  // that are kept
+
   const TunerOptions options_;
   Mutex mu_;
   TuningReport report_ GUARDED_BY(mu_);

@@ -45,7 +45,7 @@ py::object Report() {
   py::list samples;
   for (const TuningSample& one : report.samples) {
     samples.append(py::make_tuple(one.seconds, one.round, TupleOf(one.settings),
-                                  one.steps_per_second, one.is_chosen));
+                                  one.steps_per_second));
   }
   py::dict result;
   result["state"] = NameOf(report.state);
@@ -67,11 +67,12 @@ py::list Changes() {
   return changes;
 }
 
-void Answer(std::optional<std::pair<int64_t, int64_t>> known,
+void Answer(int look, std::optional<std::pair<int64_t, int64_t>> known,
             double steps_per_second) {
   const std::shared_ptr<TuningBoard> board = TheBoard();
   if (board == nullptr) return;
   TuningAnswer answer;
+  answer.look = look;
   if (known.has_value()) answer.known = Tunables{known->first, known->second};
   answer.steps_per_second = steps_per_second;
   board->Answer(answer);
@@ -98,7 +99,7 @@ void DefineTuning(py::module_* m) {
          "time in microseconds). On rank 0; None if nothing is tuned.");
   m->def("tuning_changes", &Changes,
          "The changes of settings: (number of the collective, settings).");
-  m->def("answer_tuner", &Answer, "known"_a, "steps_per_second"_a,
+  m->def("answer_tuner", &Answer, "look"_a, "known"_a, "steps_per_second"_a,
          "Tells a tuner that asks which settings an earlier run has found.");
 }
 
