@@ -44,8 +44,9 @@ TEST_CASE("all ranks change settings at the same place") {
     by_collective[change.collective].push_back(change.settings);
   }
   CHECK(by_collective.size() > 5);
-  for (const auto& [collective, all] : by_collective) {
-    CAPTURE(collective);
+  for (const auto& change : by_collective) {
+    const std::vector<Tunables>& all = change.second;
+    CAPTURE(change.first);
     CHECK(all.size() == kSize);
     for (const Tunables& one : all) CHECK(one == all[0]);
   }
