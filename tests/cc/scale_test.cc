@@ -101,6 +101,19 @@ TEST_CASE("an average of bytes divides by any number of ranks") {
   TestAverages<hvd_scale::Float8E5m2>(DataType::kFloat8E5m2);
 }
 
+TEST_CASE("on one rank nothing is multiplied") {
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+    Request request;
+    request.op = op;
+    for (DataType dtype : {DataType::kFloat32, DataType::kFloat8E4m3fn}) {
+      const GpuReduction r = ReductionOf(request, dtype, 1, 1, false);
+      CHECK(r.op == kNcclSum);
+      CHECK(r.factor == 1.0);
+      CHECK(r.scale == 1.0);
+    }
+  }
+}
+
 TEST_CASE("threads share the numbers, aligned or not") {
   for (size_t offset : {0, 1}) {
     for (unsigned long long count : {0, 1, 3, 4, 1000}) {

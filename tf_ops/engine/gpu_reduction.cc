@@ -196,8 +196,9 @@ GpuReduction ReductionOf(const Request& request, DataType dtype, int size,
     factor /= divisor;
   }
   if (factor != 1.0) SplitFactor(factor, sums_in_switch, &r);
-  // NCCL may be quicker if it knows what the factor means.
-  if (r.factor * size == 1.0) {
+  // NCCL may be quicker if it knows what the factor means. On one rank it would
+  // multiply by 1, and NCCL 2.30 cannot do that to float8.
+  if (r.factor != 1.0 && r.factor * size == 1.0) {
     r.op = kNcclAvg;
     r.factor = 1.0;
   }

@@ -127,6 +127,10 @@ int ResolveOp(Comm* comm, int nccl_type, int op, hvd::ReduceSpec* spec) {
       hvd::ReduceOp::kSum, hvd::ReduceOp::kProduct, hvd::ReduceOp::kMax,
       hvd::ReduceOp::kMin, hvd::ReduceOp::kAverage};
   spec->num_ranks = comm->size;
+  const bool multiplies = op == hvd::kNcclAvg || op >= 5;
+  if (multiplies && comm->size == 1 && hvd::IsFloat8(spec->dtype)) {
+    return kInvalidArgument;  // as NCCL 2.30 does
+  }
   if (op < 5) {
     spec->op = kOps[op];
     if (op == hvd::kNcclAvg && hvd::IsFloating(spec->dtype) &&
