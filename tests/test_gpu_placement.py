@@ -58,9 +58,11 @@ def test_two_ranks_on_one_gpu(fake: str) -> None:
             "Received: GPU 0000:1A:00.0 for both rank 0 and rank 1."
         )
         assert expected in job.stdout, job.stdout
-    assert "2 ranks see the only 1 GPU: there are too few" in job.stdout
+    assert "2 ranks see the only GPU: there are too few" in job.stdout
     job = run_job(2, "-c", SUM, fake=fake, HVD_GPU_SHARE="1", **one)
     assert "[1] sum 2.0 on" in job.stdout, job.stdout
+    assert "2 ranks share the only GPU" in job.stdout
+    assert "too few" not in job.stdout
 
 
 def test_slices_of_one_gpu_need_a_newer_nccl(fake: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_keras._common import gpus, horovod_site
-from hvd_keras.config import Config, read_setting
+from hvd_keras.config import Config
 from hvd_keras.run.system import cgroups
 
 _GPUS_PER_RANK = "HVD_GPUS_PER_RANK"
@@ -240,15 +240,17 @@ def _described_gpus(
             f"each rank sees its own GPU: {' '.join(texts)} "
             "(HVD_GPUS_PER_RANK=0: all)"
         )
-    nvml = read_setting(environ, "HVD_NVML_LIBRARY")
-    count = len(gpus.visible(environ, nvml))
-    if 0 < count < num_ranks and not is_horovod:
-        return (
-            f"{num_ranks} ranks see {'all' if count > 1 else 'the only'} "
-            f"{count} GPU{'s' * (count > 1)}: there are too few. "
-            "HVD_GPU_SHARE=1 lets ranks use one together"
-        )
-    return ""
+    config = Config.from_environ(environ)
+    count = len(gpus.visible(environ, config.nvml_library))
+    if not 0 < count < num_ranks or is_horovod:
+        return ""
+    which = "the only GPU" if count == 1 else f"all {count} GPUs"
+    if config.gpu_share:
+        return f"{num_ranks} ranks share {which}"
+    return (
+        f"{num_ranks} ranks see {which}: there are too few. "
+        "HVD_GPU_SHARE=1 lets ranks use one together"
+    )
 
 
 _LIKELY = ("HVD_RANK", "HVD_SIZE", "HVD_LOCAL_RANK")
