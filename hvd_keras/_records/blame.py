@@ -63,6 +63,7 @@ class End:
     is_lost: bool = False  # with its host
     # Whether a collective had failed there before, for which others may be why.
     saw_failure: bool = False
+    last_words: str = ""  # what it printed last, if that looks like an error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +171,8 @@ def _shared_error(ends: Sequence[End], *, is_certain: bool) -> str:
 def _shared_status(ends: Sequence[End]) -> int | None:
     """Returns the exit status with which all ranks have ended by themselves.
 
-    Not 1, with which Python ends for any error, such as the loss of a peer that
-    has failed in `init()`: nobody knows whether untold errors are one.
+    With 1 Python ends for any error, such as the loss of a peer that has failed
+    in `init()`. So then their last words must be the same, too.
     """
     if len(ends) < 2 or any(
         end.error or end.signal or end.was_ended or end.is_lost for end in ends
@@ -179,7 +180,9 @@ def _shared_status(ends: Sequence[End]) -> int | None:
         return None
     statuses = {end.exit_status for end in ends}
     status = statuses.pop() if len(statuses) == 1 else None
-    return None if status in (0, 1) else status
+    words = {end.last_words for end in ends}
+    is_alike = len(words) == 1 and tells(*words) == Tells.PROGRAM and any(words)
+    return None if status == 0 or (status == 1 and not is_alike) else status
 
 
 def _disobeyed(end: End, evidence: Evidence) -> bool:

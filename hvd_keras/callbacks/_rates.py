@@ -49,7 +49,8 @@ def compare_first(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
 
 
 def _num_updates(optimizer: Any) -> int:
-    return int(_backends.current().read(optimizer.iterations))
+    # Not a variable, with Keras's `gradient_accumulation_steps`.
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def rates_of(model: Any) -> list[float]:

@@ -129,6 +129,13 @@ def test_what_the_program_does_on_all_ranks_is_shared() -> None:
     assert of(status[0], End(1, exit_status=4)) == Blame(0, is_certain=True)
     assert of(*status, ended(2)) == Blame(0, is_certain=True)
     assert of(finished(0), finished(1)) == Blame()
+    said = [End(rank, last_words=OWN, exit_status=1) for rank in range(2)]
+    assert of(*said) == Blame(0, shared_status=1)
+    for other in ("", f"{OWN}er"):
+        last = End(2, last_words=other, exit_status=1)
+        assert of(*said, last) == Blame(0, is_certain=True)
+    lost = [End(rank, last_words=EFFECTS[0], exit_status=1) for rank in (0, 1)]
+    assert of(*lost).shared_status is None
 
 
 def test_an_interruption_is_no_failure() -> None:

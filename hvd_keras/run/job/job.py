@@ -103,6 +103,10 @@ class Job:
             while self._policy.goes_on():
                 self._step()
             self._drain()
+            for rank in self._ranks:
+                errors = self._output.errors_of(rank.rank)
+                words = report.last_error_line(errors)
+                self._policy.ends.note_last_words(rank.rank, words)
             seconds = time.monotonic() - self._started_at
             ending = self._judged(self._policy.ending(seconds))
             self._gather_records()
@@ -484,9 +488,7 @@ class Job:
             self._output.show_hidden(found.rank)
         rows = []
         for rank in self._ranks:
-            told = self._policy.ends.error(rank.rank)
-            stderr = self._output.errors_of(rank.rank)
-            line = report.last_error_line(stderr, told)
+            line = self._policy.ends.last_words(rank.rank)
             rows.append((rank, line if rank.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
         self._output.show(report.table(rows, width))

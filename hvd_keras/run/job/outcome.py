@@ -38,6 +38,7 @@ class Ends:
         self.ran_at_signal: set[int] = set()
         self._reports: dict[int, Report] = {}  # why they end
         self._exit_calls: dict[int, str] = {}
+        self._last_words: dict[int, str] = {}
         self._ranks = ranks
 
     def note_leaving(self, rank: int, exit_call: str = "") -> None:
@@ -53,6 +54,14 @@ class Ends:
     def note(self, told: Report) -> None:
         """Notes why a rank fails; the first reason counts."""
         self._reports.setdefault(told.rank, told)
+
+    def note_last_words(self, rank: int, words: str) -> None:
+        """Notes what a rank has printed last."""
+        self._last_words[rank] = words
+
+    def last_words(self, rank: int) -> str:
+        """Returns the error that a rank has told, or else printed; "": none."""
+        return self.error(rank) or self._last_words.get(rank, "")
 
     def error(self, rank: int) -> str:
         """Returns the error that a rank has told; "": none."""
@@ -98,6 +107,7 @@ class Ends:
             "" if rank.signal is None else rank.signal_name(),
             self.was_ended(rank),
             rank.is_lost,
+            last_words=self._last_words.get(rank.rank, ""),
         )
 
     def exit_status(self, found: Blame) -> int:

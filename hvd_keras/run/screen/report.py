@@ -25,15 +25,14 @@ _WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def last_error_line(stderr: RankStream | None, told: str) -> str:
-    """The line that most likely says why a rank failed.
+def last_error_line(stderr: RankStream | None) -> str:
+    """The line that most likely says why a rank failed; "": there is none.
 
     Args:
         stderr: The rank's standard error; None if it was never started.
-        told: The reason that the rank itself gave, or "".
     """
-    if told or stderr is None:
-        return told
+    if stderr is None:
+        return ""
     lines = _without_noise(stderr.last_lines)
     errors = [line for line in lines if _ERROR.match(line)]
     line = (errors or lines or [b""])[-1]
