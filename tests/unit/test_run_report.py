@@ -22,8 +22,8 @@ from hvd_keras.run.screen import report
     ],
 )
 def test_the_page_on_our_errors_is_named(lines: list[str], names: str) -> None:
-    words = f"for causes and cures of {names} see docs/errors.md"
-    assert report.where_to_read(lines) == words
+    words = f"for causes and cures of {names} see docs/errors.md in the "
+    assert report.where_to_read(lines) == f"{words}clone of hvd_keras"
 
 
 def test_errors_of_others_name_no_page() -> None:

@@ -66,7 +66,10 @@ def where_to_read(lines: Sequence[str]) -> str:
     ]
     if not names:
         return ""
-    return f"for causes and cures of {', '.join(names)} see docs/errors.md"
+    return (
+        f"for causes and cures of {', '.join(names)} see docs/errors.md in the "
+        "clone of hvd_keras"
+    )
 
 
 def exit_text(rank: Rank) -> str:
