@@ -160,6 +160,8 @@ class Source:
         self._keeps = keeps
         self.is_fixed = is_fixed
         self.first = make(0)
+        # Whether nothing may be fetched before it is asked for.
+        self.is_read_late = hasattr(self.first, "_hvd_is_read_late")
         # Batches that do not fit together are cut each by itself.
         self._is_whole = keeps or (batched and _may_vary(self.first))
         self._late = self._late_rows_of(self.first)
@@ -361,7 +363,7 @@ def shard_dataset(
     if num_rows is not None and not deal.is_elastic:
         count = deal.num_steps(num_rows)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
-    return dataset.prefetch(2)
+    return dataset if source.is_read_late else dataset.prefetch(2)
 
 
 def _own_part(

@@ -64,7 +64,10 @@ def shared(
         return shard(x, global_batch_size=x.batch_size, **order)
     if isinstance(x, Iterator):
         replayed = _Replayed(x)
-        share = shard(_generated(replayed), batched=True)
+        whole = _generated(replayed)
+        if replayed.is_read_late:
+            whole._hvd_is_read_late = True
+        share = shard(whole, batched=True)
         replayed.handle = handle_of(share)
         return share
     packed = keras.utils.pack_x_y_sample_weight(
@@ -110,13 +113,16 @@ def _as_array(value: Any) -> Any:
 
 
 _MOST_KEPT = 64  # batches; Keras builds by one, and tf.data fetches a few more
+_NUM_PEEKED = 2  # Keras's NUM_BATCHES_FOR_TENSOR_SPEC
 
 
 class _Replayed:
-    """What a generator yields; from its beginning until `fit` trains on it.
+    """What a generator yields, as Keras reads it.
 
-    Keras builds a model by an iterator that it drops, and restores what it has
-    taken. tf.data has fetched more, so each iteration begins anew until then.
+    Keras looks at the first two batches. Each iterator begins with these, also
+    those by which it builds a model or validates, and goes on where the one
+    before has ended. On TensorFlow, Keras fetches ahead, and loses what it has
+    fetched. There, each iteration begins anew until `fit` trains on it.
 
     Args:
         batches: The generator.
@@ -124,6 +130,8 @@ class _Replayed:
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.handle: Handle | None = None  # of the share
+        # Whether nothing is fetched before Keras asks for it.
+        self.is_read_late = keras.backend.backend() != "tensorflow"
         self._batches = batches
         self._kept: list[Any] = []
         self._trains = False
@@ -132,7 +140,8 @@ class _Replayed:
 
     def first(self) -> Any:
         """Returns the first batch, which comes again; None if there is none."""
-        self._kept = list(itertools.islice(self._batches, 1))
+        num_batches = _NUM_PEEKED if self.is_read_late else 1
+        self._kept = list(itertools.islice(self._batches, num_batches))
         return self._kept[0] if self._kept else None
 
     def __iter__(self) -> Iterator[Any]:
@@ -140,7 +149,11 @@ class _Replayed:
             self._iteration += 1
             iteration = self._iteration
             kept = list(self._kept)
-            if self.handle is not None and self.handle.has_trained:
+            if (
+                not self.is_read_late
+                and self.handle is not None
+                and self.handle.has_trained
+            ):
                 self._trains, self._kept = True, []
         yield from kept
         while True:
@@ -154,6 +167,8 @@ class _Replayed:
             yield batch
 
     def _keep(self, batch: Any) -> None:
+        if self.is_read_late:
+            return
         if not self._trains:
             self._kept.append(batch)
         if len(self._kept) > _MOST_KEPT:  # this is no build
