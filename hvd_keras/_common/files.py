@@ -62,6 +62,13 @@ def replacing(path: str, *, keeps_previous: bool = False) -> Iterator[str]:
         raise
 
 
+def replaced_by(path: str) -> str:
+    """Returns the file that a file of `replacing` replaces; "": it is none."""
+    directory, name = os.path.split(path)
+    found = _PARTIAL.fullmatch(name)
+    return "" if found is None else os.path.join(directory, found[2])
+
+
 def _naming(error: OSError, path: str) -> OSError:
     """Returns an error that names the file that was to be written."""
     cause: BaseException | None = error

@@ -136,6 +136,11 @@ def shared_variables(
 
 def unequal_start(difference: str) -> MismatchError:
     """Returns the error for ranks that begin with different weights."""
+    if "learning_rate'" in difference.partition(",")[0]:
+        return MismatchError(
+            "All ranks must begin to train with the same learning rate: it "
+            f"must not depend on the rank. Received: {difference}."
+        )
     return MismatchError(
         "All ranks must begin to train with the same weights. Add "
         "`hvd.callbacks.BroadcastGlobalVariablesCallback(0)` to the callbacks "

@@ -56,11 +56,18 @@ _UNEQUAL_ROWS = (
 )
 _SAME_DATA = (
     "All ranks train on the same batches. If each was given all the data, "
-    "share them out: `fit(hvd.shard((x, y), batch_size=...))`; a PyDataset "
+    "share them out: `fit(hvd.shard((x, y), global_batch_size=...))`, with the "
+    "batch size of one process; a PyDataset "
     "by `hvd.shard(data)`. If each draws "
     "or picks its own rows, their random seeds are equal: add `hvd.rank()` to "
     "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
     "%s."
+)
+_RATES = (
+    "The ranks begin with different learning rates. A rate that the program "
+    "sets must not depend on the rank. The broadcast of the first values gives "
+    "all of them that of its root, rank 0 by default; without it their weights "
+    "drift apart. Received: %s."
 )
 _FILLED = (
     'Some rows of `hvd.shard(..., policy="pad")` only fill batches, and a '
@@ -176,6 +183,11 @@ def tell_of_different_weights(model: Any, difference: str) -> None:
 def tell_of_same_data(model: Any, received: str) -> None:
     """Warns that all ranks seem to have the same data."""
     _tell(model, _SAME_DATA, received, about=remarks.SAME_DATA)
+
+
+def tell_of_rates(model: Any, difference: str) -> None:
+    """Warns of learning rates that differ by rank before the first step."""
+    _tell(model, _RATES, difference)
 
 
 def tell_of_unknown_states(model: Any, labels: list[str]) -> None:

@@ -51,6 +51,8 @@ def _of_ours(name: str) -> str | None:
         return "the sum of the gradients"
     if name.endswith(("/first_values", "/first_values/differing")):
         return "the first step of the optimizer or tape"
+    if name == "SyncEarlyStopping":  # without "/epoch"
+        return "the check behind a batch of `fit`"
     head = name.partition("/")[0].partition(".")[0]
     if head in _OF_OURS:
         return _OF_OURS[head]

@@ -100,7 +100,8 @@ def _end_of(rank: Rank) -> str:
     if rank.is_lost:
         return "was lost with its host"
     if error := _error_of(rank):
-        return f"raised {error.rstrip('.')}{place(rank.frame)}"
+        text, where = f"raised {error.rstrip('.')}", place(rank.frame)
+        return text if text.endswith(where) else f"{text}{where}"
     if rank.signal:
         return f"was killed by {rank.signal}{place(rank.frame)}"
     if rank.exit_call:

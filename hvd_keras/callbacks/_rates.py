@@ -9,10 +9,9 @@ import keras
 import numpy as np
 
 from hvd_keras import _backends, basics
-from hvd_keras._common import log
 from hvd_keras._gradients.distributed_class import distributed_parts_of
+from hvd_keras._keras import advice, models
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import models
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check
 from hvd_keras.exceptions import MismatchError
@@ -41,11 +40,7 @@ def compare_first(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
         return
     difference = difference_in([rates for rates, _ in gathered])
     if difference is not None:
-        log.warning(
-            "The ranks begin with different learning rates. The broadcast of "
-            "the first values gives all of them that of its root; without it "
-            f"their weights drift apart. {_OF_PROGRAM} Received: {difference}."
-        )
+        advice.tell_of_rates(fit.model, difference)
 
 
 def _num_updates(optimizer: Any) -> int:

@@ -365,3 +365,27 @@ def test_a_file_that_several_ranks_write(
     said = f"warning of ranks 0, 1: Each has written {written!r} at {program}:5"
     assert (said in job.stderr) != is_guarded, job.stderr
     assert "own_" not in job.stderr
+
+
+def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
+    code = f"""
+        import os, time
+        import hvd_keras as hvd
+        from hvd_keras._common import files
+        hvd.init()
+        time.sleep(0.2 * hvd.rank())
+        with files.replacing(f"{tmp_path}/{{time.time()}}.keras") as path:
+            open(path, "w").close()
+        open(f"{tmp_path}/{{time.strftime('%Y%m%d-%H%M%S')}}.txt", "w").close()
+        for name in (hvd.rank(), os.getpid(), 20240101 + hvd.rank()):
+            open(f"{tmp_path}/own_{{name}}", "w").close()
+        with files.replacing(f"{tmp_path}/same.keras") as path:
+            open(path, "w").close()
+        """
+    job = jobs.run_python(2, code)
+    assert job.status == 0, job.stderr
+    said = [line for line in _last_words(job) if "with another time" in line]
+    assert len(said) == 2, job.stderr
+    assert all("hvd.broadcast_object(name)" in line for line in said)
+    assert "own_" not in job.stderr
+    assert "same.keras" not in job.stderr
