@@ -64,8 +64,8 @@ def tell() -> None:
                 (
                     f"Each has written {shown!r} at {place}, or the same with "
                     "another time in its name: the ranks read their clocks one "
-                    "after the other. Leave the time out, or make the name on one "
-                    "rank for all: `name = hvd.broadcast_object(name)`."
+                    "after the other. Leave the time out, or make the name on "
+                    "one rank for all: `name = hvd.broadcast_object(name)`."
                 ),
             )
         elif _has_clocks_alone:

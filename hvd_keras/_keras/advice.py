@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common import log, remarks, training_signs
+from hvd_keras._common import log, remarks, training_signs, user_code
 from hvd_keras._keras import models
 from hvd_keras._keras.hooks import Hooks
 from hvd_keras._keras.optimizer import OptimizerHooks
@@ -216,7 +216,7 @@ def tell_of_counted_steps(model: Any, names: str) -> None:
 
 def tell_of_own_metrics(model: Any) -> None:
     """Warns of metrics that differ by rank."""
-    _tell(model, _OWN_METRICS, "a share of `hvd.shard`, and no such callback")
+    _tell(model, _OWN_METRICS, "a share of `hvd.shard`, no such callback,")
 
 
 def tell_of_filled_metric(metric: Any) -> None:
@@ -244,6 +244,8 @@ def _warn(text: str, about: str = "") -> None:
     """Warns now, and has hvdrun say it again when the job has ended."""
     if training_signs.place_of_fit:
         text = f"{text.rstrip('.')} in `fit` at {training_signs.place_of_fit}."
+    elif (place := user_code.place()) and place not in text:
+        text = f"{text.rstrip('.')} at {place}."
     remarks.keep(text, about)
     log.warning(text)
 
