@@ -414,6 +414,13 @@ def generated():
 
     model = compiled(dense())
     history = model.fit(batches(), steps_per_epoch=5, epochs=2, verbose=0)
+    if keras.backend.backend() != "tensorflow":  # Keras loses batches there
+        train, held_out = batches(), batches()
+        for _ in range(2):
+            history = model.fit(
+                train, steps_per_epoch=3, epochs=2, verbose=0,
+                validation_data=held_out, validation_steps=4,
+            )  # fmt: skip
     return found(model, history)
 
 
