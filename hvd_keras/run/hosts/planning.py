@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.spec import Elastic, JobSpec
 from hvd_keras.run.usage import UsageError
 
+_PROGRAMS = ("python", "python3", "pytest")
 _NO_COMMAND = "The command is missing, as in: hvdrun -np 2 python train.py"
 
 
@@ -269,6 +271,8 @@ def check_command(command: Sequence[str], path: str | None = None) -> None:
     hint = ""
     if program.endswith(".py"):
         hint = f" Did you mean: python {program}?"
+    elif near := difflib.get_close_matches(program, _PROGRAMS, 1):
+        hint = f" Did you mean: {near[0]}?"
     if os.path.exists(program) and os.sep in program:
         raise UsageError(
             f"The command must be executable. Received: {program!r}.{hint}",
