@@ -38,7 +38,8 @@ def watch(*, clocks_alone: bool = False) -> None:
     """
     global _hears, _is_on, _has_clocks_alone
     _is_on, _has_clocks_alone = True, clocks_alone
-    _places.clear()
+    if clocks_alone:
+        _places.clear()
     if not _hears:  # nobody can take a hook back
         _hears = True
         sys.addaudithook(_hear)
@@ -68,8 +69,6 @@ def tell() -> None:
                     "one rank for all: `name = hvd.broadcast_object(name)`."
                 ),
             )
-        elif _has_clocks_alone:
-            continue
         remarks.keep(text, f"file {host}:{about}", fewest=2)
 
 
@@ -102,6 +101,8 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     saved = files.replaced_by(full)
     if saved and _without_clock(saved) != saved:
         full = saved
+    if _has_clocks_alone and _without_clock(full) == full:
+        return
     # Caches, devices and locks are no work of the script; a file without a
     # name has that of its folder.
     if (
