@@ -90,7 +90,7 @@ def test_tuning_flags_become_settings() -> None:
         (["-np", "2", "no-such-command"], 127, "'no-such-command'"),
         (["-np", "2", "/etc/passwd"], 126, "executable"),
         (["-np", "2", "x.py"], 127, "Did you mean: python x.py?"),
-        (["-np", "2", "pyton", "x.py"], 127, "Did you mean: python?"),
+        (["-np", "2", "pythn", "x.py"], 127, "Did you mean: python?"),
         (["-np", "3", "-H", "a:1,b:1", "true"], 2, "-np 3 for a:1, b:1"),
         (["-np", "2", "--hostfile", "h", "true"], 2, "`--hostfile`"),
         (["-np", "2", "--nnodes", "2", "true"], 2, "`--node-rank`"),
