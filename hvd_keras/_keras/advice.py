@@ -63,11 +63,11 @@ _SAME_DATA = (
     "the seed, for example `np.random.default_rng(1 + hvd.rank())`. Received: "
     "%s."
 )
+CURE_OF_RATES = "A rate that the program sets must not depend on the rank."
 _RATES = (
-    "The ranks begin with different learning rates. A rate that the program "
-    "sets must not depend on the rank. The broadcast of the first values gives "
-    "all of them that of its root, rank 0 by default; without it their weights "
-    "drift apart. Received: %s."
+    f"The ranks begin with different learning rates. {CURE_OF_RATES} The "
+    "broadcast of the first values gives all of them that of its root, rank 0 "
+    "by default; without it their weights drift apart. Received: %s."
 )
 _FILLED = (
     'Some rows of `hvd.shard(..., policy="pad")` only fill batches, and a '

@@ -17,7 +17,6 @@ from hvd_keras._values.agreement import Check
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
-_OF_PROGRAM = "A rate that the program sets must not depend on the rank."
 # The cure if callbacks have done other things on other ranks.
 CURE = (
     "Add `hvd.callbacks.MetricAverageCallback()`, so that all ranks see the "
@@ -26,7 +25,7 @@ CURE = (
     "those of the rank: a callback that decides by them must first average "
     "them, by `hvd.allreduce`."
 )
-CURE_OF_RATES = f"{_OF_PROGRAM} {CURE}"
+CURE_OF_RATES = f"{advice.CURE_OF_RATES} {CURE}"
 
 
 def compare_first(fit: keras_calls.Call, process_set: ProcessSet) -> Check:

@@ -247,6 +247,7 @@ def test_a_rank_that_was_killed_is_placed_by_another() -> None:
         ("shard", "`hvd.shard`"),
         ("fit/order/epoch", "`fit`"),
         ("SyncEarlyStopping/epoch", "the check between epochs of `fit`"),
+        ("SyncEarlyStopping", "the check behind a batch of `fit`"),
         ("hvd_keras.init.without_gpus", "a call of hvd_keras"),
         ("my loss", "'my loss'"),
     ],

@@ -13,6 +13,7 @@ import pytest
 
 import hvd_keras as hvd
 from hvd_keras._common import log
+from hvd_keras._gradients.start_check import unequal_start
 
 
 @pytest.fixture
@@ -147,3 +148,15 @@ def test_a_py_dataset_takes_no_batch_size() -> None:
     hvd.init()
     with pytest.raises(ValueError, match=r"must be None for a PyDataset"):
         hvd.shard(Batches(), batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rate"),
+    [("adam/learning_rate", True), ("dense/kernel", False)],
+)
+def test_a_rate_by_rank_is_not_cured_by_a_broadcast(
+    name: str, is_rate: bool
+) -> None:
+    text = str(unequal_start(f"{name!r}, whose values on rank 1 are others"))
+    assert ("with the same learning rate" in text) == is_rate
+    assert ("BroadcastGlobalVariablesCallback" in text) != is_rate
