@@ -79,14 +79,19 @@ class PendingCall {
 
   bool is_done() const { return state_.load() == State::kEnded; }
 
-  // Waits without the GIL; raises what a signal handler raises.
+  // Waits without the GIL; raises what a signal handler raises. A signal goes
+  // before an error: a Ctrl-C ends the peers too, and they may be the first.
   Status Wait() {
-    py::gil_scoped_release release;
-    while (future_.wait_for(kSignalInterval) != std::future_status::ready) {
-      py::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    {
+      py::gil_scoped_release release;
+      while (future_.wait_for(kSignalInterval) != std::future_status::ready) {
+        py::gil_scoped_acquire acquire;
+        RaiseOfSignals();
+      }
     }
-    return future_.get();
+    Status status = future_.get();
+    if (!status.ok()) RaiseOfSignals();
+    return status;
   }
 
   // Takes the arrays of a caller that leaves, with the GIL.
@@ -102,6 +107,10 @@ class PendingCall {
   enum class State { kWaiting, kEnded, kLeft };
 
   static constexpr std::chrono::milliseconds kSignalInterval{100};
+
+  static void RaiseOfSignals() {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
 
   static int FreeArrays(void* arrays) {
     delete static_cast<Arrays*>(arrays);
