@@ -44,13 +44,18 @@ from typing import Any
 
 import _results
 import numpy as np
+from _host_jobs import (
+    ADDRESSES,
+    HERE,
+    SECONDS,
+    Network,
+    free_port,
+    json_lines,
+    run,
+)
 from absl import app, flags
 
 from hvd_keras._job.hosts.pmi import Pmi
-
-HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests" / "hosts"))
-from network import ADDRESSES, Network, finish, free_port  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks of a host.", 1)
@@ -75,7 +80,6 @@ flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
 )
-SECONDS = 3000
 NUM_HOSTS = 2
 
 
@@ -112,7 +116,7 @@ def bare(network: Network) -> list[dict[str, Any]]:
         raise app.UsageError("MPI has failed; see above.")
     for end in ends:
         end.close()
-    return _lines(outputs[0])
+    return json_lines(outputs[0])
 
 
 def _serve(pmis: list[Pmi]) -> None:
@@ -133,35 +137,7 @@ def _serve(pmis: list[Pmi]) -> None:
 
 def ours(network: Network, *command: str) -> list[dict[str, Any]]:
     """Returns the figures that a job of --np ranks a host prints."""
-    return _lines(run(network, *command))
-
-
-def run(network: Network, *command: str) -> str:
-    """Returns what such a job prints."""
-    secret = network.folder / "secret"
-    secret.write_text("5a" * 32)
-    secret.chmod(0o600)
-    endpoint = f"{ADDRESSES[0]}:{free_port()}"
-    jobs = [
-        network.hvdrun(
-            host, f"--nnodes={NUM_HOSTS}", f"--node-rank={host}",
-            "--rdzv-endpoint", endpoint, "-np", str(FLAGS.np), "--",
-            sys.executable, *command, HVD_SECRET_FILE=str(secret),
-            PYTHONPATH=str(HERE.parent),  # with scikit-learn
-        )
-        for host in range(NUM_HOSTS)
-    ]  # fmt: skip
-    for job in jobs[1:] + jobs[:1]:
-        status, stdout, stderr = finish(job, SECONDS)
-        if status != 0:
-            raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
-    return stdout
-
-
-def _lines(text: str) -> list[dict[str, Any]]:
-    # hvdrun puts the rank before a line.
-    found = (line.partition("{") for line in text.splitlines())
-    return [json.loads(brace + rest) for _, brace, rest in found if brace]
+    return json_lines(run(network, FLAGS.np, *command))
 
 
 def compare(network: Network) -> None:
@@ -289,7 +265,11 @@ def main(argv: Sequence[str]) -> None:
                 if FLAGS.autotune:
                     program = str(HERE / "autotune.py")
                     rounds = f"--rounds={FLAGS.rounds}"
-                    print(run(network, program, rounds, "--kilobytes=64"))
+                    print(
+                        run(
+                            network, FLAGS.np, program, rounds, "--kilobytes=64"
+                        )
+                    )
                     return
                 compare(network)
                 if FLAGS.fit:

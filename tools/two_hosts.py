@@ -19,8 +19,8 @@ import subprocess
 import sys
 import time
 
-NAMES = ("hosta", "hostb", "hostc")
-ADDRESSES = ("10.98.17.1", "10.98.17.2", "10.98.17.3")
+NAMES = ("hosta", "hostb", "hostc", "hostd")
+ADDRESSES = ("10.98.17.1", "10.98.17.2", "10.98.17.3", "10.98.17.4")
 PORT = 29400
 _USAGE = "tools/two_hosts.py [--hosts N] -np RANKS_OF_A_HOST [...] command ..."
 _MARK = "HVD_TWO_HOSTS_INSIDE"
