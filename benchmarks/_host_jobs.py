@@ -34,11 +34,12 @@ def run(
         )
         for host in range(network.num_hosts)
     ]  # fmt: skip
-    for job in jobs[1:] + jobs[:1]:
-        status, stdout, stderr = finish(job, SECONDS)
-        if status != 0:
-            raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
-    return stdout
+    ends = [finish(job, SECONDS) for job in jobs]
+    if any(status != 0 for status, _, _ in ends):
+        # The first host has the words of all ranks.
+        texts = (out + error for _, out, error in ends)
+        raise app.UsageError("The job has failed:\n" + "\n".join(texts))
+    return ends[0][1]
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:

@@ -1,18 +1,22 @@
-"""One rank of `hosts.py --local_updates` or `--digits`: trains a CNN on digits.
+r"""One rank of `hosts.py --local_updates`, `--digits` or `--text`: trains.
 
-    hvdrun ... python benchmarks/_local_rank.py ROUNDS STEPS SEEDS OPT WAYS...
+    hvdrun ... python benchmarks/_local_rank.py TASK ROUNDS STEPS SEEDS \
+        OPTIMIZER WAYS...
 
-It trains in turns, with a reduction in each step (0), with local updates after
-so many steps, and with a compression (its name). OPT is adam, or sgd with
-momentum. Rank 0 prints a JSON line: for each way the milliseconds of a step and
-what its host sent for one, of each round; and of each seed the accuracy of a
-training of 300 steps. Each training is one epoch.
+TASK is digits, for a CNN, or text: a small Transformer that says the next
+letter of Python's own sources. It trains in turns, with a reduction in each
+step (0), with local updates after so many steps, and with a compression (its
+name). OPTIMIZER is adam, or sgd with momentum. Rank 0 prints a JSON line: for
+each way the milliseconds of a step and what its host sent for one, of each
+round; and of each seed the accuracy of a training of 300 steps. Each training
+is one epoch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pathlib
 import sys
 import time
 from typing import Any
@@ -28,6 +32,8 @@ BATCH = 32
 NUM_CLASSES = 10
 TRAINING_STEPS = 300
 NUM_TEST = 360
+LENGTH, NUM_LETTERS, WIDTH = 64, 96, 96  # of the text, and of its Transformer
+NUM_PIECES = 16_000
 
 
 def every_of(way: str) -> int:
@@ -35,12 +41,12 @@ def every_of(way: str) -> int:
     return int(way) if way.isdigit() else 0
 
 
-def make_model(way: str, seed: int, optimizer_name: str) -> Any:
+def cnn() -> Any:
+    """Returns a CNN of a million parameters."""
     import keras
 
-    keras.utils.set_random_seed(seed)
     layers = keras.layers
-    model = keras.Sequential(
+    return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
             layers.Conv2D(32, 3, padding="same", activation="relu"),
@@ -50,6 +56,33 @@ def make_model(way: str, seed: int, optimizer_name: str) -> Any:
             layers.Dense(NUM_CLASSES, activation="softmax"),
         ]
     )
+
+
+def transformer() -> Any:
+    """Returns a causal Transformer of two blocks."""
+    import keras
+
+    layers, ops = keras.layers, keras.ops
+    letters = keras.Input((LENGTH,), dtype="int32")
+    positions = ops.zeros_like(letters) + ops.arange(LENGTH)
+    x = layers.Embedding(NUM_LETTERS, WIDTH)(letters)
+    x += layers.Embedding(LENGTH, WIDTH)(positions)
+    for _ in range(2):
+        before = layers.LayerNormalization()(x)
+        x += layers.MultiHeadAttention(4, WIDTH // 4)(
+            before, before, use_causal_mask=True
+        )
+        hidden = layers.Dense(4 * WIDTH, "relu")(layers.LayerNormalization()(x))
+        x += layers.Dense(WIDTH)(hidden)
+    x = layers.LayerNormalization()(x)
+    return keras.Model(letters, layers.Dense(NUM_LETTERS, "softmax")(x))
+
+
+def make_model(task: str, way: str, seed: int, optimizer_name: str) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    model = cnn() if task == "digits" else transformer()
     every = every_of(way)
     if optimizer_name == "sgd":
         optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
@@ -66,13 +99,31 @@ def make_model(way: str, seed: int, optimizer_name: str) -> Any:
     return model
 
 
-def digits(seed: int) -> tuple[Any, Any]:
-    """Returns this rank's batches, without end, and the rows of the test."""
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Returns pictures and their labels."""
     import sklearn.datasets
-    import tensorflow as tf
 
     x, y = sklearn.datasets.load_digits(return_X_y=True)
-    x = (x / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    return (x / 16).astype(np.float32).reshape(-1, 8, 8, 1), y
+
+
+def text() -> tuple[np.ndarray, np.ndarray]:
+    """Returns pieces of Python's sources, and each letter's next one."""
+    folder = pathlib.Path(os.__file__).parent
+    sources = b"".join(
+        path.read_bytes() for path in sorted(folder.glob("*.py"))
+    )
+    letters = np.frombuffer(sources, np.uint8).clip(31, 126) - 31
+    letters = letters[: NUM_PIECES * LENGTH + 1].astype(np.int32)
+    shape = NUM_PIECES, LENGTH
+    return letters[:-1].reshape(shape), letters[1:].reshape(shape)
+
+
+def rows(task: str, seed: int) -> tuple[Any, Any]:
+    """Returns this rank's batches, without end, and the rows of the test."""
+    import tensorflow as tf
+
+    x, y = digits() if task == "digits" else text()
     order = np.random.default_rng(seed).permutation(len(x))
     test, train = order[:NUM_TEST], order[NUM_TEST:]
     mine = train[hvd.rank() :: hvd.size()]
@@ -93,6 +144,7 @@ def train(model: Any, data: Any, num_steps: int) -> tuple[float, float]:
 
 
 def main(
+    task: str,
     num_rounds: int,
     num_steps: int,
     num_seeds: int,
@@ -103,8 +155,8 @@ def main(
     figures: dict[str, dict[str, list[float]]] = {
         way: {"ms": [], "sent": [], "accuracy": []} for way in ways
     }
-    data, _ = digits(0)
-    models = {way: make_model(way, 0, optimizer) for way in ways}
+    data, _ = rows(task, 0)
+    models = {way: make_model(task, way, 0, optimizer) for way in ways}
     for model in models.values() if num_rounds else ():
         train(model, data, 2)  # it traces
     for _ in range(num_rounds):
@@ -117,9 +169,9 @@ def main(
             figures[way]["ms"].append(float(slowest))
             figures[way]["sent"].append(sent)
     for seed in range(num_seeds):
-        data, test = digits(seed)
+        data, test = rows(task, seed)
         for way in ways:
-            model = make_model(way, seed, optimizer)
+            model = make_model(task, way, seed, optimizer)
             train(model, data, TRAINING_STEPS)
             accuracy = model.evaluate(*test, verbose=0)[1]
             figures[way]["accuracy"].append(accuracy)
@@ -130,5 +182,5 @@ def main(
 
 
 if __name__ == "__main__":
-    rounds, steps, seeds = map(int, sys.argv[1:4])
-    main(rounds, steps, seeds, sys.argv[4], sys.argv[5:])
+    rounds, steps, seeds = map(int, sys.argv[2:5])
+    main(sys.argv[1], rounds, steps, seeds, sys.argv[5], sys.argv[6:])

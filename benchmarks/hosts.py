@@ -17,6 +17,7 @@ turns; its `ratio` is to `ours` without.
 
 With --local_updates=20 a CNN trains on digits, with a reduction in each step,
 and with a meeting every 20; with --digits it trains with --compression, too.
+With --text a small Transformer does so, on Python's own sources.
 `step` is a step's time over that with reductions, the median over the rounds;
 `sent` likewise. With --seeds each also trains from so many seeds, and
 `accuracy` is the mean; --rounds=0 measures that alone. --optimizer=sgd is SGD
@@ -75,7 +76,8 @@ flags.DEFINE_multi_integer(
     "local_updates", [], "Steps between two meetings; measures only these."
 )
 flags.DEFINE_bool("digits", False, "Train on digits only.")
-flags.DEFINE_enum("optimizer", "adam", ["adam", "sgd"], "Of digits.")
+flags.DEFINE_bool("text", False, "Train on text only.")
+flags.DEFINE_enum("optimizer", "adam", ["adam", "sgd"], "Of digits and text.")
 flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
@@ -192,14 +194,16 @@ def measure_delay(network: Network) -> None:
         )
 
 
-def train_digits(network: Network) -> None:
-    """Prints the table of ways to train on digits."""
+def train_ways(network: Network) -> None:
+    """Prints the table of ways to train on digits or text."""
+    task = "text" if FLAGS.text else "digits"
     ways = ["0", *map(str, FLAGS.local_updates), *FLAGS.compression]
     program = str(HERE / "_local_rank.py")
     steps = str(2 * max(FLAGS.local_updates, default=50))
     (line,) = ours(
         network,
         program,
+        task,
         str(FLAGS.rounds),
         steps,
         str(FLAGS.seeds),
@@ -221,7 +225,7 @@ def train_digits(network: Network) -> None:
         f"local updates, {FLAGS.rate or 'unshaped'}",
         NUM_HOSTS * FLAGS.np,
         [
-            _results.figure("step of digits", way, np.divide(of["ms"], 1e3))
+            _results.figure(f"step of {task}", way, np.divide(of["ms"], 1e3))
             for way, of in line["ways"].items()
             if of["ms"]
         ],
@@ -259,8 +263,8 @@ def main(argv: Sequence[str]) -> None:
                     measure_delay(network)
                 return
             with network.shaped(FLAGS.rate) if FLAGS.rate else nullcontext():
-                if FLAGS.local_updates or FLAGS.digits:
-                    train_digits(network)
+                if FLAGS.local_updates or FLAGS.digits or FLAGS.text:
+                    train_ways(network)
                     return
                 if FLAGS.autotune:
                     program = str(HERE / "autotune.py")
