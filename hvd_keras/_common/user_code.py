@@ -105,3 +105,17 @@ def place() -> str:
     stack = [Frame(f.f_code.co_filename, line) for f, line in frames]
     found = own_frame(stack, foreign_folders())
     return "" if found is None else str(found)
+
+
+def called() -> str:
+    """Returns the function of ours that other code calls; "": a private one."""
+    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+    name = ""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        code = frame.f_code
+        if not code.co_filename.startswith(package):
+            break
+        name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11
+    name = name.removesuffix(".__init__")
+    is_public = not any(p.startswith(("_", "<")) for p in name.split("."))
+    return name if is_public else ""

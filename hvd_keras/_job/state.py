@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from hvd_keras._common import horovod_site
+from hvd_keras._common import horovod_site, user_code
 from hvd_keras._rendezvous.topology import Topology
 from hvd_keras.config import Config
 from hvd_keras.exceptions import NotInitializedError
@@ -39,9 +39,11 @@ def topology(caller: str) -> Topology:
     """Returns the place of this process in its job.
 
     Raises:
-        NotInitializedError: It is in no job. The message names the function
-            `caller`.
+        NotInitializedError: It is in no job. The message names the function of
+            ours that other code has called, or `caller`.
     """
+    if _job is None:
+        raise not_initialized(caller)
     return _joined(f"`{caller}()`").topology
 
 
@@ -66,8 +68,8 @@ def _joined(action: str) -> Job:
 
 
 def not_initialized(caller: str) -> NotInitializedError:
-    """Returns the error that the function `caller` raises without a job."""
-    return _not_initialized(f"`{caller}()`")
+    """Returns the error of what has been called, or `caller`, without a job."""
+    return _not_initialized(f"`{user_code.called() or caller}()`")
 
 
 def _not_initialized(action: str) -> NotInitializedError:

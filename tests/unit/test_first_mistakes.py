@@ -160,3 +160,20 @@ def test_a_rate_by_rank_is_not_cured_by_a_broadcast(
     text = str(unequal_start(f"{name!r}, whose values on rank 1 are others"))
     assert ("with the same learning rate" in text) == is_rate
     assert ("BroadcastGlobalVariablesCallback" in text) != is_rate
+
+
+@pytest.mark.usefixtures("_no_job")
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: hvd.shard([1.0], batch_size=1), "shard"),
+        (lambda: hvd.broadcast_object(1), "broadcast_object"),
+        (hvd.size, "size"),
+    ],
+)
+def test_a_call_before_init_is_named_as_it_was_made(
+    call: Callable[[], object], name: str
+) -> None:
+    words = rf"`init\(\)` must be called before `{re.escape(name)}\(\)`"
+    with pytest.raises(hvd.NotInitializedError, match=words):
+        call()
