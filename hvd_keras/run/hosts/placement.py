@@ -69,7 +69,7 @@ class Plan:
         size = sum(slots) if self.num_ranks is None else self.num_ranks
         if size > sum(slots):
             names = ", ".join(
-                f"{host.name}:{number}"
+                f"{host.name}:{number}" + " (this host)" * host.is_local
                 for host, number in zip(self.hosts, slots, strict=True)
             )
             raise UsageError(
