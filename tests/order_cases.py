@@ -314,3 +314,25 @@ def test_evaluate_alone_is_compared() -> None:
     with pytest.raises(hvd.MismatchError, match="targets that begin"):
         evaluate(Elsewhere(None, "draw", 2 * hvd.size() + 1))
     evaluate(ShufflesItself(1, "init", "numbers"))
+
+
+def test_epochs_of_few_steps_go_on_with_the_same_order() -> None:
+    num_rows, num_steps = 16, 4
+    y = np.sqrt(2.0 ** np.arange(num_rows)).astype(np.float32)[:, None]
+    model = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    batch_size = num_rows // num_steps // hvd.size()
+    data = hvd.shard((y, y), batch_size=batch_size, shuffle=True, seed=1)
+    losses = model.fit(
+        data,
+        epochs=3 * num_steps,
+        steps_per_epoch=1,
+        verbose=0,
+        callbacks=[hvd.callbacks.MetricAverageCallback()],
+    ).history["loss"]
+    passes = np.reshape(losses, (3, num_steps))
+    # Each pass has each row once, and an order of its own.
+    np.testing.assert_allclose(passes.mean(axis=1), np.mean(y**2), rtol=1e-5)
+    assert len(np.unique(passes.round(), axis=0)) == 3

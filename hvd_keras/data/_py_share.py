@@ -45,8 +45,7 @@ class PyShare(keras.utils.PyDataset):
         # An order is drawn with the first batch: Keras goes on with that of an
         # epoch of few steps. Workers have theirs before.
         is_read_here = self.workers <= 1 and not self.use_multiprocessing
-        by_number = isinstance(self._shuffle, OfEpoch)
-        self._draws = callable(self._shuffle) or (by_number and is_read_here)
+        self._draws = callable(self._shuffle) or is_read_here
         self._must_draw, self._num_before = False, 0
         # Keras builds a model by a batch, and counts that as an epoch.
         self._num_for_builds = 0
@@ -114,6 +113,8 @@ class PyShare(keras.utils.PyDataset):
     def _prepare(self) -> None:
         # Workers may ask for batches before `on_epoch_begin`.
         self._take(self._handle.upcoming())
+        if self._draws and not callable(self._shuffle):
+            self._must_draw |= self._order is None
 
     def _seek(self) -> None:
         self._prepare()

@@ -16,6 +16,7 @@ from order_cases import (  # noqa: F401
     test_a_look_at_the_data_changes_nothing,
     test_a_new_process_goes_on_with_the_orders,
     test_caches_of_batches_are_no_orders,
+    test_epochs_of_few_steps_go_on_with_the_same_order,
     test_equal_draws_of_rows_are_told,
     test_equal_orders_outside_of_attributes_pass,
     test_equal_shuffles_of_a_py_dataset_pass,
