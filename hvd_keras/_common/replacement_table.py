@@ -47,6 +47,20 @@ MAKE_FILES = {
 }
 
 TABLE = (
+    *(
+        Row(
+            owner,
+            name,
+            "_job.written_files",
+            "hear of files that the library opens by itself",
+            "nobody tells of files that each rank names by its own clock",
+            f"{_TENSORFLOW}; h5py 3.14",
+        )
+        for owner, name in (
+            ("h5py.File", "__init__"),
+            ("tensorflow.summary", "create_file_writer"),
+        )
+    ),
     Row(
         "keras.src.distribution.distribution_lib",
         "distribution_lib set_distribution",

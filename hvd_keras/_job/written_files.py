@@ -6,6 +6,7 @@ Only the launcher can tell which of them several ranks have written.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import re
 import socket
@@ -14,19 +15,26 @@ import time
 from typing import Any
 
 from hvd_keras._common import files, remarks, user_code
+from hvd_keras._common.replacements import replace
+from hvd_keras._common.when_imported import call_when_imported
 
 _MOST = 8  # told by a rank
-_places: dict[str, str] = {}  # by path: the line that opened it first
+# By path: the line that opened it first; the path without the time of then.
+_places: dict[str, tuple[str, str]] = {}
 _hears = False
 _is_on = False
 _has_clocks_alone = False
-# Seconds since 1970, or a date and a time of day.
+_THIS_YEAR = datetime.date.today().year
+# Seconds since 1970, or a date and a time of day, or the time of day alone.
 _CLOCK = re.compile(
     r"(?P<seconds>\d{10})(\d{3,9}|\.\d+)?"
-    r"|(?P<year>\d{4})[-_.]?\d\d[-_.]?\d\d[-_T ]?\d\d[-_.:]?\d\d"
-    r"([-_.:]?\d\d([-_.:]?\d+)?)?"
+    rf"|({_THIS_YEAR - 1}|{_THIS_YEAR}|{_THIS_YEAR + 1})"
+    r"[-_.]?\d\d[-_.]?\d\d[-_T ]?\d\d[-_.:]?\d\d([-_.:]?\d\d([-_.:]?\d+)?)?"
+    r"|(?<!\d)(?P<time>[012]\d[-_.:]?[0-5]\d[-_.:]?[0-5]\d)"
+    r"([-_.:]?\d{3,9})?(?!\d)"
 )
 _DAY_SECONDS = 86400
+_MOST_SECONDS_AGO = 60  # that a time of day was read
 
 
 def watch(*, clocks_alone: bool = False) -> None:
@@ -43,12 +51,55 @@ def watch(*, clocks_alone: bool = False) -> None:
     if not _hears:  # nobody can take a hook back
         _hears = True
         sys.addaudithook(_hear)
+        call_when_imported({"h5py": _hear_h5py, "tensorflow": _hear_tensorflow})
+
+
+def _hear_h5py() -> None:
+    # It opens files by itself.
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def opened(
+            self: Any, name: Any, mode: str = "r", *rest: Any, **kw: Any
+        ) -> Any:
+            if mode != "r":
+                _note_named_by_time(name)
+            return original(self, name, mode, *rest, **kw)
+
+        return opened
+
+    replace(sys.modules["h5py"].File, "__init__", make)
+
+
+def _hear_tensorflow() -> None:
+    # What the callback TensorBoard and own loops log.
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def made(logdir: Any, *rest: Any, **kw: Any) -> Any:
+            _note_named_by_time(logdir)
+            return original(logdir, *rest, **kw)
+
+        return made
+
+    replace(sys.modules["tensorflow"].summary, "create_file_writer", make)
+
+
+def _note_named_by_time(path: Any) -> None:
+    """Notes what a library writes, if its name has the time of now."""
+    if not _is_on or not isinstance(path, str | os.PathLike):
+        return
+    full = os.path.realpath(os.fsdecode(path))
+    full = files.replaced_by(full) or full
+    timeless = _without_clock(full)
+    if timeless != full and full not in _places and len(_places) < _MOST:
+        place = user_code.place()
+        if place:
+            _places[full] = place, timeless
 
 
 def tell() -> None:
     """Keeps a remark on each for the end of the job."""
     host = socket.gethostname()
-    for path, place in _places.items():
+    for path, (place, timeless) in _places.items():
         near = os.path.relpath(path)
         shown = path if near.startswith("..") else near
         about, text = (
@@ -59,7 +110,7 @@ def tell() -> None:
                 "`if hvd.rank() == 0:`."
             ),
         )
-        if (timeless := _without_clock(path)) != path:
+        if timeless != path:
             about, text = (
                 timeless,
                 (
@@ -77,14 +128,25 @@ def _without_clock(path: str) -> str:
     now = time.time()
 
     def replaced(found: re.Match[str]) -> str:
-        seconds, year = found["seconds"], found["year"]
-        if seconds is not None:
+        seconds, clock = found["seconds"], found["time"]
+        is_now = True
+        if clock is not None:
+            is_now = _is_time_of_now(re.sub(r"\D", "", clock), now)
+        elif seconds is not None:
             is_now = abs(int(seconds) - now) < _DAY_SECONDS
-        else:
-            is_now = abs(int(year) - datetime.date.today().year) <= 1
         return "(time)" if is_now else found[0]
 
     return _CLOCK.sub(replaced, path)
+
+
+def _is_time_of_now(digits: str, now: float) -> bool:
+    hours, minutes, seconds = (int(digits[i : i + 2]) for i in (0, 2, 4))
+    at = 3600 * hours + 60 * minutes + seconds
+    for day in time.localtime(now), time.gmtime(now):
+        here = 3600 * day.tm_hour + 60 * day.tm_min + day.tm_sec
+        if (here - at) % _DAY_SECONDS <= _MOST_SECONDS_AGO:
+            return True
+    return False
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -115,4 +177,4 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         return
     place = user_code.place()
     if place:
-        _places[full] = place
+        _places[full] = place, _without_clock(full)
