@@ -437,9 +437,16 @@ class Config:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns " Did you mean `...`?", or nothing if no name is near."""
-    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f" Did you mean `{nearest[0]}`?" if nearest else ""
+    """Returns " Did you mean `...`?", or nothing if no name is near.
+
+    A part of some names stands for each of them, such as for a setting and the
+    one that switches it off.
+    """
+    known = sorted(known)
+    whole = [other for other in known if other.startswith(f"{name}_")]
+    nearest = whole or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    texts = [f"`{one}`" for one in nearest[:3]]
+    return f" Did you mean {' or '.join(texts)}?" if texts else ""
 
 
 def _unknown_name(name: str, known: set[str]) -> str:

@@ -83,7 +83,8 @@ def compare_settings(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
     ranks = process_set.ranks or []
     raise MismatchError(
         "All ranks must train with the same settings. Received: "
-        f"{agreement.by_rank(texts, ranks)}."
+        f"{agreement.by_rank(texts, ranks)}. Build and compile the same model "
+        "on each rank: nothing in it may depend on `hvd.rank()`."
     )
 
 

@@ -11,19 +11,22 @@ from hvd_keras._rendezvous import ReportKind
 _FEWEST = 4  # sums: fewer may be equal by chance
 
 _has_shared = False  # values that models are made of, in any job
+_has_broadcast = False  # a variable or an object, in any job
 _num_same = 0  # sums to which all ranks brought the same values
 _has_other = False  # some were not so, or nobody knows
 
 
 def note(job: Job) -> None:
     """Notes what this rank has done in a job whose core still runs."""
-    global _has_shared, _num_same, _has_other
+    global _has_shared, _has_broadcast, _num_same, _has_other
     core = _native.core()
     num_shared, num_same = core.num_shared(), core.num_same()
     _has_shared |= num_shared > 0 or job.topology.size == 1
     _num_same += num_same
     _has_other |= num_shared > 0 and num_same == 0
-    training_signs.note_broadcast(core.num_broadcast_bytes())
+    num_bytes = core.num_broadcast_bytes()
+    _has_broadcast |= num_bytes > 0
+    training_signs.note_broadcast(num_bytes)
 
 
 def tell(job: Job) -> None:
@@ -54,10 +57,15 @@ def _found() -> dict[str, str]:
     at = f" at {training.place}" if training.place else ""
     received = f"Received: {training.what}{at}."
     if not (_has_shared or training.is_of_others):
+        what, more = (
+            " and broadcast no variable",
+            ", and broadcast the first values",
+        )
+        if _has_broadcast:
+            what = more = ""
         alone = (
-            "Each rank has trained a model of its own: it reduced no gradient "
-            f"and broadcast no variable. {training.cure}, and broadcast the "
-            f"first values. {received}"
+            "Each rank has trained a model of its own: it reduced no gradient"
+            f"{what}. {training.cure}{more}. {received}"
         )
         return {remarks.TRAINS_ALONE: alone}
     has_dealt = training_signs.trains_on_share

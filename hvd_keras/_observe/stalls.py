@@ -179,7 +179,10 @@ def _way(
     known = {one.key for other in others for one in other.records}
     before = _calls_before(rank, made)
     if made.key not in known:
-        return Cause.DIVERGED, "its code has taken another way"
+        return Cause.DIVERGED, (
+            "let all ranks make both calls, in the same order, not under "
+            "`if hvd.rank() == ...`"
+        )
     expected: list[Key] = []
     for key in next_calls(before):
         if expected[:1] == [key]:

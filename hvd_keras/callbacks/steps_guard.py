@@ -207,16 +207,17 @@ def _check_equal(plans: list[dict[str, Any]]) -> None:
         (
             "steps",
             "number of steps per epoch",
-            " (None: unknown); share the data out with `hvd.shard`, or pass "
+            "; share the data out with `hvd.shard`, or pass "
             "`steps_per_epoch` on all ranks.",
         ),
     ):
         values = [plan.get(key) for plan in plans]
         if any(value != values[0] for value in values):
+            shown = ("unknown" if v is None else str(v) for v in values)
             raise MismatchError(
                 f"All ranks must have the same {words}. Otherwise they wait "
-                f"for each other for ever. Received: {values} on ranks 0 to "
-                f"{len(values) - 1}{remedy}"
+                f"for each other for ever. Received: [{', '.join(shown)}] on "
+                f"ranks 0 to {len(values) - 1}{remedy}"
             )
 
 

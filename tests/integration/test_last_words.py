@@ -196,8 +196,14 @@ def _last_words(outcome: jobs.Outcome) -> list[str]:
         (_MODEL + _FIT, "`fit` at <string>:13"),
         (_TORCH, "the optimizer SGD at <string>:9"),
         (_OPTAX, "`optax.apply_updates` at <string>:10"),
+        (
+            _MODEL
+            + "hvd.broadcast_variables(model.variables, root_rank=0)"
+            + _TAPE.format(is_distributed=False),
+            "it reduced no gradient. Wrap the optimizer",
+        ),
     ],
-    ids=["tape", "fit", "torch", "optax"],
+    ids=["tape", "fit", "torch", "optax", "broadcast"],
 )
 def test_ranks_that_train_alone_are_told_of_at_the_end(
     code: str, what: str
@@ -369,7 +375,8 @@ def test_a_file_that_several_ranks_write(
 
 def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
     code = f"""
-        import os, time
+        import datetime, os, time
+        import h5py
         import hvd_keras as hvd
         from hvd_keras._common import files
         hvd.init()
@@ -377,6 +384,9 @@ def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
         with files.replacing(f"{tmp_path}/{{time.time()}}.keras") as path:
             open(path, "w").close()
         open(f"{tmp_path}/{{time.strftime('%Y%m%d-%H%M%S')}}.txt", "w").close()
+        h5py.File(f"{tmp_path}/{{time.time()}}.h5", "w").close()
+        now = datetime.datetime.now()
+        open(f"{tmp_path}/{{now:%H%M%S.%f}}.log", "w").close()
         for name in (hvd.rank(), os.getpid(), 20240101 + hvd.rank()):
             open(f"{tmp_path}/own_{{name}}", "w").close()
         with files.replacing(f"{tmp_path}/same.keras") as path:
@@ -385,7 +395,7 @@ def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
     job = jobs.run_python(2, code)
     assert job.status == 0, job.stderr
     said = [line for line in _last_words(job) if "with another time" in line]
-    assert len(said) == 2, job.stderr
+    assert len(said) == 4, job.stderr
     assert all("hvd.broadcast_object(name)" in line for line in said)
     assert "own_" not in job.stderr
     assert "same.keras" not in job.stderr

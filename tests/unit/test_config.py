@@ -83,6 +83,14 @@ def test_an_empty_value_counts_as_unset() -> None:
     assert Config.from_environ(environ).cycle_time_ms == 5
 
 
+def test_part_of_several_names_stands_for_each() -> None:
+    with pytest.raises(
+        ConfigError,
+        match="`HVD_STALL_CHECK_DISABLE` or `HVD_STALL_CHECK_TIME_SECONDS`",
+    ):
+        Config.from_environ({"HVD_STALL_CHECK": "1"})
+
+
 def test_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(ConfigError) as raised:
         Config.from_environ({"HVD_FUSION_TRESHOLD": "1"})
