@@ -2,10 +2,10 @@
 
     hvdrun ... python benchmarks/_scaling_rank.py PLAN
 
-PLAN is a JSON file: `sizes`, and `steps`, a list of objects with `name`,
-`compute`, `buckets` (bytes, share) and `number`. Computing is waiting, as that
-of a GPU is for the processor. Rank 0 prints a JSON line with the seconds of
-each, of the slowest rank.
+PLAN is a JSON file: `sizes`, how many `calls` of each, and `steps`, a list of
+objects with `name`, `compute`, `buckets` (bytes, share) and `number`. Computing
+is waiting, as that of a GPU is for the processor. Rank 0 prints a JSON line
+with the seconds of each, of the slowest rank.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def step_seconds(
     return max(compute, end + latency)
 
 
-def bytes_sent(num_bytes: float, num_hosts: int) -> float:
+def bytes_of_a_host(num_bytes: float, num_hosts: int) -> float:
     """Returns the bytes that a host sends for a reduction of `num_bytes`."""
     return 2 * num_bytes * (num_hosts - 1) / num_hosts
 

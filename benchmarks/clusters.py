@@ -20,18 +20,19 @@ from _networks import Gradient, gradients_of
 from _step_model import (
     Costs,
     buckets_of,
-    bytes_sent,
+    bytes_of_a_host,
     rounds_of_tree,
     step_seconds,
 )
 from absl import app, flags
+
+from hvd_keras._values.buckets import BYTES_ON_SEVERAL_HOSTS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("chart", None, "SVG file.")
 
 RANKS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 READ_AT = [128, 512, 4096]
-BUCKET_BYTES = 2 << 20
 # Seconds of a step of 64 samples: pictures a second of a P100 are those of
 # https://www.tensorflow.org/performance/benchmarks (2017, synthetic data);
 # ResNet-101 lies between its neighbours, BERT-base is that of slow-networks.
@@ -70,7 +71,7 @@ class Way:
 
 
 WAYS = [
-    Way("fused", BUCKET_BYTES, True, False),
+    Way("fused", BYTES_ON_SEVERAL_HOSTS, True, False),
     Way("not fused", 1, False, False),
     Way("one ring, fused", 1, True, True),
     Way("one ring, not fused", 1, False, True),
@@ -116,7 +117,7 @@ def efficiency(
         2 * (ranks - 1) if way.is_ring else 2 * rounds_of_tree(hosts)
     )
     costs = Costs(
-        sizes, [each + bytes_sent(size, hosts) / rate for size in sizes]
+        sizes, [each + bytes_of_a_host(size, hosts) / rate for size in sizes]
     )
     step = step_seconds(
         buckets,
@@ -148,7 +149,7 @@ def draw(rows: dict[tuple[str, str, str], list[float]], path: str) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.hashsalt": "scaling", "font.size": 11})
+    plt.rcParams.update({"svg.hashsalt": "scaling", "svg.fonttype": "none"})
     figure, panels = plt.subplots(3, 1, figsize=(7, 9), sharex=True)
     for cluster, panel in zip(CLUSTERS, panels, strict=True):
         for name in P100:

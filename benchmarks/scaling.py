@@ -25,27 +25,32 @@ from typing import Any
 import _results
 import numpy as np
 from _host_jobs import HERE, Network, json_lines, run
-from _networks import gradients_of
+from _networks import NAMES, gradients_of
 from _step_model import Bucket, Costs, buckets_of, step_seconds
 from absl import app, flags
+
+from hvd_keras._values.buckets import BYTES_ON_SEVERAL_HOSTS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 1, "Ranks of a host.", 1)
 flags.DEFINE_multi_integer("hosts", [2, 4], "Numbers of hosts.")
 flags.DEFINE_multi_float("gbit", [0.1, 1, 10], "What a host may send.")
-flags.DEFINE_multi_string(
-    "network", ["cnn", "resnet50", "vgg16", "bert"], "Networks."
+flags.DEFINE_multi_enum(
+    "network", ["cnn", "resnet50", "vgg16", "bert"], NAMES, "Networks."
 )
 flags.DEFINE_integer("rounds", 3, "Jobs of each kind, in turns.", 1)
 
-# Seconds of a step without a network: 64 pictures, or 32 sentences, on a P100.
-COMPUTE = {"cnn": 0.12, "resnet50": 0.3, "vgg16": 0.45, "bert": 0.4}
-SIZES = [
-    *(1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 16 << 20),
-    128 << 20,
-]
-LONGEST_CALL = 0.2
-BUCKET_BYTES = 2 << 20  # that of several hosts
+# Seconds of a step without a network: assumed, about those of a P100.
+COMPUTE = {
+    "cnn": 0.12,
+    "resnet50": 0.3,
+    "resnet101": 0.5,
+    "inception_v3": 0.45,
+    "vgg16": 0.45,
+    "bert": 0.4,
+}
+SIZES = [1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 16 << 20]
+LARGEST = 128 << 20  # takes seconds on slow links
 LONGEST_STEP = 20.0
 
 
@@ -60,14 +65,14 @@ class Way:
 
 
 WAYS = [
-    Way("fused", BUCKET_BYTES, {}, 1e-3),
+    Way("fused", BYTES_ON_SEVERAL_HOSTS, {}, 1e-3),
     Way("not fused", 1, {"HVD_FUSION_THRESHOLD": "0"}, 0.0),
 ]
 
 
 def sizes_at(gbit: float) -> list[int]:
     """Returns the sizes of the reductions that are timed."""
-    return [size for size in SIZES if 8e-9 * size / gbit < LONGEST_CALL]
+    return SIZES + [LARGEST] * (gbit >= 10)
 
 
 def measure(

@@ -11,6 +11,8 @@ import traceback
 import types
 from collections.abc import Callable, Sequence
 
+# Ends with a separator.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # TensorFlow runs what AutoGraph has made of a function from a file of its own.
 _MADE = "__autograph_generated_file"
@@ -73,8 +75,7 @@ def without_ours(
     trace: types.TracebackType | None,
 ) -> types.TracebackType | None:
     """Returns a traceback without the frames of hvd_keras."""
-    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-    return _without(trace, lambda file: file.startswith(package))
+    return _without(trace, lambda file: file.startswith(_PACKAGE))
 
 
 def own_part(trace: types.TracebackType | None) -> types.TracebackType | None:
@@ -109,11 +110,10 @@ def place() -> str:
 
 def called() -> str:
     """Returns the function of ours that other code calls; "": a private one."""
-    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
     name = ""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
-        if not code.co_filename.startswith(package):
+        if not code.co_filename.startswith(_PACKAGE):
             break
         name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11
     name = name.removesuffix(".__init__")

@@ -57,15 +57,13 @@ def _found() -> dict[str, str]:
     at = f" at {training.place}" if training.place else ""
     received = f"Received: {training.what}{at}."
     if not (_has_shared or training.is_of_others):
-        what, more = (
-            " and broadcast no variable",
-            ", and broadcast the first values",
-        )
-        if _has_broadcast:
-            what = more = ""
+        what, cure = "reduced no gradient", training.cure
+        if not _has_broadcast:
+            what += " and broadcast no variable"
+            cure += ", and broadcast the first values"
         alone = (
-            "Each rank has trained a model of its own: it reduced no gradient"
-            f"{what}. {training.cure}{more}. {received}"
+            f"Each rank has trained a model of its own: it {what}. {cure}. "
+            f"{received}"
         )
         return {remarks.TRAINS_ALONE: alone}
     has_dealt = training_signs.trains_on_share

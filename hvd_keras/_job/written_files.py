@@ -34,7 +34,7 @@ _CLOCK = re.compile(
     r"([-_.:]?\d{3,9})?(?!\d)"
 )
 _DAY_SECONDS = 86400
-_MOST_SECONDS_AGO = 60  # that a time of day was read
+_MOST_SECONDS_AGO = 60  # an older time of day may be any number
 
 
 def watch(*, clocks_alone: bool = False) -> None:
@@ -62,7 +62,7 @@ def _hear_h5py() -> None:
             self: Any, name: Any, mode: str = "r", *rest: Any, **kw: Any
         ) -> Any:
             if mode != "r":
-                _note_named_by_time(name)
+                _note_of_library(name)
             return original(self, name, mode, *rest, **kw)
 
         return opened
@@ -75,25 +75,12 @@ def _hear_tensorflow() -> None:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def made(logdir: Any, *rest: Any, **kw: Any) -> Any:
-            _note_named_by_time(logdir)
+            _note_of_library(logdir)
             return original(logdir, *rest, **kw)
 
         return made
 
     replace(sys.modules["tensorflow"].summary, "create_file_writer", make)
-
-
-def _note_named_by_time(path: Any) -> None:
-    """Notes what a library writes, if its name has the time of now."""
-    if not _is_on or not isinstance(path, str | os.PathLike):
-        return
-    full = os.path.realpath(os.fsdecode(path))
-    full = files.replaced_by(full) or full
-    timeless = _without_clock(full)
-    if timeless != full and full not in _places and len(_places) < _MOST:
-        place = user_code.place()
-        if place:
-            _places[full] = place, timeless
 
 
 def tell() -> None:
@@ -158,23 +145,36 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if not isinstance(path, str | os.PathLike):
         return
-    full = os.path.realpath(os.fsdecode(path))
+    _note(os.fsdecode(path), by_time_alone=_has_clocks_alone)
+
+
+def _note_of_library(path: Any) -> None:
+    if _is_on and isinstance(path, str | os.PathLike):
+        _note(os.fsdecode(path), by_time_alone=True)
+
+
+def _note(path: str, *, by_time_alone: bool) -> None:
+    full = os.path.realpath(path)
     # We let one rank write what all save under the same name.
-    saved = files.replaced_by(full)
-    if saved and _without_clock(saved) != saved:
+    saved = files.replaced_by(full) or full
+    timeless = _without_clock(saved)
+    if timeless != saved:
         full = saved
-    if _has_clocks_alone and _without_clock(full) == full:
+    elif by_time_alone:
         return
+    else:
+        timeless = full
     # Caches, devices and locks are no work of the script; a file without a
     # name has that of its folder.
     if (
         full in _places
+        or len(_places) == _MOST
         or "/." in full
         or full.startswith(("/dev/", "/proc/"))
         or full.endswith(".lock")
-        or os.path.isdir(full)
+        or (timeless == full and os.path.isdir(full))
     ):
         return
     place = user_code.place()
     if place:
-        _places[full] = place, _without_clock(full)
+        _places[full] = place, timeless

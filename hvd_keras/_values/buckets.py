@@ -8,7 +8,7 @@ from hvd_keras._job import state
 
 # Large buckets cost least, but nothing travels before the first one is full.
 _BYTES_ON_ONE_HOST = 8 << 20
-_BYTES_ON_SEVERAL_HOSTS = 2 << 20
+BYTES_ON_SEVERAL_HOSTS = 2 << 20
 
 
 def bucket_bytes() -> int:
@@ -18,7 +18,7 @@ def bucket_bytes() -> int:
         return chosen
     job = state.job()
     if job is not None and job.topology.size > job.topology.local_size:
-        return _BYTES_ON_SEVERAL_HOSTS
+        return BYTES_ON_SEVERAL_HOSTS
     return _BYTES_ON_ONE_HOST
 
 

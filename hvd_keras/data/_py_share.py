@@ -113,8 +113,8 @@ class PyShare(keras.utils.PyDataset):
     def _prepare(self) -> None:
         # Workers may ask for batches before `on_epoch_begin`.
         self._take(self._handle.upcoming())
-        if self._draws and not callable(self._shuffle):
-            self._must_draw |= self._order is None
+        # Whoever reads the first batch without it gets the right order, too.
+        self._must_draw |= self._draws and not callable(self._shuffle)
 
     def _seek(self) -> None:
         self._prepare()

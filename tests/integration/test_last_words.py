@@ -378,6 +378,7 @@ def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
         import datetime, os, time
         import h5py
         import hvd_keras as hvd
+        import tensorflow as tf
         from hvd_keras._common import files
         hvd.init()
         time.sleep(0.2 * hvd.rank())
@@ -385,6 +386,7 @@ def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
             open(path, "w").close()
         open(f"{tmp_path}/{{time.strftime('%Y%m%d-%H%M%S')}}.txt", "w").close()
         h5py.File(f"{tmp_path}/{{time.time()}}.h5", "w").close()
+        tf.summary.create_file_writer(f"{tmp_path}/{{time.time()}}/train")
         now = datetime.datetime.now()
         open(f"{tmp_path}/{{now:%H%M%S.%f}}.log", "w").close()
         for name in (hvd.rank(), os.getpid(), 20240101 + hvd.rank()):
@@ -395,7 +397,7 @@ def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
     job = jobs.run_python(2, code)
     assert job.status == 0, job.stderr
     said = [line for line in _last_words(job) if "with another time" in line]
-    assert len(said) == 4, job.stderr
+    assert len(said) == 5, job.stderr
     assert all("hvd.broadcast_object(name)" in line for line in said)
     assert "own_" not in job.stderr
     assert "same.keras" not in job.stderr
