@@ -11,13 +11,14 @@ import keras
 import numpy as np
 
 from hvd_keras import _native, basics
+from hvd_keras._common import log
 from hvd_keras._gradients import order_check
 from hvd_keras._keras import callback_lists, resume
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import StepHook, remove_step_hooks
-from hvd_keras._values.agreement import Check, together
+from hvd_keras._values.agreement import Check, listed, together
 from hvd_keras.callbacks._same_arrays import (
     sample_of,
     state_of_draws,
@@ -26,7 +27,7 @@ from hvd_keras.callbacks._same_arrays import (
 from hvd_keras.data.position import handle_of
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet, global_process_set
-from hvd_keras.reduce_op import Min
+from hvd_keras.reduce_op import Min, Sum
 
 _GUARDS = {"StepsGuard", "BroadcastGlobalVariablesCallback"}
 
@@ -40,8 +41,9 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
     filtered `tf.data.Dataset`), the ranks ask each other before each step
     whether all have a batch. They end the epoch together when the first rank
     has none; the batches that others still have are dropped. That costs one
-    small exchange a step. To use all data, share them out with `hvd.shard`: its
-    `policy` decides about the last rows. If all ranks have given the same
+    small exchange a step; rank 0 warns when batches are dropped for the first
+    time. To use all data, share them out with `hvd.shard`: its `policy` decides
+    about the last rows. If all ranks have given the same
     arrays to `fit`, rank 0 logs a warning.
 
     `BroadcastGlobalVariablesCallback` contains this callback; you need it only
@@ -74,8 +76,9 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
         fit.checks["first_epoch"] = _comparing_first_epochs(fit)
         if basics.size() == 1 or not must_vote or _ends_together(fit):
             return
-        if not keras_epochs.let_decide(fit, _smallest):
-            _Vote(self.model, fit)
+        smallest = _SmallestCount()
+        if not keras_epochs.let_decide(fit, smallest):
+            _Vote(self.model, fit).smallest = smallest
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         remove_step_hooks(self.model)
@@ -142,22 +145,60 @@ def _comparing_first_epochs(fit: keras_calls.Call) -> Check:
 class _Vote(StepHook):
     """Lets all ranks take a step, or none."""
 
+    smallest: _SmallestCount
+
     def step(self, batches: Iterable[Any], *state: Any) -> Any:
         # Take the batches here. In the graph, all ops would run once more at
         # the end of the data.
         num_steps = self.model.steps_per_execution
         mine = list(itertools.islice(batches, num_steps))
-        count = _smallest(len(mine))
+        count = self.smallest(len(mine))
         if not count:
             raise StopIteration
         return self.train_function(*state, iter(mine[:count]))
 
 
-def _smallest(count: int) -> int:
-    """Returns the smallest of the ranks' counts of batches."""
-    mine = np.array([count], np.int32)
-    (counts,) = _native.core().allreduce("StepsGuard/vote", [mine], int(Min))
-    return int(counts[0])
+class _SmallestCount:
+    """Finds the smallest of the ranks' counts of batches, at each step.
+
+    Where counts differ for the first time, rank 0 warns that batches are lost.
+    """
+
+    def __init__(self) -> None:
+        self._num_batches = 0  # of the epoch
+        self._has_told = False
+
+    def __call__(self, count: int) -> int:
+        mine = np.array([count, -count], np.int32)
+        (least,) = _native.core().allreduce("StepsGuard/vote", [mine], int(Min))
+        smallest, largest = int(least[0]), -int(least[1])
+        self._num_batches += smallest
+        if largest > smallest and not self._has_told:
+            self._has_told = True
+            self._tell(count, smallest)
+        if not smallest:
+            self._num_batches = 0
+        return smallest
+
+    def _tell(self, count: int, smallest: int) -> None:
+        counts = np.zeros(basics.size(), np.int32)
+        counts[basics.rank()] = count
+        (counts,) = _native.core().allreduce(
+            "StepsGuard/counts", [counts], int(Sum)
+        )
+        if basics.rank():
+            return
+        short, long = (
+            listed(np.flatnonzero(which).tolist())
+            for which in (counts == smallest, counts > smallest)
+        )
+        log.warning(
+            f"`fit` ended an epoch after {self._num_batches} batches, since "
+            f"the data of {short} end there. Those of {long} go on: what is "
+            "left is not trained on. Give all ranks equally many batches, or "
+            "deal rows out with `hvd.shard`, which drops none. Said once; "
+            "later epochs may lose batches too."
+        )
 
 
 def _plan(

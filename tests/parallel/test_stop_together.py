@@ -211,7 +211,9 @@ def filtered(num_batches: int) -> tf.data.Dataset:
 @pytest.mark.parametrize("steps_per_epoch", [None, 6])
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 def test_data_of_unknown_length_end_together(
-    make_data: Callable[[int], Any], steps_per_epoch: int | None
+    make_data: Callable[[int], Any],
+    steps_per_epoch: int | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, steps = compiled(), Steps()
     model.fit(
@@ -225,11 +227,27 @@ def test_data_of_unknown_length_end_together(
     assert steps.num_batches == 3 * steps.num_epochs
     if hvd.size() > 1:  # plain Keras counts one more step an epoch
         assert int(model.optimizer.iterations.numpy()) == steps.num_batches
+    told = [r.message for r in caplog.records if "ended an epoch" in r.message]
+    assert len(told) == int(hvd.rank() == 0 and hvd.size() > 1)
+    for message in told:
+        others = "rank 1" if hvd.size() == 2 else "ranks 1, "
+        assert "after 3 batches, since the data of rank 0 end" in message
+        assert f"Those of {others}" in message
     assert_ended_together(model, steps)
     # Another `fit`, on this rank alone, needs no other rank.
     plain = kt.build(kt.functional_model)
     plain.compile("sgd", "mse")
     plain.fit(filtered(1 + hvd.rank()), verbose=0)
+
+
+@pytest.mark.thorough(4)
+@needs_peers
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_data_of_equal_length_end_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    compiled().fit(generated(3), verbose=0, callbacks=[StepsGuard()])
+    assert "ended an epoch" not in caplog.text
 
 
 @pytest.mark.thorough(4)
