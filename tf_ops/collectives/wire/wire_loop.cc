@@ -18,14 +18,18 @@ constexpr uint32_t kInFlight = 4;
 // network instead of two.
 constexpr size_t kFlatBytes = 8 << 10;
 // Without news the loop first spins, then naps: the network library moves
-// nothing by itself, but the ranks may need this core. After tens of
-// milliseconds the naps grow, by a share of the time that it has waited. A
-// yielded core would be gone for longer than a nap, wherever another thread
-// wants it.
+// nothing by itself, but the ranks may need this core. A nap is as long as the
+// network takes for some bytes, so that a slow one wakes the loop less often:
+// at 1 Gbit/s most of its processor time was that. After tens of milliseconds
+// the naps grow, by a share of the time that it has waited. A yielded core
+// would be gone for longer than a nap, wherever another thread wants it.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::microseconds kShortNap{20};
 constexpr std::chrono::microseconds kLongNap{500};
 constexpr int kNapShare = 1000;
+constexpr size_t kBytesOfNap = 12 << 10;
+// Fewer received bytes do not tell how fast the network is.
+constexpr size_t kFewestLearnedBytes = 256 << 10;
 // After a job, what the network library has taken but not yet sent.
 constexpr std::chrono::microseconds kShortSleep{1000};
 constexpr int kNumShortSleeps = 100;
@@ -67,7 +71,8 @@ WireLoop::WireLoop(HostGroup* group, Wire* wire)
       staging_(kInFlight),
       sources_(static_cast<size_t>(num_hosts_)),
       host_sum_(wire),
-      spin_(kSpin) {
+      spin_(kSpin),
+      nap_(kShortNap) {
   // The ranks decide how long a collective may take.
   group_->set_wait_timeout(std::chrono::milliseconds{0});
 }
@@ -164,6 +169,10 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
   // So that it cannot fall behind by half the range of the numbers.
   slabs->Post(Flag::kOut, job.first_chunk);
   std::deque<Chunk> chunks;  // in flight
+  // What comes at once is waited for with the shortest naps.
+  job_nap_ = num_chunks > 1 ? nap_ : kShortNap;
+  num_received_bytes_ = 0;
+  Clock::time_point begin;
   uint32_t num_started = 0;
   uint32_t num_ended = 0;
   while (num_ended < num_chunks) {
@@ -178,6 +187,7 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
         all_posted = slabs->HasPosted(rank, Flag::kOut, value);
       }
       if (!all_posted) break;
+      if (num_started == 0) begin = Clock::now();
       chunks.emplace_back();
       chunks.back().index = num_started++;
       has_news = true;
@@ -199,7 +209,17 @@ Status WireLoop::RunChunks(const WireJob& job, uint32_t num_chunks,
       HVD_RETURN_IF_ERROR(Idle());
     }
   }
+  LearnNap(Clock::now() - begin);
   return Status::Ok();
+}
+
+void WireLoop::LearnNap(Clock::duration taken) {
+  if (num_received_bytes_ < kFewestLearnedBytes) return;
+  const auto share = static_cast<double>(kBytesOfNap) /
+                     static_cast<double>(num_received_bytes_);
+  nap_ = std::clamp<Clock::duration>(
+      std::chrono::duration_cast<Clock::duration>(taken * share), kShortNap,
+      kLongNap);
 }
 
 // Spinning is in vain if the network takes longer.
@@ -217,7 +237,7 @@ Status WireLoop::Idle() {
   }
   HVD_RETURN_IF_ERROR(group_->membership()->CheckWaitFor(0));
   std::this_thread::sleep_for(
-      std::clamp<Clock::duration>(waited / kNapShare, kShortNap, kLongNap));
+      std::clamp<Clock::duration>(waited / kNapShare, job_nap_, kLongNap));
   return Status::Ok();
 }
 
@@ -440,6 +460,7 @@ Status WireLoop::Receive(int host, int phase, std::byte* data, size_t num_bytes,
   if (num_bytes == 0) return Status::Ok();
   chunk->receives.emplace_back();
   ++num_transfers_;
+  num_received_bytes_ += num_bytes;
   return wire_->Receive(host,
                         static_cast<int>(chunk->index % kInFlight) * 2 + phase,
                         data, num_bytes, &chunk->receives.back());

@@ -75,6 +75,8 @@ class WireLoop {
   // Drops the transfers that have ended.
   Status PollAll(std::deque<Chunk>* chunks);
   void LearnFromNews();
+  // Learns from a job that took so long how long a nap may be.
+  void LearnNap(Clock::duration taken);
   // Waits a moment for news.
   Status Idle();
 
@@ -95,8 +97,11 @@ class WireLoop {
   HostSum host_sum_;
   std::vector<WireTransfer*> polled_;  // of PollAll
   Clock::time_point last_news_;
-  Clock::duration spin_;      // this long after news
-  size_t num_transfers_ = 0;  // in flight
+  Clock::duration spin_;           // this long after news
+  Clock::duration nap_;            // in the next job of several chunks
+  Clock::duration job_nap_;        // in this job, at least
+  size_t num_received_bytes_ = 0;  // of this job
+  size_t num_transfers_ = 0;       // in flight
 };
 
 }  // namespace hvd
