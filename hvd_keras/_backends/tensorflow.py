@@ -20,7 +20,7 @@ from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
 from hvd_keras.compression import wire_alone
 from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.ops import _xla, _xla_library
+from hvd_keras.ops import _early, _xla, _xla_library
 from hvd_keras.ops.allreduce import allreduce
 from hvd_keras.ops.broadcast_in_place import broadcast_, to_variable
 from hvd_keras.ops.grouped_allreduce import grouped_allreduce
@@ -109,6 +109,8 @@ class TensorFlowBackend(Backend):
 
     def together(self, gradients: list[Any]) -> list[Any]:
         if not _xla.in_context():
+            if not tf.executing_eagerly():
+                _early.order(gradients)
             return gradients
         # Slices have few bytes, and their lengths may be unknown.
         dense = [g for g in gradients if isinstance(g, tf.Tensor)]

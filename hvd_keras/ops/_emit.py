@@ -13,7 +13,7 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras._job import state
 from hvd_keras._values import refusals
-from hvd_keras.ops import _errors, _one_thread, _retracing, _xla
+from hvd_keras.ops import _early, _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -69,6 +69,13 @@ def emit(
     attributes["process_set_id"] = process_set_id
     if _xla.in_context():
         return _xla.emit(kind, *inputs, name=name, **attributes)
+    is_early = (
+        kind == "grouped_allreduce"
+        and not tf.executing_eagerly()
+        and _early.is_wanted()
+    )
+    if is_early:
+        kind += "_start"
     function = getattr(_native.ops(), f"horovod_{kind}")
     if tf.executing_eagerly():
         if name is None:
@@ -92,6 +99,8 @@ def emit(
         or not tf.compat.v1.executing_eagerly_outside_functions(),
         **attributes,
     )
+    if is_early:
+        return _early.end(graph, output)
     if not in_program_order:
         run_independently(graph, output)
     return output

@@ -24,9 +24,14 @@ from hvd_keras._common.replacements import replace
 _inside = threading.local()
 
 
+def is_set() -> bool:
+    """Whether TensorFlow was told to have one inter-op thread."""
+    return os.environ.get("TF_NUM_INTEROP_THREADS") == "1"
+
+
 def install() -> None:
     """Patches TensorFlow if it has one inter-op thread."""
-    if os.environ.get("TF_NUM_INTEROP_THREADS") == "1":
+    if is_set():
         function = polymorphic_function.Function
         replace(script_ops.EagerFunc, "__call__", _counting)
         replace(

@@ -155,3 +155,17 @@ def _grouped_allreduce_gradient(
     for i, gradient in zip(members, reduced, strict=True):
         gradients[i] = gradient
     return gradients
+
+
+@_gradients.register("HorovodGroupedAllreduceStart")
+def _start_gradient(
+    op: tf.Operation, *upstreams: tf.Tensor | None
+) -> list[tf.Tensor | None]:
+    return _grouped_allreduce_gradient(op, *upstreams[:-1])
+
+
+@_gradients.register("HorovodGroupedAllreduceEnd")
+def _end_gradient(
+    op: tf.Operation, *upstreams: tf.Tensor | None
+) -> list[tf.Tensor | None]:
+    return [*upstreams, None]

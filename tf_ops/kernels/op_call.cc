@@ -41,7 +41,9 @@ bool HasOutputsLikeInputs(CollectiveKind kind) {
 
 OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
                DeviceKind device)
-    : context_(context), done_(done), device_(device) {}
+    : context_(context), device_(device) {
+  if (done != nullptr) done_.emplace(done);
+}
 
 size_t OpCall::num_tensors() const {
   return static_cast<size_t>(TF_NumInputs(context_)) - 1;
@@ -100,23 +102,54 @@ Status OpCall::ReadIntegers(size_t index, std::vector<int64_t>* values) const {
   return Status::Ok();
 }
 
+Status OpCall::PassOn(size_t index) const {
+  TfTensor tensor;
+  HVD_RETURN_IF_ERROR(GetInput(context_, index, &tensor));
+  TfStatus status = NewTfStatus();
+  TF_SetOutput(context_, static_cast<int>(index), tensor.get(), status.get());
+  return FromTfStatus(status.get());
+}
+
+Status OpCall::HoldInput(size_t index, TfTensor* tensor) const {
+  return GetInput(context_, index, tensor);
+}
+
+Status OpCall::ReadInteger(size_t index, int64_t* value) const {
+  TfTensor tensor;
+  HVD_RETURN_IF_ERROR(GetInput(context_, index, &tensor));
+  if (TF_TensorType(tensor.get()) != TF_INT64 ||
+      TF_NumDims(tensor.get()) != 0) {
+    return Status::InvalidArgument("input " + std::to_string(index) +
+                                   " must be an int64 scalar");
+  }
+  *value = *static_cast<const int64_t*>(TF_TensorData(tensor.get()));
+  return Status::Ok();
+}
+
 Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor) const {
+  TfTensor held;
+  return ForwardOutput(index, tensor, &held);
+}
+
+Status OpCall::ForwardOutput(size_t index, RequestTensor* tensor,
+                             TfTensor* held) const {
   // To forward an input TensorFlow looks at all outputs: few bytes are not
   // worth that.
   constexpr size_t kBytesWorthALook = 16;
   const size_t num_bytes = static_cast<size_t>(NumElements(tensor->shape)) *
                            ElementBytes(tensor->dtype);
   if (num_bytes < kBytesWorthALook * num_tensors()) {
-    return AllocateOutput(index, tensor->dtype, tensor->shape, &tensor->output);
+    return AllocateOutput(index, tensor->dtype, tensor->shape, &tensor->output,
+                          held);
   }
   TfStatus status = NewTfStatus();
   const int candidate = static_cast<int>(index);
   int forwarded_input = -1;
-  TfTensor output(TF_ForwardInputOrAllocateOutput(
+  held->reset(TF_ForwardInputOrAllocateOutput(
       context_, &candidate, 1, static_cast<int>(index), tensor->shape.data(),
       static_cast<int>(tensor->shape.size()), &forwarded_input, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
-  tensor->output = TF_TensorData(output.get());
+  tensor->output = TF_TensorData(held->get());
   if (forwarded_input < 0 && device_ == DeviceKind::kCpu) {
     AdviseHugePages(tensor->output, num_bytes);
   }
@@ -130,14 +163,20 @@ Status OpCall::SetPlace(Request* request) const {
 
 Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
                               void** output) const {
+  TfTensor held;
+  return AllocateOutput(index, dtype, shape, output, &held);
+}
+
+Status OpCall::AllocateOutput(size_t index, DataType dtype, const Shape& shape,
+                              void** output, TfTensor* held) const {
   TfStatus status = NewTfStatus();
   const size_t num_bytes =
       static_cast<size_t>(NumElements(shape)) * ElementBytes(dtype);
-  TfTensor tensor(TF_AllocateOutput(
+  held->reset(TF_AllocateOutput(
       context_, static_cast<int>(index), ToTfDataType(dtype), shape.data(),
       static_cast<int>(shape.size()), num_bytes, status.get()));
   HVD_RETURN_IF_ERROR(FromTfStatus(status.get()));
-  *output = TF_TensorData(tensor.get());
+  *output = TF_TensorData(held->get());
   if (device_ == DeviceKind::kCpu) AdviseHugePages(*output, num_bytes);
   return Status::Ok();
 }
@@ -156,7 +195,7 @@ void OpCall::Finish(const Status& status) {
     SetTfStatus(status, tf_status.get());
     TF_OpKernelContext_Failure(context_, tf_status.get());
   }
-  done_();
+  if (done_.has_value()) (*done_)();
 }
 
 void SubmitCall(std::shared_ptr<OpCall> call, const CommonAttributes& common,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "tf_ops/kernels/done_callback.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/tf_c_api.h"
+#include "tf_ops/kernels/tf_handles.h"
 #include "tf_ops/negotiation/request.h"
 
 namespace hvd {
@@ -20,8 +22,8 @@ namespace hvd {
 // TensorFlow keeps a node's inputs and outputs alive until `done`.
 class OpCall {
  public:
-  // `done` need only be valid during this constructor. `device` says where the
-  // tensors are.
+  // `done` need only be valid during this constructor; it is null in a kernel
+  // that is not asynchronous. `device` says where the tensors are.
   OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
          DeviceKind device);
   OpCall(const OpCall&) = delete;
@@ -46,6 +48,19 @@ class OpCall {
   // needs that; small outputs always get new memory.
   Status ForwardOutput(size_t index, RequestTensor* tensor) const;
 
+  // The same, and `*held` keeps the memory of the output alive.
+  Status ForwardOutput(size_t index, RequestTensor* tensor,
+                       TfTensor* held) const;
+
+  // Passes input `index` on as the output of that index.
+  Status PassOn(size_t index) const;
+
+  // Returns what keeps the memory of input `index` alive.
+  Status HoldInput(size_t index, TfTensor* tensor) const;
+
+  // Reads input `index`, an int64 scalar.
+  Status ReadInteger(size_t index, int64_t* value) const;
+
   // Sets request->gpu by the memory of its tensors, which must all be there.
   Status SetPlace(Request* request) const;
 
@@ -63,8 +78,11 @@ class OpCall {
   void Finish(const Status& status);
 
  private:
+  Status AllocateOutput(size_t index, DataType dtype, const Shape& shape,
+                        void** output, TfTensor* held) const;
+
   TF_OpKernelContext* const context_;
-  DoneCallback done_;
+  std::optional<DoneCallback> done_;
   const DeviceKind device_;
 };
 

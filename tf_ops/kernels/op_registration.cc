@@ -78,6 +78,11 @@ TfShape NewVectorShape(TF_ShapeInferenceContext* context) {
       TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
 }
 
+void AddCommonAttributes(OpDefinition* definition) {
+  definition->attributes.push_back("process_set_id: int = 0");
+  definition->attributes.push_back("iterations_may_overlap: bool = false");
+}
+
 void RegisterDefinition(const OpDefinition& definition) {
   // The builder belongs to TensorFlow once it is registered.
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(definition.name);
@@ -109,8 +114,7 @@ void RegisterOp(const OpDefinition& definition,
   const std::string name_spec = std::string(kNameInput) + ": string";
   OpDefinition whole = definition;
   whole.inputs.push_back(name_spec.c_str());
-  whole.attributes.push_back("process_set_id: int = 0");
-  whole.attributes.push_back("iterations_may_overlap: bool = false");
+  AddCommonAttributes(&whole);
   RegisterDefinition(whole);
   TF_KernelBuilder* kernel =
       TF_NewAsyncKernelBuilder(definition.name, "CPU", functions.create,

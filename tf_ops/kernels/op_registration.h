@@ -67,6 +67,9 @@ struct KernelFunctions {
 void RegisterOp(const OpDefinition& definition,
                 const KernelFunctions& functions);
 
+// Adds the attributes that every collective has.
+void AddCommonAttributes(OpDefinition* definition);
+
 // Registers the definition alone; adds no name input, no common attributes.
 void RegisterDefinition(const OpDefinition& definition);
 

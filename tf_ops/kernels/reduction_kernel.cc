@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "tf_ops/negotiation/request.h"
-
 namespace hvd {
 
 std::vector<const char*> Reduction::AttributeSpecs() {
@@ -25,8 +23,7 @@ Status Reduction::Read(const OpAttributes& attributes, Reduction* reduction) {
   return attributes.Common(&reduction->common);
 }
 
-void Reduction::Submit(CollectiveKind kind,
-                       std::shared_ptr<OpCall> call) const {
+Request Reduction::NewRequest(CollectiveKind kind) const {
   Request request;
   request.kind = kind;
   request.op = op;
@@ -34,7 +31,13 @@ void Reduction::Submit(CollectiveKind kind,
   request.postscale = postscale_factor;
   request.wire_format = wire_format;
   request.gpu.done_in_stream_order = done_early;
-  SubmitCall(std::move(call), common, std::move(request));
+  request.process_set_id = common.process_set_id;
+  return request;
+}
+
+void Reduction::Submit(CollectiveKind kind,
+                       std::shared_ptr<OpCall> call) const {
+  SubmitCall(std::move(call), common, NewRequest(kind));
 }
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 #include "tf_ops/common/types.h"
 #include "tf_ops/kernels/op_attributes.h"
 #include "tf_ops/kernels/op_call.h"
+#include "tf_ops/negotiation/request.h"
 
 namespace hvd {
 
@@ -25,6 +26,9 @@ struct Reduction {
   static std::vector<const char*> AttributeSpecs();
 
   static Status Read(const OpAttributes& attributes, Reduction* reduction);
+
+  // Returns a request that lacks its name and its tensors.
+  Request NewRequest(CollectiveKind kind) const;
 
   void Submit(CollectiveKind kind, std::shared_ptr<OpCall> call) const;
 };

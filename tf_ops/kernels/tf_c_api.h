@@ -159,6 +159,7 @@ void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*,
 void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
 int TF_NumInputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);
+void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType,
                              const int64_t* dims, int num_dims,
                              size_t num_bytes, TF_Status*);

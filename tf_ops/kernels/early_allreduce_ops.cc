@@ -1,0 +1,137 @@
+// HorovodGroupedAllreduceStart and HorovodGroupedAllreduceEnd: a grouped
+// allreduce in two ops.
+//
+// TensorFlow lets an asynchronous kernel wait for a thread of its own. Where it
+// has one thread between ops, that is the end of the step. The first op is
+// synchronous, so what depends on it runs after the request was submitted. The
+// second one waits for the sums.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/kernels/early_calls.h"
+#include "tf_ops/kernels/op_registration.h"
+#include "tf_ops/kernels/reduction_kernel.h"
+#include "tf_ops/kernels/tf_convert.h"
+#include "tf_ops/process/global_engine.h"
+
+namespace hvd {
+namespace {
+
+// Fills in the tensors of `request`, and what holds their memory.
+Status Prepare(const OpCall& call, Request* request,
+               std::vector<TfTensor>* held) {
+  request->tensors.resize(call.num_tensors());
+  for (size_t i = 0; i < request->tensors.size(); ++i) {
+    RequestTensor* const tensor = &request->tensors[i];
+    HVD_RETURN_IF_ERROR(call.ReadInput(i, tensor));
+    held->emplace_back();
+    HVD_RETURN_IF_ERROR(call.ForwardOutput(i, tensor, &held->back()));
+    if (tensor->output == tensor->input) continue;
+    held->emplace_back();
+    HVD_RETURN_IF_ERROR(call.HoldInput(i, &held->back()));
+  }
+  return Status::Ok();
+}
+
+Status Start(const Reduction& reduction, const OpCall& call) {
+  Request request = reduction.NewRequest(CollectiveKind::kAllreduce);
+  HVD_RETURN_IF_ERROR(
+      call.ReadName(reduction.common.iterations_may_overlap, &request.name));
+  const std::string key =
+      std::to_string(request.process_set_id) + "/" + request.name;
+  // A step that failed has started it and not ended it. As with one op, the
+  // next step waits until all ranks have come to the former one.
+  if (const auto before = EarlyCalls::Get().Find(key)) (void)before->Wait();
+  std::vector<TfTensor> held;
+  request.failure = Prepare(call, &request, &held);
+  const bool is_whole = request.failure.ok();
+  const auto early = std::make_shared<EarlyCall>(std::move(held));
+  request.done = [early](const Status& outcome) { early->Finish(outcome); };
+  void* number = nullptr;
+  if (is_whole) {
+    HVD_RETURN_IF_ERROR(call.AllocateOutput(
+        request.tensors.size(), DataType::kInt64, Shape{}, &number));
+    *static_cast<int64_t*>(number) = EarlyCalls::Get().Add(key, early);
+  }
+  SubmitGlobal(std::move(request));
+  // Without its outputs this op must fail; all ranks then hear why.
+  return is_whole ? Status::Ok() : early->Wait();
+}
+
+void* Create(TF_OpKernelConstruction* construction) {
+  auto reduction = std::make_unique<Reduction>();
+  const Status status =
+      Reduction::Read(OpAttributes(construction), reduction.get());
+  if (!status.ok()) FailConstruction(construction, status);
+  return reduction.release();
+}
+
+void Compute(void* kernel, TF_OpKernelContext* context) {
+  OpCall call(context, nullptr, DeviceKind::kCpu);
+  call.Finish(Start(*static_cast<const Reduction*>(kernel), call));
+}
+
+void Destroy(void* kernel) { delete static_cast<Reduction*>(kernel); }
+
+void* CreateEnd(TF_OpKernelConstruction*) { return nullptr; }
+
+void ComputeEnd(void*, TF_OpKernelContext* context,
+                TF_AsyncOpKernelDoneCallback* done) {
+  const auto call = std::make_shared<OpCall>(context, done, DeviceKind::kCpu);
+  const size_t num_sums = call->num_tensors();  // the number is the last input
+  int64_t number = 0;
+  Status status = call->ReadInteger(num_sums, &number);
+  if (!status.ok()) return call->Finish(status);
+  const std::shared_ptr<EarlyCall> early = EarlyCalls::Get().Take(number);
+  if (early == nullptr) {
+    return call->Finish(Status::Internal(
+        "allreduce number " + std::to_string(number) + " was not started"));
+  }
+  for (size_t i = 0; i < num_sums && status.ok(); ++i) {
+    status = call->PassOn(i);
+  }
+  early->Then([call, status](const Status& outcome) {
+    call->Finish(outcome.ok() ? status : outcome);
+  });
+}
+
+void DestroyEnd(void*) {}
+
+void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
+  InferShapesOfInputs(context, status);
+  if (TF_GetCode(status) != TF_OK) return;
+  const int num_sums =
+      static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;
+  const TfShape scalar(TF_ShapeInferenceContextScalar(context));
+  TF_ShapeInferenceContextSetOutput(context, num_sums, scalar.get(), status);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  const char* const types = "T: list(" HVD_TENSOR_TYPES ") >= 1";
+  OpDefinition op;
+  op.name = "HorovodGroupedAllreduceStart";
+  op.inputs = {"tensors: T", "tensor_name: string"};
+  op.outputs = {"sums: T", "number: int64"};
+  op.attributes = Reduction::AttributeSpecs();
+  op.attributes.push_back(types);
+  AddCommonAttributes(&op);
+  op.shape_function = InferShapesOfStart;
+  RegisterDefinition(op);
+  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create, &Compute,
+                                              &Destroy));
+  OpDefinition end;
+  end.name = "HorovodGroupedAllreduceEnd";
+  end.inputs = {"sums: T", "number: int64"};
+  end.outputs = {"results: T"};
+  end.attributes = {types};
+  end.shape_function = InferShapesOfInputs;
+  RegisterDefinition(end);
+  RegisterKernel(end.name, TF_NewAsyncKernelBuilder(end.name, "CPU", &CreateEnd,
+                                                    &ComputeEnd, &DestroyEnd));
+  return true;
+}();
+
+}  // namespace
+}  // namespace hvd
