@@ -43,8 +43,8 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
     has none; the batches that others still have are dropped. That costs one
     small exchange a step; rank 0 warns when batches are dropped for the first
     time. To use all data, share them out with `hvd.shard`: its `policy` decides
-    about the last rows. If all ranks have given the same
-    arrays to `fit`, rank 0 logs a warning.
+    about the last rows. If all ranks have given the same arrays to `fit`, rank
+    0 logs a warning.
 
     `BroadcastGlobalVariablesCallback` contains this callback; you need it only
     without that one. All ranks that train have it, or none.

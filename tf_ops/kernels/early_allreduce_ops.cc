@@ -45,14 +45,16 @@ Status Start(const Reduction& reduction, const OpCall& call) {
   // next step waits until all ranks have come to the former one.
   if (const auto before = EarlyCalls::Get().Find(key)) (void)before->Wait();
   std::vector<TfTensor> held;
+  void* number = nullptr;
   request.failure = Prepare(call, &request, &held);
+  if (request.failure.ok()) {  // all ranks hear of a rank without memory
+    request.failure = call.AllocateOutput(request.tensors.size(),
+                                          DataType::kInt64, Shape{}, &number);
+  }
   const bool is_whole = request.failure.ok();
   const auto early = std::make_shared<EarlyCall>(std::move(held));
   request.done = [early](const Status& outcome) { early->Finish(outcome); };
-  void* number = nullptr;
   if (is_whole) {
-    HVD_RETURN_IF_ERROR(call.AllocateOutput(
-        request.tensors.size(), DataType::kInt64, Shape{}, &number));
     *static_cast<int64_t*>(number) = EarlyCalls::Get().Add(key, early);
   }
   SubmitGlobal(std::move(request));
