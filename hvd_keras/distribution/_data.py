@@ -6,6 +6,7 @@ Each batch of the script is a global batch.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def shared(
     sample_weight: Any = None,
     *,
     batch_size: int | None,
+    steps: int | None = None,
     shuffle: bool | str = False,
 ) -> Any:
     """Returns this rank's share of data that each rank gives to Keras.
@@ -36,7 +38,9 @@ def shared(
         x: What the first argument of `fit` may be.
         y: The second.
         sample_weight: Weights of the rows.
-        batch_size: Rows of a global batch; None: 32.
+        batch_size: Rows of a global batch; None: those of arrays are dealt
+            into `steps` batches, or 32.
+        steps: The batches of a pass, as Keras takes them.
         shuffle: Whether arrays, or batches of a `PyDataset`, are shuffled, as
             `fit` takes it.
 
@@ -73,11 +77,19 @@ def shared(
     packed = keras.utils.pack_x_y_sample_weight(
         *as_arrays((x, y, sample_weight))
     )
-    size = batch_size or _BATCH_SIZE
+    num_rows = len(keras.tree.flatten(packed)[0])
+    size = batch_size or _default_batch_size(num_rows, steps)
     if shuffle:
-        num_rows = len(keras.tree.flatten(packed)[0])
         order = _orders.of_rows(num_rows, size, shuffle)
     return shard(packed, global_batch_size=size, **order)
+
+
+def _default_batch_size(num_rows: int, steps: int | None) -> int:
+    """Returns the batch size that Keras takes for arrays without one."""
+    limit = getattr(keras.config, "max_steps_per_epoch", lambda: None)()
+    if limit and (not steps or limit < steps):
+        steps = limit
+    return math.ceil(num_rows / steps) if steps else _BATCH_SIZE
 
 
 def is_read_once(x: Any) -> bool:

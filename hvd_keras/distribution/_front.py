@@ -95,11 +95,18 @@ class Front:
             given.update(zip(_ROWS, rows, strict=True))
         size = self._global(given["batch_size"])
         with called_by("fit"):
-            _share_rows(given, size, shuffle=given["shuffle"])
+            _share_rows(
+                given,
+                size,
+                steps=given["steps_per_epoch"],
+                shuffle=given["shuffle"],
+            )
             if held_out is not None:
                 rows = keras.utils.unpack_x_y_sample_weight(held_out)
                 size = self._global(given["validation_batch_size"]) or size
-                given["validation_data"] = _data.shared(*rows, batch_size=size)
+                given["validation_data"] = _data.shared(
+                    *rows, batch_size=size, steps=given["validation_steps"]
+                )
         given.update(self._of_calls(given))
         given.update(
             batch_size=None,
@@ -113,7 +120,8 @@ class Front:
         given.update(self._of_calls(given))
         if self._shares_data:
             with called_by("evaluate"):
-                _share_rows(given, self._global(given["batch_size"]))
+                size = self._global(given["batch_size"])
+                _share_rows(given, size, steps=given["steps"])
             given["batch_size"] = None
         return run(**_with(given))
 
@@ -185,13 +193,19 @@ def distribute_optimizers(model: Any) -> None:
 
 
 def _share_rows(
-    given: dict[str, Any], size: int | None, *, shuffle: bool | str = False
+    given: dict[str, Any],
+    size: int | None,
+    *,
+    steps: int | None,
+    shuffle: bool | str = False,
 ) -> None:
     """Puts a share in the place of the rows among the arguments of a call."""
     x, *others = (given[name] for name in _ROWS)
     if _data.are_arrays(x):
         given.update(y=None, sample_weight=None)
-    given["x"] = _data.shared(x, *others, batch_size=size, shuffle=shuffle)
+    given["x"] = _data.shared(
+        x, *others, batch_size=size, steps=steps, shuffle=shuffle
+    )
 
 
 def _with(given: dict[str, Any], *first: Any) -> dict[str, Any]:
