@@ -373,3 +373,66 @@ def test_tensorflow_shuffles_by_the_seed_of_the_script(tmp_path: Path) -> None:
     (mine, seeded), (theirs, same) = first[2].split(), other[2].split()
     assert mine != theirs
     assert seeded == same
+
+
+_WRITES = """
+    import json, os
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    with open("seen.txt") as file:
+        assert file.read() == "old"
+    assert not os.path.exists("new")
+    x = np.random.rand(3000, 4).astype("float32")
+    model = keras.Sequential([
+        keras.Input((4,)),
+        keras.layers.Dense(8, activation="relu"),
+        keras.layers.Dense(1),
+    ])
+    model.compile("adam", "mse")
+    keeps = keras.callbacks.ModelCheckpoint(
+        "new/{epoch}.weights.h5", save_weights_only=True
+    )
+    logs = keras.callbacks.CSVLogger("log.csv")
+    model.fit(x, x.sum(1), epochs=4, verbose=0, callbacks=[keeps, logs])
+    model.save("model.keras")
+    model.save_weights("model.weights.h5")
+    model.export("exported", verbose=False)
+    if os.environ["HVD_RANK"] == "0":
+        with open("seen.txt", "r+") as file:
+            file.write("new")
+        os.replace("moved.txt", "model.txt")
+        os.remove("removed.txt")
+        with open("new/notes.json", "w") as file:
+            json.dump([], file)
+"""
+
+
+def test_an_unchanged_script_is_equal_and_leaves_its_files(
+    tmp_path: Path,
+) -> None:
+    """It is cut, and shuffles; both runs find the files of before."""
+    names = "seen.txt moved.txt model.txt removed.txt log.csv model.keras "
+    names += "model.weights.h5 exported/saved_model.pb"
+    (tmp_path / "exported").mkdir()
+    for name in names.split():
+        (tmp_path / name).write_text("old")
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(_WRITES))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "hvd_keras.run", "--verify", "-np", "2"),
+            *("--distribute", "--", sys.executable, str(script)),
+        ],
+        env=clean_environ(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("Equal to one process: 20 steps")
+    for name in names.split():
+        assert (tmp_path / name).read_text() == "old", name
+    assert not (tmp_path / "new").exists()

@@ -564,6 +564,21 @@ TABLE = (
         "`hvdrun --verify` does not see that ranks draw the same numbers",
         "torch 2.6 to 2.11",
     ),
+    *(
+        Row(
+            owner,
+            name,
+            "_verify.kept_files",
+            "keep the file that the library overwrites",
+            "`hvdrun --verify` leaves the file that its script has written",
+            "h5py 3.14; torch 2.6 to 2.11",
+        )
+        for owner, name in (
+            ("h5py.File", "__init__"),
+            ("keras.Model", "export"),
+            ("torch", "save"),
+        )
+    ),
     Row(
         "keras.layers.BatchNormalization",
         "_moments",

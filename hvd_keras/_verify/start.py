@@ -13,6 +13,7 @@ import hvd_keras
 from hvd_keras._common import verification
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
+from hvd_keras._verify import kept_files
 from hvd_keras._verify.records import NUDGED
 from hvd_keras.config import Config
 
@@ -36,6 +37,7 @@ def begin() -> None:
         number = config.verify_nudge
         name = f"{NUDGED}{number}" if number else "one"
     path = Path(config.verify or "") / name
+    kept_files.begin(path.with_name("kept"))
     call_when_imported(
         {
             "tensorflow": lambda: _seed_tensorflow(20000 + (config.rank or 0)),

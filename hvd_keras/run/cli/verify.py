@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvd_keras._common.horovod_site import python_path
+from hvd_keras._verify import kept_files
 from hvd_keras.run.hosts import planning
 from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.ranks.environment import SITE
@@ -63,6 +64,7 @@ def run(
             "PYTHONPATH": python_path(environ, SITE),
         }
         failed = []
+        run_job = _leaving_files(run_job, Path(folder, "kept"))
         _say(f"{size} ranks", is_json=is_json)
         if run_job(spec, environ, plan):
             failed.append(f"{size} ranks")
@@ -89,6 +91,23 @@ def run(
             # A job that could not begin has measured nothing.
             Path(folder, f"nudged{number}.jsonl").touch()
         return status
+
+
+def _leaving_files(run_job: RunJob, folder: Path) -> RunJob:
+    """Lets a job undo what its script has done to files."""
+
+    def run(spec: JobSpec, environ: dict[str, str], plan: Plan) -> int:
+        try:
+            return run_job(spec, environ, plan)
+        finally:
+            for path in kept_files.give_back(folder):
+                print(
+                    f"hvdrun: verify: the script has changed {path!r}, which "
+                    "is too large to be kept.",
+                    file=sys.stderr,
+                )
+
+    return run
 
 
 def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:
