@@ -61,27 +61,28 @@ def give_back(folder: Path) -> list[str]:
     Returns:
         Paths of files that have changed and are too large to be kept.
     """
-    lost = []
-    for note in sorted(folder.glob("*.json")):
+    lost, folders = [], []
+    for note in folder.glob("*.json"):
         found = json.loads(note.read_text())
+        note.unlink()
         path, copy = Path(found["path"]), note.with_suffix(".data")
-        if found["kind"] == "large":
-            if _state_of(path) != found["state"]:
-                lost.append(str(path))
-        elif found["kind"] == "file":
-            if _state_of(path) != found["state"]:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                near = path.with_name(f".{path.name}.{os.getpid()}")
-                shutil.copy2(copy, near)
-                os.replace(near, path)
-            copy.unlink()
-        elif found["kind"] == "folder":
-            with contextlib.suppress(OSError):
-                path.rmdir()  # if it is empty
-        else:
+        if found["kind"] == "folder":
+            folders.append(path)
+        elif found["kind"] == "new":
             with contextlib.suppress(OSError):
                 path.unlink()
-        note.unlink()
+        elif _state_of(path) == found["state"]:
+            copy.unlink(missing_ok=True)
+        elif found["kind"] == "large":
+            lost.append(str(path))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            near = path.with_name(f".{path.name}.{os.getpid()}")
+            shutil.move(copy, near)
+            os.replace(near, path)
+    for path in sorted(folders, reverse=True):  # what is inside comes first
+        with contextlib.suppress(OSError):
+            path.rmdir()  # if it is empty
     return lost
 
 
