@@ -4,8 +4,9 @@ Scripts look whether a folder is there, make it, download, unpack and read. A
 rank that did so beside another would take a folder for whole that is half
 made, or read a file that is written again. So a rank waits, where the script
 first does such a thing, until the one before it on this host has come to the
-next call that ranks share, or has ended. Files from before the job are read
-without waiting.
+next call that ranks share, or has ended. A collective in a loop of the script
+is such a call: a rank that waits there lets the others go on. Files from before
+the job are read without waiting.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hvd_keras import _native
 from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacement_table import MAKE_FILES
@@ -44,6 +47,8 @@ _CHANGES = frozenset(
 )
 _LOOKS = frozenset("exists glob isdir listdir stat walk".split())  # of gfile
 _SECONDS_TO_TELL = 10.0
+_SECONDS_TO_LOOK = 0.25
+_MOST_LOOKS = 4  # at which a collective waits
 _stat = os.stat  # Python's
 
 _own: int | None = None  # the lock that this rank holds until its turn ends
@@ -52,6 +57,9 @@ _rank = 0  # on this host
 _num_ranks = 1
 _may_go = True  # the rank before this one has had its turn
 _waiting = threading.RLock()
+_changing = threading.Lock()  # guards the next two
+_in_call = False  # that all ranks share
+_has_let_go = False  # before its turn has ended
 
 
 @contextlib.contextmanager
@@ -65,6 +73,7 @@ def beginning() -> Iterator[None]:
     _rank = int(os.environ["HVD_LOCAL_RANK"])
     _own = _taken(0)
     yield
+    threading.Thread(target=_let_go_in_collectives, daemon=True).start()
     if _rank > 0:
         _may_go = False
         replace(os, "stat", _awaiting)
@@ -84,28 +93,56 @@ def ranks_meet() -> Iterator[None]:
     The next one begins behind it. It waits until the other ranks of this host
     have come to the call, or have ended.
     """
-    global _own, _turn, _may_go
+    global _own, _turn, _may_go, _in_call, _has_let_go
     if _own is None:
         yield
         return
+    with _changing:
+        _in_call, had_let_go = True, _has_let_go
     # Whoever has waited for this turn finds the lock of the next. All of this
     # comes before the wait, which an interrupt may end.
     done, turn = _own, _turn
     _own, _turn, _may_go = _taken(turn + 1), turn + 1, True
     try:
-        _let_go(done, turn)
+        if not had_let_go:
+            _let_go(done, turn)
         _wait_for(range(_num_ranks), turn, "have come to the same call")
         yield
     finally:
         _may_go = _rank == 0
+        with _changing:
+            _in_call = _has_let_go = False
 
 
 def end() -> None:
     """Lets the ranks behind this one go on, when it ends."""
     global _own
-    if _own is not None:
-        _let_go(_own, _turn)
+    with _changing:
+        if _own is not None and not _has_let_go:
+            _let_go(_own, _turn)
         _own = None
+
+
+def _let_go_in_collectives() -> None:
+    """Ends a turn early while this rank waits in a collective of the script.
+
+    The rank that it waits for may itself wait for the turn.
+    """
+    global _has_let_go
+    num_looks = 0
+    while True:
+        time.sleep(_SECONDS_TO_LOOK)
+        is_outside = not _in_call and not _has_let_go
+        waits = is_outside and _native.core().num_pending() > 0
+        num_looks = num_looks + 1 if waits else 0
+        if num_looks < _MOST_LOOKS:
+            continue
+        with _changing:
+            if _own is None:
+                return
+            if not _in_call:
+                _let_go(_own, _turn)
+                _has_let_go = True
 
 
 def wait() -> None:

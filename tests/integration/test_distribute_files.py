@@ -239,6 +239,45 @@ def test_ranks_make_files_one_after_the_other(tmp_path: pathlib.Path) -> None:
     assert not list(tmp_path.glob("hvd-turn*"))
 
 
+IN_A_LOOP = """
+import os
+import numpy as np
+import keras
+import tensorflow as tf
+os.chdir({folder!r})
+x = tf.constant(np.arange(24.0).reshape(8, 3), tf.float32)
+model = keras.Sequential([
+    keras.layers.BatchNormalization(), keras.layers.Dense(1),
+])
+optimizer = keras.optimizers.SGD()
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    weights = model.trainable_variables
+    optimizer.apply(tape.gradient(loss, weights), weights)
+
+for number in range(3):
+    step()
+    with open(f"log{{number}}.txt", "w") as file:
+        file.write("x")
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], verbose=0)
+if not os.path.exists("late.npy"):
+    np.save("late", np.arange(3))
+print("total", np.load("late.npy").sum(), flush=True)
+"""
+
+
+def test_a_collective_of_a_loop_ends_a_turn(tmp_path: pathlib.Path) -> None:
+    """Rank 0 waits for moments, and the others for its files."""
+    job = _run_all_shown(IN_A_LOOP, tmp_path)
+    assert job.stdout.count("total 3") == 3
+    assert "have not come" not in job.stderr
+    assert not list(tmp_path.glob("hvd-turn*"))
+
+
 ELSEWHERE = """
 import os, pathlib, time
 def prepare():
