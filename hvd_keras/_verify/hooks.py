@@ -22,6 +22,7 @@ from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._gradients.reducer import GradientReducer
 from hvd_keras._keras import advice, models
 from hvd_keras._keras.lookup import owner_of
+from hvd_keras._verify import kept_files
 from hvd_keras._verify.session import Session
 
 
@@ -31,6 +32,7 @@ def install(session: Session) -> None:
         owner_of("make_train_function"), "make_train_function", _making(session)
     )
     replace(owner_of("fit"), "fit", _fitting(session))
+    replace(owner_of("export"), "export", kept_files.exporting)
     for method in ("evaluate", "predict"):
         replace(owner_of(method), method, _calling(session, method))
     reducing = _reducing(session)(GradientReducer.__call__)

@@ -49,7 +49,6 @@ def begin(folder: Path) -> None:
             "h5py": lambda: replace(
                 sys.modules["h5py"].File, "__init__", _opening
             ),
-            "keras": _hear_keras,
             "torch": lambda: replace(sys.modules["torch"], "save", _saving),
         }
     )
@@ -103,12 +102,6 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         _keep_below(arguments[0])
 
 
-def _hear_keras() -> None:
-    from hvd_keras._keras.lookup import owner_of  # hvdrun has no Keras
-
-    replace(owner_of("export"), "export", _exporting)
-
-
 def _opening(original: Any) -> Any:
     @functools.wraps(original)
     def opened(
@@ -121,7 +114,9 @@ def _opening(original: Any) -> Any:
     return opened
 
 
-def _exporting(original: Any) -> Any:
+def exporting(original: Any) -> Any:
+    """Keeps the folder that `Model.export` writes."""
+
     @functools.wraps(original)
     def export(self: Any, filepath: Any, *rest: Any, **kw: Any) -> Any:
         _keep_below(filepath)

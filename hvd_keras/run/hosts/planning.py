@@ -231,7 +231,10 @@ def _discovered(
 
 def _check_num_proc(number: int | None, num_machines: int = 1) -> None:
     if number is None:
-        raise UsageError("`-np N` is missing: give the number of ranks.")
+        raise UsageError(
+            "`-np N` is missing: give the number of ranks, as in "
+            "`hvdrun -np 2 python train.py`. `hvdrun --help` tells all."
+        )
     limit = max(256, 16 * (os.cpu_count() or 1)) * num_machines
     if not 1 <= number <= limit:
         raise UsageError(

@@ -492,5 +492,10 @@ class Job:
             rows.append((rank, line if rank.exit_status else ""))
         width = shutil.get_terminal_size((120, 24)).columns
         self._output.show(report.table(rows, width))
-        if page := report.where_to_read([line for _, line in rows]):
+        lines = [line for _, line in rows]
+        if found.rank is not None and not found.shared_error:
+            # What the others raise follows from that.
+            own = [line for rank, line in rows if rank.rank == found.rank]
+            lines = own if any(own) else lines
+        if page := report.where_to_read(lines):
             self._output.say(page)
