@@ -151,13 +151,11 @@ def _keep(path: Any, *, is_folder: bool = False) -> None:
     _local.is_busy = True
     try:
         real = os.path.realpath(os.fsdecode(path))
-        # Caches, devices and locks are no work of the script.
+        # Caches, devices, locks and our records are no work of the script.
         if (
             real in _seen
             or "/." in real
-            or real.startswith(
-                ("/dev/", "/proc/", "/sys/", f"{_folder.parent}")
-            )
+            or real.startswith((*_OTHERS, f"{_folder.parent}/"))
             or real.endswith((".lock", ".pyc"))
         ):
             return
