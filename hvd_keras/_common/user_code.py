@@ -45,14 +45,20 @@ def own_frame(stack: Stack, foreign: Sequence[str]) -> Frame | None:
     calls_from_foreign = False
     for frame in reversed(stack):
         is_foreign = is_in_library(frame.file, foreign)
-        # Libraries make code that has no file, such as ops of TensorFlow.
+        # Libraries make code that has no file, such as ops of TensorFlow. In a
+        # traceback their own frames may be left out.
         is_made = _MADE in frame.file or (
-            frame.file.startswith("<") and calls_from_foreign
+            frame.file.startswith("<")
+            and (calls_from_foreign or _is_of_file(own))
         )
         calls_from_foreign = is_foreign or is_made
         if not calls_from_foreign:
             own = frame
     return own
+
+
+def _is_of_file(frame: Frame | None) -> bool:
+    return frame is not None and not frame.file.startswith("<")
 
 
 def is_in_library(file: str, foreign: Sequence[str]) -> bool:

@@ -34,9 +34,11 @@ _RULE = (
     "twice. Received: "
 )
 _CURE_OF_DATASETS = (
-    "Give what shuffles a seed, `dataset.shuffle(buffer_size, seed=1)`; pass "
-    "`deterministic=True` to `map` and `interleave`; or give `hvd.shard` a "
-    "function that makes the dataset of an epoch."
+    "Leave out `dataset.shard(hvd.size(), hvd.rank())`: `hvd.shard` deals the "
+    "rows of all ranks out. Give what shuffles a seed, "
+    "`dataset.shuffle(buffer_size, seed=1)`; pass `deterministic=True` to "
+    "`map` and `interleave`; or give `hvd.shard` a function that makes the "
+    "dataset of an epoch."
 )
 _CURE_OF_BATCHES = (
     "Let `data` shuffle with a seed that is the same on all ranks, such as "

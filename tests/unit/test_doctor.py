@@ -122,6 +122,10 @@ def test_code_that_a_library_makes_is_not_the_users() -> None:
     library = Frame("/opt/site-packages/tensorflow/ops.py", 7)
     found = stacks.own_frame([made, library, program], ())
     assert found == program
+    # The traceback that Keras leaves has no frames of the library.
+    script = Frame("train.py", 8)
+    assert stacks.own_frame([made, script], ()) == script
+    assert stacks.own_frame([program], ()) == program
 
 
 def test_a_slow_rank_is_named_soon_after_the_job_has_compiled() -> None:
