@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool allgather_registered = [] {
+[[maybe_unused]] const bool registered = [] {
   OpDefinition op;
   op.name = "HorovodAllgather";
   op.inputs = {"tensor: T"};

@@ -62,49 +62,44 @@ Status Start(const Reduction& reduction, const OpCall& call) {
   return is_whole ? Status::Ok() : early->Wait();
 }
 
-class StartKernel {
- public:
-  static Status Create(const OpAttributes& attributes,
-                       std::unique_ptr<StartKernel>* kernel) {
-    *kernel = std::make_unique<StartKernel>();
-    return Reduction::Read(attributes, &(*kernel)->reduction_);
-  }
+void* Create(TF_OpKernelConstruction* construction) {
+  auto reduction = std::make_unique<Reduction>();
+  const Status status =
+      Reduction::Read(OpAttributes(construction), reduction.get());
+  if (!status.ok()) FailConstruction(construction, status);
+  return reduction.release();
+}
 
-  Status Compute(TF_OpKernelContext* context) const {
-    return Start(reduction_, OpCall(context, nullptr, DeviceKind::kCpu));
-  }
+void Compute(void* kernel, TF_OpKernelContext* context) {
+  OpCall call(context, nullptr, DeviceKind::kCpu);
+  call.Finish(Start(*static_cast<const Reduction*>(kernel), call));
+}
 
- private:
-  Reduction reduction_;
-};
+void Destroy(void* kernel) { delete static_cast<Reduction*>(kernel); }
 
-class EndKernel {
- public:
-  static Status Create(const OpAttributes&,
-                       std::unique_ptr<EndKernel>* kernel) {
-    *kernel = std::make_unique<EndKernel>();
-    return Status::Ok();
-  }
+void* CreateEnd(TF_OpKernelConstruction*) { return nullptr; }
 
-  void Compute(const std::shared_ptr<OpCall>& call) const {
-    const size_t num_sums =
-        call->num_tensors();  // the number is the last input
-    int64_t number = 0;
-    Status status = call->ReadInteger(num_sums, &number);
-    if (!status.ok()) return call->Finish(status);
-    const std::shared_ptr<EarlyCall> early = EarlyCalls::Get().Take(number);
-    if (early == nullptr) {
-      return call->Finish(Status::Internal(
-          "allreduce number " + std::to_string(number) + " was not started"));
-    }
-    for (size_t i = 0; i < num_sums && status.ok(); ++i) {
-      status = call->PassOn(i);
-    }
-    early->Then([call, status](const Status& outcome) {
-      call->Finish(outcome.ok() ? status : outcome);
-    });
+void ComputeEnd(void*, TF_OpKernelContext* context,
+                TF_AsyncOpKernelDoneCallback* done) {
+  const auto call = std::make_shared<OpCall>(context, done, DeviceKind::kCpu);
+  const size_t num_sums = call->num_tensors();  // the number is the last input
+  int64_t number = 0;
+  Status status = call->ReadInteger(num_sums, &number);
+  if (!status.ok()) return call->Finish(status);
+  const std::shared_ptr<EarlyCall> early = EarlyCalls::Get().Take(number);
+  if (early == nullptr) {
+    return call->Finish(Status::Internal(
+        "allreduce number " + std::to_string(number) + " was not started"));
   }
-};
+  for (size_t i = 0; i < num_sums && status.ok(); ++i) {
+    status = call->PassOn(i);
+  }
+  early->Then([call, status](const Status& outcome) {
+    call->Finish(outcome.ok() ? status : outcome);
+  });
+}
+
+void DestroyEnd(void*) {}
 
 void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   InferShapesOfInputs(context, status);
@@ -115,7 +110,7 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, num_sums, scalar.get(), status);
 }
 
-[[maybe_unused]] const bool early_allreduce_registered = [] {
+[[maybe_unused]] const bool registered = [] {
   const char* const types = "T: list(" HVD_TENSOR_TYPES ") >= 1";
   OpDefinition op;
   op.name = "HorovodGroupedAllreduceStart";
@@ -125,7 +120,9 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   op.attributes.push_back(types);
   AddCommonAttributes(&op);
   op.shape_function = InferShapesOfStart;
-  RegisterSynchronousOp<StartKernel>(op);
+  RegisterDefinition(op);
+  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create, &Compute,
+                                              &Destroy));
   OpDefinition end;
   end.name = "HorovodGroupedAllreduceEnd";
   end.inputs = {"sums: T", "number: int64"};
@@ -133,10 +130,8 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   end.attributes = {types};
   end.shape_function = InferShapesOfInputs;
   RegisterDefinition(end);
-  const KernelFunctions functions = KernelFunctionsOf<EndKernel>();
-  RegisterKernel(
-      end.name, TF_NewAsyncKernelBuilder(end.name, "CPU", functions.create,
-                                         functions.compute, functions.destroy));
+  RegisterKernel(end.name, TF_NewAsyncKernelBuilder(end.name, "CPU", &CreateEnd,
+                                                    &ComputeEnd, &DestroyEnd));
   return true;
 }();
 

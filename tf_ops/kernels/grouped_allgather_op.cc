@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool grouped_allgather_registered = [] {
+[[maybe_unused]] const bool registered = [] {
   OpDefinition op;
   op.name = "HorovodGroupedAllgather";
   op.inputs = {"tensors: T"};

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tf_ops/kernels/op_attributes.h"
-#include "tf_ops/kernels/op_call.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
@@ -16,6 +15,28 @@
 
 namespace hvd {
 namespace {
+
+// The state of a node.
+struct Node {
+  int32_t source = 0;
+};
+
+void* Create(TF_OpKernelConstruction* construction) {
+  auto node = std::make_unique<Node>();
+  const Status status = OpAttributes(construction).Int("source", &node->source);
+  if (!status.ok()) FailConstruction(construction, status);
+  return node.release();
+}
+
+void Destroy(void* kernel) { delete static_cast<Node*>(kernel); }
+
+Status Input(TF_OpKernelContext* context, TfTensor* tensor) {
+  TfStatus status = NewTfStatus();
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context, 0, &input, status.get());
+  tensor->reset(input);
+  return FromTfStatus(status.get());
+}
 
 // Allocates output `index`, in the shape of the input.
 Status Output(TF_OpKernelContext* context, const TF_Tensor* input, int index,
@@ -41,7 +62,7 @@ int64_t NumValues(const TF_Tensor* tensor) {
 
 Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
   TfTensor numbers, records;
-  HVD_RETURN_IF_ERROR(GetInput(context, 0, &numbers));
+  HVD_RETURN_IF_ERROR(Input(context, &numbers));
   constexpr size_t kStringBytes = 24;
   HVD_RETURN_IF_ERROR(
       Output(context, numbers.get(), 0, TF_STRING, kStringBytes, &records));
@@ -75,7 +96,7 @@ Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
 
 Status FindRecords(RecordSource* source, TF_OpKernelContext* context) {
   TfTensor path;
-  HVD_RETURN_IF_ERROR(GetInput(context, 0, &path));
+  HVD_RETURN_IF_ERROR(Input(context, &path));
   int64_t values[2];
   HVD_RETURN_IF_ERROR(
       source->Find(StringAt(path.get(), 0), &values[0], &values[1]));
@@ -89,29 +110,22 @@ Status FindRecords(RecordSource* source, TF_OpKernelContext* context) {
 }
 
 template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
-class RecordsKernel {
- public:
-  static Status Create(const OpAttributes& attributes,
-                       std::unique_ptr<RecordsKernel>* kernel) {
-    *kernel = std::make_unique<RecordsKernel>();
-    return attributes.Int("source", &(*kernel)->source_);
-  }
-
-  Status Compute(TF_OpKernelContext* context) const {
-    const std::shared_ptr<RecordSource> source = FindRecordSource(source_);
-    if (source == nullptr) {
-      return Status::InvalidArgument("The dataset of these records is gone.");
-    }
-    return run(source.get(), context);
-  }
-
- private:
-  int32_t source_ = 0;
-};
+void Compute(void* kernel, TF_OpKernelContext* context) {
+  const std::shared_ptr<RecordSource> source =
+      FindRecordSource(static_cast<Node*>(kernel)->source);
+  const Status status =
+      source == nullptr
+          ? Status::InvalidArgument("The dataset of these records is gone.")
+          : run(source.get(), context);
+  if (status.ok()) return;
+  TfStatus tf_status = NewTfStatus();
+  SetTfStatus(status, tf_status.get());
+  TF_OpKernelContext_Failure(context, tf_status.get());
+}
 
 // A shape function: each output has the shape of the input.
 template <int num_outputs>
-void InferShapesOfInput(TF_ShapeInferenceContext* context, TF_Status* status) {
+void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   const TfShape shape = NewTfShape();
   TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
   for (int i = 0; i < num_outputs && TF_GetCode(status) == TF_OK; ++i) {
@@ -119,19 +133,26 @@ void InferShapesOfInput(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-[[maybe_unused]] const bool read_records_registered = [] {
-  OpDefinition op;
+template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
+void Register(OpDefinition op) {
   op.attributes = {"source: int"};
+  RegisterDefinition(op);
+  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create,
+                                              &Compute<run>, &Destroy));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  OpDefinition op;
   op.name = "HorovodReadRecords";
   op.inputs = {"numbers: int64"};
   op.outputs = {"records: string"};
-  op.shape_function = InferShapesOfInput<1>;
-  RegisterSynchronousOp<RecordsKernel<ReadRecords>>(op);
+  op.shape_function = InferShapes<1>;
+  Register<ReadRecords>(op);
   op.name = "HorovodFindRecords";
   op.inputs = {"path: string"};
   op.outputs = {"first: int64", "count: int64"};
-  op.shape_function = InferShapesOfInput<2>;
-  RegisterSynchronousOp<RecordsKernel<FindRecords>>(op);
+  op.shape_function = InferShapes<2>;
+  Register<FindRecords>(op);
   return true;
 }();
 
