@@ -568,7 +568,7 @@ TABLE = (
         Row(
             owner,
             name,
-            "_verify.kept_files",
+            "_common.kept_files",
             "keep the file that the library overwrites",
             "`hvdrun --verify` leaves the file that its script has written",
             "h5py 3.14; torch 2.6 to 2.11",

@@ -16,13 +16,13 @@ import keras
 
 import hvd_keras
 from hvd_keras import prediction
+from hvd_keras._common import kept_files
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._gradients.distributed_class import distributed_part
 from hvd_keras._gradients.reducer import GradientReducer
 from hvd_keras._keras import advice, models
 from hvd_keras._keras.lookup import owner_of
-from hvd_keras._verify import kept_files
 from hvd_keras._verify.session import Session
 
 

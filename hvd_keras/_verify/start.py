@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import hvd_keras
-from hvd_keras._common import verification
+from hvd_keras._common import kept_files, verification
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
-from hvd_keras._verify import kept_files
 from hvd_keras._verify.records import NUDGED
 from hvd_keras.config import Config
 

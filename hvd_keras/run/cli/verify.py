@@ -8,13 +8,15 @@ finds, more jobs measure rounding: one process whose gradients are nudged.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from hvd_keras._common import kept_files
 from hvd_keras._common.horovod_site import python_path
-from hvd_keras._verify import kept_files
 from hvd_keras.run.hosts import planning
 from hvd_keras.run.hosts.placement import Plan
 from hvd_keras.run.ranks.environment import SITE
@@ -64,7 +66,7 @@ def run(
             "PYTHONPATH": python_path(environ, SITE),
         }
         failed = []
-        run_job = _leaving_files(run_job, Path(folder, "kept"))
+        run_job = _leaving_files(run_job)
         _say(f"{size} ranks", is_json=is_json)
         if run_job(spec, environ, plan):
             failed.append(f"{size} ranks")
@@ -93,19 +95,24 @@ def run(
         return status
 
 
-def _leaving_files(run_job: RunJob, folder: Path) -> RunJob:
-    """Lets a job undo what its script has done to files."""
+def _leaving_files(run_job: RunJob) -> RunJob:
+    """Lets a job undo what its script has done to files.
+
+    Copies that cannot be given back stay, also where hvdrun is killed.
+    """
 
     def run(spec: JobSpec, environ: dict[str, str], plan: Plan) -> int:
+        kept = Path(tempfile.mkdtemp(prefix="hvdrun-kept-"))
+        link = Path(environ["HVD_VERIFY"], "kept")
+        link.unlink(missing_ok=True)
+        link.symlink_to(kept)
         try:
             return run_job(spec, environ, plan)
         finally:
-            for path in kept_files.give_back(folder):
-                print(
-                    f"hvdrun: verify: the script has changed {path!r}, which "
-                    "is too large to be kept.",
-                    file=sys.stderr,
-                )
+            for text in kept_files.give_back(kept):
+                print(f"hvdrun: verify: {text}.", file=sys.stderr)
+            if not any(kept.glob("*.data")):
+                shutil.rmtree(kept, ignore_errors=True)
 
     return run
 

@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,11 @@ from hvd_keras._common.when_imported import call_when_imported
 # A larger file is not copied; it is told, if it has changed.
 MOST_BYTES = 4 << 30
 
-_OTHERS = ("/dev/", "/proc/", "/sys/", f"{tempfile.gettempdir()}/hvd")
+_OURS = "hvd_flight_ hvd_records_ hvd-ray- hvd-run- hvd-turn- hvdrun-"
+_OTHERS = (
+    *("/dev/", "/proc/", "/sys/"),
+    *(os.path.join(tempfile.gettempdir(), name) for name in _OURS.split()),
+)
 
 _folder: Path | None = None
 _seen: set[str] = set()
@@ -47,9 +51,11 @@ def begin(folder: Path) -> None:
     call_when_imported(
         {
             "h5py": lambda: replace(
-                sys.modules["h5py"].File, "__init__", _opening
+                sys.modules["h5py"].File, "__init__", _before(_keep_opened)
             ),
-            "torch": lambda: replace(sys.modules["torch"], "save", _saving),
+            "torch": lambda: replace(
+                sys.modules["torch"], "save", _before(_keep_saved)
+            ),
         }
     )
 
@@ -58,9 +64,9 @@ def give_back(folder: Path) -> list[str]:
     """Undoes what the processes of a job have changed.
 
     Returns:
-        Paths of files that have changed and are too large to be kept.
+        What could not be undone, in words.
     """
-    lost, folders = [], []
+    failed, folders, left = [], list[Path](), set[Path]()
     for note in folder.glob("*.json"):
         found = json.loads(note.read_text())
         note.unlink()
@@ -73,16 +79,25 @@ def give_back(folder: Path) -> list[str]:
         elif _state_of(path) == found["state"]:
             copy.unlink(missing_ok=True)
         elif found["kind"] == "large":
-            lost.append(str(path))
+            failed.append(f"{str(path)!r} has changed; it is too large to copy")
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            near = path.with_name(f".{path.name}.{os.getpid()}")
-            shutil.move(copy, near)
-            os.replace(near, path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(copy, path)
+                shutil.copystat(copy, path)
+                copy.unlink()
+            except OSError as error:  # such as a full disk
+                left.add(copy)
+                failed.append(
+                    f"{str(path)!r} has changed, and its copy is "
+                    f"{str(copy)!r}: {error}"
+                )
+    for copy in {*folder.glob("*.data")} - left:  # of a process killed there
+        copy.unlink()
     for path in sorted(folders, reverse=True):  # what is inside comes first
         with contextlib.suppress(OSError):
             path.rmdir()  # if it is empty
-    return lost
+    return failed
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -96,42 +111,56 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "os.truncate":
         _keep(arguments[0])
     elif event == "os.rename":
-        _keep(arguments[0])
-        _keep(arguments[1])
+        source, target, *folders = arguments
+        if folders == [-1, -1]:
+            _keep_moved(source, target)
     elif event == "shutil.rmtree":
         _keep_below(arguments[0])
 
 
-def _opening(original: Any) -> Any:
-    @functools.wraps(original)
-    def opened(
-        self: Any, name: Any, mode: str = "r", *rest: Any, **kw: Any
-    ) -> Any:
-        if mode != "r":
-            _keep(name)
-        return original(self, name, mode, *rest, **kw)
+def _before(keep: Callable[..., None]) -> Callable[[Any], Any]:
+    """Returns what lets a function of a library run behind `keep`."""
 
-    return opened
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kw: Any) -> Any:
+            keep(*args, **kw)
+            return original(*args, **kw)
 
+        return call
 
-def exporting(original: Any) -> Any:
-    """Keeps the folder that `Model.export` writes."""
-
-    @functools.wraps(original)
-    def export(self: Any, filepath: Any, *rest: Any, **kw: Any) -> Any:
-        _keep_below(filepath)
-        return original(self, filepath, *rest, **kw)
-
-    return export
+    return around
 
 
-def _saving(original: Any) -> Any:
-    @functools.wraps(original)
-    def save(obj: Any, f: Any, *rest: Any, **kw: Any) -> Any:
-        _keep(f)
-        return original(obj, f, *rest, **kw)
+def _keep_opened(
+    _file: Any, name: Any, mode: str = "r", *_rest: Any, **_kw: Any
+) -> None:
+    if mode != "r":
+        _keep(name)
 
-    return save
+
+def _keep_exported(_model: Any, filepath: Any, *_rest: Any, **_kw: Any) -> None:
+    _keep_below(filepath)
+
+
+def _keep_saved(_obj: Any, f: Any, *_rest: Any, **_kw: Any) -> None:
+    _keep(f)
+
+
+exporting = _before(_keep_exported)  # for `Model.export`
+
+
+def _keep_moved(source: Any, target: Any) -> None:
+    is_folder = os.path.isdir(source)
+    _keep(source)
+    _keep(target, is_folder=is_folder)
+    for folder, folders, names in os.walk(source) if is_folder else ():
+        there = os.path.join(target, os.path.relpath(folder, source))
+        for name in names:
+            _keep(os.path.join(folder, name))
+            _keep(os.path.join(there, name))
+        for name in folders:
+            _keep(os.path.join(there, name), is_folder=True)
 
 
 def _keep_below(top: Any) -> None:
@@ -162,7 +191,10 @@ def _keep(path: Any, *, is_folder: bool = False) -> None:
         _seen.add(real)
         with _noting(real) as note:
             if note is not None:
-                note.write_text(json.dumps(_kept(real, note, is_folder)))
+                text = json.dumps(_kept(real, note, is_folder))
+                whole = note.with_suffix(".part")  # we may be killed here
+                whole.write_text(text)
+                os.replace(whole, note)
     finally:
         _local.is_busy = False
 
