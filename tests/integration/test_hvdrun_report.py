@@ -71,3 +71,35 @@ def test_nothing_stays_of_a_killed_hvdrun(
     job.kill()
     jobs.finish(job)
     jobs.wait_for(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_killed_hvdrun_undoes_what_the_script_did(
+    tmp_path: pathlib.Path,
+) -> None:
+    temporary, model = tmp_path / "temporary", tmp_path / "model"
+    temporary.mkdir()
+    model.write_text("trained")
+    code = f"""
+        import time
+        import hvd_keras as hvd
+        hvd.init()
+        for name in {str(model)!r}, {str(tmp_path / "new")!r}:
+            with open(name, "w") as file:
+                file.write("of the comparison")
+        hvd.barrier()
+        print("up", flush=True)
+        time.sleep(60)
+        """
+    job = jobs.start(
+        "-np", "2", "--verify", "--", *jobs.python(code),
+        environ=jobs.clean_environ(TMPDIR=str(temporary)),
+    )  # fmt: skip
+    assert job.stdout is not None
+    while "up" not in job.stdout.readline():
+        time.sleep(0.01)
+    assert model.read_text() == "of the comparison"
+    job.kill()
+    jobs.finish(job)
+    jobs.wait_for(lambda: not list(temporary.iterdir()))
+    assert model.read_text() == "trained"
+    assert not (tmp_path / "new").exists()

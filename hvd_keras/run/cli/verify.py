@@ -58,7 +58,7 @@ def run(
     """
     size = plan.num_ranks
     _check(spec, plan, num_steps)
-    with guarded_folder("hvdrun-verify-") as folder:
+    with guarded_folder("hvdrun-verify-", _undo) as folder:
         environ = {
             **environ,
             "HVD_VERIFY": folder,
@@ -96,25 +96,32 @@ def run(
 
 
 def _leaving_files(run_job: RunJob) -> RunJob:
-    """Lets a job undo what its script has done to files.
-
-    Copies that cannot be given back stay, also where hvdrun is killed.
-    """
+    """Lets a job undo what its script has done to files."""
 
     def run(spec: JobSpec, environ: dict[str, str], plan: Plan) -> int:
-        kept = Path(tempfile.mkdtemp(prefix="hvdrun-kept-"))
-        link = Path(environ["HVD_VERIFY"], "kept")
-        link.unlink(missing_ok=True)
-        link.symlink_to(kept)
+        folder = environ["HVD_VERIFY"]
+        # It stays if a copy cannot be given back.
+        kept = tempfile.mkdtemp(prefix="hvdrun-kept-")
+        Path(folder, "kept").symlink_to(kept)
         try:
             return run_job(spec, environ, plan)
         finally:
-            for text in kept_files.give_back(kept):
-                print(f"hvdrun: verify: {text}.", file=sys.stderr)
-            if not any(kept.glob("*.data")):
-                shutil.rmtree(kept, ignore_errors=True)
+            _undo(folder)
 
     return run
+
+
+def _undo(folder: str) -> None:
+    """Undoes what the last job has done to files, if it is not undone."""
+    link = Path(folder, "kept")
+    if not link.is_symlink():
+        return
+    kept = link.resolve()
+    for text in kept_files.give_back(kept):
+        print(f"hvdrun: verify: {text}.", file=sys.stderr)
+    if not any(kept.glob("*.data")):
+        shutil.rmtree(kept, ignore_errors=True)
+    link.unlink()
 
 
 def _check(spec: JobSpec, plan: Plan, num_steps: int) -> None:

@@ -14,22 +14,30 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # Ranks that were killed may still write into a folder for a moment.
 _REMOVAL_SECONDS = 2.0
 
+# Within this time a process that was killed has ended.
+_DEATH_SECONDS = 0.5
+
 
 class Guard:
-    """The launcher's end. Make it before any threads or ranks exist."""
+    """The launcher's end. Make it before any threads or ranks exist.
 
-    def __init__(self) -> None:
+    Args:
+        undo: Called with each folder before the guard removes it, when the
+            ranks have been killed.
+    """
+
+    def __init__(self, undo: Callable[[str], None] | None = None) -> None:
         reader, self._writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._writer)
             try:
-                _watch(reader)
+                _watch(reader, undo)
             finally:
                 os._exit(0)
         os.close(reader)
@@ -58,12 +66,18 @@ class Guard:
 
 
 @contextlib.contextmanager
-def guarded_folder(prefix: str) -> Iterator[str]:
+def guarded_folder(
+    prefix: str, undo: Callable[[str], None] | None = None
+) -> Iterator[str]:
     """Yields a temporary folder that goes even if this process is killed.
 
     Use it before any threads exist.
+
+    Args:
+        prefix: What the folder's name begins with.
+        undo: See `Guard`.
     """
-    guard = Guard()
+    guard = Guard(undo)
     try:
         with tempfile.TemporaryDirectory(prefix=prefix) as folder:
             guard.add_folder(folder)
@@ -72,7 +86,7 @@ def guarded_folder(prefix: str) -> Iterator[str]:
         guard.close()
 
 
-def _watch(reader: int) -> None:
+def _watch(reader: int, undo: Callable[[str], None] | None) -> None:
     os.setsid()  # so that the terminal's signals do not reach it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -91,6 +105,11 @@ def _watch(reader: int) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+    if undo is not None and folders:
+        time.sleep(_DEATH_SECONDS)
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                undo(os.fsdecode(folder))
     until = time.monotonic() + _REMOVAL_SECONDS
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
