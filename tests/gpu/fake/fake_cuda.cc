@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -357,14 +358,22 @@ int cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, int kind,
   return 0;
 }
 
-// The stream is the eighth argument in CUDA 13, and the ninth before that.
+// The stream is the eighth argument in CUDA 13, and the ninth before that. A
+// declared ninth would be a place of ours: the compiler may write to it, also
+// where the caller passes eight, and there it holds something of the caller's.
 int cudaMemcpyBatchAsync(void** to, void** from, size_t* num_bytes,
                          size_t count, hvd::CudaMemcpyAttributes* attributes,
                          size_t* indices, size_t num_attributes, void* eighth,
-                         void* ninth) {
+                         ...) {
   Log("cudaMemcpyBatchAsync");
   if (fake::DriverVersion() < 12080) return Fail(fake::kNewerDriver);
-  void* const stream = fake::Version() >= 13000 ? eighth : ninth;
+  void* stream = eighth;
+  if (fake::Version() < 13000) {
+    va_list rest;
+    va_start(rest, eighth);
+    stream = va_arg(rest, void*);
+    va_end(rest);
+  }
   if (num_attributes != 1 || indices[0] != 0 ||
       attributes->source_access_order != 1 || stream == nullptr) {
     return Fail(fake::kInvalidValue);
