@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool allgather_registered = [] {
   OpDefinition op;
   op.name = "HorovodAllgather";
   op.inputs = {"tensor: T"};

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool allreduce_registered = [] {
   OpDefinition op;
   op.name = "HorovodAllreduce";
   op.inputs = {"tensor: T"};

@@ -71,7 +71,7 @@ void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, 1, received.get(), status);
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool alltoall_registered = [] {
   OpDefinition op;
   op.name = "HorovodAlltoall";
   op.inputs = {"tensor: T", "splits: Tsplits"};

@@ -26,7 +26,7 @@ class BarrierKernel {
   CommonAttributes common_;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool barrier_registered = [] {
   OpDefinition op;
   op.name = "HorovodBarrier";
   op.shape_function = InferShapesOfInputs;  // none

@@ -34,7 +34,7 @@ class BroadcastKernel {
   CommonAttributes common_;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool broadcast_registered = [] {
   OpDefinition op;
   op.name = "HorovodBroadcast";
   op.inputs = {"tensor: T"};

@@ -62,44 +62,49 @@ Status Start(const Reduction& reduction, const OpCall& call) {
   return is_whole ? Status::Ok() : early->Wait();
 }
 
-void* Create(TF_OpKernelConstruction* construction) {
-  auto reduction = std::make_unique<Reduction>();
-  const Status status =
-      Reduction::Read(OpAttributes(construction), reduction.get());
-  if (!status.ok()) FailConstruction(construction, status);
-  return reduction.release();
-}
-
-void Compute(void* kernel, TF_OpKernelContext* context) {
-  OpCall call(context, nullptr, DeviceKind::kCpu);
-  call.Finish(Start(*static_cast<const Reduction*>(kernel), call));
-}
-
-void Destroy(void* kernel) { delete static_cast<Reduction*>(kernel); }
-
-void* CreateEnd(TF_OpKernelConstruction*) { return nullptr; }
-
-void ComputeEnd(void*, TF_OpKernelContext* context,
-                TF_AsyncOpKernelDoneCallback* done) {
-  const auto call = std::make_shared<OpCall>(context, done, DeviceKind::kCpu);
-  const size_t num_sums = call->num_tensors();  // the number is the last input
-  int64_t number = 0;
-  Status status = call->ReadInteger(num_sums, &number);
-  if (!status.ok()) return call->Finish(status);
-  const std::shared_ptr<EarlyCall> early = EarlyCalls::Get().Take(number);
-  if (early == nullptr) {
-    return call->Finish(Status::Internal(
-        "allreduce number " + std::to_string(number) + " was not started"));
+class StartKernel {
+ public:
+  static Status Create(const OpAttributes& attributes,
+                       std::unique_ptr<StartKernel>* kernel) {
+    *kernel = std::make_unique<StartKernel>();
+    return Reduction::Read(attributes, &(*kernel)->reduction_);
   }
-  for (size_t i = 0; i < num_sums && status.ok(); ++i) {
-    status = call->PassOn(i);
-  }
-  early->Then([call, status](const Status& outcome) {
-    call->Finish(outcome.ok() ? status : outcome);
-  });
-}
 
-void DestroyEnd(void*) {}
+  Status Compute(TF_OpKernelContext* context) const {
+    return Start(reduction_, OpCall(context, nullptr, DeviceKind::kCpu));
+  }
+
+ private:
+  Reduction reduction_;
+};
+
+class EndKernel {
+ public:
+  static Status Create(const OpAttributes&,
+                       std::unique_ptr<EndKernel>* kernel) {
+    *kernel = std::make_unique<EndKernel>();
+    return Status::Ok();
+  }
+
+  void Compute(const std::shared_ptr<OpCall>& call) const {
+    const size_t num_sums =
+        call->num_tensors();  // the number is the last input
+    int64_t number = 0;
+    Status status = call->ReadInteger(num_sums, &number);
+    if (!status.ok()) return call->Finish(status);
+    const std::shared_ptr<EarlyCall> early = EarlyCalls::Get().Take(number);
+    if (early == nullptr) {
+      return call->Finish(Status::Internal(
+          "allreduce number " + std::to_string(number) + " was not started"));
+    }
+    for (size_t i = 0; i < num_sums && status.ok(); ++i) {
+      status = call->PassOn(i);
+    }
+    early->Then([call, status](const Status& outcome) {
+      call->Finish(outcome.ok() ? status : outcome);
+    });
+  }
+};
 
 void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   InferShapesOfInputs(context, status);
@@ -110,7 +115,7 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, num_sums, scalar.get(), status);
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool early_allreduce_registered = [] {
   const char* const types = "T: list(" HVD_TENSOR_TYPES ") >= 1";
   OpDefinition op;
   op.name = "HorovodGroupedAllreduceStart";
@@ -120,9 +125,7 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   op.attributes.push_back(types);
   AddCommonAttributes(&op);
   op.shape_function = InferShapesOfStart;
-  RegisterDefinition(op);
-  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create, &Compute,
-                                              &Destroy));
+  RegisterSynchronousOp<StartKernel>(op);
   OpDefinition end;
   end.name = "HorovodGroupedAllreduceEnd";
   end.inputs = {"sums: T", "number: int64"};
@@ -130,8 +133,10 @@ void InferShapesOfStart(TF_ShapeInferenceContext* context, TF_Status* status) {
   end.attributes = {types};
   end.shape_function = InferShapesOfInputs;
   RegisterDefinition(end);
-  RegisterKernel(end.name, TF_NewAsyncKernelBuilder(end.name, "CPU", &CreateEnd,
-                                                    &ComputeEnd, &DestroyEnd));
+  const KernelFunctions functions = KernelFunctionsOf<EndKernel>();
+  RegisterKernel(
+      end.name, TF_NewAsyncKernelBuilder(end.name, "CPU", functions.create,
+                                         functions.compute, functions.destroy));
   return true;
 }();
 

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool grouped_allgather_registered = [] {
   OpDefinition op;
   op.name = "HorovodGroupedAllgather";
   op.inputs = {"tensors: T"};

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool grouped_allreduce_registered = [] {
   OpDefinition op;
   op.name = "HorovodGroupedAllreduce";
   op.inputs = {"tensors: T"};

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool grouped_reducescatter_registered = [] {
   OpDefinition op;
   op.name = "HorovodGroupedReducescatter";
   op.inputs = {"tensors: T"};

@@ -37,7 +37,7 @@ class JoinKernel {
   CommonAttributes common_;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool join_registered = [] {
   OpDefinition op;
   op.name = "HorovodJoin";
   op.outputs = {"last_rank: int32"};

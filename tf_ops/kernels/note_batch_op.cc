@@ -11,6 +11,7 @@
 
 #include "tf_ops/collectives/half.h"
 #include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/op_call.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
@@ -165,68 +166,50 @@ class Batch {
   size_t value_bytes_ = 0;
 };
 
-// The state of a node.
-struct Node {
-  int32_t pipeline = 0;
-  int32_t num_shown = 0;  // tensors that a note may show: the first
+class NoteBatchKernel {
+ public:
+  static Status Create(const OpAttributes& attributes,
+                       std::unique_ptr<NoteBatchKernel>* kernel) {
+    *kernel = std::make_unique<NoteBatchKernel>();
+    HVD_RETURN_IF_ERROR(attributes.Int("pipeline", &(*kernel)->pipeline_));
+    return attributes.Int("num_shown", &(*kernel)->num_shown_);
+  }
+
+  Status Compute(TF_OpKernelContext* context) const {
+    TfTensor iteration;
+    HVD_RETURN_IF_ERROR(GetInput(context, 0, &iteration));
+    BatchNote note;
+    std::memcpy(&note.iteration, TF_TensorData(iteration.get()),
+                sizeof(note.iteration));
+    if (note.iteration < 0) return Status::Ok();  // nobody asks
+    uint64_t checksum = 0;
+    std::string words;
+    for (int i = 1; i < TF_NumInputs(context); ++i) {
+      TfTensor input;
+      HVD_RETURN_IF_ERROR(GetInput(context, i, &input));
+      const Batch batch(std::move(input));
+      checksum = batch.Checksum(checksum);
+      if (i > std::min(num_shown_, kNumTensors)) continue;
+      words += i > 1 ? "; " : " ";
+      batch.AppendWords(&words);
+    }
+    note.text = std::to_string(checksum) + words;
+    AddBatchNote(pipeline_, std::move(note));
+    return Status::Ok();
+  }
+
+ private:
+  int32_t pipeline_ = 0;
+  int32_t num_shown_ = 0;  // tensors that a note may show: the first
 };
 
-void* Create(TF_OpKernelConstruction* construction) {
-  auto node = std::make_unique<Node>();
-  const OpAttributes attributes(construction);
-  Status status = attributes.Int("pipeline", &node->pipeline);
-  if (status.ok()) status = attributes.Int("num_shown", &node->num_shown);
-  if (!status.ok()) FailConstruction(construction, status);
-  return node.release();
-}
-
-void Destroy(void* kernel) { delete static_cast<Node*>(kernel); }
-
-TfTensor Input(TF_OpKernelContext* context, int index, TF_Status* status) {
-  TF_Tensor* tensor = nullptr;
-  TF_GetInput(context, index, &tensor, status);
-  return TfTensor(tensor);
-}
-
-void Compute(void* kernel, TF_OpKernelContext* context) {
-  const Node& node = *static_cast<Node*>(kernel);
-  TfStatus status = NewTfStatus();
-  const TfTensor iteration = Input(context, 0, status.get());
-  if (TF_GetCode(status.get()) != TF_OK) {
-    TF_OpKernelContext_Failure(context, status.get());
-    return;
-  }
-  BatchNote note;
-  std::memcpy(&note.iteration, TF_TensorData(iteration.get()),
-              sizeof(note.iteration));
-  if (note.iteration < 0) return;  // nobody asks
-  uint64_t checksum = 0;
-  std::string words;
-  for (int i = 1; i < TF_NumInputs(context); ++i) {
-    TfTensor input = Input(context, i, status.get());
-    if (TF_GetCode(status.get()) != TF_OK) {
-      TF_OpKernelContext_Failure(context, status.get());
-      return;
-    }
-    const Batch batch(std::move(input));
-    checksum = batch.Checksum(checksum);
-    if (i > std::min(node.num_shown, kNumTensors)) continue;
-    words += i > 1 ? "; " : " ";
-    batch.AppendWords(&words);
-  }
-  note.text = std::to_string(checksum) + words;
-  AddBatchNote(node.pipeline, std::move(note));
-}
-
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool note_batch_registered = [] {
   OpDefinition op;
   op.name = "HorovodNoteBatch";
   op.inputs = {"iteration: int64", "tensors: T"};
   op.attributes = {"T: list(type)", "pipeline: int", "num_shown: int"};
   op.shape_function = [](TF_ShapeInferenceContext*, TF_Status*) {};
-  RegisterDefinition(op);
-  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create, &Compute,
-                                              &Destroy));
+  RegisterSynchronousOp<NoteBatchKernel>(op);
   return true;
 }();
 

@@ -13,14 +13,6 @@
 namespace hvd {
 namespace {
 
-Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
-  TfStatus status = NewTfStatus();
-  TF_Tensor* raw = nullptr;
-  TF_GetInput(context, static_cast<int>(index), &raw, status.get());
-  tensor->reset(raw);
-  return FromTfStatus(status.get());
-}
-
 // The sizes of other outputs are known only once the ranks have met.
 bool HasOutputsLikeInputs(CollectiveKind kind) {
   switch (kind) {
@@ -38,6 +30,20 @@ bool HasOutputsLikeInputs(CollectiveKind kind) {
 }
 
 }  // namespace
+
+Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor) {
+  TfStatus status = NewTfStatus();
+  TF_Tensor* raw = nullptr;
+  TF_GetInput(context, static_cast<int>(index), &raw, status.get());
+  tensor->reset(raw);
+  return FromTfStatus(status.get());
+}
+
+void FailRun(TF_OpKernelContext* context, const Status& status) {
+  TfStatus tf_status = NewTfStatus();
+  SetTfStatus(status, tf_status.get());
+  TF_OpKernelContext_Failure(context, tf_status.get());
+}
 
 OpCall::OpCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
                DeviceKind device)
@@ -190,11 +196,7 @@ Status OpCall::WriteOutput(size_t index, const Shape& shape,
 }
 
 void OpCall::Finish(const Status& status) {
-  if (!status.ok()) {
-    TfStatus tf_status = NewTfStatus();
-    SetTfStatus(status, tf_status.get());
-    TF_OpKernelContext_Failure(context_, tf_status.get());
-  }
+  if (!status.ok()) FailRun(context_, status);
   if (done_.has_value()) (*done_)();
 }
 

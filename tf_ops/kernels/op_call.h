@@ -17,6 +17,12 @@
 
 namespace hvd {
 
+// Reads input `index`, in whatever memory it is.
+Status GetInput(TF_OpKernelContext* context, size_t index, TfTensor* tensor);
+
+// Tells TensorFlow that this execution has failed.
+void FailRun(TF_OpKernelContext* context, const Status& status);
+
 // Used by the executor's thread until the request is submitted, then by the
 // engine's threads; never by two at once. It holds no reference to a tensor:
 // TensorFlow keeps a node's inputs and outputs alive until `done`.

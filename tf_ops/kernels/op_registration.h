@@ -79,6 +79,20 @@ void RegisterKernel(const char* op_name, TF_KernelBuilder* kernel);
 void FailConstruction(TF_OpKernelConstruction* construction,
                       const Status& status);
 
+// The state of a node, or null if it could not be made.
+template <typename Kernel>
+void* CreateKernel(TF_OpKernelConstruction* construction) {
+  std::unique_ptr<Kernel> kernel;
+  const Status status = Kernel::Create(OpAttributes(construction), &kernel);
+  if (!status.ok()) FailConstruction(construction, status);
+  return kernel.release();
+}
+
+template <typename Kernel>
+void DestroyKernel(void* kernel) {
+  delete static_cast<Kernel*>(kernel);
+}
+
 // `Kernel` is the state of a node: it has
 //   static Status Create(const OpAttributes&, std::unique_ptr<Kernel>*);
 //   void Compute(std::shared_ptr<OpCall>) const;  // on many threads at once
@@ -86,12 +100,7 @@ void FailConstruction(TF_OpKernelConstruction* construction,
 template <typename Kernel>
 KernelFunctions KernelFunctionsOf() {
   KernelFunctions functions;
-  functions.create = [](TF_OpKernelConstruction* construction) -> void* {
-    std::unique_ptr<Kernel> kernel;
-    const Status status = Kernel::Create(OpAttributes(construction), &kernel);
-    if (!status.ok()) FailConstruction(construction, status);
-    return kernel.release();
-  };
+  functions.create = &CreateKernel<Kernel>;
   functions.compute = [](void* kernel, TF_OpKernelContext* context,
                          TF_AsyncOpKernelDoneCallback* done) {
     static_cast<const Kernel*>(kernel)->Compute(
@@ -102,8 +111,25 @@ KernelFunctions KernelFunctionsOf() {
     static_cast<const Kernel*>(kernel)->Compute(
         std::make_shared<OpCall>(context, done, DeviceKind::kGpu));
   };
-  functions.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  functions.destroy = &DestroyKernel<Kernel>;
   return functions;
+}
+
+// Registers an op as `definition` has it, with a kernel on the CPU that is not
+// asynchronous. `Kernel` is the state of a node: it has
+//   static Status Create(const OpAttributes&, std::unique_ptr<Kernel>*);
+//   Status Compute(TF_OpKernelContext*) const;  // on many threads at once
+template <typename Kernel>
+void RegisterSynchronousOp(const OpDefinition& definition) {
+  RegisterDefinition(definition);
+  const auto compute = [](void* kernel, TF_OpKernelContext* context) {
+    const Status status = static_cast<const Kernel*>(kernel)->Compute(context);
+    if (!status.ok()) FailRun(context, status);
+  };
+  RegisterKernel(
+      definition.name,
+      TF_NewKernelBuilder(definition.name, "CPU", &CreateKernel<Kernel>,
+                          compute, &DestroyKernel<Kernel>));
 }
 
 }  // namespace hvd

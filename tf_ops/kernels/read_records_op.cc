@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/op_call.h"
 #include "tf_ops/kernels/op_registration.h"
 #include "tf_ops/kernels/tf_convert.h"
 #include "tf_ops/kernels/tf_handles.h"
@@ -15,28 +16,6 @@
 
 namespace hvd {
 namespace {
-
-// The state of a node.
-struct Node {
-  int32_t source = 0;
-};
-
-void* Create(TF_OpKernelConstruction* construction) {
-  auto node = std::make_unique<Node>();
-  const Status status = OpAttributes(construction).Int("source", &node->source);
-  if (!status.ok()) FailConstruction(construction, status);
-  return node.release();
-}
-
-void Destroy(void* kernel) { delete static_cast<Node*>(kernel); }
-
-Status Input(TF_OpKernelContext* context, TfTensor* tensor) {
-  TfStatus status = NewTfStatus();
-  TF_Tensor* input = nullptr;
-  TF_GetInput(context, 0, &input, status.get());
-  tensor->reset(input);
-  return FromTfStatus(status.get());
-}
 
 // Allocates output `index`, in the shape of the input.
 Status Output(TF_OpKernelContext* context, const TF_Tensor* input, int index,
@@ -62,7 +41,7 @@ int64_t NumValues(const TF_Tensor* tensor) {
 
 Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
   TfTensor numbers, records;
-  HVD_RETURN_IF_ERROR(Input(context, &numbers));
+  HVD_RETURN_IF_ERROR(GetInput(context, 0, &numbers));
   constexpr size_t kStringBytes = 24;
   HVD_RETURN_IF_ERROR(
       Output(context, numbers.get(), 0, TF_STRING, kStringBytes, &records));
@@ -96,7 +75,7 @@ Status ReadRecords(RecordSource* source, TF_OpKernelContext* context) {
 
 Status FindRecords(RecordSource* source, TF_OpKernelContext* context) {
   TfTensor path;
-  HVD_RETURN_IF_ERROR(Input(context, &path));
+  HVD_RETURN_IF_ERROR(GetInput(context, 0, &path));
   int64_t values[2];
   HVD_RETURN_IF_ERROR(
       source->Find(StringAt(path.get(), 0), &values[0], &values[1]));
@@ -110,22 +89,29 @@ Status FindRecords(RecordSource* source, TF_OpKernelContext* context) {
 }
 
 template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
-void Compute(void* kernel, TF_OpKernelContext* context) {
-  const std::shared_ptr<RecordSource> source =
-      FindRecordSource(static_cast<Node*>(kernel)->source);
-  const Status status =
-      source == nullptr
-          ? Status::InvalidArgument("The dataset of these records is gone.")
-          : run(source.get(), context);
-  if (status.ok()) return;
-  TfStatus tf_status = NewTfStatus();
-  SetTfStatus(status, tf_status.get());
-  TF_OpKernelContext_Failure(context, tf_status.get());
-}
+class RecordsKernel {
+ public:
+  static Status Create(const OpAttributes& attributes,
+                       std::unique_ptr<RecordsKernel>* kernel) {
+    *kernel = std::make_unique<RecordsKernel>();
+    return attributes.Int("source", &(*kernel)->source_);
+  }
+
+  Status Compute(TF_OpKernelContext* context) const {
+    const std::shared_ptr<RecordSource> source = FindRecordSource(source_);
+    if (source == nullptr) {
+      return Status::InvalidArgument("The dataset of these records is gone.");
+    }
+    return run(source.get(), context);
+  }
+
+ private:
+  int32_t source_ = 0;
+};
 
 // A shape function: each output has the shape of the input.
 template <int num_outputs>
-void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+void InferShapesOfInput(TF_ShapeInferenceContext* context, TF_Status* status) {
   const TfShape shape = NewTfShape();
   TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
   for (int i = 0; i < num_outputs && TF_GetCode(status) == TF_OK; ++i) {
@@ -133,26 +119,19 @@ void InferShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-template <Status (*run)(RecordSource*, TF_OpKernelContext*)>
-void Register(OpDefinition op) {
-  op.attributes = {"source: int"};
-  RegisterDefinition(op);
-  RegisterKernel(op.name, TF_NewKernelBuilder(op.name, "CPU", &Create,
-                                              &Compute<run>, &Destroy));
-}
-
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool read_records_registered = [] {
   OpDefinition op;
+  op.attributes = {"source: int"};
   op.name = "HorovodReadRecords";
   op.inputs = {"numbers: int64"};
   op.outputs = {"records: string"};
-  op.shape_function = InferShapes<1>;
-  Register<ReadRecords>(op);
+  op.shape_function = InferShapesOfInput<1>;
+  RegisterSynchronousOp<RecordsKernel<ReadRecords>>(op);
   op.name = "HorovodFindRecords";
   op.inputs = {"path: string"};
   op.outputs = {"first: int64", "count: int64"};
-  op.shape_function = InferShapes<2>;
-  Register<FindRecords>(op);
+  op.shape_function = InferShapesOfInput<2>;
+  RegisterSynchronousOp<RecordsKernel<FindRecords>>(op);
   return true;
 }();
 

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool reducescatter_registered = [] {
   OpDefinition op;
   op.name = "HorovodReducescatter";
   op.inputs = {"tensor: T"};

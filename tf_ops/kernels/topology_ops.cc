@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "tf_ops/kernels/op_attributes.h"
+#include "tf_ops/kernels/op_call.h"
 #include "tf_ops/kernels/op_registration.h"
-#include "tf_ops/kernels/tf_convert.h"
-#include "tf_ops/kernels/tf_handles.h"
 #include "tf_ops/process/global_engine.h"
 #include "tf_ops/process/local_topology.h"
 
@@ -57,43 +56,26 @@ Status ProcessSetIncluded(int32_t process_set_id, int32_t* value) {
   return Status::Ok();
 }
 
-// The state of a node; unused where the op has no process set.
-struct Node {
-  int32_t process_set_id = 0;
+template <Query query, bool has_process_set>
+class QueryKernel {
+ public:
+  static Status Create(const OpAttributes& attributes,
+                       std::unique_ptr<QueryKernel>* kernel) {
+    *kernel = std::make_unique<QueryKernel>();
+    if (!has_process_set) return Status::Ok();
+    return attributes.Int("process_set_id", &(*kernel)->process_set_id_);
+  }
+
+  Status Compute(TF_OpKernelContext* context) const {
+    int32_t value = 0;
+    HVD_RETURN_IF_ERROR(query(process_set_id_, &value));
+    return OpCall(context, nullptr, DeviceKind::kCpu)
+        .WriteOutput(0, Shape{}, &value);
+  }
+
+ private:
+  int32_t process_set_id_ = 0;
 };
-
-template <bool has_process_set>
-void* Create(TF_OpKernelConstruction* construction) {
-  auto node = std::make_unique<Node>();
-  if (has_process_set) {
-    const Status status =
-        OpAttributes(construction).Int("process_set_id", &node->process_set_id);
-    if (!status.ok()) FailConstruction(construction, status);
-  }
-  return node.release();
-}
-
-template <Query query>
-void Compute(void* kernel, TF_OpKernelContext* context) {
-  int32_t value = 0;
-  TfStatus tf_status = NewTfStatus();
-  const Status status =
-      query(static_cast<Node*>(kernel)->process_set_id, &value);
-  if (!status.ok()) {
-    SetTfStatus(status, tf_status.get());
-    TF_OpKernelContext_Failure(context, tf_status.get());
-    return;
-  }
-  const TfTensor output(TF_AllocateOutput(context, 0, TF_INT32, nullptr, 0,
-                                          sizeof(value), tf_status.get()));
-  if (TF_GetCode(tf_status.get()) != TF_OK) {
-    TF_OpKernelContext_Failure(context, tf_status.get());
-    return;
-  }
-  *static_cast<int32_t*>(TF_TensorData(output.get())) = value;
-}
-
-void Destroy(void* kernel) { delete static_cast<Node*>(kernel); }
 
 template <Query query, bool has_process_set>
 void RegisterQuery(const char* name) {
@@ -102,13 +84,10 @@ void RegisterQuery(const char* name) {
   op.outputs = {"value: int32"};
   if (has_process_set) op.attributes = {"process_set_id: int = 0"};
   op.shape_function = InferScalar;
-  RegisterDefinition(op);
-  RegisterKernel(name,
-                 TF_NewKernelBuilder(name, "CPU", &Create<has_process_set>,
-                                     &Compute<query>, &Destroy));
+  RegisterSynchronousOp<QueryKernel<query, has_process_set>>(op);
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool topology_registered = [] {
   RegisterQuery<Rank, false>("HorovodRank");
   RegisterQuery<Size, true>("HorovodSize");
   RegisterQuery<LocalRank, false>("HorovodLocalRank");
