@@ -292,12 +292,12 @@ def test_equal_draws_of_rows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "warning", lines.append)
     data = Elsewhere(1, "draw", 4 * hvd.size())
     weights_after_fit(hvd.shard(data))
-    told = [line for line in lines if "train on the same batches" in line]
+    told = [line for line in lines if "train on the same rows" in line]
     assert len(told) == (hvd.rank() == 0)
     lines.clear()
     weights_after_fit(hvd.shard(Elsewhere(None, "draw", 4 * hvd.size())))
     weights_after_fit(hvd.shard(Elsewhere(1, "global")))
-    assert not any("train on the same batches" in line for line in lines)
+    assert not any("train on the same rows" in line for line in lines)
 
 
 @needs_peers

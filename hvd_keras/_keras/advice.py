@@ -55,7 +55,7 @@ _UNEQUAL_ROWS = (
     '`policy="drop"` to `hvd.shard`. Received: %s.'
 )
 _SAME_DATA = (
-    "All ranks train on the same batches. If each was given all the data, "
+    "All ranks train on the same rows. If each was given all the data, "
     "share them out: `fit(hvd.shard((x, y), global_batch_size=...))`, with the "
     "batch size of one process; a PyDataset "
     "by `hvd.shard(data)`. If each draws "

@@ -1,8 +1,9 @@
-"""Sees whether all ranks have given the same arrays to `fit`."""
+"""Sees whether all ranks have given the same rows to `fit`, in any order."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import keras
@@ -14,35 +15,42 @@ from hvd_keras._keras import advice, models
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras._values import checksums
+from hvd_keras.callbacks._arrays_behind import arrays_behind
 
 _MOST_ROWS = 64
 _MOST_BYTES = 1 << 22  # of an array; they take a few milliseconds
+_OBJECT_BYTES = 1 << 12  # what takes as long to read as a string
+_MOST_READ = 1 << 28  # of an array, of which one part in 64 is looked at
 
-# Shape, dtype and a checksum of some rows, of each array.
-Sample = list[tuple[list[int], str, int]]
+
+# Shapes and dtypes of arrays, a checksum of each that does not depend on the
+# order of its rows, and one of some rows.
+Sample = tuple[list[tuple[list[int], str]], list[int], list[int]]
 
 
 def sample_of(model: Any, fit: keras_calls.Call | None) -> Sample | None:
     """Returns what tells the arrays of a beginning `fit` from other ones.
 
-    It is None if the data are no arrays, or if ranks may have equal ones: with
-    `steps_per_epoch` each may draw other rows of them, an own `train_step` may
-    pick rows, and a process set may train with all rows.
+    It is None if nobody knows the arrays behind the data, or if ranks may have
+    equal ones: with `steps_per_epoch` each may draw other rows of them, an own
+    `train_step` may pick rows, and a process set may train with all rows.
     """
     if fit is None or keras_epochs.is_capped(fit) or may_share(model):
         return None
-    arrays = keras_epochs.arrays_of(fit)
-    if not arrays:
-        return None
     try:
+        arrays = keras_epochs.arrays_of(fit) or arrays_behind(fit.data)
         rows = [_rows_of(array) for array in arrays]
         # Equal rows, such as zeros, are the same in each share too.
         if all((some == some[:1]).all() for some in rows):
             return None
-        return [
-            (list(map(int, array.shape)), str(some.dtype), _checksum(some))
-            for array, some in zip(arrays, rows, strict=True)
-        ]
+        return (
+            [
+                (list(map(int, array.shape)), str(some.dtype))
+                for array, some in zip(arrays, rows, strict=True)
+            ],
+            list(map(_sum_of, arrays, rows)),
+            list(map(_checksum, rows)),
+        )
     except Exception:
         # Keras takes more kinds, such as sparse tensors. Advice must not end
         # the training.
@@ -76,9 +84,13 @@ def tell_if_equal(
     samples, draws = zip(*given, strict=True)
     if basics.rank() or len(samples) == 1 or samples[0] is None:
         return
-    if any(sample != samples[0] for sample in samples):
+    if any(
+        sample is None or sample[:2] != samples[0][:2] for sample in samples
+    ):
         return
     received = "equal arrays on all ranks"
+    if any(sample != samples[0] for sample in samples):
+        received = "the same rows on all ranks, in other orders"
     if draws[0] is not None and len(set(draws)) == 1:
         received += ", which have drawn the same numbers from `np.random`"
     advice.tell_of_same_data(model, received)
@@ -102,6 +114,26 @@ def _rows_of(array: Any) -> np.ndarray[Any, Any]:
     first = _as_numpy(array[:1])
     most = min(_MOST_ROWS, max(2, _MOST_BYTES // max(1, first.nbytes)))
     return _as_numpy(array[:: max(1, math.ceil(num_rows / most))])
+
+
+def _sum_of(array: Any, some: np.ndarray[Any, Any]) -> int:
+    """Returns a checksum of all rows, or of a part of each, in any order.
+
+    Args:
+        array: The rows.
+        some: Some of them. Their checksum stands for the rows where it would
+            take too long to read all.
+    """
+    row_bytes = _OBJECT_BYTES if some.dtype.hasobject else some[:1].nbytes
+    if array.shape[0] * row_bytes > _MOST_READ:
+        return _checksum(some)
+    rows = _as_numpy(array).reshape(array.shape[0], -1)
+    if rows.dtype.hasobject:  # strings
+        return sum(zlib.crc32(repr(row).encode()) for row in rows.tolist())
+    size = rows.dtype.itemsize
+    bits = rows.view(f"u{size}" if size in (1, 2, 4, 8) else "u1")
+    bits = bits[:, :: math.ceil(bits.nbytes / _MOST_BYTES)]
+    return checksums.checksum(bits.sum(axis=0, dtype=np.uint64))
 
 
 def _as_numpy(rows: Any) -> np.ndarray[Any, Any]:

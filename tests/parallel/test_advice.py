@@ -185,6 +185,78 @@ def test_the_same_arrays_on_all_ranks(
     assert lines.of_rank_0("equal arrays on all ranks")
 
 
+class Rows(keras.utils.PyDataset):
+    """All rows in an order of its own, or a part of each batch."""
+
+    def __init__(self, part: slice = slice(None)) -> None:
+        super().__init__()
+        self.x, self.y = kt.regression_data()
+        self.batch_size, self.part = 8, part
+        self.order = np.random.default_rng().permutation(len(self.x))
+
+    def __len__(self) -> int:
+        return len(self.x) // self.batch_size
+
+    def __getitem__(self, index: int) -> Any:
+        begin = index * self.batch_size
+        rows = self.order[begin : begin + self.batch_size][self.part]
+        return self.x[rows], self.y[rows]
+
+
+class RowsOfRank(Rows):
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(hvd.rank(), None, hvd.size())
+        return tuple(each[rows] for each in super().__getitem__(index))
+
+
+def permuted() -> list[Any]:
+    x, y = kt.regression_data()
+    order = np.random.default_rng().permutation(len(x))
+    return [x[order], y[order]]
+
+
+def shuffled(dataset: tf.data.Dataset) -> list[Any]:
+    return [dataset.shuffle(64, seed=hvd.rank()).batch(8).prefetch(2)]
+
+
+def rows() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(kt.regression_data())
+
+
+WHOLE: dict[str, Callable[[], list[Any]]] = {
+    "arrays": permuted,
+    "dataset": lambda: shuffled(rows()),
+    "mapped": lambda: shuffled(rows().map(lambda x, y: (x * 2, y))),
+    "PyDataset": lambda: [Rows()],
+}
+PARTS: dict[str, Callable[[], list[Any]]] = {
+    "shard": lambda: shuffled(rows().shard(hvd.size(), hvd.rank())),
+    "filter": lambda: shuffled(
+        rows()
+        .enumerate()
+        .filter(lambda number, _: number % hvd.size() == hvd.rank())
+        .map(lambda _, row: row)
+    ),
+    "slice": lambda: [Rows(slice(hvd.rank(), None, hvd.size()))],
+    "rank": lambda: [RowsOfRank()],
+    "hvd.shard": lambda: [hvd.shard(rows(), batch_size=8)],
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_all_rows_in_other_orders(lines: Lines, kind: str) -> None:
+    keras.utils.set_random_seed(1)
+    distributed().fit(*WHOLE[kind](), verbose=0)
+    assert lines.of_rank_0("All ranks train on the same rows.")
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_of_the_rows(lines: Lines, kind: str) -> None:
+    keras.utils.set_random_seed(1)
+    distributed().fit(*PARTS[kind](), verbose=0)
+    assert not lines
+
+
 def test_the_same_arrays_without_a_callback(lines: Lines) -> None:
     keras.utils.set_random_seed(1)
     x, y = kt.regression_data()

@@ -1,0 +1,113 @@
+"""The arrays that datasets, PyDatasets and DataLoaders draw all rows of."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras.data._counts import source_of
+
+# Stages of tf.data that keep one row one row, and drop none.
+_KEEPS_ROWS = (
+    *("AssertCardinality", "Batch", "Cache", "Map", "Options", "ParallelBatch"),
+    *("ParallelMap", "Prefetch", "Shuffle", "Zip"),
+)
+
+
+def arrays_behind(data: Any) -> list[Any]:
+    """Returns the arrays whose rows, all of them, an epoch of `data` has.
+
+    Nothing is read for it. The list is empty if nobody knows them, and for what
+    `shard` returns.
+    """
+    if source_of(data) is not None or _is_ours(data):
+        return []
+    tf, torch = sys.modules.get("tensorflow"), sys.modules.get("torch")
+    if tf is not None and isinstance(data, tf.data.Dataset):
+        from hvd_keras.data._numbered import kind_of
+
+        return _behind_dataset(data, kind_of) or []
+    if isinstance(data, keras.utils.PyDataset):
+        size = getattr(data, "batch_size", None)
+        num_rows = len(data) * size if isinstance(size, int) else 0
+        return _held_by(data, num_rows)
+    loaders = torch and torch.utils.data
+    if loaders and isinstance(data, loaders.DataLoader):
+        samplers = loaders.RandomSampler, loaders.SequentialSampler
+        batched = type(data.batch_sampler) is loaders.BatchSampler
+        if batched and type(data.sampler) in samplers:
+            if type(data.dataset) is loaders.TensorDataset:
+                return list(data.dataset.tensors)
+            return _held_by(data.dataset, len(data.sampler))
+    return []
+
+
+def _behind_dataset(dataset: Any, kind_of: Any) -> list[Any] | None:
+    kind = kind_of(dataset)
+    if kind == "TensorSlice":
+        return list(dataset._tensors)
+    if kind not in _KEEPS_ROWS:
+        return None
+    parts = [_behind_dataset(each, kind_of) for each in dataset._inputs()]
+    if None in parts:
+        return None
+    return [array for part in parts for array in part or ()]
+
+
+def _held_by(owner: Any, num_rows: int) -> list[Any]:
+    """Returns the arrays of an object of the user's; none if it drops rows.
+
+    With them goes what its methods may pick rows by. If that depends on the
+    rank, so does what is returned.
+    """
+    methods = _methods_of(type(owner))
+    if _is_ours(owner) or not methods:
+        return []
+    names = {name for each in methods for name in each.__code__.co_names}
+    arrays = [*_arrays_in(vars(owner).values())]
+    if "rank" in names or num_rows < max(map(len, arrays), default=1):
+        return []
+    used = {**methods[0].__globals__, **vars(owner)}
+    plain = [
+        f"{name} {value!r}"
+        for name, value in used.items()
+        if isinstance(value, int | float | str | slice | tuple)
+        and (name in names or name in vars(owner))
+    ]
+    return [*arrays, np.array([*plain, ""])]
+
+
+def _methods_of(kind: type) -> list[Any]:
+    """Returns the methods that the user has written."""
+    return [
+        method
+        for each in kind.__mro__
+        if not each.__module__.startswith(("builtins", "keras.", "torch."))
+        for method in vars(each).values()
+        if inspect.isfunction(method)
+    ]
+
+
+def _arrays_in(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list) and len(value) > 1:
+            if all(isinstance(each, str) for each in value):  # of files
+                yield np.array(value)
+        elif getattr(value, "shape", ()) and len(value) > 1:
+            yield from () if _is_order(value) else (value,)
+
+
+def _is_order(array: Any) -> bool:
+    """Whether an array only says in which order rows come."""
+    if len(array.shape) > 1 or getattr(array.dtype, "kind", "") != "i":
+        return False
+    return bool((np.sort(array) == np.arange(len(array))).all())
+
+
+def _is_ours(value: Any) -> bool:
+    return type(value).__module__.startswith("hvd_keras.")
