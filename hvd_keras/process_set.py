@@ -209,6 +209,11 @@ def with_ranks(ranks: Sequence[int]) -> ProcessSet:
     return next((one for one in known if one == wanted), wanted)
 
 
+def has_own_sets() -> bool:
+    """Whether ranks may meet in sets other than that of all ranks."""
+    return _registry is not None and len(_registry.sets) > 1
+
+
 def register_alike(lists: Sequence[Sequence[int]]) -> list[ProcessSet]:
     """Returns sets of these ranks, also in a job whose sets are fixed.
 

@@ -17,8 +17,9 @@ from hvd_keras._gradients.start_check import unequal_start
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models
 from hvd_keras._keras.hooks import Hooks
-from hvd_keras._values.agreement import Check, together
-from hvd_keras.process_set import ProcessSet
+from hvd_keras._values.agreement import Check, by_rank, together
+from hvd_keras.exceptions import MismatchError
+from hvd_keras.process_set import ProcessSet, has_own_sets
 
 # Make the checks of the first exchange, of a `fit` and the ranks that train
 # together. They judge in the order in which they were added.
@@ -41,13 +42,48 @@ def never_compare(optimizer: Any) -> None:
 def compare_data(fit: keras_calls.Call) -> None:
     """Makes the first exchange of a `fit`, if its ranks train together."""
     part = distributed_part_of(fit.model)
-    if fit.method != "fit" or part is None:
+    if fit.method != "fit":
+        return
+    if part is None:
+        # Others may have a distributed optimizer, and compare.
+        if _meets_others(fit):
+            others = [_nothing() for _ in [*at_data, "naming"]]
+            together("fit/data", [_comparing_optimizers(fit), *others])
         return
     process_set = part.hvd_settings.reduce.process_set
     if process_set.included():
         checks = [make(fit, process_set) for make in at_data]
         checks.append(part.hvd_reducer.naming())
-        together("fit/data", checks, process_set)
+        first = _comparing_optimizers(fit, part)
+        together("fit/data", [first, *checks], process_set)
+
+
+def _meets_others(fit: keras_calls.Call) -> bool:
+    """Whether all ranks of the job make this `fit`."""
+    return not has_own_sets() and any(
+        getattr(callback, "hvd_compares_plans", False)
+        for callback in fit.callbacks
+    )
+
+
+def _comparing_optimizers(fit: keras_calls.Call, part: Any = None) -> Check:
+    optimizer = getattr(fit.model, "optimizer", None)
+    names = yield None if part else type(optimizer).__name__
+    if None in names and any(names):
+        shown = [
+            f"the plain optimizer {name}" if name else "a distributed one"
+            for name in names
+        ]
+        raise MismatchError(
+            "All ranks must train with a distributed optimizer, or none: make "
+            "it on all of them, `hvd.DistributedOptimizer(optimizer)`, not "
+            "under `if hvd.rank() == ...`. Received: "
+            f"{by_rank(shown, range(len(shown)))}."
+        )
+
+
+def _nothing() -> Check:
+    yield None
 
 
 def compare_models(callback_list: Any) -> None:

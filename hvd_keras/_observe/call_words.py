@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hvd_keras._records.evidence import Record
 
 # By the first part of the name that hvd_keras gives a collective.
@@ -27,6 +29,9 @@ _CALLBACKS = (
     "MetricAverageCallback",
     "ModelCheckpoint",
 )
+# Of a call without `name`: what it is, and its number.
+_UNNAMED = re.compile(r"([a-z_]+)\.\d+(?:/.*)?")
+_GRADIENTS = "the sum of the gradients"
 _OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite")
 
 
@@ -35,20 +40,28 @@ def is_of_user(record: Record) -> bool:
     return _of_ours(record.name) is None
 
 
+def is_of_step(record: Record) -> bool:
+    """Whether each step of a training makes the call."""
+    words = _of_ours(record.name)
+    return words in (_GRADIENTS, _OF_OURS["StepsGuard"])
+
+
 def words_of(record: Record) -> str:
     """Returns the call in words; its name in quotes if the user made it."""
-    return _of_ours(record.name) or f"'{record.name}'"
+    unnamed = _UNNAMED.fullmatch(record.name)
+    own = f"`hvd.{unnamed[1]}`" if unnamed else f"'{record.name}'"
+    return _of_ours(record.name) or own
 
 
 def called(record: Record) -> str:
     """As `words_of`; the kind of the user's own call goes before its name."""
     words = words_of(record)
-    return f"{record.kind} {words}" if is_of_user(record) else words
+    return f"{record.kind} {words}" if words.startswith("'") else words
 
 
 def _of_ours(name: str) -> str | None:
     if any(part in name for part in _OF_GRADIENTS):
-        return "the sum of the gradients"
+        return _GRADIENTS
     if name.endswith(("/first_values", "/first_values/differing")):
         return "the first step of the optimizer or tape"
     if name == "SyncEarlyStopping":  # without "/epoch"

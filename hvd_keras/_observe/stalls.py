@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hvd_keras._observe.call_words import called, words_of
+from hvd_keras._observe.call_words import called, is_of_step, words_of
 from hvd_keras._observe.history import Key, next_calls
 from hvd_keras._observe.verdict import (
     Cause,
@@ -106,6 +106,12 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
         "make that call on all ranks, equally often, not under `if "
         "hvd.rank() == 0`"
     )
+    if is_of_step(call):
+        cure = (
+            "let all ranks take equally many epochs and steps, as `hvd.shard` "
+            "does; with `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` in "
+            "`fit` they compare them first, and stop together"
+        )
     if rank.exit_call.endswith(IN_FIT):
         how += ","
         cure = (

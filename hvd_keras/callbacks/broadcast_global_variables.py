@@ -83,6 +83,8 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
     >>> model.fit(dataset, callbacks=callbacks)
     """
 
+    hvd_compares_plans = True
+
     def __init__(
         self, root_rank: int = 0, local_variables: Iterable[Any] | None = None
     ) -> None:

@@ -60,6 +60,8 @@ class StepsGuard(ForKeras3, keras.callbacks.Callback):
     >>> model.fit(dataset, callbacks=[hvd.callbacks.StepsGuard()])
     """
 
+    hvd_compares_plans = True
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = keras_calls.running_fit()
         remove_step_hooks(self.model, fit)  # of a `fit` that raised

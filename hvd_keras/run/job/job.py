@@ -474,8 +474,10 @@ class Job:
         ):
             command = self._spec.command
             self._output.say(report.nobody_joined(len(self._ranks), command))
-        if not ending.has_table:  # else something else is first
-            for line in self._remarks.lines():
+        # Of a job that failed, what explains why a rank ended well.
+        well = [one.rank for one in self._ranks if one.exit_status == 0]
+        if well or not ending.has_table:
+            for line in self._remarks.lines(well if ending.has_table else None):
                 self._output.say(line)
         return self._policy.ends.outcome(
             ending.blame, ending.exit_status, ending.text

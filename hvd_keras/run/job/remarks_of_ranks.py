@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from hvd_keras._common.remarks import Remark
 from hvd_keras._common.terminal import one_line
@@ -39,12 +39,17 @@ class RemarksOfRanks:
     def __bool__(self) -> bool:
         return any(self.lines())
 
-    def lines(self) -> Iterator[str]:
-        """Yields what to say, one line for each."""
+    def lines(self, among: Container[int] | None = None) -> Iterator[str]:
+        """Yields what to say, one line for each.
+
+        Args:
+            among: The ranks whose remarks count; None: all.
+        """
         counting = (
-            (one, sorted(ranks))
+            (one, named)
             for one, ranks in self._kept.values()
             if len(ranks) >= one.fewest
+            and (named := [n for n in sorted(ranks) if not among or n in among])
         )
         for remark, ranks in itertools.islice(counting, _MOST):
             numbers = ", ".join(map(str, ranks[:_MOST_NAMED]))
