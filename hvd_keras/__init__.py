@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import types
 from typing import TYPE_CHECKING, Any
 
 from hvd_keras._common.lazy import importer
@@ -321,19 +322,25 @@ def __dir__() -> list[str]:
     return sorted({*hidden, *__all__})
 
 
+def _training_calls() -> types.ModuleType:
+    return importlib.import_module(f"{__name__}._common.training_calls")
+
+
+def _meet_tensorflow() -> None:
+    importlib.import_module(f"{__name__}.ops")
+    _training_calls().watch_tensorflow()
+
+
 # This replaces what `_common/replacement_table.py` lists.
 call_when_imported(
     {
-        "tensorflow": lambda: importlib.import_module(f"{__name__}.ops"),
+        "tensorflow": _meet_tensorflow,
         "keras": lambda: importlib.import_module(
             f"{__name__}._replacing"
         ).install(),
-        "optax": lambda: importlib.import_module(
-            f"{__name__}._common.training_calls"
-        ).watch_optax(),
-        "torch": lambda: importlib.import_module(
-            f"{__name__}._common.training_calls"
-        ).watch_torch(),
+        "jax": lambda: _training_calls().watch_jax(),
+        "optax": lambda: _training_calls().watch_optax(),
+        "torch": lambda: _training_calls().watch_torch(),
     }
 )
 if os.environ.get("HVD_VERIFY"):

@@ -325,6 +325,21 @@ TABLE = (
         "know that a loop of one's own trains",
         "ranks that train alone end without a word",
     ),
+    *(
+        Row(
+            owner,
+            names,
+            "_common.training_calls",
+            "know that a loop computes gradients, and may train by hand",
+            "ranks that train alone end without a word",
+            seen,
+        )
+        for owner, names, seen in (
+            ("tensorflow.GradientTape", "gradient", _TENSORFLOW),
+            ("jax", "grad value_and_grad", "JAX 0.7 to 0.12"),
+            ("torch.autograd", "backward", "torch 2.6 to 2.11"),
+        )
+    ),
     Row(
         "optax",
         "apply_updates",

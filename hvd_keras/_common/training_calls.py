@@ -1,16 +1,62 @@
-"""Notes calls of optax and torch that train a model."""
+"""Notes calls of TensorFlow, JAX, optax and torch that train a model."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
 from hvd_keras._common import training_signs
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 
 _OF_OPTAX = "Make the optimizer by `hvd_keras.jax.distribute`"
 _OF_TORCH = "Wrap the optimizer in `hvd_keras.torch.DistributedOptimizer`"
+_OF_TAPE = "Wrap the tape in `hvd.DistributedGradientTape`"
+_OF_JAX = (
+    "Reduce the gradients by `hvd_keras.jax.allreduce`, or make the optimizer "
+    "by `hvd_keras.jax.distribute`"
+)
+
+
+def watch_tensorflow() -> None:
+    """Notes gradients for variables."""
+    tf = importlib.import_module("tensorflow")
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        @as_it_is
+        def gradient(
+            self: Any, target: Any, sources: Any, *args: Any, **kw: Any
+        ) -> Any:
+            if training_signs.gradient is None and any(
+                isinstance(getattr(one, "value", one), tf.Variable)
+                or isinstance(one, tf.Variable)
+                for one in tf.nest.flatten(sources)
+            ):
+                training_signs.note_gradient("`tape.gradient`", _OF_TAPE)
+            return original(self, target, sources, *args, **kw)
+
+        return gradient
+
+    replace(tf.GradientTape, "gradient", noting)
+
+
+def watch_jax() -> None:
+    """Notes functions that compute gradients."""
+    jax = importlib.import_module("jax")
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def differentiate(*args: Any, **kw: Any) -> Any:
+            what = f"`jax.{original.__name__}`"
+            training_signs.note_gradient(what, _OF_JAX)
+            return original(*args, **kw)
+
+        return differentiate
+
+    for name in ("grad", "value_and_grad"):
+        replace(jax, name, noting)
 
 
 def watch_optax() -> None:
@@ -27,9 +73,18 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_torch() -> None:
-    """Notes steps of optimizers of torch."""
+    """Notes steps of optimizers of torch, and gradients."""
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_post_hook(_note_step)
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kw: Any) -> Any:
+            training_signs.note_gradient("`backward`", _OF_TORCH)
+            return original(*args, **kw)
+
+        return backward
+
+    replace(importlib.import_module("torch.autograd"), "backward", noting)
 
 
 def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:

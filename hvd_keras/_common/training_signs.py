@@ -41,6 +41,8 @@ class Apart:
 
 
 first: Training | None = None
+# Of a process that makes its updates by hand.
+gradient: Training | None = None
 at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
 trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
@@ -55,6 +57,14 @@ def note(what: str, cure: str, *, reduces: bool = False) -> None:
         first = Training(what, place, cure, is_of_others, reduces)
         for call in at_first:
             call(first)
+
+
+def note_gradient(what: str, cure: str) -> None:
+    """Notes the first call that computes gradients of a model."""
+    global gradient
+    if gradient is None:
+        place, is_of_others = user_code.place(), _is_linked_by_others()
+        gradient = Training(what, place, cure, is_of_others, False)
 
 
 def note_broadcast(num_bytes: int) -> None:

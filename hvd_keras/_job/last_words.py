@@ -51,7 +51,7 @@ def _found() -> dict[str, str]:
     """Returns what only the whole training shows: a text for each subject."""
     if training_signs.apart is not None:
         return {remarks.TRAINS_ALONE: training_signs.apart.text}
-    training = training_signs.first
+    training = training_signs.first or training_signs.gradient
     if training is None:
         return {}
     at = f" at {training.place}" if training.place else ""

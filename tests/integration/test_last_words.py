@@ -189,9 +189,40 @@ def _last_words(outcome: jobs.Outcome) -> list[str]:
     ]
 
 
+_BY_ASSIGN = """
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+weight = tf.Variable([1.0])
+for rows in hvd.shard(tf.data.Dataset.range(8), batch_size=4):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(weight * tf.cast(rows, tf.float32))
+    weight.assign(weight - 0.1 * tape.gradient(loss, weight))
+"""
+_BY_HAND_IN_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+weight = torch.ones(3, requires_grad=True)
+(weight ** 2).sum().backward()
+with torch.no_grad():
+    weight -= 0.1 * weight.grad
+"""
+_BY_HAND_IN_JAX = """
+import jax, jax.numpy as jnp
+import hvd_keras as hvd
+hvd.init()
+weight = jnp.ones(3)
+weight -= 0.1 * jax.grad(lambda w: (w ** 2).sum())(weight)
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "what"),
     [
+        (_BY_ASSIGN, "Received: `tape.gradient` at <string>:10"),
+        (_BY_HAND_IN_TORCH, "Received: `backward` at <string>:7"),
+        (_BY_HAND_IN_JAX, "Received: `jax.grad` at <string>:7"),
         (_MODEL + _TAPE.format(is_distributed=False), "the optimizer SGD at "),
         (_MODEL + _FIT, "`fit` at <string>:13"),
         (_TORCH, "the optimizer SGD at <string>:9"),
@@ -203,12 +234,15 @@ def _last_words(outcome: jobs.Outcome) -> list[str]:
             "it reduced no gradient. Wrap the optimizer",
         ),
     ],
-    ids=["tape", "fit", "torch", "optax", "broadcast"],
+    ids=[
+        *("assign", "torch by hand", "jax by hand"),
+        *("tape", "fit", "torch", "optax", "broadcast"),
+    ],
 )
 def test_ranks_that_train_alone_are_told_of_at_the_end(
     code: str, what: str
 ) -> None:
-    backend = "jax" if code == _OPTAX else "tensorflow"
+    backend = "jax" if "import jax" in code else "tensorflow"
     outcome = jobs.run_python(2, code, KERAS_BACKEND=backend)
     assert outcome.status == 0, outcome.stderr
     (words,) = _last_words(outcome)
