@@ -251,7 +251,7 @@ def test_orders_outside_of_attributes_are_told(where: str) -> None:
     name = {"global": "ORDER", "class": "order", "lazy": "numbers"}.get(where)
     assert "on rank 0; " in text
     if where == "draw":
-        assert f"in batch {2 * size} of `data` in epoch 0, targets" in text
+        assert f"in `data[{2 * size}]` in epoch 1, targets" in text
     else:
         assert f"`{name or 'numbers_of.order'}` of `data` begins" in text
     assert "hvd.shard" in text

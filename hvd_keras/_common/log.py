@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from hvd_keras._common import remarks
 from hvd_keras.exceptions import StrictError
 
 _logger = logging.getLogger("hvd_keras")
@@ -50,6 +51,20 @@ def warning(message: str) -> None:
     if _is_strict and is_main:
         raise StrictError(message)
     _logger.warning("%s%s", _prefix, message, stacklevel=2)
+
+
+def mistake(message: str, about: str = "") -> None:
+    """Warns of a likely mistake, and has hvdrun say so when the job has ended.
+
+    Args:
+        message: One line.
+        about: Of what has the same `about`, hvdrun says the first.
+
+    Raises:
+        StrictError: See `warning`.
+    """
+    remarks.keep(message, about)
+    warning(message)
 
 
 def notice(message: str) -> None:

@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
 from hvd_keras import exceptions
-from hvd_keras._common import training_signs, user_code
+from hvd_keras._common import remarks, training_signs, user_code
 from hvd_keras._records.evidence import IN_FIT
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
@@ -67,12 +68,30 @@ def install(
             value = args.exc_value or args.exc_type()
             text = describe(args.exc_type, value)
             _note(f"{text} (in thread {thread})")
+            if isinstance(value, exceptions.HvdError):
+                _tell_of_thread(thread, text, args.exc_traceback)
         finally:
             previous_in_thread(args)
 
     sys.excepthook = hook
     threading.excepthook = hook_in_thread
     sys.exit = _noting(sys.exit)
+
+
+def _tell_of_thread(
+    thread: str, text: str, trace: TracebackType | None
+) -> None:
+    stack = [
+        user_code.Frame(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(trace)
+    ]
+    place = user_code.own_frame(stack[::-1], user_code.foreign_folders())
+    remarks.keep(
+        "A call in a thread has failed, and the script has gone on without it: "
+        "let all ranks make that call, and take the thread's result before the "
+        f"script ends. Received: {text} in thread {thread!r} at {place}.",
+        about="thread",
+    )
 
 
 def _print_interrupt(

@@ -246,8 +246,7 @@ def _warn(text: str, about: str = "") -> None:
         text = f"{text.rstrip('.')} in `fit` at {training_signs.place_of_fit}."
     elif (place := user_code.place()) and place not in text:
         text = f"{text.rstrip('.')} at {place}."
-    remarks.keep(text, about)
-    log.warning(text)
+    log.mistake(text, about)
 
 
 def has_own_train_step(model: Any) -> bool:

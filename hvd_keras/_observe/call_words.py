@@ -32,6 +32,7 @@ _CALLBACKS = (
 # Of a call without `name`: what it is, and its number.
 _UNNAMED = re.compile(r"([a-z_]+)\.\d+(?:/.*)?")
 _GRADIENTS = "the sum of the gradients"
+_BEHIND_BATCH = "the check behind a batch of `fit`"
 _OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite")
 
 
@@ -43,7 +44,7 @@ def is_of_user(record: Record) -> bool:
 def is_of_step(record: Record) -> bool:
     """Whether each step of a training makes the call."""
     words = _of_ours(record.name)
-    return words in (_GRADIENTS, _OF_OURS["StepsGuard"])
+    return words in (_GRADIENTS, _OF_OURS["StepsGuard"], _BEHIND_BATCH)
 
 
 def words_of(record: Record) -> str:
@@ -65,7 +66,7 @@ def _of_ours(name: str) -> str | None:
     if name.endswith(("/first_values", "/first_values/differing")):
         return "the first step of the optimizer or tape"
     if name == "SyncEarlyStopping":  # without "/epoch"
-        return "the check behind a batch of `fit`"
+        return _BEHIND_BATCH
     head = name.partition("/")[0].partition(".")[0]
     if head in _OF_OURS:
         return _OF_OURS[head]

@@ -22,6 +22,10 @@ from hvd_keras._records.evidence import IN_FIT, Job, Rank, Record
 # long is a fault.
 _HANG_SECONDS = 2.0
 _MOST_NAMED = 4
+_CURE_OF_EXITS = (
+    "let all ranks end alike; `self.model.stop_training = True` on one stops "
+    "`fit` on all"
+)
 
 
 @dataclasses.dataclass
@@ -106,7 +110,11 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
         "make that call on all ranks, equally often, not under `if "
         "hvd.rank() == 0`"
     )
-    if is_of_step(call):
+    is_killed = rank.exit_status == 0 and not rank.has_record
+    if is_killed and caller.has_record:
+        how = "left its script without ending it, as `os._exit(0)` does,"
+        cure = _CURE_OF_EXITS
+    elif is_of_step(call):
         cure = (
             "let all ranks take equally many epochs and steps, as `hvd.shard` "
             "does; with `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` in "
@@ -114,10 +122,7 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
         )
     if rank.exit_call.endswith(IN_FIT):
         how += ","
-        cure = (
-            "let all ranks end alike; `self.model.stop_training = True` on one "
-            "stops `fit` on all"
-        )
+        cure = _CURE_OF_EXITS
     sentence = (
         f"{name_of(rank)} {how} while rank{'s' * (len(stall.waiting) > 1)} "
         f"{numbers}{more} waited in {called(call)}{place(caller.frame)}: "

@@ -33,9 +33,7 @@ def arrays_behind(data: Any) -> list[Any]:
 
         return _behind_dataset(data, kind_of) or []
     if isinstance(data, keras.utils.PyDataset):
-        size = getattr(data, "batch_size", None)
-        num_rows = len(data) * size if isinstance(size, int) else 0
-        return _held_by(data, num_rows)
+        return _held_by(data)
     loaders = torch and torch.utils.data
     if loaders and isinstance(data, loaders.DataLoader):
         samplers = loaders.RandomSampler, loaders.SequentialSampler
@@ -59,25 +57,44 @@ def _behind_dataset(dataset: Any, kind_of: Any) -> list[Any] | None:
     return [array for part in parts for array in part or ()]
 
 
-def _held_by(owner: Any, num_rows: int) -> list[Any]:
-    """Returns the arrays of an object of the user's; none if it drops rows.
+def _held_by(owner: Any, num_rows: int | None = None) -> list[Any]:
+    """Returns the arrays that an object of the user's reads rows of.
 
     With them goes what its methods may pick rows by. If that depends on the
     rank, so does what is returned.
+
+    Args:
+        owner: It has `__getitem__`.
+        num_rows: Of an epoch; None: `owner` has batches.
     """
     methods = _methods_of(type(owner))
     if _is_ours(owner) or not methods:
         return []
-    names = {name for each in methods for name in each.__code__.co_names}
-    arrays = [*_arrays_in(vars(owner).values())]
-    if "rank" in names or num_rows < max(map(len, arrays), default=1):
+    codes = [method.__code__ for method in methods]
+    names = {name for code in codes for name in code.co_names}
+    if "rank" in names:
         return []
-    used = {**methods[0].__globals__, **vars(owner)}
+    shared = methods[0].__globals__
+    used = {name: shared[name] for name in names if name in shared}
+    used.update(vars(owner))
+    arrays = [*_arrays_in(used.values())]
+    count = max(map(len, arrays), default=1)
+    if num_rows is None:
+        sizes = [*used.values(), *(each for c in codes for each in c.co_consts)]
+        batches = {
+            number
+            for size in sizes
+            if type(size) is int and size > 0
+            for number in (count // size, -(-count // size))
+        }
+        if len(owner) not in batches:
+            return []
+    elif num_rows < count:
+        return []
     plain = [
         f"{name} {value!r}"
         for name, value in used.items()
         if isinstance(value, int | float | str | slice | tuple)
-        and (name in names or name in vars(owner))
     ]
     return [*arrays, np.array([*plain, ""])]
 
@@ -98,7 +115,7 @@ def _arrays_in(values: Iterable[Any]) -> Iterator[Any]:
         if isinstance(value, list) and len(value) > 1:
             if all(isinstance(each, str) for each in value):  # of files
                 yield np.array(value)
-        elif getattr(value, "shape", ()) and len(value) > 1:
+        elif hasattr(value, "__len__") and len(getattr(value, "shape", ())):
             yield from () if _is_order(value) else (value,)
 
 

@@ -121,7 +121,7 @@ class TrainedWeights:
             return  # a schedule that hosts of other kinds round differently
         if any(each != restores for _, _, each in gathered):
             if basics.rank() == 0:
-                log.warning(
+                log.mistake(
                     "The weights differ by rank after training, because a "
                     "callback has restored its best ones on some ranks alone. "
                     "Give it to all ranks, with "
@@ -142,7 +142,7 @@ class TrainedWeights:
 def tell_of_different_rates(difference: str | None) -> None:
     """Warns of rates that differ after the last step."""
     if difference is not None and basics.rank() == 0:
-        log.warning(
+        log.mistake(
             "The learning rates differ by rank after training. Its weights are "
             f"equal. Received: {difference}. {_rates.CURE_OF_RATES}"
         )

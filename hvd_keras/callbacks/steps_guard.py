@@ -194,7 +194,7 @@ class _SmallestCount:
             listed(np.flatnonzero(which).tolist())
             for which in (counts == smallest, counts > smallest)
         )
-        log.warning(
+        log.mistake(
             f"`fit` ended an epoch after {self._num_batches} batches, since "
             f"the data of {short} end there. Those of {long} go on: what is "
             "left is not trained on. Give all ranks equally many batches, or "

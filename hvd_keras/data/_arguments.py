@@ -217,7 +217,7 @@ def check_no_batches(dataset: Any) -> None:
         )
     row = keras.tree.flatten(rows.element_spec)[0]
     if getattr(row, "shape", None) is not None and row.shape.rank:
-        log.warning(
+        log.mistake(
             "`hvd.shard` takes each batch of `data` for one row, because "
             f"`batched` is False. {cure}"
         )

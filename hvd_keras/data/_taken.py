@@ -245,7 +245,7 @@ class Taken:
         where = ""
         if any(place != places[0] for place in places):
             each = [
-                f"the order of epoch {one['epoch']}"
+                f"the order of epoch {one['epoch'] + 1}"
                 + (f" from row {first} on" if first else "")
                 for one, (_, first) in zip(told, places, strict=True)
             ]
@@ -255,12 +255,13 @@ class Taken:
                 [one["notes"] for one in told]
             )
             number = told[0]["num_agreed"] + index
-            where = f"in batch {number} of epoch {told[0]['epoch']}, "
+            epoch = told[0]["epoch"] + 1
+            where = f"in batch {number + 1} of epoch {epoch}, "
             each = [f"rows that begin with {_words(note)}" for note in notes]
             looks = {one["num_looks"] for one in told}
             cure = _CURE_OF_LOOKS if len(looks) > 1 else _CURE_OF_DATASETS
         else:
-            epoch, cure = told[0]["epoch"], _CURE_OF_BATCHES
+            epoch, cure = told[0]["epoch"] + 1, _CURE_OF_BATCHES
             found = _orders.unequal([v[3] for v, _ in values], self.num_batches)
             targets = [dict(v[4]) for v, _ in values]
             place = _orders.unequal_targets(targets)
@@ -274,7 +275,7 @@ class Taken:
                 each = [
                     f"targets that begin with {t[place][1]}" for t in targets
                 ]
-                where = f"in batch {place} of `data` in epoch {epoch}, "
+                where = f"in `data[{place}]` in epoch {epoch}, "
                 cure = _CURE_OF_TARGETS
             else:
                 return

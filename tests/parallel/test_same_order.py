@@ -69,7 +69,7 @@ def test_rows_in_another_order_are_told(make: Any, steps: int) -> None:
         with pytest.raises(hvd.MismatchError) as raised:
             order_cases.weights_after_fit(data, 2, model)
     text = str(raised.value)
-    assert "of epoch 1, rows that begin with " in text
+    assert "of epoch 2, rows that begin with " in text
     assert "shuffle(buffer_size, seed=1)" in text
     assert "`deterministic=True`" in text
 

@@ -137,7 +137,10 @@ def _transports() -> str:
         from hvd_keras import _core
     except ImportError as error:
         raise _MissingError(str(error)) from None
-    return ", ".join(_core.transports())
+    names = ", ".join(_core.transports())
+    if _gpus() == "0":
+        names = names.replace("nccl", "nccl (needs a GPU)")
+    return names
 
 
 def _ops() -> str:
