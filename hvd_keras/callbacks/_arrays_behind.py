@@ -67,18 +67,20 @@ def _held_by(owner: Any, num_rows: int | None = None) -> list[Any]:
         owner: It has `__getitem__`.
         num_rows: Of an epoch; None: `owner` has batches.
     """
-    methods = _methods_of(type(owner))
-    if _is_ours(owner) or not methods:
+    if _is_ours(owner):
         return []
+    methods = _methods_of(type(owner))
     codes = [method.__code__ for method in methods]
     names = {name for code in codes for name in code.co_names}
     if "rank" in names:
         return []
-    shared = methods[0].__globals__
+    shared = methods[0].__globals__ if methods else {}
     used = {name: shared[name] for name in names if name in shared}
     used.update(vars(owner))
     arrays = [*_arrays_in(used.values())]
-    count = max(map(len, arrays), default=1)
+    count = max(map(len, arrays), default=0)
+    if not count:
+        return []
     if num_rows is None:
         sizes = [*used.values(), *(each for c in codes for each in c.co_consts)]
         batches = {
