@@ -4,9 +4,8 @@ Each process copies a file before the script changes it for the first time.
 After each run hvdrun gives the copies back, and removes files that are new, so
 that the next run finds what the first one found.
 
-It sees what Python opens, removes and renames, and what h5py opens, `Model.
-export` and `torch.save` write. Other files that libraries write by themselves
-stay: TensorFlow's checkpoints and logs.
+It sees what Python opens, removes and renames, and the calls in `WRITE_FILES`
+of libraries that write files by themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hvd_keras._common.replacements import replace
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.replacement_table import WRITE_FILES
+from hvd_keras._common.replacements import replace_calls
 from hvd_keras._common.when_imported import call_when_imported
 
 # A larger file is not copied; it is told, if it has changed.
@@ -48,14 +49,13 @@ def begin(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     _folder = folder
     sys.addaudithook(_hear)
+    packages = {path.partition(".")[0] for path in WRITE_FILES}
     call_when_imported(
         {
-            "h5py": lambda: replace(
-                sys.modules["h5py"].File, "__init__", _before(_keep_opened)
-            ),
-            "torch": lambda: replace(
-                sys.modules["torch"], "save", _before(_keep_saved)
-            ),
+            package: functools.partial(
+                replace_calls, package, WRITE_FILES.items(), _before
+            )
+            for package in packages
         }
     )
 
@@ -73,6 +73,12 @@ def give_back(folder: Path) -> list[str]:
         path, copy = Path(found["path"]), note.with_suffix(".data")
         if found["kind"] == "folder":
             folders.append(path)
+        elif found["kind"] == "tree":
+            files, below = _tree(path, found["prefix"])
+            for file in files - {*found["files"]}:
+                with contextlib.suppress(OSError):
+                    os.unlink(file)
+            folders += map(Path, below - {*found["folders"]})
         elif found["kind"] == "new":
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -118,36 +124,82 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         _keep_below(arguments[0])
 
 
-def _before(keep: Callable[..., None]) -> Callable[[Any], Any]:
-    """Returns what lets a function of a library run behind `keep`."""
+def _before(place: str, original: Any) -> Any:
+    """Returns a function of a library that first keeps what it will change."""
+    keep = _WRITERS.get(place, _keep_given)
 
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def call(*args: Any, **kw: Any) -> Any:
-            keep(*args, **kw)
-            return original(*args, **kw)
+    @as_it_is
+    @functools.wraps(original)
+    def call(*args: Any, **kw: Any) -> Any:
+        keep(*args, **kw)
+        return original(*args, **kw)
 
-        return call
+    return call
 
-    return around
+
+def _paths_in(*args: Any, **kw: Any) -> list[str]:
+    given = (*args, *kw.values())
+    return [os.fsdecode(a) for a in given if isinstance(a, str | os.PathLike)]
+
+
+def _keep_given(*args: Any, **kw: Any) -> None:
+    """Keeps the files that are named; `mode` is no name."""
+    for path in _paths_in(*args, **kw):
+        if path not in _MODES:
+            _keep(path)
 
 
 def _keep_opened(
     _file: Any, name: Any, mode: str = "r", *_rest: Any, **_kw: Any
 ) -> None:
-    if mode != "r":
+    if mode not in ("r", "rb"):
         _keep(name)
 
 
-def _keep_exported(_model: Any, filepath: Any, *_rest: Any, **_kw: Any) -> None:
-    _keep_below(filepath)
+def _keep_made(path: Any) -> None:
+    folder = os.path.abspath(path)
+    while not os.path.exists(folder):
+        _keep(folder, is_folder=True)
+        folder = os.path.dirname(folder)
 
 
-def _keep_saved(_obj: Any, f: Any, *_rest: Any, **_kw: Any) -> None:
-    _keep(f)
+def _keep_tree(*args: Any, **kw: Any) -> None:
+    """Keeps what is in a folder, and notes what is not."""
+    for path in _paths_in(*args, **kw)[:1]:
+        _keep_made(path)
+        _keep_below(path)
 
 
-exporting = _before(_keep_exported)  # for `Model.export`
+def _keep_checkpoint(
+    checkpoint: Any, file_prefix: Any = None, *_rest: Any, **_kw: Any
+) -> None:
+    # A manager has a folder, and also removes files.
+    folder = getattr(checkpoint, "directory", None)
+    if folder is not None:
+        _keep_below(folder)
+    elif file_prefix is not None:
+        folder, prefix = os.path.split(os.path.abspath(file_prefix))
+        _keep_below(folder, prefix)
+        _keep(os.path.join(folder, "checkpoint"))
+
+
+exporting = functools.partial(_before, "Model.export")
+_MODES = {"w", "wb", "a", "ab", "r+", "w+", "a+", "x"}
+# What others than `_keep_given` see to.
+_WRITERS: dict[str, Callable[..., None]] = {
+    "io.gfile.GFile.__init__": _keep_opened,
+    "io.gfile.makedirs": _keep_made,
+    "io.gfile.mkdir": _keep_made,
+    "io.gfile.rmtree": _keep_tree,
+    "saved_model.save": _keep_tree,
+    "data.Dataset.save": _keep_tree,
+    "train.Checkpoint.save": _keep_checkpoint,
+    "train.Checkpoint.write": _keep_checkpoint,
+    "train.CheckpointManager.save": _keep_checkpoint,
+    "summary.create_file_writer": _keep_tree,
+    "File.__init__": _keep_opened,
+    "Model.export": _keep_tree,
+}
 
 
 def _keep_moved(source: Any, target: Any) -> None:
@@ -163,35 +215,78 @@ def _keep_moved(source: Any, target: Any) -> None:
             _keep(os.path.join(there, name), is_folder=True)
 
 
-def _keep_below(top: Any) -> None:
+def _keep_below(top: Any, prefix: str = "") -> None:
+    """Keeps the files in a folder, and notes which there are.
+
+    Args:
+        top: The folder, if it is one.
+        prefix: If there is one, what the names of files right in it begin with.
+    """
     if not isinstance(top, str | os.PathLike):
         return
-    for folder, _, names in os.walk(os.fsdecode(top)):
-        for name in names:
-            _keep(os.path.join(folder, name))
+    folder = os.path.realpath(os.fsdecode(top))
+    files, folders = _tree(Path(folder), prefix)
+    _note(
+        folder,
+        os.path.join(folder, f"{prefix}*"),
+        lambda _: {
+            "path": folder,
+            "kind": "tree",
+            "prefix": prefix,
+            "files": sorted(files),
+            "folders": sorted(folders),
+        },
+    )
+    for file in files:
+        _keep(file)
+
+
+def _tree(top: Path, prefix: str) -> tuple[set[str], set[str]]:
+    """Returns the files and the folders that are in a folder, or it itself."""
+    files, folders = set[str](), set[str]()
+    for folder, _, names in os.walk(top):
+        folders.add(folder)
+        files |= {
+            os.path.join(folder, name)
+            for name in names
+            if name.startswith(prefix)
+        }
+        if prefix:
+            break
+    return files, folders
 
 
 def _keep(path: Any, *, is_folder: bool = False) -> None:
     """Notes how a file is, unless a process has noted it."""
-    if not isinstance(path, str | bytes | os.PathLike):
-        return  # a descriptor
+    if isinstance(path, str | bytes | os.PathLike):  # else a descriptor
+        real = os.path.realpath(os.fsdecode(path))
+        _note(real, real, functools.partial(_kept, real, is_folder))
+
+
+def _note(path: str, key: str, make: Callable[[Path], dict[str, Any]]) -> None:
+    """Writes a note, unless a process has done so.
+
+    Args:
+        path: What it is of.
+        key: What no other note has.
+        make: Gets where the note will be, and returns it.
+    """
     if _folder is None or getattr(_local, "is_busy", False):
         return
     _local.is_busy = True
     try:
-        real = os.path.realpath(os.fsdecode(path))
         # Caches, devices, locks and our records are no work of the script.
         if (
-            real in _seen
-            or "/." in real
-            or real.startswith((*_OTHERS, f"{_folder.parent}/"))
-            or real.endswith((".lock", ".pyc"))
+            key in _seen
+            or "/." in path
+            or path.startswith((*_OTHERS, f"{_folder.parent}/"))
+            or path.endswith((".lock", ".pyc"))
         ):
             return
-        _seen.add(real)
-        with _noting(real) as note:
+        _seen.add(key)
+        with _noting(key) as note:
             if note is not None:
-                text = json.dumps(_kept(real, note, is_folder))
+                text = json.dumps(make(note))
                 whole = note.with_suffix(".part")  # we may be killed here
                 whole.write_text(text)
                 os.replace(whole, note)
@@ -210,7 +305,7 @@ def _noting(path: str) -> Iterator[Path | None]:
         yield None if note.exists() else note
 
 
-def _kept(path: str, note: Path, is_folder: bool) -> dict[str, Any]:
+def _kept(path: str, is_folder: bool, note: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         return {"path": path, "kind": "folder" if is_folder else "new"}
     state = _state_of(Path(path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from hvd_keras._common.replacement_table import TABLE, Row
@@ -86,6 +86,36 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         functools.update_wrapper(made, original)
     setattr(owner, name, made)
     _done[key] = Replacement(row, owner, name, original, made)
+
+
+def replace_calls(
+    package: str,
+    table: Iterable[tuple[str, str]],
+    make: Callable[[str, Any], Any],
+) -> None:
+    """Replaces functions of a package that has been imported.
+
+    Args:
+        package: Its name.
+        table: Modules or classes, and names of functions in them. Those of
+            other packages are left out.
+        make: Gets the place of a function, without the package, and the
+            function; returns what comes in its place.
+    """
+    for path, names in table:
+        home, _, path = path.partition(".")
+        if home != package:
+            continue
+        owner, whole = sys.modules[package], package
+        for part in path.split(".") if path else ():
+            owner, whole = getattr(owner, part), f"{whole}.{part}"
+            if inspect.ismodule(owner):
+                # `import tensorflow.io` would make another module, and put it
+                # in the place of this one.
+                sys.modules.setdefault(whole, owner)
+        for name in names.split():
+            place = f"{path}.{name}" if path else name
+            replace(owner, name, functools.partial(make, place))
 
 
 def _row_of(owner: Any, name: str, home: str) -> Row:

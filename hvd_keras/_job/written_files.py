@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import inspect
 import os
 import re
 import socket
@@ -15,9 +16,14 @@ import time
 from typing import Any
 
 from hvd_keras._common import files, remarks, user_code
-from hvd_keras._common.replacements import replace
+from hvd_keras._common.replacements import replace_calls
 from hvd_keras._common.when_imported import call_when_imported
 
+_CALLS = [
+    ("h5py.File", "__init__"),
+    # What the callback TensorBoard and own loops log.
+    ("tensorflow.summary", "create_file_writer"),
+]
 _MOST = 8  # told by a rank
 # By path: the line that opened it first; the path without the time of then.
 _places: dict[str, tuple[str, str]] = {}
@@ -51,36 +57,27 @@ def watch(*, clocks_alone: bool = False) -> None:
     if not _hears:  # nobody can take a hook back
         _hears = True
         sys.addaudithook(_hear)
-        call_when_imported({"h5py": _hear_h5py, "tensorflow": _hear_tensorflow})
+        call_when_imported(
+            {
+                package: functools.partial(
+                    replace_calls, package, _CALLS, _noting
+                )
+                for package in ("h5py", "tensorflow")
+            }
+        )
 
 
-def _hear_h5py() -> None:
-    # It opens files by itself.
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def opened(
-            self: Any, name: Any, mode: str = "r", *rest: Any, **kw: Any
-        ) -> Any:
-            if mode != "r":
-                _note_of_library(name)
-            return original(self, name, mode, *rest, **kw)
+def _noting(place: str, original: Any) -> Any:
+    """Returns a call of a library that opens files by itself."""
 
-        return opened
+    @functools.wraps(original)
+    def call(*args: Any, **kw: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **kw).arguments
+        if given.get("mode", "r" if place == "File.__init__" else "w") != "r":
+            _note_of_library(given.get("name", given.get("logdir")))
+        return original(*args, **kw)
 
-    replace(sys.modules["h5py"].File, "__init__", make)
-
-
-def _hear_tensorflow() -> None:
-    # What the callback TensorBoard and own loops log.
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def made(logdir: Any, *rest: Any, **kw: Any) -> Any:
-            _note_of_library(logdir)
-            return original(logdir, *rest, **kw)
-
-        return made
-
-    replace(sys.modules["tensorflow"].summary, "create_file_writer", make)
+    return call
 
 
 def tell() -> None:

@@ -16,7 +16,6 @@ import fcntl
 import functools
 import hashlib
 import inspect
-import operator
 import os
 import re
 import sys
@@ -29,8 +28,8 @@ from typing import Any
 from hvd_keras import _native
 from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras._common.replacement_table import MAKE_FILES
-from hvd_keras._common.replacements import replace
+from hvd_keras._common.replacement_table import LOOK_FOR_FILES, WRITE_FILES
+from hvd_keras._common.replacements import replace, replace_calls
 from hvd_keras._common.when_imported import call_when_imported
 from hvd_keras.distribution._callers import (
     FETCHERS,
@@ -45,7 +44,7 @@ _CHANGES = frozenset(
     "shutil.copytree shutil.make_archive shutil.move shutil.rmtree "
     "shutil.unpack_archive subprocess.Popen".split()
 )
-_LOOKS = frozenset("exists glob isdir listdir stat walk".split())  # of gfile
+_LOOKS = frozenset(" ".join(LOOK_FOR_FILES.values()).split())
 _SECONDS_TO_TELL = 10.0
 _SECONDS_TO_LOOK = 0.25
 _MOST_LOOKS = 4  # at which a collective waits
@@ -78,10 +77,13 @@ def beginning() -> Iterator[None]:
         _may_go = False
         replace(os, "stat", _awaiting)
         sys.addaudithook(_hear)
+        calls = [*WRITE_FILES.items(), *LOOK_FOR_FILES.items()]
         call_when_imported(
             {
-                package: functools.partial(_hear_calls, package)
-                for package in ("tensorflow", "h5py")
+                package: functools.partial(
+                    replace_calls, package, calls, _in_turn
+                )
+                for package in ("tensorflow", "h5py", "torch")
             }
         )
 
@@ -222,17 +224,9 @@ def _awaiting(original: Any) -> Any:
     return stat
 
 
-def _hear_calls(package: str) -> None:
-    """Hears of what a package does with files at the calls of the script."""
-    for path, names in MAKE_FILES.items():
-        home, _, path = path.partition(".")
-        if home == package:
-            owner = operator.attrgetter(path)(sys.modules[package])
-            for name in names.split():
-                replace(owner, name, functools.partial(_in_turn, name))
-
-
-def _in_turn(name: str, original: Any) -> Any:
+def _in_turn(place: str, original: Any) -> Any:
+    """Returns a function that waits where the script calls it for files."""
+    name = place.rpartition(".")[2]
     signature = inspect.signature(original)
 
     @as_it_is

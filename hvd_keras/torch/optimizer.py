@@ -133,6 +133,11 @@ class _Distributed(torch.optim.Optimizer):
         finally:
             self._hvd_reducer.skipping(False)
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """The number of calls of `backward()` for a step."""
+        return int(self._hvd_reducer.passes)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of calls of `backward()` for a step."""
         self._hvd_reducer.passes = _checked_passes(passes)

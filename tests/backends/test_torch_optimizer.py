@@ -461,6 +461,7 @@ def test_calls_in_a_wrong_order_raise() -> None:
         optimizer.step()
         optimizer.zero_grad()
     optimizer.set_backward_passes_per_step(2)
+    assert optimizer.backward_passes_per_step == 2
     for _ in range(2):
         loss_of(model, x, 1.0).backward()
     optimizer.step()

@@ -78,3 +78,69 @@ def test_what_cannot_be_given_back_stays(tmp_path: pathlib.Path) -> None:
     (copy,) = (tmp_path / "kept").glob("*.data")
     assert str(copy) in text
     assert copy.read_text() == "old"
+
+
+_BEFORE = """
+import tensorflow as tf
+checkpoint = tf.train.Checkpoint(v=tf.Variable(1.0))
+manager = tf.train.CheckpointManager(checkpoint, "managed", max_to_keep=1)
+manager.save()
+checkpoint.save("checkpoints/one")
+for name in "text", "removed", "moved", "checkpoints/other":
+    tf.io.write_file(name, "old")
+with tf.io.TFRecordWriter("records") as writer:
+    writer.write(b"old")
+tf.saved_model.save(checkpoint, "saved")
+"""
+_AFTER = """
+import pathlib
+from hvd_keras._common import kept_files
+kept_files.begin(pathlib.Path("kept"))
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow.saved_model  # another module than `tf.saved_model`, once
+checkpoint = tf.train.Checkpoint(v=tf.Variable(2.0))
+manager = tf.train.CheckpointManager(checkpoint, "managed", max_to_keep=1)
+manager.save()
+manager.save()  # removes the first
+checkpoint.save("checkpoints/one")
+checkpoint.write("checkpoints/two")
+tf.saved_model.save(checkpoint, "saved")
+with tf.io.TFRecordWriter("records") as writer:
+    writer.write(b"new")
+with tf.summary.create_file_writer("own/logs").as_default():
+    tf.summary.scalar("a", 1.0, step=0)
+tf.io.write_file("text", "new")
+with tf.io.gfile.GFile("file", "w") as file:
+    file.write("new")
+tf.io.gfile.makedirs("deep/folder")
+tf.io.gfile.remove("removed")
+tf.io.gfile.rename("moved", "there")
+tf.data.Dataset.range(3).save("rows")
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+board = keras.callbacks.TensorBoard("logs")
+model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0, callbacks=[board])
+model.export("exported", verbose=False)
+model.save_weights("model.weights.h5")
+model.save("model.keras")
+"""
+
+
+def test_what_libraries_write_is_as_before(tmp_path: pathlib.Path) -> None:
+    def found() -> dict[str, bytes | None]:
+        return {
+            str(path): path.read_bytes() if path.is_file() else None
+            for path in tmp_path.rglob("*")
+            if path.relative_to(tmp_path).parts[0] != "kept"
+        }
+
+    subprocess.run([sys.executable, "-c", _BEFORE], cwd=tmp_path, check=True)
+    before = found()
+    subprocess.run([sys.executable, "-c", _AFTER], cwd=tmp_path, check=True)
+    assert len(found()) > len(before) + 10
+
+    assert kept_files.give_back(tmp_path / "kept") == []
+
+    assert found() == before

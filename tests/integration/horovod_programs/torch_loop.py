@@ -34,6 +34,9 @@ optimizer = hvd.DistributedOptimizer(
     gradient_predivide_factor=1.0,
     num_groups=2,
 )
+# Other libraries know a distributed optimizer by these.
+assert hasattr(optimizer, "_allreduce_grad_async")
+assert optimizer.backward_passes_per_step == 1
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
