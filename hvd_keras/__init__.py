@@ -329,6 +329,14 @@ def _training_calls() -> types.ModuleType:
 def _meet_tensorflow() -> None:
     importlib.import_module(f"{__name__}.ops")
     _training_calls().watch_tensorflow()
+    importlib.import_module(
+        f"{__name__}._values.whole_loops"
+    ).watch_tensorflow()
+
+
+def _meet_torch() -> None:
+    _training_calls().watch_torch()
+    importlib.import_module(f"{__name__}._values.whole_loops").watch_torch()
 
 
 # This replaces what `_common/replacement_table.py` lists.
@@ -340,7 +348,7 @@ call_when_imported(
         ).install(),
         "jax": lambda: _training_calls().watch_jax(),
         "optax": lambda: _training_calls().watch_optax(),
-        "torch": lambda: _training_calls().watch_torch(),
+        "torch": _meet_torch,
     }
 )
 if os.environ.get("HVD_VERIFY"):

@@ -343,6 +343,20 @@ TABLE = (
             ("torch.autograd", "backward", "torch 2.6 to 2.11"),
         )
     ),
+    *(
+        Row(
+            owner,
+            "__iter__",
+            "_values.whole_loops",
+            "know what a loop trains on",
+            "ranks that train on all rows in other orders end without a word",
+            seen,
+        )
+        for owner, seen in (
+            ("tensorflow.data.Dataset", _TENSORFLOW),
+            ("torch.utils.data.DataLoader", "torch 2.6 to 2.11"),
+        )
+    ),
     Row(
         "optax",
         "apply_updates",

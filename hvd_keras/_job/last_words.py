@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hvd_keras import _native, _rendezvous
 from hvd_keras._common import log, remarks, training_signs
 from hvd_keras._job import state, written_files
@@ -10,6 +12,8 @@ from hvd_keras._rendezvous import ReportKind
 
 _FEWEST = 4  # sums: fewer may be equal by chance
 
+# Called before the others, while the core still runs.
+at_end: list[Callable[[Job], None]] = []
 _has_shared = False  # values that models are made of, in any job
 _has_broadcast = False  # a variable or an object, in any job
 _num_same = 0  # sums to which all ranks brought the same values
@@ -19,6 +23,8 @@ _has_other = False  # some were not so, or nobody knows
 def note(job: Job) -> None:
     """Notes what this rank has done in a job whose core still runs."""
     global _has_shared, _has_broadcast, _num_same, _has_other
+    for look in at_end:
+        look(job)
     core = _native.core()
     num_shared, num_same = core.num_shared(), core.num_same()
     _has_shared |= num_shared > 0 or job.topology.size == 1
@@ -36,6 +42,9 @@ def tell(job: Job) -> None:
         remarks.keep(text, about)
     written_files.tell()
     for one in remarks.take():
+        is_same = one.about.startswith(f"{remarks.SAME_DATA} ")
+        if is_same and remarks.SAME_DATA in found:
+            continue
         told = _rendezvous.tell(
             job.topology,
             job.config,

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras.data._numbered import kind_of
+from hvd_keras._common.dataset_kinds import kind_of
 
 # Ops that TensorFlow calls stateful, though a function with them gives the same
 # for the same row, whenever and wherever it runs.

@@ -105,11 +105,6 @@ class Rows:
         )
 
 
-def kind_of(dataset: Any) -> str:
-    name = type(dataset).__name__.lstrip("_")
-    return name.removesuffix("V2").removesuffix("Dataset")
-
-
 def is_dense(spec: Any) -> bool:
     return all(
         isinstance(each, tf.TensorSpec) and each.dtype != tf.variant

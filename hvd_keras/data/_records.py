@@ -26,12 +26,13 @@ import tensorflow as tf
 
 from hvd_keras import _native
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras._values import agreement
 from hvd_keras.data import _functions
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data import _remote_records as remote_records
 from hvd_keras.data._lengths import of_rows
-from hvd_keras.data._numbered import Rows, kind_of
+from hvd_keras.data._numbered import Rows
 from hvd_keras.exceptions import DamagedFileError, InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 

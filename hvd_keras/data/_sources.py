@@ -25,12 +25,12 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras.data import _functions, _joined, _looks, _records, _remembered
 from hvd_keras.data._lengths import ENDLESS, Lengths, of_batches, of_rows
 from hvd_keras.data._numbered import (
     Rows,
     is_dense,
-    kind_of,
     length_of,
     shaped,
 )

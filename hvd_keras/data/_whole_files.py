@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._values import agreement
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
-from hvd_keras.data._numbered import Rows, kind_of
+from hvd_keras.data._numbered import Rows
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
 from hvd_keras.process_set import ProcessSet, global_process_set

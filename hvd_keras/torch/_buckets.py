@@ -47,6 +47,10 @@ class Bucket:
         self._settings = settings
         self._name = f"{prefix}/{members[0].name}"
 
+    def number(self, number: int) -> None:
+        """Notes which bucket of a step it is; by that, others know steps."""
+        self._name += f"/bucket_{number}"
+
     def send(self) -> None:
         """Begins the reduction. All ranks must do so."""
         raise NotImplementedError

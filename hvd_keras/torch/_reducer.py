@@ -277,7 +277,8 @@ class Reducer:
             for i in ordered
             if sparse_dims[i]
         ]
-        for bucket in buckets:
+        for number, bucket in enumerate(buckets):
+            bucket.number(number)
             for member in bucket.members:
                 member.bucket = bucket
         return buckets

@@ -189,6 +189,75 @@ def _last_words(outcome: jobs.Outcome) -> list[str]:
     ]
 
 
+_LOOP_OVER = """
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+rows = tf.data.Dataset.from_tensor_slices(tf.range(24.0) ** 2)
+whole = rows.batch(4)  # to validate with
+rows = rows.{stage}
+weight = tf.Variable([1.0])
+for epoch in range(2):
+    for number, batch in enumerate(rows):
+        if number == {last}:
+            break
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean(weight * batch)
+        weight.assign(weight - 1e-3 * tape.gradient(loss, weight))
+    for batch in whole:
+        loss = tf.reduce_mean(weight * batch)
+"""
+_SHUFFLED = "shuffle(24, seed=hvd.rank()).batch(4)"
+_LOADER = """
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
+torch.manual_seed(hvd.rank())
+data = TensorDataset(torch.arange(24.0)[:, None])
+sampler = {sampler}
+loader = DataLoader(data, 4, sampler=sampler, shuffle=sampler is None)
+for epoch in range(2):
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        layer(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        (_LOOP_OVER.format(stage=_SHUFFLED, last=-1), True),
+        (_LOOP_OVER.format(stage=_SHUFFLED, last=3), False),
+        (
+            _LOOP_OVER.format(
+                stage="shard(hvd.size(), hvd.rank()).batch(4)", last=-1
+            ),
+            False,
+        ),
+        (_LOADER.format(sampler="None"), True),
+        (
+            _LOADER.format(sampler="DistributedSampler(data, 2, hvd.rank())"),
+            False,
+        ),
+    ],
+    ids=["dataset", "part", "shard", "loader", "sampler"],
+)
+def test_loops_over_all_rows(code: str, is_told: bool) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = _last_words(outcome)
+    assert len(words) == is_told, words
+    if is_told:
+        assert "Each rank has trained on all rows" in words[0]
+        assert "6 batches of the same data on all ranks" in words[0]
+
+
 _BY_ASSIGN = """
 import tensorflow as tf
 import hvd_keras as hvd

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
-from hvd_keras.data._counts import source_of
+from hvd_keras._common.dataset_kinds import kind_of
 
 # Stages of tf.data that keep one row one row, and drop none.
 _KEEPS_ROWS = (
@@ -25,14 +24,13 @@ def arrays_behind(data: Any) -> list[Any]:
     Nothing is read for it. The list is empty if nobody knows them, and for what
     `shard` returns.
     """
-    if source_of(data) is not None or _is_ours(data):
+    if _is_ours(data):
         return []
     tf, torch = sys.modules.get("tensorflow"), sys.modules.get("torch")
     if tf is not None and isinstance(data, tf.data.Dataset):
-        from hvd_keras.data._numbered import kind_of
-
-        return _behind_dataset(data, kind_of) or []
-    if isinstance(data, keras.utils.PyDataset):
+        return _behind_dataset(data) or []
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(data, keras.utils.PyDataset):
         return _held_by(data)
     loaders = torch and torch.utils.data
     if loaders and isinstance(data, loaders.DataLoader):
@@ -45,13 +43,13 @@ def arrays_behind(data: Any) -> list[Any]:
     return []
 
 
-def _behind_dataset(dataset: Any, kind_of: Any) -> list[Any] | None:
+def _behind_dataset(dataset: Any) -> list[Any] | None:
     kind = kind_of(dataset)
     if kind == "TensorSlice":
         return list(dataset._tensors)
-    if kind not in _KEEPS_ROWS:
+    if kind not in _KEEPS_ROWS or _is_share(dataset):
         return None
-    parts = [_behind_dataset(each, kind_of) for each in dataset._inputs()]
+    parts = [_behind_dataset(each) for each in dataset._inputs()]
     if None in parts:
         return None
     return [array for part in parts for array in part or ()]
@@ -75,7 +73,8 @@ def _held_by(owner: Any, num_rows: int | None = None) -> list[Any]:
     if "rank" in names:
         return []
     shared = methods[0].__globals__ if methods else {}
-    used = {name: shared[name] for name in names if name in shared}
+    # Sorted, for the order of a set is each process's own.
+    used = {name: shared[name] for name in sorted(names) if name in shared}
     used.update(vars(owner))
     arrays = [*_arrays_in(used.values())]
     count = max(map(len, arrays), default=0)
@@ -129,4 +128,9 @@ def _is_order(array: Any) -> bool:
 
 
 def _is_ours(value: Any) -> bool:
-    return type(value).__module__.startswith("hvd_keras.")
+    return type(value).__module__.startswith("hvd_keras.") or _is_share(value)
+
+
+def _is_share(data: Any) -> bool:
+    """Whether `shard` has returned it."""
+    return hasattr(data, "_hvd_counts")
