@@ -77,12 +77,9 @@ def beginning() -> Iterator[None]:
         _may_go = False
         replace(os, "stat", _awaiting)
         sys.addaudithook(_hear)
-        calls = [*WRITE_FILES.items(), *LOOK_FOR_FILES.items()]
         call_when_imported(
             {
-                package: functools.partial(
-                    replace_calls, package, calls, _in_turn
-                )
+                package: functools.partial(_hear_calls, package)
                 for package in ("tensorflow", "h5py", "torch")
             }
         )
@@ -222,6 +219,12 @@ def _awaiting(original: Any) -> Any:
         return original(path, *args, **kw)
 
     return stat
+
+
+def _hear_calls(package: str) -> None:
+    """Hears of what a package does with files at the calls of the script."""
+    calls = [*WRITE_FILES.items(), *LOOK_FOR_FILES.items()]
+    replace_calls(package, calls, _in_turn)
 
 
 def _in_turn(place: str, original: Any) -> Any:
