@@ -43,6 +43,8 @@ class Apart:
 first: Training | None = None
 # Of a process that makes its updates by hand.
 gradient: Training | None = None
+# Called at the first sign of either kind.
+at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
 trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
@@ -55,6 +57,9 @@ def note(what: str, cure: str, *, reduces: bool = False) -> None:
     if first is None:
         place, is_of_others = user_code.place(), _is_linked_by_others()
         first = Training(what, place, cure, is_of_others, reduces)
+        if gradient is None:
+            for look in at_sign:
+                look()
         for call in at_first:
             call(first)
 
@@ -65,6 +70,9 @@ def note_gradient(what: str, cure: str) -> None:
     if gradient is None:
         place, is_of_others = user_code.place(), _is_linked_by_others()
         gradient = Training(what, place, cure, is_of_others, False)
+        if first is None:
+            for look in at_sign:
+                look()
 
 
 def note_broadcast(num_bytes: int) -> None:

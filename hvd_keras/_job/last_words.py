@@ -9,15 +9,35 @@ from hvd_keras._common import log, remarks, training_signs
 from hvd_keras._job import state, written_files
 from hvd_keras._job.state import Job
 from hvd_keras._rendezvous import ReportKind
+from hvd_keras.exceptions import NotInitializedError
 
 _FEWEST = 4  # sums: fewer may be equal by chance
 
 # Called before the others, while the core still runs.
 at_end: list[Callable[[Job], None]] = []
 _has_shared = False  # values that models are made of, in any job
+_num_before = 0  # such values, when training began
 _has_broadcast = False  # a variable or an object, in any job
 _num_same = 0  # sums to which all ranks brought the same values
 _has_other = False  # some were not so, or nobody knows
+
+
+def _note_beginning() -> None:
+    """Notes what was shared before: a broadcast of first values trains none."""
+    global _num_before
+    if state.job() is not None:
+        _num_before = _native.core().num_shared()
+
+
+training_signs.at_sign.append(_note_beginning)
+
+
+def num_steps() -> int:
+    """Returns how many steps of a training all ranks have made together."""
+    try:
+        return int(_native.core().stats()["num_steps"])
+    except NotInitializedError:  # the job has failed
+        return 0
 
 
 def note(job: Job) -> None:
@@ -27,10 +47,11 @@ def note(job: Job) -> None:
         look(job)
     core = _native.core()
     num_shared, num_same = core.num_shared(), core.num_same()
-    _has_shared |= num_shared > 0 or job.topology.size == 1
+    num_before = 0 if num_steps() else _num_before
+    _has_shared |= num_shared > num_before or job.topology.size == 1
+    num_bytes = core.num_broadcast_bytes()
     _num_same += num_same
     _has_other |= num_shared > 0 and num_same == 0
-    num_bytes = core.num_broadcast_bytes()
     _has_broadcast |= num_bytes > 0
     training_signs.note_broadcast(num_bytes)
 

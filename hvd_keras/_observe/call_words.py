@@ -33,7 +33,7 @@ _CALLBACKS = (
 _UNNAMED = re.compile(r"([a-z_]+)\.\d+(?:/.*)?")
 _GRADIENTS = "the sum of the gradients"
 _BEHIND_BATCH = "the check behind a batch of `fit`"
-_OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite")
+_OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite", "/loss_")
 
 
 def is_of_user(record: Record) -> bool:

@@ -12,13 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hvd_keras import _native
 from hvd_keras._common import remarks, training_signs, user_code
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._job import last_words, state
 from hvd_keras._values import row_samples
-from hvd_keras.exceptions import NotInitializedError
 
 _LIBRARIES = ("hvd_keras.", "keras.", "tensorflow.", "torch.")
 _MOST = 8  # datasets that are looked at
@@ -63,7 +61,7 @@ def _begin(data: Any) -> None:
         num_batches = _num_batches_of(data)
         if num_batches > 1:
             place = user_code.place()
-            _running = data, num_batches, _num_steps(), place
+            _running = data, num_batches, last_words.num_steps(), place
 
 
 def _finish(job: state.Job) -> None:
@@ -72,7 +70,7 @@ def _finish(job: state.Job) -> None:
     if _running is None:
         return
     (data, num_batches, num_before, place), _running = _running, None
-    if _num_steps() - num_before < num_batches:
+    if last_words.num_steps() - num_before < num_batches:
         return
     data._hvd_seen_whole = True
     _num_seen += 1
@@ -95,11 +93,4 @@ def _num_batches_of(data: Any) -> int:
     try:
         return max(0, int(cardinality() if cardinality else len(data)))
     except Exception:  # such as a loader of an iterable, or inside a graph
-        return 0
-
-
-def _num_steps() -> int:
-    try:
-        return int(_native.core().stats()["num_steps"])
-    except NotInitializedError:  # the job has failed
         return 0

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hvd_keras.exceptions import HvdError
+from hvd_keras.exceptions import HvdError, InvalidArgumentError
 from hvd_keras.torch._call import Call, Handle, Reduction, begin
 from hvd_keras.torch.sparse_allreduce import sparse_allreduce_async
 
@@ -103,11 +103,25 @@ class DenseBucket(Bucket):
             how=self._settings.how,
             in_place=True,
         )
+        self._versions = list(map(_version_of, self.members))
 
     def finish(self) -> None:
         """Waits; gives the parameters their gradients."""
         assert self.handle is not None
+        versions = list(map(_version_of, self.members))
         *wires, flags = self.handle.wait()
+        for member, now, before in zip(
+            self.members, versions, self._versions, strict=True
+        ):
+            if now != before:
+                raise InvalidArgumentError(
+                    "A gradient must not be changed while it is being reduced. "
+                    "Call `optimizer.synchronize()` before what changes it, as "
+                    "`clip_grad_norm_` and `scaler.unscale_` do, and then step "
+                    "under `with optimizer.skip_synchronize():`. Received: "
+                    f"another gradient of {member.name!r} than `backward()` "
+                    "has computed."
+                )
         decompress = self._settings.compression.decompress
         for member, wire, context, flag in zip(
             self.members, wires, self._contexts, flags.tolist(), strict=True
@@ -120,6 +134,14 @@ class DenseBucket(Bucket):
                 member.parameter.grad = reduced
             elif gradient.data_ptr() != reduced.data_ptr():
                 gradient.copy_(reduced)
+
+
+def _version_of(member: Member) -> tuple[int, int]:
+    """Returns what changes with each write to a gradient by torch."""
+    gradient = member.parameter.grad
+    if gradient is None or gradient.is_inference():
+        return 0, 0
+    return gradient.data_ptr(), gradient._version
 
 
 class SparseBucket(Bucket):

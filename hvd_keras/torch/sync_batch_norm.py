@@ -133,7 +133,7 @@ class SyncBatchNorm(_BatchNorm):
             Sum,
             process_set=self._process_set,
         )
-        number = float(total[0])
+        number = float(total[0].detach())
         mean, mean_square = (total[1:] / max(number, 1.0)).chunk(2)
         variance = (mean_square - mean * mean).clamp(min=0)
         return mean.to(values.dtype), variance.to(values.dtype), number
