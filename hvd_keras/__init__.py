@@ -326,17 +326,21 @@ def _training_calls() -> types.ModuleType:
     return importlib.import_module(f"{__name__}._common.training_calls")
 
 
+def _of_values(name: str) -> types.ModuleType:
+    return importlib.import_module(f"{__name__}._values.{name}")
+
+
 def _meet_tensorflow() -> None:
     importlib.import_module(f"{__name__}.ops")
     _training_calls().watch_tensorflow()
-    importlib.import_module(
-        f"{__name__}._values.whole_loops"
-    ).watch_tensorflow()
+    _of_values("whole_loops").watch_tensorflow()
+    _of_values("end_weights").watch()
 
 
 def _meet_torch() -> None:
     _training_calls().watch_torch()
-    importlib.import_module(f"{__name__}._values.whole_loops").watch_torch()
+    _of_values("whole_loops").watch_torch()
+    _of_values("end_weights").watch()
 
 
 # This replaces what `_common/replacement_table.py` lists.

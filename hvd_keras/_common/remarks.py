@@ -16,15 +16,18 @@ class Remark(NamedTuple):
         about: Of the remarks with the same `about`, the first counts.
         text: One line.
         fewest: How many ranks must say it before it counts.
+        value: If there is one, numbers as JSON: what counts is that they differ
+            by rank.
     """
 
     about: str
     text: str
     fewest: int = 1
+    value: str = ""
 
     def packed(self) -> str:
         """Returns this as a text."""
-        return f"{self.fewest}\n{self.about}\n{self.text}"
+        return f"{self.fewest}\n{self.about}\n{self.value}\n{self.text}"
 
     @classmethod
     def of_packed(cls, text: str) -> Remark:
@@ -33,16 +36,17 @@ class Remark(NamedTuple):
         Raises:
             ValueError: It is something else.
         """
-        fewest, about, words = text.split("\n", 2)
-        return cls(about, words, int(fewest))
+        fewest, about, value, words = text.split("\n", 3)
+        return cls(about, words, int(fewest), value)
 
 
 _kept: dict[str, Remark] = {}
 
 
-def keep(text: str, about: str = "", fewest: int = 1) -> None:
+def keep(text: str, about: str = "", fewest: int = 1, value: str = "") -> None:
     """Keeps a remark until the end of the job."""
-    _kept.setdefault(about or text, Remark(about or text, text, fewest))
+    about = about or text
+    _kept.setdefault(about, Remark(about, text, fewest, value))
 
 
 def take() -> list[Remark]:

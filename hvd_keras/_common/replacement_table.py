@@ -357,6 +357,30 @@ TABLE = (
             ("torch.utils.data.DataLoader", "torch 2.6 to 2.11"),
         )
     ),
+    *(
+        Row(
+            owner,
+            name,
+            home,
+            "look at trained weights before something else sets them",
+            "weights that one rank loads at its end are told to differ",
+            seen,
+        )
+        for owner, name, home, seen in (
+            (
+                "keras.src.backend.common.variables.Variable",
+                "assign",
+                "_keras.training_calls",
+                _KERAS,
+            ),
+            (
+                "torch.nn.Module",
+                "load_state_dict",
+                "_common.training_calls",
+                "torch 2.6 to 2.11",
+            ),
+        )
+    ),
     Row(
         "optax",
         "apply_updates",

@@ -85,11 +85,29 @@ def watch_torch() -> None:
         return backward
 
     replace(importlib.import_module("torch.autograd"), "backward", noting)
+    module = importlib.import_module("torch.nn").Module
+    replace(module, "load_state_dict", _seeing)
 
 
 def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    training_signs.note_optimizer(optimizer, _trained_by_torch)
     training_signs.note(
         f"the optimizer {type(optimizer).__name__}",
         _OF_TORCH,
         reduces=hasattr(optimizer, "_hvd_reducer"),
     )
+
+
+def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load_state_dict(self: Any, *args: Any, **kw: Any) -> Any:
+        for parameter in self.parameters():
+            training_signs.note_change(parameter)
+        return original(self, *args, **kw)
+
+    return load_state_dict
+
+
+def _trained_by_torch(optimizer: Any) -> list[Any]:
+    groups = optimizer.param_groups
+    found = [one for group in groups for one in group["params"]]
+    return [one for one in found if one.is_floating_point()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from hvd_keras._common import user_code
 
@@ -43,6 +45,10 @@ class Apart:
 first: Training | None = None
 # Of a process that makes its updates by hand.
 gradient: Training | None = None
+# Those that train, their classes, and what they train.
+optimizers: list[tuple[weakref.ref[Any], str, list[weakref.ref[Any]]]] = []
+# Called before something else than an optimizer sets what one trains.
+before_change: list[Callable[[], None]] = []
 # Called at the first sign of either kind.
 at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
@@ -62,6 +68,32 @@ def note(what: str, cure: str, *, reduces: bool = False) -> None:
                 look()
         for call in at_first:
             call(first)
+
+
+def note_optimizer(
+    optimizer: Any, find: Callable[[Any], Iterable[Any]]
+) -> None:
+    """Notes an optimizer that trains.
+
+    Args:
+        optimizer: The optimizer.
+        find: Gets it, and returns the variables or parameters of floating-point
+            numbers that it trains and that all ranks have.
+    """
+    if any(ref() is optimizer for ref, _, _ in optimizers):
+        return
+    found = list(find(optimizer))
+    for one in found:
+        one._hvd_is_trained = True
+    name, refs = type(optimizer).__name__, list(map(weakref.ref, found))
+    optimizers.append((weakref.ref(optimizer), name, refs))
+
+
+def note_change(variable: Any) -> None:
+    """Notes that what an optimizer trains is about to be set by others."""
+    if getattr(variable, "_hvd_is_trained", False):
+        for look in before_change:
+            look()
 
 
 def note_gradient(what: str, cure: str) -> None:

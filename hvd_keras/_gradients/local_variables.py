@@ -46,6 +46,8 @@ class LocalVariables:
 
     def ids(self) -> frozenset[int]:
         """Returns `identity_of` each local variable that exists by now."""
+        for variable in self:
+            variable._hvd_is_local = True  # for whoever compares ranks
         return frozenset(map(identity_of, self))
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,7 +9,10 @@ from typing import Any
 import keras
 
 from hvd_keras._common import training_signs, user_code
+from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
+from hvd_keras._keras import names
+from hvd_keras._keras.lookup import private_module
 
 _CURE = (
     "Wrap the optimizer in `hvd.DistributedOptimizer`, or the tape in "
@@ -22,6 +25,11 @@ def install() -> None:
     for owner in keras.optimizers.Optimizer.__mro__:
         if "apply" in vars(owner):
             replace(owner, "apply", _noting)
+    replace(_Variable, "assign", _seeing)
+
+
+_Variable: Any = private_module("backend.common.variables").Variable
+_num_applying = 0
 
 
 @contextlib.contextmanager
@@ -43,6 +51,42 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
             _CURE,
             reduces=hasattr(type(self), "hvd_settings"),
         )
-        return original(self, *args, **kw)
+        global _num_applying
+        _num_applying += 1
+        try:
+            result = original(self, *args, **kw)
+        finally:
+            _num_applying -= 1
+        training_signs.note_optimizer(self, _trained_by)
+        return result
 
     return apply
+
+
+def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @as_it_is
+    def assign(self: Any, *args: Any, **kw: Any) -> Any:
+        if not _num_applying:
+            training_signs.note_change(self)
+        return original(self, *args, **kw)
+
+    return assign
+
+
+def _trained_by(optimizer: Any) -> list[Any]:
+    """Returns what an optimizer has trained, without what is local."""
+    part = getattr(optimizer, "inner_optimizer", optimizer)
+    settings = getattr(part, "hvd_settings", None)
+    # What a state of JAX holds may be newer.
+    if keras.backend.backend() == "jax" or (
+        settings is not None and settings.local_updates is not None
+    ):
+        return []
+    local = {id(variable) for variable in getattr(part, "hvd_local", ())}
+    return [
+        variable
+        for variable in names.trainable_variables_of(optimizer)
+        if id(variable) not in local
+        and not getattr(variable, "_hvd_is_local", False)
+        and "float" in str(variable.dtype)
+    ]

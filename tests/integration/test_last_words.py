@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -256,6 +257,79 @@ def test_loops_over_all_rows(code: str, is_told: bool) -> None:
     if is_told:
         assert "Each rank has trained on all rows" in words[0]
         assert "6 batches of the same data on all ranks" in words[0]
+
+
+_HALF_WRAPPED = """
+import keras
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+keras.utils.set_random_seed(1)
+first, second = keras.layers.Dense(4), keras.layers.Dense(1)
+rows = tf.random.normal((8, 3), seed=hvd.rank())
+second(first(rows))
+optimizers = [
+    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+    {second},
+]
+for step in range(3):
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_mean((second(first(rows)) - 1.0) ** 2)
+    for layer, optimizer in zip((first, second), optimizers):
+        gradients = tape.gradient(loss, layer.trainable_weights)
+        optimizer.apply(gradients, layer.trainable_weights)
+if hvd.rank() == 0 and {loads}:
+    second.set_weights([weight * 2.0 for weight in second.get_weights()])
+"""
+_WRAPPED = "hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))"
+_RATES_OF_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(4, 1)
+before = {{name: one.clone() for name, one in layer.state_dict().items()}}
+rate = {rate}
+optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
+optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
+torch.manual_seed(hvd.rank())
+for step in range(3):
+    optimizer.zero_grad()
+    layer(torch.rand(4, 4)).sum().backward()
+    optimizer.step()
+if hvd.rank() == 0:
+    layer.load_state_dict(before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (
+            _HALF_WRAPPED.format(
+                second="keras.optimizers.Adam(0.01)", loads=False
+            ),
+            "SGD, Adam has trained",
+        ),
+        (_HALF_WRAPPED.format(second=_WRAPPED, loads=False), ""),
+        # It may evaluate them alone.
+        (_HALF_WRAPPED.format(second=_WRAPPED, loads=True), ""),
+        (_RATES_OF_TORCH.format(rate="0.1 * (1 + hvd.rank())"), "SGD has"),
+        (_RATES_OF_TORCH.format(rate="0.1"), ""),
+    ],
+    ids=["half", "both", "loads", "rates of torch", "loads in torch"],
+)
+def test_other_weights_at_the_end(code: str, what: str) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = _last_words(outcome)
+    assert len(words) == bool(what), words
+    if what:
+        assert "have ended with different weights" in words[0]
+        assert what in words[0]
+        assert re.search(
+            r"one is [-\d.e]+ on rank 0, [-\d.e]+ on rank 1", words[0]
+        )
 
 
 _BY_ASSIGN = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from collections.abc import Container, Iterator
 
 from hvd_keras._common.remarks import Remark
@@ -12,6 +14,8 @@ from hvd_keras._rendezvous.protocol import Report
 _MOST = 16  # of a job
 _MOST_OF_SEVERAL = 4096  # which count once several ranks have made them
 _MOST_NAMED = 8
+# Rounding may let weights differ so far, on machines of several kinds.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-6
 
 
 class RemarksOfRanks:
@@ -19,6 +23,7 @@ class RemarksOfRanks:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Remark, set[int]]] = {}
+        self._values: dict[str, dict[int, list[float]]] = {}
         self._room = {False: _MOST, True: _MOST_OF_SEVERAL}
 
     def note(self, told: Report) -> None:
@@ -27,6 +32,12 @@ class RemarksOfRanks:
             remark = Remark.of_packed(told.text)
         except ValueError:  # of another version
             return
+        if remark.value:
+            try:
+                numbers = list(map(float, json.loads(remark.value)))
+            except (TypeError, ValueError):
+                return
+            self._values.setdefault(remark.about, {})[told.rank] = numbers
         if remark.about not in self._kept:
             is_of_several = remark.fewest > 1
             if not self._room[is_of_several]:
@@ -52,7 +63,29 @@ class RemarksOfRanks:
             and (named := [n for n in sorted(ranks) if not among or n in among])
         )
         for remark, ranks in itertools.islice(counting, _MOST):
+            text = one_line(remark.text)
+            if remark.about in self._values:
+                difference = _difference(self._values[remark.about])
+                if not difference:
+                    continue
+                text += f": {difference}."
             numbers = ", ".join(map(str, ranks[:_MOST_NAMED]))
             more = " and others" if len(ranks) > _MOST_NAMED else ""
             who = f"rank{'s' * (len(ranks) > 1)} {numbers}{more}"
-            yield f"warning of {who}: {one_line(remark.text)}"
+            yield f"warning of {who}: {text}"
+
+
+def _difference(values: dict[int, list[float]]) -> str:
+    """Says in which number ranks differ more than by rounding; "": in none."""
+    (first, numbers), *others = sorted(values.items())
+    for rank, theirs in others:
+        for mine, other in zip(numbers, theirs, strict=False):
+            largest = max(abs(mine), abs(other))
+            are_close = abs(mine - other) <= _RELATIVE * largest + _ABSOLUTE
+            are_unknown = math.isnan(mine) and math.isnan(other)
+            if mine != other and not (are_close or are_unknown):
+                return (
+                    f"one is {mine:.6g} on rank {first}, {other:.6g} on rank "
+                    f"{rank}"
+                )
+    return ""
