@@ -300,6 +300,37 @@ def test_equal_draws_of_rows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("train on the same rows" in line for line in lines)
 
 
+class Held(keras.utils.PyDataset):
+    """Batches of 4 of the rows that it is given, by names."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names, self.noise = names, np.random.default_rng().normal(size=2)
+
+    def __len__(self) -> int:
+        return len(self.names) // 4
+
+    def __getitem__(self, index: int) -> Any:
+        names = self.names[4 * index : 4 * index + 4]
+        x = np.array([[float(name), 1.0] for name in names], np.float32)
+        return x, x[:, :1]
+
+
+@needs_peers
+def test_a_py_dataset_of_own_rows_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warning", lines.append)
+    names = [str(i) for i in range(16 * hvd.size())]
+    hvd.shard(Held(names))
+    hvd.shard(Held(sorted(names, key=lambda name: hash((name, hvd.rank())))))
+    assert lines == []
+    hvd.shard(Held(names[hvd.rank() :: hvd.size()]))
+    assert len(lines) == (hvd.rank() == 0)
+    assert all("Received: `data.names` of a PyDataset" in one for one in lines)
+
+
 @needs_peers
 def test_evaluate_alone_is_compared() -> None:
     trained = model()

@@ -43,6 +43,19 @@ def arrays_behind(data: Any) -> list[Any]:
     return []
 
 
+def rows_held(data: Any) -> dict[str, Any]:
+    """Returns the arrays in attributes of a PyDataset that may be its rows."""
+    try:
+        return {
+            name: array
+            for name, value in vars(data).items()
+            for array in _arrays_in([value])
+            if len(array) >= len(data)
+        }
+    except Exception:  # of the user's `__len__`
+        return {}
+
+
 def _behind_dataset(dataset: Any) -> list[Any] | None:
     kind = kind_of(dataset)
     if kind == "TensorSlice":

@@ -7,6 +7,8 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
+from hvd_keras import basics
+from hvd_keras._common import log
 from hvd_keras._values import agreement
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
@@ -63,6 +65,7 @@ def check_equal(
     arguments: dict[str, Any],
     description: list[Any],
     process_set: ProcessSet,
+    attributes: dict[str, int],
 ) -> None:
     """Compares data and arguments of `shard`; all ranks of the set call it.
 
@@ -70,15 +73,17 @@ def check_equal(
         kind: What the data are, a key of `_CURES`.
         arguments: The other arguments.
         description: ["rows", number] or ["batches", number]; then dtype, shape
-            and a checksum of each array; then maybe "shuffle" with its seeds.
+            and a checksum of each array; then maybe "parts" with the stages
+            that leave rows out, and "shuffle" with its seeds.
         process_set: The ranks.
+        attributes: Checksums of what may be the rows of a PyDataset, by name.
 
     Raises:
         MismatchError: On all ranks: they differ.
     """
     mine = [kind, arguments, description]
-    check = agreement.differing(mine)
-    (values,) = agreement.together(_caller.get(), [check], process_set)
+    checks = [agreement.differing(mine), _comparing(attributes, process_set)]
+    values, _ = agreement.together(_caller.get(), checks, process_set)
     if values is None:
         return
     kinds, all_arguments, lists = zip(
@@ -102,12 +107,33 @@ def check_equal(
     )
 
 
+def _comparing(
+    attributes: dict[str, int], process_set: ProcessSet
+) -> agreement.Check:
+    """Warns, on the first rank, of attributes that hold other rows on some."""
+    of_ranks = yield attributes
+    differing = [
+        f"`data.{name}`"
+        for name in attributes
+        if len({theirs.get(name) for theirs in of_ranks}) > 1
+    ]
+    if differing and basics.rank() == (process_set.ranks or [0])[0]:
+        log.mistake(
+            "Each rank must give the whole data to `hvd.shard`, which deals "
+            "batches out. Of a share of its own, half of the rows or more "
+            f"are left out. Received: {', '.join(differing)} of a PyDataset, "
+            "with other rows on some ranks."
+        )
+
+
 def _told(index: int, entries: list[Any], ranks: list[int]) -> str:
     """Says how the ranks' entries of a place in the description differ."""
     if not index:
         unit, _ = entries[0]
         counts = [f"{count} {unit}" for _, count in entries]
         return agreement.by_rank(counts, ranks)
+    if any(one is not None and one[0] == "parts" for one in entries):
+        return agreement.by_rank([one[1] for one in entries], ranks)
     if any(one is not None and one[0] == "shuffle" for one in entries):
         return "`shuffle` without a seed, or with other seeds on some ranks"
     what = f"array {index - 1}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
@@ -79,6 +80,27 @@ def _seeds_of(dataset: Any) -> list[list[int]]:
             found[0] = [0, random.SystemRandom().getrandbits(32)]
     inputs: Any = getattr(dataset, "_inputs", tuple)()
     return found + [each for one in inputs for each in _seeds_of(one)]
+
+
+def _parts_in(dataset: Any) -> Iterator[str]:
+    """Yields the stages that leave rows out by their places."""
+    kind = kind_of(dataset)
+    found: list[Any] = [
+        getattr(dataset, name, None) for name in _COUNTS.get(kind, ())
+    ]
+    if found and all(isinstance(count, tf.Tensor) for count in found):
+        counts = ", ".join(str(int(count)) for count in found)
+        yield f"`dataset.{kind.lower()}({counts})`"
+    for one in getattr(dataset, "_inputs", tuple)():
+        yield from _parts_in(one)
+
+
+# Their numbers, private names of TensorFlow.
+_COUNTS = {
+    "Shard": ("_num_shards", "_index"),
+    "Skip": ("_count",),
+    "Take": ("_count",),
+}
 
 
 def global_batches(
@@ -220,6 +242,7 @@ class Source:
         return [
             *([spec.dtype.name, str(spec.shape), None] for spec in specs),
             *(entry for each in arrays for entry in describe_arrays(each)),
+            ["parts", " of ".join(_parts_in(self.first)) or "all", None],
             ["shuffle", _seeds_of(self.first), None],
         ]
 

@@ -14,6 +14,7 @@ from hvd_keras._common import log, training_signs, verification
 from hvd_keras._job import membership
 from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
+from hvd_keras._values import arrays_behind, row_samples
 from hvd_keras._values.members import members_of
 from hvd_keras.data import (
     _arguments,
@@ -252,12 +253,16 @@ def shard(
         "batched": bool(batched),
     }
 
+    held = arrays_behind.rows_held(data) if is_py_dataset else {}
+    attributes = {name: row_samples.sum_of(held[name]) for name in held}
+
     def check_equal() -> None:
         _comparison.check_equal(
             _kind_of(is_py_dataset, is_dataset, reader, data),
             arguments,
             described,
             process_set,
+            attributes,
         )
 
     if not is_elastic:

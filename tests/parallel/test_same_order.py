@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from order_cases import (  # noqa: F401
     needs_peers,
     test_a_look_at_the_data_changes_nothing,
     test_a_new_process_goes_on_with_the_orders,
+    test_a_py_dataset_of_own_rows_is_told,
     test_caches_of_batches_are_no_orders,
     test_epochs_of_few_steps_go_on_with_the_same_order,
     test_equal_draws_of_rows_are_told,
@@ -131,3 +133,19 @@ def test_data_that_can_be_read_once_are_all_predicted() -> None:
     expected = model.predict(order_cases.rows()[0], verbose=0)
     found = hvd.predict(model, once().batch(8), batch_size=4, verbose=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@needs_peers
+@pytest.mark.parametrize("kind", ["shard", "skip"])
+def test_a_share_by_stages_is_no_data_to_share(kind: str) -> None:
+    data = (
+        dataset().shard(hvd.size(), hvd.rank())
+        if kind == "shard"
+        else dataset().map(lambda x, y: (x * 2, y)).skip(8 * hvd.rank())
+    )
+    text = f"dataset.shard({hvd.size()}, 1)` on rank 1"
+    if kind == "skip":
+        text = "dataset.skip(8)` on rank 1"
+    with pytest.raises(hvd.MismatchError, match=re.escape(text)) as error:
+        hvd.shard(data.batch(8), batched=True)
+    assert "Pass all the data on each rank" in str(error.value)
