@@ -63,8 +63,8 @@ def tell(job: Job) -> None:
         remarks.keep(text, about)
     written_files.tell()
     for one in remarks.take():
-        is_same = one.about.startswith(f"{remarks.SAME_DATA} ")
-        if is_same and remarks.SAME_DATA in found:
+        # Of what has one cause, one line is enough.
+        if any(one.about.startswith(f"{about} ") for about in found):
             continue
         told = _rendezvous.tell(
             job.topology,

@@ -49,12 +49,13 @@ def _tell(job: state.Job) -> None:
     if _taken is None or not _taken[0]:  # else others tell of it
         return
     _, names, numbers = _taken
-    about = f"weights {zlib.crc32(names.encode()):08x} {len(numbers)}"
+    number = zlib.crc32(f"{names} {len(numbers)}".encode())
     text = (
         "The ranks have ended with different weights. Let all of them make the "
         "same updates: by optimizers that are distributed, at the same rates. "
         f"Received: of what {names} has trained"
     )
+    about = f"{remarks.TRAINS_ALONE} {number:08x}"
     remarks.keep(text, about, value=json.dumps(numbers))
 
 
