@@ -452,19 +452,46 @@ def test_calls_in_a_wrong_order_raise() -> None:
     model = build(dense)
     optimizer: Any = hvd_torch.DistributedOptimizer(plain(model.parameters()))
     x = next(batches())
-    for _ in range(2):  # before and after the ranks have agreed
+    for has_agreed in (False, True):
         loss_of(model, x, 1.0).backward()
         with pytest.raises(AssertionError, match="zero_grad"):
             optimizer.zero_grad()
         with pytest.raises(hvd.InvalidArgumentError, match="backward_passes"):
             loss_of(model, x, 1.0).backward()
-        optimizer.step()
+        # Once the ranks have agreed, the second `backward()` has changed what
+        # was being reduced.
+        if has_agreed and hvd.size() > 1:
+            with pytest.raises(hvd.InvalidArgumentError, match="being reduced"):
+                optimizer.step()
+        else:
+            optimizer.step()
         optimizer.zero_grad()
     optimizer.set_backward_passes_per_step(2)
     assert optimizer.backward_passes_per_step == 2
     for _ in range(2):
         loss_of(model, x, 1.0).backward()
     optimizer.step()
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_gradients_that_change_while_they_are_reduced_raise() -> None:
+    model, x = build(dense), torch.ones(4, 4)
+    optimizer = hvd_torch.DistributedOptimizer(
+        SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    hvd_torch.broadcast_parameters(model.state_dict(), root_rank=0)
+    for clips_early in (False, True):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        if clips_early:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with pytest.raises(hvd.InvalidArgumentError, match="synchronize"):
+                optimizer.step()
+            continue
+        optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
 
 
 def test_it_stays_the_optimizer_that_it_was() -> None:
