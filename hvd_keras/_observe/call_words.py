@@ -30,7 +30,10 @@ _CALLBACKS = (
     "ModelCheckpoint",
 )
 # Of a call without `name`: what it is, and its number.
-_UNNAMED = re.compile(r"([a-z_]+)\.\d+(?:/.*)?")
+_UNNAMED = re.compile(
+    r"((?:grouped_)?(?:allreduce|allgather|reducescatter)|alltoall|barrier|"
+    r"broadcast|join)\.\d+(?:/.*)?"
+)
 _GRADIENTS = "the sum of the gradients"
 _BEHIND_BATCH = "the check behind a batch of `fit`"
 _OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite", "/loss_")

@@ -254,6 +254,8 @@ def test_a_rank_that_was_killed_is_placed_by_another() -> None:
         ("SyncEarlyStopping", "the check behind a batch of `fit`"),
         ("hvd_keras.init.without_gpus", "a call of hvd_keras"),
         ("my loss", "'my loss'"),
+        ("loss.3", "'loss.3'"),
+        ("grouped_allreduce.12", "`hvd.grouped_allreduce`"),
     ],
 )
 def test_calls_are_named_in_the_users_words(name: str, words: str) -> None:
