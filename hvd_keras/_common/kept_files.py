@@ -173,14 +173,20 @@ def _keep_tree(*args: Any, **kw: Any) -> None:
 def _keep_checkpoint(
     checkpoint: Any, file_prefix: Any = None, *_rest: Any, **_kw: Any
 ) -> None:
-    # A manager has a folder, and also removes files.
-    folder = getattr(checkpoint, "directory", None)
-    if folder is not None:
-        _keep_below(folder)
-    elif file_prefix is not None:
+    if hasattr(checkpoint, "directory"):  # a manager, which also removes files
+        name = os.path.basename(
+            getattr(checkpoint, "_checkpoint_prefix", "ckpt")
+        )
+        file_prefix = os.path.join(checkpoint.directory, name)
+    if file_prefix is not None:
         folder, prefix = os.path.split(os.path.abspath(file_prefix))
         _keep_below(folder, prefix)
         _keep(os.path.join(folder, "checkpoint"))
+
+
+def _keep_events(logdir: Any, *_rest: Any, **_kw: Any) -> None:
+    _keep_made(logdir)
+    _keep_below(logdir, "events.out.tfevents")
 
 
 exporting = functools.partial(_before, "Model.export")
@@ -196,7 +202,7 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "train.Checkpoint.save": _keep_checkpoint,
     "train.Checkpoint.write": _keep_checkpoint,
     "train.CheckpointManager.save": _keep_checkpoint,
-    "summary.create_file_writer": _keep_tree,
+    "summary.create_file_writer": _keep_events,
     "File.__init__": _keep_opened,
     "Model.export": _keep_tree,
 }
@@ -220,11 +226,14 @@ def _keep_below(top: Any, prefix: str = "") -> None:
 
     Args:
         top: The folder, if it is one.
-        prefix: If there is one, what the names of files right in it begin with.
+        prefix: If there is one, what the names of files right in it begin with;
+            else the folder is the script's own.
     """
     if not isinstance(top, str | os.PathLike):
         return
     folder = os.path.realpath(os.fsdecode(top))
+    if not prefix and Path.cwd().is_relative_to(folder):
+        return  # others work there
     files, folders = _tree(Path(folder), prefix)
     _note(
         folder,

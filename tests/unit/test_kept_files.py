@@ -109,6 +109,8 @@ checkpoint.write("checkpoints/two")
 tf.saved_model.save(checkpoint, "saved")
 with tf.io.TFRecordWriter("records") as writer:
     writer.write(b"new")
+tf.summary.create_file_writer(".").close()
+pathlib.Path("of_somebody_else").symlink_to("text")  # what no hook hears of
 with tf.summary.create_file_writer("own/logs").as_default():
     tf.summary.scalar("a", 1.0, step=0)
 tf.io.write_file("text", "new")
@@ -143,4 +145,7 @@ def test_what_libraries_write_is_as_before(tmp_path: pathlib.Path) -> None:
 
     assert kept_files.give_back(tmp_path / "kept") == []
 
+    somebody_else = tmp_path / "of_somebody_else"
+    assert somebody_else.is_symlink()
+    somebody_else.unlink()
     assert found() == before
