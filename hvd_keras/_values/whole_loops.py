@@ -17,6 +17,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._job import last_words, state
 from hvd_keras._values import row_samples
+from hvd_keras.process_set import has_own_sets
 
 _LIBRARIES = ("hvd_keras.", "keras.", "tensorflow.", "torch.")
 _MOST = 8  # datasets that are looked at
@@ -70,7 +71,8 @@ def _finish(job: state.Job) -> None:
     if _running is None:
         return
     (data, num_batches, num_before, place), _running = _running, None
-    if last_words.num_steps() - num_before < num_batches:
+    # A set of ranks may train on all rows.
+    if has_own_sets() or last_words.num_steps() - num_before < num_batches:
         return
     data._hvd_seen_whole = True
     _num_seen += 1
