@@ -322,36 +322,30 @@ def __dir__() -> list[str]:
     return sorted({*hidden, *__all__})
 
 
-def _training_calls() -> types.ModuleType:
-    return importlib.import_module(f"{__name__}._common.training_calls")
-
-
-def _of_values(name: str) -> types.ModuleType:
-    return importlib.import_module(f"{__name__}._values.{name}")
+def _part(name: str) -> types.ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _meet_tensorflow() -> None:
-    importlib.import_module(f"{__name__}.ops")
-    _training_calls().watch_tensorflow()
-    _of_values("whole_loops").watch_tensorflow()
-    _of_values("end_weights").watch()
+    _part("ops")
+    _part("_common.training_calls").watch_tensorflow()
+    _part("_values.whole_loops").watch_tensorflow()
+    _part("_values.end_weights").watch()
 
 
 def _meet_torch() -> None:
-    _training_calls().watch_torch()
-    _of_values("whole_loops").watch_torch()
-    _of_values("end_weights").watch()
+    _part("_common.training_calls").watch_torch()
+    _part("_values.whole_loops").watch_torch()
+    _part("_values.end_weights").watch()
 
 
 # This replaces what `_common/replacement_table.py` lists.
 call_when_imported(
     {
         "tensorflow": _meet_tensorflow,
-        "keras": lambda: importlib.import_module(
-            f"{__name__}._replacing"
-        ).install(),
-        "jax": lambda: _training_calls().watch_jax(),
-        "optax": lambda: _training_calls().watch_optax(),
+        "keras": lambda: _part("_replacing").install(),
+        "jax": lambda: _part("_common.training_calls").watch_jax(),
+        "optax": lambda: _part("_common.training_calls").watch_optax(),
         "torch": _meet_torch,
     }
 )

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -127,72 +128,64 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 def _before(place: str, original: Any) -> Any:
     """Returns a function of a library that first keeps what it will change."""
     keep = _WRITERS.get(place, _keep_given)
+    signature = inspect.signature(original)
 
     @as_it_is
     @functools.wraps(original)
     def call(*args: Any, **kw: Any) -> Any:
-        keep(*args, **kw)
+        with contextlib.suppress(TypeError):  # `original` tells what is wrong
+            keep(signature.bind(*args, **kw).arguments)
         return original(*args, **kw)
 
     return call
 
 
-def _paths_in(*args: Any, **kw: Any) -> list[str]:
-    given = (*args, *kw.values())
-    return [os.fsdecode(a) for a in given if isinstance(a, str | os.PathLike)]
+def _paths_in(given: dict[str, Any]) -> list[str]:
+    named = [given[name] for name in _NAMES if name in given]
+    return [os.fsdecode(a) for a in named if isinstance(a, str | os.PathLike)]
 
 
-def _keep_given(*args: Any, **kw: Any) -> None:
-    """Keeps the files that are named; `mode` is no name."""
-    for path in _paths_in(*args, **kw):
-        if path not in _MODES:
-            _keep(path)
+def _keep_given(given: dict[str, Any]) -> None:
+    for path in _paths_in(given):
+        _keep(path)
 
 
-def _keep_opened(
-    _file: Any, name: Any, mode: str = "r", *_rest: Any, **_kw: Any
-) -> None:
-    if mode not in ("r", "rb"):
-        _keep(name)
+def _keep_opened(given: dict[str, Any]) -> None:
+    if given.get("mode", "r") not in ("r", "rb"):
+        _keep_given(given)
 
 
-def _keep_made(path: Any) -> None:
-    folder = os.path.abspath(path)
-    while not os.path.exists(folder):
-        _keep(folder, is_folder=True)
-        folder = os.path.dirname(folder)
+def _keep_made(given: dict[str, Any]) -> None:
+    for path in _paths_in(given):
+        folder = os.path.abspath(path)
+        while not os.path.exists(folder):
+            _keep(folder, is_folder=True)
+            folder = os.path.dirname(folder)
 
 
-def _keep_tree(*args: Any, **kw: Any) -> None:
+def _keep_tree(given: dict[str, Any], prefix: str = "") -> None:
     """Keeps what is in a folder, and notes what is not."""
-    for path in _paths_in(*args, **kw)[:1]:
-        _keep_made(path)
-        _keep_below(path)
+    _keep_made(given)
+    for path in _paths_in(given):
+        _keep_below(path, prefix)
 
 
-def _keep_checkpoint(
-    checkpoint: Any, file_prefix: Any = None, *_rest: Any, **_kw: Any
-) -> None:
-    if hasattr(checkpoint, "directory"):  # a manager, which also removes files
-        name = os.path.basename(
-            getattr(checkpoint, "_checkpoint_prefix", "ckpt")
-        )
-        file_prefix = os.path.join(checkpoint.directory, name)
-    if file_prefix is not None:
-        folder, prefix = os.path.split(os.path.abspath(file_prefix))
+def _keep_checkpoint(given: dict[str, Any]) -> None:
+    manager, path = given["self"], given.get("file_prefix")
+    if hasattr(manager, "directory"):  # it also removes files
+        name = getattr(manager, "_checkpoint_prefix", "ckpt")
+        path = os.path.join(manager.directory, os.path.basename(name))
+    if path is not None:
+        folder, prefix = os.path.split(os.path.abspath(path))
         _keep_below(folder, prefix)
         _keep(os.path.join(folder, "checkpoint"))
 
 
-def _keep_events(logdir: Any, *_rest: Any, **_kw: Any) -> None:
-    _keep_made(logdir)
-    _keep_below(logdir, "events.out.tfevents")
-
-
 exporting = functools.partial(_before, "Model.export")
-_MODES = {"w", "wb", "a", "ab", "r+", "w+", "a+", "x"}
+# What the arguments are called that name files or folders.
+_NAMES = "dst export_dir f filename filepath logdir name path src".split()
 # What others than `_keep_given` see to.
-_WRITERS: dict[str, Callable[..., None]] = {
+_WRITERS: dict[str, Callable[[dict[str, Any]], None]] = {
     "io.gfile.GFile.__init__": _keep_opened,
     "io.gfile.makedirs": _keep_made,
     "io.gfile.mkdir": _keep_made,
@@ -202,7 +195,9 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "train.Checkpoint.save": _keep_checkpoint,
     "train.Checkpoint.write": _keep_checkpoint,
     "train.CheckpointManager.save": _keep_checkpoint,
-    "summary.create_file_writer": _keep_events,
+    "summary.create_file_writer": functools.partial(
+        _keep_tree, prefix="events.out.tfevents"
+    ),
     "File.__init__": _keep_opened,
     "Model.export": _keep_tree,
 }

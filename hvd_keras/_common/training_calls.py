@@ -100,8 +100,7 @@ def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_state_dict(self: Any, *args: Any, **kw: Any) -> Any:
-        for parameter in self.parameters():
-            training_signs.note_change(parameter)
+        training_signs.note_change()
         return original(self, *args, **kw)
 
     return load_state_dict

@@ -61,13 +61,24 @@ def note(what: str, cure: str, *, reduces: bool = False) -> None:
     """Notes a call that trains; the first one counts, and is told on."""
     global first
     if first is None:
-        place, is_of_others = user_code.place(), _is_linked_by_others()
-        first = Training(what, place, cure, is_of_others, reduces)
-        if gradient is None:
-            for look in at_sign:
-                look()
+        first = _sign(what, cure, reduces)
         for call in at_first:
             call(first)
+
+
+def note_gradient(what: str, cure: str) -> None:
+    """Notes the first call that computes gradients of a model."""
+    global gradient
+    if gradient is None:
+        gradient = _sign(what, cure, False)
+
+
+def _sign(what: str, cure: str, reduces: bool) -> Training:
+    if first is None and gradient is None:
+        for look in at_sign:
+            look()
+    is_of_others = _is_linked_by_others()
+    return Training(what, user_code.place(), cure, is_of_others, reduces)
 
 
 def note_optimizer(
@@ -82,29 +93,22 @@ def note_optimizer(
     """
     if any(ref() is optimizer for ref, _, _ in optimizers):
         return
-    found = list(find(optimizer))
-    for one in found:
-        one._hvd_is_trained = True
-    name, refs = type(optimizer).__name__, list(map(weakref.ref, found))
-    optimizers.append((weakref.ref(optimizer), name, refs))
+    refs = list(map(weakref.ref, find(optimizer)))
+    known = set(map(id, refs))  # an object has one of them
+    # A program may make any number of optimizers for the same weights.
+    optimizers[:] = [
+        one
+        for one in optimizers
+        if one[0]() is not None
+        or any(ref() is not None and id(ref) not in known for ref in one[2])
+    ]
+    optimizers.append((weakref.ref(optimizer), type(optimizer).__name__, refs))
 
 
-def note_change(variable: Any) -> None:
-    """Notes that what an optimizer trains is about to be set by others."""
-    if getattr(variable, "_hvd_is_trained", False):
-        for look in before_change:
-            look()
-
-
-def note_gradient(what: str, cure: str) -> None:
-    """Notes the first call that computes gradients of a model."""
-    global gradient
-    if gradient is None:
-        place, is_of_others = user_code.place(), _is_linked_by_others()
-        gradient = Training(what, place, cure, is_of_others, False)
-        if first is None:
-            for look in at_sign:
-                look()
+def note_change() -> None:
+    """Notes that something else than an optimizer is about to set weights."""
+    for look in before_change:
+        look()
 
 
 def note_broadcast(num_bytes: int) -> None:

@@ -94,12 +94,9 @@ def settings_of(
     """Yields the settings of a `fit`: names and values, as texts."""
     for number, optimizer in enumerate(models.optimizers_of(model)):
         inner = unwrapped(optimizer)
-        suffix, place = (
-            f" #{number + 1}" if number else "",
-            type(inner).__name__,
-        )
-        yield f"optimizer{suffix}", place
-        place += suffix
+        kind, suffix = type(inner).__name__, f" #{number + 1}" if number else ""
+        yield f"optimizer{suffix}", kind
+        place = kind + suffix
         yield from _flat(place, _config_of(inner))
         if isinstance(inner, ReducingOptimizer):
             updates = inner.hvd_settings.local_updates

@@ -66,8 +66,8 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
     @as_it_is
     def assign(self: Any, *args: Any, **kw: Any) -> Any:
-        if not _num_applying:
-            training_signs.note_change(self)
+        if not _num_applying and getattr(self, "_hvd_is_trained", False):
+            training_signs.note_change()
         return original(self, *args, **kw)
 
     return assign
@@ -83,10 +83,13 @@ def _trained_by(optimizer: Any) -> list[Any]:
     ):
         return []
     local = {id(variable) for variable in getattr(part, "hvd_local", ())}
-    return [
+    found = [
         variable
         for variable in names.trainable_variables_of(optimizer)
         if id(variable) not in local
         and not getattr(variable, "_hvd_is_local", False)
         and "float" in str(variable.dtype)
     ]
+    for variable in found:
+        variable._hvd_is_trained = True
+    return found

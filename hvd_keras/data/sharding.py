@@ -253,7 +253,8 @@ def shard(
         "batched": bool(batched),
     }
 
-    held = arrays_behind.rows_held(data) if is_py_dataset else {}
+    compares = is_py_dataset and deal.size > 1 and not is_elastic
+    held = arrays_behind.rows_held(data) if compares else {}
     attributes = {name: row_samples.sum_of(held[name]) for name in held}
 
     def check_equal() -> None:

@@ -113,7 +113,7 @@ tf.summary.create_file_writer(".").close()
 pathlib.Path("of_somebody_else").symlink_to("text")  # what no hook hears of
 with tf.summary.create_file_writer("own/logs").as_default():
     tf.summary.scalar("a", 1.0, step=0)
-tf.io.write_file("text", "new")
+tf.io.write_file("text", "no name of a file\\0")
 with tf.io.gfile.GFile("file", "w") as file:
     file.write("new")
 tf.io.gfile.makedirs("deep/folder")
