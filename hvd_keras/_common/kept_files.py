@@ -140,13 +140,16 @@ def _before(place: str, original: Any) -> Any:
     return call
 
 
-def _paths_in(given: dict[str, Any]) -> list[str]:
+def paths_in(given: dict[str, Any]) -> list[str]:
+    """Returns the files and folders that a call in `WRITE_FILES` names."""
+    if "file_prefix" in given or hasattr(given.get("self"), "directory"):
+        return [_prefix_in(given)]
     named = [given[name] for name in _NAMES if name in given]
     return [os.fsdecode(a) for a in named if isinstance(a, str | os.PathLike)]
 
 
 def _keep_given(given: dict[str, Any]) -> None:
-    for path in _paths_in(given):
+    for path in paths_in(given):
         _keep(path)
 
 
@@ -156,7 +159,7 @@ def _keep_opened(given: dict[str, Any]) -> None:
 
 
 def _keep_made(given: dict[str, Any]) -> None:
-    for path in _paths_in(given):
+    for path in paths_in(given):
         folder = os.path.abspath(path)
         while not os.path.exists(folder):
             _keep(folder, is_folder=True)
@@ -166,19 +169,23 @@ def _keep_made(given: dict[str, Any]) -> None:
 def _keep_tree(given: dict[str, Any], prefix: str = "") -> None:
     """Keeps what is in a folder, and notes what is not."""
     _keep_made(given)
-    for path in _paths_in(given):
+    for path in paths_in(given):
         _keep_below(path, prefix)
 
 
 def _keep_checkpoint(given: dict[str, Any]) -> None:
-    manager, path = given["self"], given.get("file_prefix")
-    if hasattr(manager, "directory"):  # it also removes files
+    folder, prefix = os.path.split(_prefix_in(given))
+    _keep_below(folder, prefix)
+    _keep(os.path.join(folder, "checkpoint"))
+
+
+def _prefix_in(given: dict[str, Any]) -> str:
+    """Returns what the paths of a checkpoint's files begin with."""
+    manager, path = given["self"], given.get("file_prefix", "")
+    if hasattr(manager, "directory"):
         name = getattr(manager, "_checkpoint_prefix", "ckpt")
         path = os.path.join(manager.directory, os.path.basename(name))
-    if path is not None:
-        folder, prefix = os.path.split(os.path.abspath(path))
-        _keep_below(folder, prefix)
-        _keep(os.path.join(folder, "checkpoint"))
+    return os.path.abspath(path)
 
 
 exporting = functools.partial(_before, "Model.export")

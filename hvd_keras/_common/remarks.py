@@ -7,6 +7,7 @@ from typing import NamedTuple
 # What several ranks say of it is told once.
 TRAINS_ALONE = "trains alone"
 SAME_DATA = "same data"
+OTHER_ROWS = "other rows"
 
 
 class Remark(NamedTuple):
@@ -16,8 +17,9 @@ class Remark(NamedTuple):
         about: Of the remarks with the same `about`, the first counts.
         text: One line.
         fewest: How many ranks must say it before it counts.
-        value: If there is one, numbers as JSON: what counts is that they differ
-            by rank.
+        value: If there is one, a list of numbers or texts as JSON: what counts
+            is that they differ by rank. Of a text, the first word is a checksum
+            that no user needs.
     """
 
     about: str

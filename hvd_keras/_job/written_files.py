@@ -5,6 +5,7 @@ Only the launcher can tell which of them several ranks have written.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import inspect
@@ -16,14 +17,14 @@ import time
 from typing import Any
 
 from hvd_keras._common import files, remarks, user_code
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.kept_files import paths_in
+from hvd_keras._common.replacement_table import WRITTEN_FILES
 from hvd_keras._common.replacements import replace_calls
 from hvd_keras._common.when_imported import call_when_imported
 
-_CALLS = [
-    ("h5py.File", "__init__"),
-    # What the callback TensorBoard and own loops log.
-    ("tensorflow.summary", "create_file_writer"),
-]
+# What Keras writes on one rank, and what writes files with names of its own.
+_BY_TIME_ALONE = ("File.__init__", "summary.create_file_writer")
 _MOST = 8  # told by a rank
 # By path: the line that opened it first; the path without the time of then.
 _places: dict[str, tuple[str, str]] = {}
@@ -60,21 +61,29 @@ def watch(*, clocks_alone: bool = False) -> None:
         call_when_imported(
             {
                 package: functools.partial(
-                    replace_calls, package, _CALLS, _noting
+                    replace_calls, package, WRITTEN_FILES.items(), _noting
                 )
-                for package in ("h5py", "tensorflow")
+                for package in ("h5py", "tensorflow", "torch")
             }
         )
 
 
 def _noting(place: str, original: Any) -> Any:
     """Returns a call of a library that opens files by itself."""
+    signature = inspect.signature(original)
+    opens = place.endswith("File.__init__")
 
+    @as_it_is
     @functools.wraps(original)
     def call(*args: Any, **kw: Any) -> Any:
-        given = inspect.signature(original).bind(*args, **kw).arguments
-        if given.get("mode", "r" if place == "File.__init__" else "w") != "r":
-            _note_of_library(given.get("name", given.get("logdir")))
+        with contextlib.suppress(TypeError):  # `original` tells what is wrong
+            given = signature.bind(*args, **kw).arguments
+            reads = opens and given.get("mode", "r") in ("r", "rb")
+            for path in paths_in(given) if _is_on and not reads else ():
+                _note(
+                    path,
+                    by_time_alone=_has_clocks_alone or place in _BY_TIME_ALONE,
+                )
         return original(*args, **kw)
 
     return call
@@ -137,17 +146,12 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not _is_on or len(_places) == _MOST:
         return
     path, mode, _ = arguments
-    # Mode "x" fails where another rank was first, as it should.
-    if not isinstance(mode, str) or not ("w" in mode or "a" in mode):
+    # "x" fails where another rank was first, as it should; "a" loses nothing.
+    if not isinstance(mode, str) or "w" not in mode:
         return
     if not isinstance(path, str | os.PathLike):
         return
     _note(os.fsdecode(path), by_time_alone=_has_clocks_alone)
-
-
-def _note_of_library(path: Any) -> None:
-    if _is_on and isinstance(path, str | os.PathLike):
-        _note(os.fsdecode(path), by_time_alone=True)
 
 
 def _note(path: str, *, by_time_alone: bool) -> None:

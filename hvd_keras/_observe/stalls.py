@@ -22,6 +22,9 @@ from hvd_keras._records.evidence import IN_FIT, Job, Rank, Record
 # long is a fault.
 _HANG_SECONDS = 2.0
 _MOST_NAMED = 4
+_CURE_OF_CALLS = (
+    "make that call on all ranks, equally often, not under `if hvd.rank() == 0`"
+)
 _CURE_OF_EXITS = (
     "let all ranks end alike; `self.model.stop_training = True` on one stops "
     "`fit` on all"
@@ -106,10 +109,7 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     numbers = ", ".join(str(one.rank) for one in stall.waiting[:_MOST_NAMED])
     more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
     how = f"called {rank.exit_call}" if rank.exit_call else "ended its script"
-    cure = (
-        "make that call on all ranks, equally often, not under `if "
-        "hvd.rank() == 0`"
-    )
+    cure = _CURE_OF_CALLS
     is_killed = rank.exit_status == 0 and not rank.has_record
     if is_killed and caller.has_record:
         how = "left its script without ending it, as `os._exit(0)` does,"
@@ -132,9 +132,10 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
 
 
 def _absent(stall: Stall, rank: Rank) -> Verdict:
+    cure = "" if is_of_step(stall.call) else f": {_CURE_OF_CALLS}"
     sentence = (
         f"{name_of(rank)} never entered {words_of(stall.call)}, for which "
-        f"others wait since {clock(stall.call.enqueued)}{stay_of(rank)}"
+        f"others wait since {clock(stall.call.enqueued)}{stay_of(rank)}{cure}"
     )
     return Verdict(Cause.SLOW_INPUT, rank.rank, sentence, rank.frame)
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_keras._common import files
+from hvd_keras._common import files, user_code
 from hvd_keras._common.json_text import parsed, whole, words
 from hvd_keras._records import stacks
 from hvd_keras._records.stacks import Frame, Stack
@@ -231,6 +231,10 @@ def _take_exit(row: Any, ranks: Mapping[int, Rank]) -> None:
     except (ValueError, LookupError, TypeError):
         return
     vars(rank).update(vars(told))
+    printed = row.get("printed")
+    if isinstance(printed, str) and printed and not rank.error:
+        rank.error = stacks.of_error(printed)
+        rank.foreign = rank.foreign or user_code.foreign_folders()
 
 
 def _take_identity(said: Mapping[str, Any], rank: Rank) -> int:

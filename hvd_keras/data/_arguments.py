@@ -99,12 +99,25 @@ def check_is_whole(data: Any) -> None:
         )
 
 
-def check_no_validation_split(arguments: dict[str, Any]) -> None:
-    """Raises ValueError if `fit` should split what `shard` has dealt."""
+def check_fit(arguments: dict[str, Any]) -> None:
+    """Raises ValueError if `fit` gets what a share cannot go with."""
+    if handle_of(arguments.get("x")) is None:
+        return
+    given = [
+        name
+        for name in ("y", "sample_weight")
+        if arguments.get(name) is not None
+    ]
+    if given:
+        raise ValueError(
+            "Inputs, targets and weights must be shared in one call, which "
+            "keeps their rows together: `model.fit(hvd.shard((x, y), "
+            "batch_size=32))`, or `hvd.shard((x, y, sample_weight), ...)`. "
+            f"Received: a share as `x`, and `{'`, `'.join(given)}` beside it."
+        )
     if (
         arguments.get("validation_split")
         and arguments.get("validation_data") is None
-        and handle_of(arguments.get("x")) is not None
     ):
         raise ValueError(
             "`validation_split` must be 0 for what `hvd.shard` has dealt: each "

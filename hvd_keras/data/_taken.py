@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check
 from hvd_keras._values.object_format import encode
 from hvd_keras.data import _orders
+from hvd_keras.data._loop_orders import LoopOrders
 from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
@@ -111,6 +113,7 @@ class Taken:
         self.is_shuffled = False  # by the number of the epoch
         self.fetch: Callable[[], Iterable[tuple[int, str]]] = tuple
         self._num_looks = 0  # iterations that nobody watched
+        self.loops = LoopOrders(process_set)
         self._iterations: dict[int, _Iteration] = {}
         self._numbers = itertools.count()
         self.is_watched = False
@@ -131,7 +134,9 @@ class Taken:
         """Notes that an iteration begins; returns its number, or -1."""
         if not self.is_watched:
             self._num_looks += 1
-            return -1
+            if first or keras_calls.any_runs():
+                return -1
+            return self.loops.begin(self._collect)
         number = next(self._numbers)
         self._iterations[number] = _Iteration(epoch, first)
         for old in [n for n in self._iterations if n <= number - _NUM_KEPT]:
@@ -232,6 +237,8 @@ class Taken:
 
     def _collect(self) -> None:
         for number, note in self.fetch():
+            if self.loops.add(number, note):
+                continue
             iteration = self._iterations.get(number)
             if iteration is not None:
                 iteration.add(note)

@@ -109,6 +109,7 @@ class Handle:
     def note_iterator(self) -> None:
         """Notes that a program has made an iterator."""
         self._num_made += 1
+        self.taken.loops.note_place()
 
     def take_unread(self) -> int:
         """Returns how many were made before this one, and never read."""

@@ -292,7 +292,7 @@ def shard(
         callback_lists.at_train_begin.add(_advise)
         keras_calls.at_end.add(_advise_of_metrics)
     position.serve_fits()
-    keras_calls.at_begin_of_fit.add(_arguments.check_no_validation_split)
+    keras_calls.at_begin_of_fit.add(_arguments.check_fit)
     position.attach(result, handle)
     counts = Counts(
         num_ranks=deal.size,

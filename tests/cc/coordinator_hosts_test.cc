@@ -108,8 +108,10 @@ TEST_CASE("a stall of a host names its ranks") {
   Coordinator c(5, Options());
   const uint32_t id = Learn(&c, "a");
   REQUIRE_OK(c.OnMessage(1, Ready(id), kStart));
-  CHECK(c.CheckStalls(After(10))[0] ==
-        "'a': ranks 1, 2 and 4 wait, ranks 0 and 3 have not come for 10 s");
+  CHECK(
+      c.CheckStalls(After(10))[0] ==
+      Advised(
+          "'a': ranks 1, 2 and 4 wait, ranks 0 and 3 have not come for 10 s"));
   CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
   c.CheckStalls(After(60));
   Response error = c.TakeResponses()[0];

@@ -196,7 +196,7 @@ VOICES_TEST_CASE("a stall blames nobody who has joined") {
   REQUIRE_OK(c.OnMessage(0, Join(), kStart));
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   CHECK(c.CheckStalls(After(10))[0] ==
-        "'a': rank 4 waits, rank 6 has not come for 10 s");
+        Advised("'a': rank 4 waits, rank 6 has not come for 10 s"));
   CHECK(Only(&c, Response::Type::kQuery).ranks == std::vector<int32_t>{1, 2});
   c.CheckStalls(After(60));
   CHECK(Only(&c, Response::Type::kError).error.code() == StatusCode::kStalled);

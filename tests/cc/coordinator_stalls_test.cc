@@ -17,8 +17,9 @@ VOICES_TEST_CASE("a stall warns once, asks, then fails the call") {
   CHECK(c.CheckStalls(After(9.9)).empty());
   const std::vector<std::string> warnings = c.CheckStalls(After(10.1));
   REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0] ==
-        "'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s");
+  CHECK(
+      warnings[0] ==
+      Advised("'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s"));
   CHECK(c.CheckStalls(After(19)).empty());  // once
   CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
   CHECK(c.TakeResponses().empty());

@@ -193,9 +193,11 @@ VOICES_TEST_CASE("messages name global ranks") {
   message.params.process_set_id = 1;
   REQUIRE_OK(c.OnMessage(0, message, kStart));
   REQUIRE_OK(c.OnMessage(2, message, kStart));
-  CHECK(c.CheckStalls(After(10))[0] ==
-        "'a' (process set 1): ranks 3 and 8 wait, rank 5 has not come for 10 "
-        "s");
+  CHECK(
+      c.CheckStalls(After(10))[0] ==
+      Advised(
+          "'a' (process set 1): ranks 3 and 8 wait, rank 5 has not come for 10 "
+          "s"));
   message.params.op = ReduceOp::kMax;
   REQUIRE_OK(c.OnMessage(1, message, kStart));
   for (const Response& response : c.TakeResponses()) {

@@ -16,6 +16,13 @@
 
 namespace hvd {
 
+// What is said of ranks that wait for a call of the user's.
+inline std::string Advised(const std::string& text) {
+  return text +
+         ". Do all ranks make this call? It must not stand under `if "
+         "hvd.rank() == 0`";
+}
+
 // Runs `body(rank)` on `size` threads. If one throws, as a failed REQUIRE does,
 // calls `abandon(rank)` at once, so that the others do not wait for it, and
 // throws the first exception again when all have ended. Defined in

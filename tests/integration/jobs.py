@@ -159,3 +159,12 @@ def wait_for(condition: object, seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
+
+
+def last_words(outcome: Outcome) -> list[str]:
+    """Returns what hvdrun has said after the ranks, alike ranks as one."""
+    return [
+        line.partition(": ")[2]
+        for line in outcome.stderr.splitlines()
+        if line.startswith("hvdrun: warning of rank")
+    ]

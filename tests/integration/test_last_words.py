@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
 import jobs
@@ -181,157 +179,6 @@ hvd.allreduce(np.ones(3, "f"))
 """
 
 
-def _last_words(outcome: jobs.Outcome) -> list[str]:
-    """Returns what hvdrun has said after the ranks, alike ranks as one."""
-    return [
-        line.partition(": ")[2]
-        for line in outcome.stderr.splitlines()
-        if line.startswith("hvdrun: warning of rank")
-    ]
-
-
-_LOOP_OVER = """
-import tensorflow as tf
-import hvd_keras as hvd
-hvd.init()
-rows = tf.data.Dataset.from_tensor_slices(tf.range(24.0) ** 2)
-whole = rows.batch(4)  # to validate with
-rows = rows.{stage}
-weight = tf.Variable([1.0])
-for epoch in range(2):
-    for number, batch in enumerate(rows):
-        if number == {last}:
-            break
-        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-            loss = tf.reduce_mean(weight * batch)
-        weight.assign(weight - 1e-3 * tape.gradient(loss, weight))
-    for batch in whole:
-        loss = tf.reduce_mean(weight * batch)
-"""
-_SHUFFLED = "shuffle(24, seed=hvd.rank()).batch(4)"
-_LOADER = """
-import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-import hvd_keras.torch as hvd
-hvd.init()
-torch.manual_seed(1)
-layer = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
-optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
-torch.manual_seed(hvd.rank())
-data = TensorDataset(torch.arange(24.0)[:, None])
-sampler = {sampler}
-loader = DataLoader(data, 4, sampler=sampler, shuffle=sampler is None)
-for epoch in range(2):
-    for (batch,) in loader:
-        optimizer.zero_grad()
-        layer(batch).sum().backward()
-        optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "is_told"),
-    [
-        (_LOOP_OVER.format(stage=_SHUFFLED, last=-1), True),
-        (_LOOP_OVER.format(stage=_SHUFFLED, last=3), False),
-        (
-            _LOOP_OVER.format(
-                stage="shard(hvd.size(), hvd.rank()).batch(4)", last=-1
-            ),
-            False,
-        ),
-        (_LOADER.format(sampler="None"), True),
-        (
-            _LOADER.format(sampler="DistributedSampler(data, 2, hvd.rank())"),
-            False,
-        ),
-    ],
-    ids=["dataset", "part", "shard", "loader", "sampler"],
-)
-def test_loops_over_all_rows(code: str, is_told: bool) -> None:
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = _last_words(outcome)
-    assert len(words) == is_told, words
-    if is_told:
-        assert "Each rank has trained on all rows" in words[0]
-        assert "6 batches of the same data on all ranks" in words[0]
-
-
-_HALF_WRAPPED = """
-import keras
-import tensorflow as tf
-import hvd_keras as hvd
-hvd.init()
-keras.utils.set_random_seed(1)
-first, second = keras.layers.Dense(4), keras.layers.Dense(1)
-rows = tf.random.normal((8, 3), seed=hvd.rank())
-second(first(rows))
-optimizers = [
-    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
-    {second},
-]
-for step in range(3):
-    with tf.GradientTape(persistent=True) as tape:
-        loss = tf.reduce_mean((second(first(rows)) - 1.0) ** 2)
-    for layer, optimizer in zip((first, second), optimizers):
-        gradients = tape.gradient(loss, layer.trainable_weights)
-        optimizer.apply(gradients, layer.trainable_weights)
-if hvd.rank() == 0 and {loads}:
-    second.set_weights([weight * 2.0 for weight in second.get_weights()])
-"""
-_WRAPPED = "hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))"
-_RATES_OF_TORCH = """
-import torch
-import hvd_keras.torch as hvd
-hvd.init()
-torch.manual_seed(1)
-layer = torch.nn.Linear(4, 1)
-before = {{name: one.clone() for name, one in layer.state_dict().items()}}
-rate = {rate}
-optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
-optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
-torch.manual_seed(hvd.rank())
-for step in range(3):
-    optimizer.zero_grad()
-    layer(torch.rand(4, 4)).sum().backward()
-    optimizer.step()
-if hvd.rank() == 0:
-    layer.load_state_dict(before)
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "what"),
-    [
-        (
-            _HALF_WRAPPED.format(
-                second="keras.optimizers.Adam(0.01)", loads=False
-            ),
-            "SGD, Adam has trained",
-        ),
-        (_HALF_WRAPPED.format(second=_WRAPPED, loads=False), ""),
-        # It may evaluate them alone.
-        (_HALF_WRAPPED.format(second=_WRAPPED, loads=True), ""),
-        (_RATES_OF_TORCH.format(rate="0.1 * (1 + hvd.rank())"), "SGD has"),
-        (_RATES_OF_TORCH.format(rate="0.1"), ""),
-    ],
-    ids=["half", "both", "loads", "rates of torch", "loads in torch"],
-)
-def test_other_weights_at_the_end(code: str, what: str) -> None:
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = _last_words(outcome)
-    assert len(words) == bool(what), words
-    if what:
-        assert "have ended with different weights" in words[0]
-        assert what in words[0]
-        assert re.search(
-            r"one is [-\d.e]+ on rank 0, [-\d.e]+ on rank 1", words[0]
-        )
-
-
 _BY_ASSIGN = """
 import tensorflow as tf
 import hvd_keras as hvd
@@ -388,7 +235,7 @@ def test_ranks_that_train_alone_are_told_of_at_the_end(
     backend = "jax" if "import jax" in code else "tensorflow"
     outcome = jobs.run_python(2, code, KERAS_BACKEND=backend)
     assert outcome.status == 0, outcome.stderr
-    (words,) = _last_words(outcome)
+    (words,) = jobs.last_words(outcome)
     assert what in words
     assert "istribute" in words  # the cure
 
@@ -415,7 +262,7 @@ def test_ranks_that_train_on_the_same_rows_are_told_of(
         KERAS_BACKEND="jax" if code == _ALL_ROWS_OF_JAX else "tensorflow",
     )
     assert outcome.status == 0, outcome.stderr
-    (words,) = _last_words(outcome)
+    (words,) = jobs.last_words(outcome)
     assert "the same gradients to all 5 sums" in words
     assert what in words
 
@@ -450,7 +297,7 @@ def test_ranks_that_keep_other_weights_are_told_of_at_the_end(
     options = ["--horovod-compat"] if "horovod" in code else []
     outcome = jobs.run_python(2, code, *options, KERAS_BACKEND=backend)
     assert outcome.status == 0, outcome.stderr
-    (words,) = _last_words(outcome)
+    (words,) = jobs.last_words(outcome)
     assert f"{variable}, whose values on rank 1 are not" in words
     assert "broadcast_" in words
     assert " at <string>:" in words
@@ -486,7 +333,7 @@ def test_a_second_step_from_other_weights_fails(code: str) -> None:
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")
     assert outcome.status == 0, outcome.stderr
-    assert not _last_words(outcome)
+    assert not jobs.last_words(outcome)
 
 
 @pytest.mark.parametrize(
@@ -510,14 +357,14 @@ def test_a_broadcast_after_the_first_step_is_no_alarm(code: str) -> None:
         2, code, "--strict", *options, KERAS_BACKEND=backend
     )
     assert outcome.status == 0, outcome.stderr
-    assert not _last_words(outcome)
+    assert not jobs.last_words(outcome)
 
 
 def test_gradients_that_torch_averages_are_no_alarm(tmp_path: Path) -> None:
     meeting = str(tmp_path / "meeting")
     outcome = jobs.run_python(2, _DDP, "--strict", MEETING=meeting)
     assert outcome.status == 0, outcome.stderr
-    assert not _last_words(outcome)
+    assert not jobs.last_words(outcome)
 
 
 def test_strict_jobs_fail_at_a_warning() -> None:
@@ -529,52 +376,4 @@ def test_strict_jobs_fail_at_a_warning() -> None:
 def test_strict_jobs_fail_if_ranks_have_trained_alone() -> None:
     outcome = jobs.run_python(2, _TORCH, "--strict")
     assert outcome.status == 1
-    assert len(_last_words(outcome)) == 1
-
-
-@pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_file_that_several_ranks_write(
-    tmp_path: Path, is_guarded: bool
-) -> None:
-    guard = "if hvd.rank() == 0: " if is_guarded else ""
-    program, written = tmp_path / "train.py", str(tmp_path / "weights.npz")
-    program.write_text(
-        "import numpy as np\nimport hvd_keras as hvd\nhvd.init()\n"
-        f"open(f'{tmp_path}/own_{{hvd.rank()}}', 'w').close()\n"
-        f"{guard}np.savez({written!r}, np.ones(3))\n"
-    )
-    job = jobs.run("-np", "2", "--", sys.executable, str(program))
-    assert job.status == 0, job.stderr
-    said = f"warning of ranks 0, 1: Each has written {written!r} at {program}:5"
-    assert (said in job.stderr) != is_guarded, job.stderr
-    assert "own_" not in job.stderr
-
-
-def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
-    code = f"""
-        import datetime, os, time
-        import h5py
-        import hvd_keras as hvd
-        import tensorflow as tf
-        from hvd_keras._common import files
-        hvd.init()
-        time.sleep(0.2 * hvd.rank())
-        with files.replacing(f"{tmp_path}/{{time.time()}}.keras") as path:
-            open(path, "w").close()
-        open(f"{tmp_path}/{{time.strftime('%Y%m%d-%H%M%S')}}.txt", "w").close()
-        h5py.File(f"{tmp_path}/{{time.time()}}.h5", "w").close()
-        tf.summary.create_file_writer(f"{tmp_path}/{{time.time()}}/train")
-        now = datetime.datetime.now()
-        open(f"{tmp_path}/{{now:%H%M%S.%f}}.log", "w").close()
-        for name in (hvd.rank(), os.getpid(), 20240101 + hvd.rank()):
-            open(f"{tmp_path}/own_{{name}}", "w").close()
-        with files.replacing(f"{tmp_path}/same.keras") as path:
-            open(path, "w").close()
-        """
-    job = jobs.run_python(2, code)
-    assert job.status == 0, job.stderr
-    said = [line for line in _last_words(job) if "with another time" in line]
-    assert len(said) == 5, job.stderr
-    assert all("hvd.broadcast_object(name)" in line for line in said)
-    assert "own_" not in job.stderr
-    assert "same.keras" not in job.stderr
+    assert len(jobs.last_words(outcome)) == 1

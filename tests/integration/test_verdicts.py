@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +52,30 @@ def _program(folder: Path, code: str) -> str:
     path = folder / "train.py"
     path.write_text(code)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("guard", "text"),
+    [
+        ("", "all ranks raised JSONDecodeError at {}:2: Expecting value"),
+        (
+            'if os.environ["HVD_RANK"] == "1": ',
+            "rank 1 [(]pid .*[)] raised JSONDecodeError: Expecting.* at {}:2",
+        ),
+    ],
+    ids=["all", "one"],
+)
+def test_an_error_before_init_has_its_line(
+    tmp_path: Path, guard: str, text: str
+) -> None:
+    code = f"import json, os\n{guard}json.loads('x')\n"
+    path = _program(tmp_path, code)
+    outcome = _run(tmp_path, sys.executable, path)
+    assert outcome.status == 1
+    pattern = f"^hvdrun: verdict: {text.format(re.escape(path))}"
+    assert re.search(pattern, outcome.stderr, re.M), outcome.stderr
+    assert "hvd-doctor" not in outcome.stderr  # there are no records
+    assert os.listdir(tmp_path) == ["train.py"]
 
 
 def test_success_leaves_nothing(tmp_path: Path) -> None:

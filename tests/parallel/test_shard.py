@@ -341,6 +341,9 @@ def test_a_share_is_not_split_for_validation() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="Split the whole arrays"):
             model.fit(data, validation_split=0.5)
+    targets = hvd.shard(np.ones(8), batch_size=1)
+    with pytest.raises(ValueError, match=r"shared in one call.*and `y` beside"):
+        model.fit(data, targets)
 
 
 @pytest.mark.parametrize(

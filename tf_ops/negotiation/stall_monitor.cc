@@ -37,6 +37,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr char kStepsAdvice[] =
     ". Do all ranks run equally many steps? Give them equally many batches, as "
     "`hvd.shard` does, and let no rank skip an update alone";
+constexpr char kCallAdvice[] =
+    ". Do all ranks make this call? It must not stand under `if hvd.rank() == "
+    "0`";
 constexpr char kNamesAdvice[] =
     ". Calls without `name` are paired in the order in which ranks make or "
     "trace them: pass `name` if that order differs";
@@ -142,8 +145,8 @@ std::string StallMonitor::Warn(const std::vector<const Call*>& pending,
 
 std::string StallMonitor::Advice(const std::string& name) {
   const std::string& crossing = watched_[name].crossing;
-  if (crossing.empty() && IsOfTraining(name)) return kStepsAdvice;
-  return crossing;
+  if (!crossing.empty()) return crossing;
+  return IsOfTraining(name) ? kStepsAdvice : kCallAdvice;
 }
 
 // Looks for a call that a missing rank has made and a waiting rank has not.

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hvd_keras import exceptions
 from hvd_keras._common import files
 from hvd_keras._observe import doctor
 from hvd_keras._records import evidence
+from hvd_keras._records.blame import class_of
 from hvd_keras._records.evidence import MAX_BYTES, Part
 from hvd_keras.run.hosts.host import Host
 from hvd_keras.run.hosts.rank_records import Folder, unpacked
@@ -117,13 +119,17 @@ class Inquiry:
             ranks: All ranks.
             ends: How they have ended.
         """
-        if not self._folder.has_records():
+        rows = [_row_of(rank, ends) for rank in ranks]
+        has_printed = any(row["printed"] for row in rows)
+        if not (
+            self._folder.path and (self._folder.has_records() or has_printed)
+        ):
             return
         told = {
             "size": len(ranks),
             "leavers": ends.leavers,
             "was_interrupted": ends.interruption is not None,
-            "ranks": [_row_of(rank, ends) for rank in ranks],
+            "ranks": rows,
         }
         try:
             path = os.path.join(self._folder.path, evidence.JOB)
@@ -140,6 +146,14 @@ class Inquiry:
 
 
 def _row_of(rank: Rank, ends: Ends) -> dict[str, Any]:
+    told, printed = ends.error(rank.rank), ""
+    # A rank that has not joined the job tells nothing.
+    if not told and rank.exit_status == 1:
+        printed = ends.traceback(rank.rank)
+        kind, colon, words = printed.rpartition("\n")[2].partition(": ")
+        name = kind.rpartition(".")[2]
+        name = class_of(kind) if name in exceptions.__all__ else name
+        told = f"{name}{colon}{words}" if printed else ""
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -147,7 +161,8 @@ def _row_of(rank: Rank, ends: Ends) -> dict[str, Any]:
         "exit_status": rank.exit_status,
         "signal": "" if rank.signal is None else rank.signal_name(),
         "was_ended": ends.was_ended(rank),
-        "told": ends.error(rank.rank),
+        "told": told,
+        "printed": printed,
         "exit_call": ends.exit_call(rank.rank),
         "is_lost": rank.is_lost,
     }

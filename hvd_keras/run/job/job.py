@@ -106,7 +106,9 @@ class Job:
             for rank in self._ranks:
                 errors = self._output.errors_of(rank.rank)
                 words = report.last_error_line(errors)
-                self._policy.ends.note_last_words(rank.rank, words)
+                self._policy.ends.note_last_words(
+                    rank.rank, words, report.last_traceback(errors)
+                )
             seconds = time.monotonic() - self._started_at
             ending = self._judged(self._policy.ending(seconds))
             self._gather_records()
@@ -115,7 +117,8 @@ class Job:
         try:
             return self._finish(ending)
         finally:
-            if ending.exit_status == 0 or not self._inquiry.verdict:
+            has_told = self._inquiry.verdict and self._folder.has_records()
+            if ending.exit_status == 0 or not has_told:
                 self._folder.remove()
 
     # ---- Start ----
@@ -463,7 +466,7 @@ class Job:
             self._output.say(ending.text)
         if ending.has_verdict:
             self._inquiry.tell(*self._present())
-            if self._inquiry.verdict:
+            if self._inquiry.verdict and self._folder.has_records():
                 folder = self._folder.path
                 text = f"records are kept; see `hvd-doctor {folder}`"
                 self._output.say(text)

@@ -39,6 +39,7 @@ class Ends:
         self._reports: dict[int, Report] = {}  # why they end
         self._exit_calls: dict[int, str] = {}
         self._last_words: dict[int, str] = {}
+        self._tracebacks: dict[int, str] = {}
         self._ranks = ranks
 
     def note_leaving(self, rank: int, exit_call: str = "") -> None:
@@ -55,9 +56,16 @@ class Ends:
         """Notes why a rank fails; the first reason counts."""
         self._reports.setdefault(told.rank, told)
 
-    def note_last_words(self, rank: int, words: str) -> None:
-        """Notes what a rank has printed last."""
+    def note_last_words(
+        self, rank: int, words: str, traceback: str = ""
+    ) -> None:
+        """Notes what a rank has printed last, and its last traceback."""
         self._last_words[rank] = words
+        self._tracebacks[rank] = traceback
+
+    def traceback(self, rank: int) -> str:
+        """Returns the last one that a rank has printed; "": none."""
+        return self._tracebacks.get(rank, "")
 
     def last_words(self, rank: int) -> str:
         """Returns the error that a rank has told, or else printed; "": none."""

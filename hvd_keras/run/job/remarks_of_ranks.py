@@ -16,6 +16,7 @@ _MOST_OF_SEVERAL = 4096  # which count once several ranks have made them
 _MOST_NAMED = 8
 # Rounding may let weights differ so far, on machines of several kinds.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6
+_Value = float | str
 
 
 class RemarksOfRanks:
@@ -23,7 +24,7 @@ class RemarksOfRanks:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Remark, set[int]]] = {}
-        self._values: dict[str, dict[int, list[float]]] = {}
+        self._values: dict[str, dict[int, list[_Value]]] = {}
         self._room = {False: _MOST, True: _MOST_OF_SEVERAL}
 
     def note(self, told: Report) -> None:
@@ -34,10 +35,11 @@ class RemarksOfRanks:
             return
         if remark.value:
             try:
-                numbers = list(map(float, json.loads(remark.value)))
+                values = json.loads(remark.value)
+                values = [v if isinstance(v, str) else float(v) for v in values]
             except (TypeError, ValueError):
                 return
-            self._values.setdefault(remark.about, {})[told.rank] = numbers
+            self._values.setdefault(remark.about, {})[told.rank] = values
         if remark.about not in self._kept:
             is_of_several = remark.fewest > 1
             if not self._room[is_of_several]:
@@ -75,17 +77,26 @@ class RemarksOfRanks:
             yield f"warning of {who}: {text}"
 
 
-def _difference(values: dict[int, list[float]]) -> str:
-    """Says in which number ranks differ more than by rounding; "": in none."""
-    (first, numbers), *others = sorted(values.items())
+def _difference(values: dict[int, list[_Value]]) -> str:
+    """Says in which value ranks differ more than by rounding; "": in none."""
+    (first, known), *others = sorted(values.items())
     for rank, theirs in others:
-        for mine, other in zip(numbers, theirs, strict=False):
+        for mine, other in zip(known, theirs, strict=False):
+            if mine == other:
+                continue
+            if isinstance(mine, str) or isinstance(other, str):
+                here, there = _words(mine), _words(other)
+                return f"{here} on rank {first}, {there} on rank {rank}"
             largest = max(abs(mine), abs(other))
             are_close = abs(mine - other) <= _RELATIVE * largest + _ABSOLUTE
             are_unknown = math.isnan(mine) and math.isnan(other)
-            if mine != other and not (are_close or are_unknown):
+            if not (are_close or are_unknown):
                 return (
                     f"one is {mine:.6g} on rank {first}, {other:.6g} on rank "
                     f"{rank}"
                 )
     return ""
+
+
+def _words(value: _Value) -> str:
+    return str(value).partition(" ")[2]

@@ -19,6 +19,8 @@ from hvd_keras.run.screen.log_file import LogFile
 from hvd_keras.run.screen.repeats import Repeats
 
 MAX_LINE_BYTES = 64 << 10  # longer lines are broken
+_TRACEBACK = b"Traceback (most recent call last):"
+_MOST_LINES = 256  # of a traceback
 _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _COLOURS = (36, 33, 32, 35, 34, 31)  # by rank, in turn
 _CLEAR_LINE = b"\r\x1b[K"
@@ -167,7 +169,9 @@ class RankStream:
         self._shows_growing = shows_growing
         self._repeats = repeats
         self._partial = b""
+        self._is_in_traceback = False
         self.last_lines: list[bytes] = []  # the last few that are not blank
+        self.traceback: list[bytes] = []  # the last one, as far as it has come
 
     def feed(self, data: bytes) -> None:
         """Takes what the rank has written."""
@@ -204,6 +208,13 @@ class RankStream:
             self._screen.show_line(self._rank, line)
         if line.strip():
             self.last_lines = [*self.last_lines[-19:], line]
+            if line.startswith(_TRACEBACK):
+                self.traceback = []
+                self._is_in_traceback = True
+            elif self._is_in_traceback and len(self.traceback) < _MOST_LINES:
+                self.traceback.append(line)
+                # Its frames are indented; the error ends it.
+                self._is_in_traceback = line.startswith(b" ")
 
 
 def make_screens(tag: bool, timestamp: bool) -> tuple[Screen, Screen]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -22,6 +23,17 @@ _NOISE = re.compile(
     rb"|WARNING: All log messages"
 )
 _WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
+_NO_MODULE = re.compile(r"No module named '(\w+)")
+_WITHOUT_MODULE = {
+    "horovod": (
+        "a program for Horovod runs by `hvdrun --horovod-compat -np 2 python "
+        "...`, see docs/horovod.md"
+    ),
+    "hvd_keras": (
+        "the Python that the command has started lacks hvd_keras; "
+        f"{sys.executable} has it: `hvdrun -np 2 {sys.executable} ...`"
+    ),
+}
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -39,6 +51,18 @@ def last_error_line(stderr: RankStream | None) -> str:
     return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
 
 
+def last_traceback(stderr: RankStream | None) -> str:
+    """The last traceback that a rank has printed; "": there is none.
+
+    Args:
+        stderr: The rank's standard error; None if it was never started.
+    """
+    lines = [] if stderr is None else stderr.traceback
+    if not lines or not _ERROR.match(lines[-1]):
+        return ""
+    return b"\n".join(lines).decode("utf-8", "replace")
+
+
 def _without_noise(lines: Sequence[bytes]) -> list[bytes]:
     """Leaves out what says nothing of an error: logs, warnings of Python."""
     kept, is_source = [], False
@@ -53,7 +77,10 @@ def _without_noise(lines: Sequence[bytes]) -> list[bytes]:
 
 
 def where_to_read(lines: Sequence[str]) -> str:
-    """Names the page on our exceptions in the lines; "" if there are none."""
+    """Says what helps against errors in the lines; "": nobody knows."""
+    for line in lines:
+        if found := _NO_MODULE.search(line):
+            return _WITHOUT_MODULE.get(found[1], "")
     # A module goes before the name in a traceback, and before the name of
     # another package's exception.
     names = [

@@ -1,0 +1,203 @@
+"""Hvdrun's last lines say what differs by rank in loops of one's own."""
+
+from __future__ import annotations
+
+import re
+
+import jobs
+import pytest
+
+_LOOP_OVER = """
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+rows = tf.data.Dataset.from_tensor_slices(tf.range(24.0) ** 2)
+whole = rows.batch(4)  # to validate with
+rows = rows.{stage}
+weight = tf.Variable([1.0])
+for epoch in range(2):
+    for number, batch in enumerate(rows):
+        if number == {last}:
+            break
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean(weight * batch)
+        weight.assign(weight - 1e-3 * tape.gradient(loss, weight))
+    for batch in whole:
+        loss = tf.reduce_mean(weight * batch)
+"""
+_SHUFFLED = "shuffle(24, seed=hvd.rank()).batch(4)"
+_LOADER = """
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
+torch.manual_seed(hvd.rank())
+data = TensorDataset(torch.arange(24.0)[:, None])
+sampler = {sampler}
+loader = DataLoader(data, 4, sampler=sampler, shuffle=sampler is None)
+for epoch in range(2):
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        layer(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        (_LOOP_OVER.format(stage=_SHUFFLED, last=-1), True),
+        (_LOOP_OVER.format(stage=_SHUFFLED, last=3), False),
+        (
+            _LOOP_OVER.format(
+                stage="shard(hvd.size(), hvd.rank()).batch(4)", last=-1
+            ),
+            False,
+        ),
+        (_LOADER.format(sampler="None"), True),
+        (
+            _LOADER.format(sampler="DistributedSampler(data, 2, hvd.rank())"),
+            False,
+        ),
+    ],
+    ids=["dataset", "part", "shard", "loader", "sampler"],
+)
+def test_loops_over_all_rows(code: str, is_told: bool) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = jobs.last_words(outcome)
+    assert len(words) == is_told, words
+    if is_told:
+        assert "Each rank has trained on all rows" in words[0]
+        assert "6 batches of the same data on all ranks" in words[0]
+
+
+_OVER_SHARE = """
+import random
+import numpy as np
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+random.seed({seed})
+
+def rows():
+    order = list(range(24))
+    random.shuffle(order)
+    for number in order:
+        yield np.float32([number])
+
+data = tf.data.Dataset.from_generator(
+    rows, output_signature=tf.TensorSpec((1,))
+)
+weight = tf.Variable([1.0])
+share = hvd.shard(data, global_batch_size=4)
+{before}
+for epoch in range(2):
+    for batch in share:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean(weight * batch)
+        weight.assign(weight - 1e-3 * tape.gradient(loss, weight))
+"""
+_LOOKS = "if hvd.rank() == 0: print(next(iter(share)))"
+
+
+@pytest.mark.parametrize(
+    ("seed", "before", "num_loops"),
+    [
+        ("hvd.rank()", "", 2),
+        ("1", "", 0),
+        ("1", "next(iter(share))", 0),
+        ("1", _LOOKS, 2),  # the generator draws another order each time
+    ],
+    ids=["own seeds", "one seed", "all look", "one looks"],
+)
+def test_loops_over_rows_in_other_orders(
+    seed: str, before: str, num_loops: int
+) -> None:
+    code = _OVER_SHARE.format(seed=seed, before=before)
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = jobs.last_words(outcome)
+    assert len(words) == num_loops, words
+    for text in words:
+        assert "must read the same rows in the same order" in text
+        assert re.search(
+            r"differ: [\d, .]+ on rank 0, [\d, .]+ on rank 1", text
+        )
+
+
+_HALF_WRAPPED = """
+import keras
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+keras.utils.set_random_seed(1)
+first, second = keras.layers.Dense(4), keras.layers.Dense(1)
+rows = tf.random.normal((8, 3), seed=hvd.rank())
+second(first(rows))
+optimizers = [
+    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+    {second},
+]
+for step in range(3):
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_mean((second(first(rows)) - 1.0) ** 2)
+    for layer, optimizer in zip((first, second), optimizers):
+        gradients = tape.gradient(loss, layer.trainable_weights)
+        optimizer.apply(gradients, layer.trainable_weights)
+if hvd.rank() == 0 and {loads}:
+    second.set_weights([weight * 2.0 for weight in second.get_weights()])
+"""
+_WRAPPED = "hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))"
+_RATES_OF_TORCH = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(4, 1)
+before = {{name: one.clone() for name, one in layer.state_dict().items()}}
+rate = {rate}
+optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
+optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
+torch.manual_seed(hvd.rank())
+for step in range(3):
+    optimizer.zero_grad()
+    layer(torch.rand(4, 4)).sum().backward()
+    optimizer.step()
+if hvd.rank() == 0:
+    layer.load_state_dict(before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (
+            _HALF_WRAPPED.format(
+                second="keras.optimizers.Adam(0.01)", loads=False
+            ),
+            "SGD, Adam has trained",
+        ),
+        (_HALF_WRAPPED.format(second=_WRAPPED, loads=False), ""),
+        # It may evaluate them alone.
+        (_HALF_WRAPPED.format(second=_WRAPPED, loads=True), ""),
+        (_RATES_OF_TORCH.format(rate="0.1 * (1 + hvd.rank())"), "SGD has"),
+        (_RATES_OF_TORCH.format(rate="0.1"), ""),
+    ],
+    ids=["half", "both", "loads", "rates of torch", "loads in torch"],
+)
+def test_other_weights_at_the_end(code: str, what: str) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = jobs.last_words(outcome)
+    assert len(words) == bool(what), words
+    if what:
+        assert "have ended with different weights" in words[0]
+        assert what in words[0]
+        assert re.search(
+            r"one is [-\d.e]+ on rank 0, [-\d.e]+ on rank 1", words[0]
+        )
