@@ -38,6 +38,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs as keras_epochs
 from hvd_keras.callbacks import _habits, _meetings, _rates, steps_guard
 from hvd_keras.callbacks.metric_average import global_logs
+from hvd_keras.data import _own_loops
 from hvd_keras.layers import _moments
 from hvd_keras.optimizer import DistributedOptimizer
 
@@ -77,6 +78,7 @@ def install() -> None:
     writers.patch_saving(rank_files.has_others)
     normalization.patch_synchronized_moments(_moments.synchronized_moments)
     if name == "tensorflow":
+        _own_loops.watch_means()
         importlib.import_module("hvd_keras._keras.tensorflow").install()
         hooks = importlib.import_module("hvd_keras._gradients.strategy_hooks")
         hooks.install(DistributedOptimizer, global_logs)

@@ -28,6 +28,17 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import Average, ReduceOp
 
 
+def _cure_of(optimizer: Any) -> str:
+    """Says what is meant by what is no optimizer of Keras."""
+    if any(
+        kind.__module__.startswith("torch.") for kind in type(optimizer).__mro__
+    ):
+        return "For torch, `import hvd_keras.torch as hvd`."
+    if isinstance(optimizer, keras.Model):
+        return "Give it the optimizer of the model, before `compile`."
+    return "For tf_keras, use `hvd.DistributedGradientTape`."
+
+
 def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     optimizer: keras.optimizers.Optimizer | str | dict[str, Any],
     *,
@@ -157,7 +168,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
             "`optimizer` must be a Keras 3 optimizer from "
             "`keras.optimizers`, its name or its config. Received: "
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__}. "
-            "For tf_keras, use `hvd.DistributedGradientTape`."
+            f"{_cure_of(optimizer)}"
         )
     inner = unwrapped(optimizer)
     if is_multi_optimizer(inner):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from hvd_keras._common.autograph import as_it_is
+from hvd_keras._gradients.order_check import comparing_model
 from hvd_keras._keras import models
 from hvd_keras._keras import predictions as keras_predictions
 from hvd_keras._values import object_exchange
@@ -68,8 +69,8 @@ def predict(
     Raises:
         TypeError: `data` is none of these.
         ValueError: There are no rows; or an argument cannot be honoured.
-        MismatchError: Ranks have different data, or the same rows in another
-            order, or stopped after different steps.
+        MismatchError: Ranks have other weights or different data, or the same
+            rows in another order, or stopped after different steps.
         InvalidArgumentError: `root_rank` is not in `process_set`, or this rank
             is not.
 
@@ -92,6 +93,9 @@ def predict(
         options.update(batch_size=batch_size, callbacks=callbacks)
         outputs = model.predict(data, **options)
         return outputs if place in (None, process_set.rank()) else None
+    together(
+        "predict/model", [comparing_model(model, process_set)], process_set
+    )
     with called_by("predict"):
         share = share_of(data, batch_size, process_set)
     options["callbacks"] = callbacks

@@ -10,6 +10,7 @@ import numpy as np
 from hvd_keras import _backends, _native, basics
 from hvd_keras._backends.interface import TensorInfo
 from hvd_keras._backends.options import path_of
+from hvd_keras._common import training_signs
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._values import agreement, refusals
 from hvd_keras._values.members import to_root_rank
@@ -98,6 +99,7 @@ def broadcast_alike(
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Broadcasts variables, not in a graph, that the ranks have compared."""
+    training_signs.has_broadcast_weights = True
     root_rank = to_root_rank(root_rank, process_set, "broadcast_variables")
     infos = list(map(_backends.current().describe, variables))
     described = list(zip(variables, infos, strict=True))

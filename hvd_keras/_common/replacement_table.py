@@ -346,6 +346,14 @@ TABLE = (
             ("torch.autograd", "backward", "torch 2.6 to 2.11"),
         )
     ),
+    Row(
+        "tensorflow.nn",
+        "compute_average_loss",
+        "data._own_loops",
+        "know by what a loop divides its loss",
+        "a loop that divides by the ranks twice trains too slowly in silence",
+        _TENSORFLOW,
+    ),
     *(
         Row(
             owner,

@@ -47,12 +47,14 @@ first: Training | None = None
 gradient: Training | None = None
 # Those that train, their classes, and what they train.
 optimizers: list[tuple[weakref.ref[Any], str, list[weakref.ref[Any]]]] = []
+num_changes = 0  # of what optimizers train, by something else
 # Called before something else than an optimizer sets what one trains.
 before_change: list[Callable[[], None]] = []
 # Called at the first sign of either kind.
 at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
+has_broadcast_weights = False  # so ranks mean to train one model
 trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
 place_of_fit = ""  # where the running `fit` was called; "": none runs
 
@@ -107,6 +109,8 @@ def note_optimizer(
 
 def note_change() -> None:
     """Notes that something else than an optimizer is about to set weights."""
+    global num_changes
+    num_changes += 1
     for look in before_change:
         look()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import keras
 
+from hvd_keras._common import training_signs
 from hvd_keras._gradients import model_state
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._keras import advice, callback_lists, models
@@ -19,6 +21,10 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 
 _NAME = "fit/order"
 _RHYTHM = 1024  # steps between two comparisons
+# By model: `training_signs.num_changes` when ranks last compared its weights.
+_changes_known: weakref.WeakKeyDictionary[Any, int] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def find_shared(fit: Any, process_set: ProcessSet) -> Check:
@@ -64,7 +70,7 @@ def watch_evaluation(
         return
     checks = [
         find_shared(call, process_set),
-        _comparing_model(model, process_set),
+        comparing_model(model, process_set),
     ]
     together("evaluate/order/begin", checks, process_set)
     call.compares_order = call.taken is not None
@@ -73,19 +79,27 @@ def watch_evaluation(
 
 
 def _is_unknown(model: Any) -> bool:
-    """Whether nobody has compared a model's weights; alike on all ranks."""
+    """Whether nobody has compared a model's weights as they may be now."""
     checks = [
         part.hvd_start_check
         for optimizer in models.optimizers_of(model)
         for part in distributed_parts_of(optimizer)
     ]
-    is_known = bool(checks) and not any(each.is_due() for each in checks)
-    return not is_known and not any(each.is_off for each in checks)
+    if any(each.is_off for each in checks):
+        return False
+    known = _changes_known.get(model, 0 if checks else None)
+    is_due = any(each.is_due() for each in checks)
+    return is_due or known != training_signs.num_changes
 
 
-def _comparing_model(model: Any, process_set: ProcessSet) -> Check:
-    is_due = models.is_fully_built(model) and _is_unknown(model)
-    if not all((yield is_due)):
+def comparing_model(model: Any, process_set: ProcessSet) -> Check:
+    """Refuses weights that differ, where all ranks compute by a model.
+
+    Ranks compare them once, and after a rank has set some.
+    """
+    mine = models.is_fully_built(model), _is_unknown(model)
+    are_built, are_unknown = zip(*(yield mine), strict=True)
+    if not all(are_built) or not any(are_unknown):
         return
     local = model_state.local_variables(model)
     slots = [v for o in models.optimizers_of(model) for v in o.variables]
@@ -95,10 +109,12 @@ def _comparing_model(model: Any, process_set: ProcessSet) -> Check:
     difference = yield from model_state.comparing(trained, (), process_set)
     if difference is not None:
         raise MismatchError(
-            "Metrics over all ranks need the same model on all of them. Call "
-            "`hvd.broadcast_variables(model.variables, root_rank=0)` before, "
-            f"or load the weights on each rank. Received: {difference}."
+            "Metrics and predictions over all ranks need the same model on all "
+            "of them. Call `hvd.broadcast_variables(model.variables, "
+            "root_rank=0)` before, or load the weights on each rank. Received: "
+            f"{difference}."
         )
+    _changes_known[model] = training_signs.num_changes
 
 
 def end_evaluation() -> None:

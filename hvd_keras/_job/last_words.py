@@ -40,6 +40,15 @@ def num_steps() -> int:
         return 0
 
 
+def num_updates() -> int:
+    """Returns how often ranks may have trained together: steps, or sums."""
+    if steps := num_steps():
+        return steps
+    if not training_signs.has_broadcast_weights:
+        return 0  # perhaps each trains a model of its own
+    return max(0, int(_native.core().num_shared()) - _num_before)
+
+
 def note(job: Job) -> None:
     """Notes what this rank has done in a job whose core still runs."""
     global _has_shared, _has_broadcast, _num_same, _has_other
@@ -60,7 +69,9 @@ def tell(job: Job) -> None:
     """Tells it; where hvdrun is not there, logs what nobody has read."""
     found = _found()
     for about, text in found.items():
-        remarks.keep(text, about)
+        # One rank may train for the others.
+        is_of_each = about == remarks.TRAINS_ALONE and job.topology.size > 1
+        remarks.keep(text, about, fewest=2 if is_of_each else 1)
     written_files.tell()
     for one in remarks.take():
         # Of what has one cause, one line is enough.

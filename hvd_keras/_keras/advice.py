@@ -109,6 +109,21 @@ _OWN_METRICS = (
     "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: %s."
 )
+_ADAPTED = (
+    "Ranks have called `adapt` of a preprocessing layer with other data, and "
+    "now have what rank 0 has learnt, by default. Call it with all data, on "
+    "all ranks. Received: %s."
+)
+_GLOBAL_MEAN = (
+    "A loss is divided by the rows of all ranks, and gradients are divided by "
+    "the number of ranks again. Divide by this rank's rows, as "
+    "`tf.reduce_mean` does; or sum the gradients, by `op=hvd.Sum`. Received: "
+    "%s, with `global_batch_size`."
+)
+_OWN_PREDICTIONS = (
+    "`predict` has returned the predictions for each rank's own rows. For "
+    "those of all rows, in order: `hvd.predict(model, data)`. Received: %s."
+)
 _MIXED_ROWS = (
     "A step multiplies the rows of a batch by each other, or compares the rows "
     "of a batch in pairs, as contrastive losses, distances and `tensordot` "
@@ -217,6 +232,21 @@ def tell_of_counted_steps(model: Any, names: str) -> None:
 def tell_of_own_metrics(model: Any) -> None:
     """Warns of metrics that differ by rank."""
     _tell(model, _OWN_METRICS, "a share of `hvd.shard`, no such callback,")
+
+
+def tell_of_own_predictions(model: Any) -> None:
+    """Warns of predictions of a part of the rows."""
+    _tell(model, _OWN_PREDICTIONS, "a share of `hvd.shard`")
+
+
+def tell_of_unequal_adaptations(model: Any, received: str) -> None:
+    """Warns of statistics of other rows on some ranks."""
+    _tell(model, _ADAPTED, received)
+
+
+def tell_of_global_mean() -> None:
+    """Warns, once, of a loss that is divided by the rows of all ranks."""
+    _tell(keras, _GLOBAL_MEAN, "`tf.nn.compute_average_loss`")
 
 
 def tell_of_filled_metric(metric: Any) -> None:

@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20  # of an array that is read as a whole
 
 
 _num_changes = 0
-# After how many steps they were taken; what they are of, and the numbers.
+# After how many updates they were taken; what they are of, and the numbers.
 _taken: tuple[int, str, list[float]] | None = None
 
 
@@ -72,8 +72,8 @@ def _take_before_change() -> None:
 def _take() -> None:
     """Takes some numbers, unless it has done so since the last step."""
     global _taken
-    num_steps = last_words.num_steps()
-    if _taken is not None and _taken[0] == num_steps:
+    num_updates = last_words.num_updates()
+    if _taken is not None and _taken[0] == num_updates:
         return
     names, arrays = list[str](), list[Any]()
     for _, name, refs in training_signs.optimizers:
@@ -87,7 +87,7 @@ def _take() -> None:
         for some in chosen
         for number in some[:: max(1, len(some) // each)][:each]
     ]
-    _taken = num_steps, ", ".join(names), numbers
+    _taken = num_updates, ", ".join(names), numbers
 
 
 def _some(array: Any) -> Any:

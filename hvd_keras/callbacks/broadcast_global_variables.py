@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
+from hvd_keras import basics
 from hvd_keras._gradients import fit_check, model_state
-from hvd_keras._keras import callback_lists, models
+from hvd_keras._keras import advice, callback_lists, models
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._keras.step_hook import trace_anew
 from hvd_keras._values.agreement import Check, together
+from hvd_keras._values.checksums import checksum
 from hvd_keras.callbacks._building import build_on_all_ranks, building_slots
 from hvd_keras.callbacks._draws import draw_apart, move_seeds_of
 from hvd_keras.callbacks._habits import Habits
@@ -158,7 +161,9 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
         model, local = self.model, self._local()
         variables = model_state.common_variables(model, local)
         check = building_slots(model, is_built, variables)
-        (are_alike,) = together(f"{_NAME}/variables", [check])
+        are_alike, _ = together(
+            f"{_NAME}/variables", [check, _comparing_adapted(model)]
+        )
         if are_alike is None:
             return False
         self._is_pending = False
@@ -183,6 +188,27 @@ class BroadcastGlobalVariablesCallback(ForKeras3, keras.callbacks.Callback):
             fit.checks.update(checks)
         move_seeds_of(model, self._offset_states)
         return True
+
+
+def _comparing_adapted(model: Any) -> Check:
+    """Warns of statistics that ranks have learnt from other rows.
+
+    A layer that only some ranks have adapted gets what these have learnt.
+    """
+    mine = {
+        name: checksum(value)
+        for name, value in models.adapted_states_of(model)
+        if isinstance(value, np.ndarray) and np.unique(value).size > 1
+    }
+    of_ranks = yield mine
+    differing = [
+        name
+        for name in mine
+        if all(name in theirs for theirs in of_ranks)
+        and len({theirs[name] for theirs in of_ranks}) > 1
+    ]
+    if differing and basics.rank() == 0:
+        advice.tell_of_unequal_adaptations(model, ", ".join(differing))
 
 
 def _refusing(model: Any, equal: Check) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common import log
+from hvd_keras import basics
+from hvd_keras._common import log, user_code
 from hvd_keras.data._deal import POLICIES, Deal
 from hvd_keras.data.position import handle_of
 
@@ -101,8 +103,16 @@ def check_is_whole(data: Any) -> None:
 
 def check_fit(arguments: dict[str, Any]) -> None:
     """Raises ValueError if `fit` gets what a share cannot go with."""
-    if handle_of(arguments.get("x")) is None:
+    handle = handle_of(arguments.get("x"))
+    if handle is None:
         return
+    if (
+        arguments.get("shuffle")  # its default is not among them
+        and handle.is_of_arrays
+        and not handle.taken.is_shuffled
+        and basics.rank() == 0
+    ):
+        _tell_of_shuffle()
     given = [
         name
         for name in ("y", "sample_weight")
@@ -126,6 +136,15 @@ def check_fit(arguments: dict[str, Any]) -> None:
             "whole arrays, share both parts, and pass the second one as "
             "`validation_data`."
         )
+
+
+@functools.cache  # said once
+def _tell_of_shuffle() -> None:
+    log.mistake(
+        "`fit` does not shuffle what `hvd.shard` has dealt: pass "
+        "`shuffle=True` to `hvd.shard`. Received: `shuffle=True` in `fit` at "
+        f"{user_code.place()}, not in `hvd.shard`."
+    )
 
 
 def check_arguments(

@@ -9,11 +9,15 @@ unequally many rows, and gradients are reduced.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
 
+from hvd_keras._common.autograph import as_it_is
+from hvd_keras._common.replacements import replace
 from hvd_keras._keras import advice
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras.process_set import ProcessSet
@@ -128,6 +132,7 @@ class _Reduces:
     def __init__(self) -> None:
         self.is_next = False  # they are those of the share that comes next
         self.is_exact = False  # their losses count all ranks' rows
+        self.is_global: bool | None = None  # they are divided by these; unknown
 
 
 _reduces = _Reduces()
@@ -140,8 +145,35 @@ def note_exact_loss() -> None:
         _reduces.is_exact = True
 
 
+def watch_means() -> None:
+    """Looks at what TensorFlow's function for means is given."""
+    tf = sys.modules["tensorflow"]
+    noting = functools.partial(_noting_rows, tf)
+    replace(tf.nn, "compute_average_loss", noting)
+
+
+def _noting_rows(tf: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    @as_it_is
+    def compute_average_loss(
+        per_example_loss: Any,
+        sample_weight: Any = None,
+        global_batch_size: Any = None,
+    ) -> Any:
+        num_rows = (getattr(per_example_loss, "shape", None) or [None])[0]
+        is_known = isinstance(global_batch_size, int) and num_rows is not None
+        is_known &= not tf.distribute.has_strategy()  # that sums gradients
+        # The last batch may be smaller: the first one counts.
+        if is_known and _reduces.is_global is None:
+            _reduces.is_global = global_batch_size > num_rows
+        return original(per_example_loss, sample_weight, global_batch_size)
+
+    return compute_average_loss
+
+
 def note_reduction(process_set: ProcessSet) -> None:
     """Notes that gradients are averaged, or that this is traced."""
+    if _reduces.is_global and process_set.size() != 1:
+        advice.tell_of_global_mean()
     if _reduces.is_exact or keras_calls.any_runs():
         return
     if _open and _open[-1].process_set == process_set:

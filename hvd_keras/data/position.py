@@ -105,6 +105,7 @@ class Handle:
         self._num_made = 0  # iterators since the last one that was read
         # Steps of an epoch, for who asks the share; None: it knows itself.
         self.whole_steps: int | None = None
+        self.is_of_arrays = False  # not of data that may be shuffled already
 
     def note_iterator(self) -> None:
         """Notes that a program has made an iterator."""

@@ -286,11 +286,12 @@ def shard(
         own_loop=OwnLoop(process_set, has_rows=not is_py_dataset),
     )
     handle.taken.is_shuffled = bool(shuffle)
+    handle.is_of_arrays = not (is_dataset or is_py_dataset or reader)
     result = _ready(finish(handle), handle, autotune)
     callback_lists.at_train_begin.add(_note_share)
     if deal.size > 1 and deal.rank == 0:
         callback_lists.at_train_begin.add(_advise)
-        keras_calls.at_end.add(_advise_of_metrics)
+        keras_calls.at_end.add(_advise_at_end)
     position.serve_fits()
     keras_calls.at_begin_of_fit.add(_arguments.check_fit)
     position.attach(result, handle)
@@ -346,14 +347,16 @@ def _advise(callback_list: Any) -> None:
         advice.tell_of_plain_optimizer(model)
 
 
-def _advise_of_metrics(call: keras_calls.Call) -> None:
-    """Warns of an `evaluate` whose metrics are those of a rank's own rows."""
-    if (
-        call.method == "evaluate"
-        and not call.sums_metrics
-        and source_of(call.data) is not None
-    ):
+def _advise_at_end(call: keras_calls.Call) -> None:
+    """Warns of results that are those of a rank's own rows."""
+    if source_of(call.data) is None:
+        return
+    if call.method == "evaluate" and not call.sums_metrics:
         advice.tell_of_own_metrics(call.model)
+    handle = position.handle_of(call.data)
+    # `hvd.predict` watches, and gathers the others' rows.
+    if call.method == "predict" and handle and not handle.taken.is_watched:
+        advice.tell_of_own_predictions(call.model)
 
 
 @functools.cache  # said once

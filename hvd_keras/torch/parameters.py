@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hvd_keras import basics
+from hvd_keras._common import training_signs
 from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values import object_exchange
 from hvd_keras._values.members import to_root_rank
@@ -53,6 +54,7 @@ def broadcast_parameters(
                 f"tensor. Received: {type(pair).__name__} in it."
             )
     tensors = [each for _, each in pairs if each is not None]
+    training_signs.has_broadcast_weights = True
     if tensors:
         _broadcast(tensors, root_rank, process_set)
 

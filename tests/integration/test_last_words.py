@@ -318,9 +318,18 @@ def test_a_second_step_from_other_weights_fails(code: str) -> None:
     assert "broadcast_" in outcome.stderr
 
 
+_ONE_FOR_ALL = """
+if hvd.rank() == 0:
+    model.compile("sgd", "mse")
+    model.fit(x, x[:, :1], verbose=0)
+hvd.broadcast_variables(model.variables, 0)
+"""
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "code"),
     [
+        (2, _MODEL + _ONE_FOR_ALL),
         (2, _MODEL + _TAPE.format(is_distributed=True)),
         (1, _MODEL + _TAPE.format(is_distributed=False)),
         (2, _MODEL + _ALL_ROWS.format(differs=1)),
@@ -328,7 +337,15 @@ def test_a_second_step_from_other_weights_fails(code: str) -> None:
         (2, _MODEL + _ALIKE),
         (2, _COLLECTIVES),
     ],
-    ids=["together", "one rank", "own rows", "inference", "alike", "calls"],
+    ids=[
+        "one for all",
+        "together",
+        "one rank",
+        "own rows",
+        "inference",
+        "alike",
+        "calls",
+    ],
 )
 def test_there_is_no_false_alarm(num_ranks: int, code: str) -> None:
     outcome = jobs.run_python(num_ranks, code, "--strict")

@@ -130,6 +130,55 @@ def test_loops_over_rows_in_other_orders(
         )
 
 
+_SUMS_BY_HAND = """
+import torch
+import hvd_keras.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+hvd.broadcast_parameters(layer.state_dict(), 0)
+torch.manual_seed(hvd.rank())
+for step in range(3):
+    optimizer.zero_grad()
+    layer(torch.rand(4, 4)).sum().backward()
+    for parameter in layer.parameters():
+        {sums}
+    optimizer.step()
+"""
+_DIVIDED = """
+import keras
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+weight = tf.Variable([1.0])
+for batch in hvd.shard(tf.data.Dataset.range(22), global_batch_size=4):
+    with hvd.DistributedGradientTape(tf.GradientTape(){op}) as tape:
+        losses = weight * tf.cast(batch, tf.float32)
+        loss = tf.nn.compute_average_loss(losses, global_batch_size={size})
+    weight.assign(weight - 1e-3 * tape.gradient(loss, weight))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (_SUMS_BY_HAND.format(sums="hvd.allreduce(parameter.grad)"), "weights"),
+        (_SUMS_BY_HAND.format(sums="hvd.allreduce_(parameter.grad)"), ""),
+        (_DIVIDED.format(op="", size=4), "divided by the rows of all ranks"),
+        (_DIVIDED.format(op="", size=2), ""),
+        (_DIVIDED.format(op=", op=hvd.Sum", size=4), ""),
+    ],
+    ids=["lost", "in place", "all rows", "own rows", "sum"],
+)
+def test_gradients_that_are_summed_otherwise(code: str, text: str) -> None:
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    words = jobs.last_words(outcome)
+    assert len(words) == bool(text), words
+    assert all(text in each for each in words)
+
+
 _HALF_WRAPPED = """
 import keras
 import tensorflow as tf

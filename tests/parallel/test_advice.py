@@ -171,6 +171,52 @@ def distributed(**options: Any) -> keras.Model:
     return model
 
 
+def test_predictions_for_own_rows(lines: Lines) -> None:
+    model = distributed()
+    x, _ = kt.regression_data()
+    share = hvd.shard(x, batch_size=4)
+    for _ in range(2):
+        assert len(hvd.predict(model, share, verbose=0)) == len(x)
+    assert not lines
+    for _ in range(2):
+        model.predict(share, verbose=0)
+    assert lines.of_rank_0("`hvd.predict(model, data)`")
+
+
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_a_fit_that_cannot_shuffle(lines: Lines, shuffles: bool) -> None:
+    from hvd_keras.data import _arguments
+
+    _arguments._tell_of_shuffle.cache_clear()
+    share = hvd.shard(kt.regression_data(), batch_size=4, shuffle=shuffles)
+    guard = BroadcastGlobalVariablesCallback()
+    fit(distributed(), share, guard, shuffle=True)
+    if shuffles:
+        assert not lines
+    else:
+        assert lines.of_rank_0("pass `shuffle=True` to `hvd.shard`")
+
+
+@pytest.mark.parametrize("whose", ["all rows", "own rows", "on rank 0"])
+def test_what_adapt_has_learnt(lines: Lines, whose: str) -> None:
+    x, y = kt.regression_data()
+    layer = keras.layers.Normalization()
+    layer.build(x.shape)
+    own = slice(hvd.rank(), None, hvd.size())
+    if whose != "on rank 0" or hvd.rank() == 0:
+        layer.adapt(x[own] if whose == "own rows" else x)
+    model = keras.Sequential([layer, keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    model.compile(optimizer, "mse")
+    share = hvd.shard((x, y), batch_size=4)
+    fit(model, share, BroadcastGlobalVariablesCallback())
+    if whose == "own rows":
+        assert lines.of_rank_0("have called `adapt`")
+    else:
+        assert not lines
+        np.testing.assert_allclose(layer.mean[0], x.mean(0), atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_same_arrays_on_all_ranks(

@@ -241,3 +241,26 @@ def test_a_model_in_a_strategy() -> None:
     expected = x @ model.layers[0].kernel.numpy()
     found = hvd.predict(model, x, batch_size=16)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_a_rank_that_has_loaded_other_weights() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.ones((8, 2), np.float32)
+    guard = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    share = hvd.shard((x, x[:, :1]), batch_size=2)
+    average = [hvd.callbacks.MetricAverageCallback()]
+    model.fit(share, callbacks=[guard], verbose=0)
+    hvd.predict(model, x, verbose=0)
+    if hvd.rank() == 0:  # the best epoch's, for example
+        model.set_weights([2.0 * weight for weight in model.get_weights()])
+    for compute in (
+        lambda: hvd.predict(model, x, verbose=0),
+        lambda: model.evaluate(share, callbacks=average, verbose=0),
+    ):
+        with pytest.raises(hvd.MismatchError, match="the same model on all"):
+            compute()
+    hvd.broadcast_variables(model.variables, 0)
+    hvd.predict(model, x, verbose=0)
+    model.evaluate(share, callbacks=average, verbose=0)

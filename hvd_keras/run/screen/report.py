@@ -23,15 +23,24 @@ _NOISE = re.compile(
     rb"|WARNING: All log messages"
 )
 _WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
-_NO_MODULE = re.compile(r"No module named '(\w+)")
-_WITHOUT_MODULE = {
-    "horovod": (
+# What users of other packages try, as errors tell it.
+_HABITS = {
+    r"No module named 'horovod": (
         "a program for Horovod runs by `hvdrun --horovod-compat -np 2 python "
         "...`, see docs/horovod.md"
     ),
-    "hvd_keras": (
+    r"No module named 'hvd_keras": (
         "the Python that the command has started lacks hvd_keras; "
         f"{sys.executable} has it: `hvdrun -np 2 {sys.executable} ...`"
+    ),
+    r"DistributedOptimizer\(\) .* 'named_parameters'": (
+        "for torch, `import hvd_keras.torch as hvd`, see docs/torch.md"
+    ),
+    "Default process group has not been init|torch.distributed using env:": (
+        "hvdrun starts no process group of torch.distributed: `hvd.init()` "
+        "takes its place, `hvd.DistributedOptimizer` that of "
+        "DistributedDataParallel, and `DistributedSampler(data, hvd.size(), "
+        "hvd.rank())` deals the rows, see docs/torch.md"
     ),
 }
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -78,9 +87,9 @@ def _without_noise(lines: Sequence[bytes]) -> list[bytes]:
 
 def where_to_read(lines: Sequence[str]) -> str:
     """Says what helps against errors in the lines; "": nobody knows."""
-    for line in lines:
-        if found := _NO_MODULE.search(line):
-            return _WITHOUT_MODULE.get(found[1], "")
+    for pattern, cure in _HABITS.items():
+        if any(re.search(pattern, line) for line in lines):
+            return cure
     # A module goes before the name in a traceback, and before the name of
     # another package's exception.
     names = [
